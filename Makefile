@@ -1,0 +1,44 @@
+# Every target builds what it needs: a machine with Python (3.11 or newer), pip and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= torch,parquet
+PIP_FLAGS ?= --disable-pip-version-check --quiet
+
+.PHONY: setup check test bench docs demo clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt src/atypicality/_version.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_FLAGS) --upgrade pip
+	$(BIN)/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group dev --editable ".[$(EXTRAS)]"
+	touch $@
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: setup
+	$(BIN)/python -m pytest -n auto
+
+bench: .venv-bench/.ready
+	.venv-bench/bin/python -m benchmarks
+
+.venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable .
+	touch $@
+
+docs: setup
+	$(BIN)/python docs/build.py
+
+demo: setup
+	$(BIN)/atypicality demo
+
+clean:
+	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build demo-output

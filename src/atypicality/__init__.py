@@ -1,0 +1,93 @@
+"""Reliability for any trained classifier: how rare each input and class is, and what can be trusted.
+
+Public names load on first use, so that importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from atypicality._version import __version__
+
+if TYPE_CHECKING:
+    from atypicality import blocks, datasets, metrics, theory
+    from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+    from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
+    from atypicality.evaluation import Evaluation, compare, evaluate
+    from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
+    from atypicality.outputs import ModelOutputs, three_way_split
+    from atypicality.recalibration import (
+        AdaptiveTemperatureScaling,
+        AtypicalityAwareRecalibration,
+        ContentFreeCalibration,
+        EnsembleTemperatureScaling,
+        GroupTemperatureScaling,
+        TemperatureScaling,
+        VectorScaling,
+    )
+
+_HOME = {
+    "AdaptiveTemperatureScaling": "recalibration",
+    "AtypicalityAwareConformal": "conformal",
+    "AtypicalityAwareRecalibration": "recalibration",
+    "ClassAtypicality": "density",
+    "ClassGroups": "groups",
+    "ContentFreeCalibration": "recalibration",
+    "EnsembleTemperatureScaling": "recalibration",
+    "Evaluation": "evaluation",
+    "GaussianAtypicality": "density",
+    "GroupTemperatureScaling": "recalibration",
+    "ModelOutputs": "outputs",
+    "NeighborAtypicality": "density",
+    "Quadrants": "groups",
+    "QuantileGroups": "groups",
+    "SplitConformal": "conformal",
+    "TemperatureScaling": "recalibration",
+    "VectorScaling": "recalibration",
+    "compare": "evaluation",
+    "evaluate": "evaluation",
+    "three_way_split": "outputs",
+}
+_MODULES = ("blocks", "datasets", "metrics", "theory")
+
+__all__ = [
+    "AdaptiveTemperatureScaling",
+    "AtypicalityAwareConformal",
+    "AtypicalityAwareRecalibration",
+    "ClassAtypicality",
+    "ClassGroups",
+    "ContentFreeCalibration",
+    "EnsembleTemperatureScaling",
+    "Evaluation",
+    "GaussianAtypicality",
+    "GroupTemperatureScaling",
+    "ModelOutputs",
+    "NeighborAtypicality",
+    "Quadrants",
+    "QuantileGroups",
+    "SplitConformal",
+    "TemperatureScaling",
+    "VectorScaling",
+    "__version__",
+    "blocks",
+    "compare",
+    "datasets",
+    "evaluate",
+    "metrics",
+    "theory",
+    "three_way_split",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(f"atypicality.{_HOME[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"atypicality.{name}")
+    else:
+        raise AttributeError(f"module 'atypicality' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,58 @@
+"""Arrays of other libraries: in as NumPy without a copy where possible, out as the caller's kind."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["like", "returns_like_input", "to_numpy"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def to_numpy(values: Any, name: str) -> NDArray[Any]:
+    """Any array-like as a NumPy array: memory maps stay maps, torch tensors on the CPU share their memory.
+
+    >>> to_numpy([[1, 2]], "logits").shape
+    (1, 2)
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must not be a masked array: its mask would be lost. Pass .filled(...) or drop those rows."
+        )
+    if isinstance(values, np.ndarray):
+        return values
+    if type(values).__module__.partition(".")[0] == "scipy" and hasattr(values, "toarray"):
+        raise TypeError(f"{name} must be a dense array; got a sparse {type(values).__name__}. Pass .toarray().")
+    if getattr(values, "requires_grad", False):
+        values = values.detach()
+    device = getattr(values, "__dlpack_device__", None)
+    if device is not None and int(device()[0]) not in (1, 3, 11):  # DLPack's codes for memory that the CPU can read
+        raise TypeError(f"{name} is on an accelerator; move it to the CPU first, for example with .cpu().")
+    if hasattr(values, "numpy") and hasattr(values, "is_floating_point") and str(values.dtype) == "torch.bfloat16":
+        values = values.float()  # NumPy has no bfloat16; float32 holds every one of its values
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name} must be an array of numbers with rows of equal length; {error}") from error
+
+
+def like(result: NDArray[Any], template: Any) -> Any:
+    """`result` as the kind of array that `template` is; anything that is not an array API object gets NumPy."""
+    if isinstance(template, np.ndarray) or not hasattr(template, "__dlpack__"):
+        return result
+    from array_api_compat import array_namespace
+
+    return array_namespace(template).asarray(result)
+
+
+def returns_like_input(method: F) -> F:
+    """Let a scoring method compute in NumPy and answer in the kind of array of its first argument."""
+
+    @wraps(method)
+    def wrapped(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        return like(method(self, values, *args, **kwargs), values)
+
+    return wrapped  # type: ignore[return-value]  # same signature as `method`

@@ -1,0 +1,1 @@
+"""Data to try things on: synthetic worlds with known truth."""

@@ -1,0 +1,1 @@
+"""The only modules that import frameworks the user may not have."""

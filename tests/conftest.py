@@ -1,0 +1,44 @@
+"""What every test shares: the seed, the folder of real outputs where there is one, and named skips."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
+OUTPUTS = Path(__file__).parents[2] / "shared" / "data" / "outputs"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seeds", default="0", help="seeds of statistical tests: '0', '3,7' or a range '0:20'")
+
+
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        start, _, stop = metafunc.config.getoption("--seeds").partition(":")
+        seeds = range(int(start), int(stop)) if stop else [int(seed) for seed in start.split(",")]
+        metafunc.parametrize("seed", list(seeds))
+
+
+@pytest.fixture
+def rng(seed):
+    return np.random.default_rng(seed)
+
+
+def needs(*modules):
+    """Skip a test by name when a package is missing; with REQUIRE_ALL=1 a missing package is a failure."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing and REQUIRE_ALL:
+        raise ModuleNotFoundError(f"REQUIRE_ALL=1, and these are not installed: {missing}")
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def load_outputs(name, part):
+    """Real outputs kept beside the repository, as a dict of arrays; skips by name where the folder is absent."""
+    path = OUTPUTS / name / f"{part}.npz"
+    if not path.exists():
+        pytest.skip(f"real outputs not found beside the repository: {name}/{part}.npz")
+    with np.load(path) as archive:
+        return dict(archive)
