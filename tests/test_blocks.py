@@ -1,0 +1,109 @@
+"""Blocks: every row once, in order, on any number of threads, with BLAS held and released."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from atypicality import blocks
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.integers(1, 4))
+def test_blocks_cover_every_row_once_in_order(n_rows, block, threads):
+    rows = np.arange(n_rows)
+    pieces = list(blocks.map_rows(lambda part: rows[part], n_rows, block=block, threads=threads))
+    np.testing.assert_array_equal(np.concatenate([np.empty(0, int), *pieces]), rows)
+    assert all(0 < piece.size <= block for piece in pieces)
+
+
+def test_results_keep_their_order_when_early_blocks_are_slow():
+    first_waits = threading.Event()
+
+    def work(rows):
+        if rows.start == 0:
+            assert first_waits.wait(10)
+        else:
+            first_waits.set()
+        return rows.start
+
+    assert list(blocks.map_rows(work, 6, block=2, threads=2)) == [0, 2, 4]
+
+
+def test_an_error_in_one_block_is_raised_and_stops_the_rest():
+    started = []
+
+    def work(rows):
+        started.append(rows.start)
+        raise ValueError(f"rows from {rows.start}")
+
+    with pytest.raises(ValueError, match="rows from 0"):
+        blocks.for_rows(work, 1000, block=1, threads=2)
+    assert len(started) <= 2 * 2 + 2  # what was in flight, and nothing after
+
+
+def blas_threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_blas_has_one_thread_inside_and_what_it_had_before_outside():
+    before = blas_threads()
+    inside = list(blocks.map_rows(lambda rows: blas_threads(), 4, block=1, threads=2))
+    assert all(set(found) == {1} for found in inside)
+    assert blas_threads() == before
+
+
+def test_overlapping_users_of_blas_restore_it_once():
+    before = blas_threads()
+    first, second = blocks.single_threaded_blas(), blocks.single_threaded_blas()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # in the order of entry: a plain nesting would restore too early
+    assert set(blas_threads()) == {1}
+    second.__exit__(None, None, None)
+    assert blas_threads() == before
+
+
+def test_settings_are_local_and_restored():
+    with blocks.settings(n_threads=3, block_rows=7):
+        assert (blocks.n_threads(), blocks.block_rows(10**9)) == (3, 7)
+        with blocks.settings(n_threads=1):
+            assert (blocks.n_threads(), blocks.block_rows(10**9)) == (1, 7)
+    assert blocks.block_rows(10**9) == 1
+
+
+def test_environment_sets_threads(monkeypatch):
+    monkeypatch.setenv("ATYPICALITY_NUM_THREADS", "5")
+    assert blocks.n_threads() == 5
+    monkeypatch.setenv("ATYPICALITY_NUM_THREADS", "many")
+    with pytest.raises(ValueError, match="ATYPICALITY_NUM_THREADS must be a whole number of at least 1; got 'many'"):
+        blocks.n_threads()
+    with (
+        pytest.raises(ValueError, match="n_threads must be a whole number of at least 1; got 0"),
+        blocks.settings(n_threads=0),
+    ):
+        pass
+
+
+def test_workspace_reuses_a_buffer_and_never_shares_it():
+    workspace = blocks.Workspace()
+    with workspace.borrow() as one, workspace.borrow() as two:
+        assert not np.shares_memory(one("a", (4, 4)), two("a", (4, 4)))
+        held = one("a", (4, 4))
+        assert np.shares_memory(held, one("a", (2, 3)))
+    with workspace.borrow() as again:
+        assert again("a", 16).dtype == np.float64
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_can_run_blocks():
+    x = np.random.default_rng(0).random((64, 8))
+    with blocks.single_threaded_blas():
+        child = os.fork()
+        if child == 0:
+            total = blocks.reduce_rows(lambda rows: x[rows].sum(), 64, block=8, threads=2)
+            os._exit(0 if np.isclose(total, x.sum()) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
