@@ -17,6 +17,7 @@ from atypicality.arrays import to_numpy
 __all__ = [
     "check_alpha",
     "check_choice",
+    "check_confidence",
     "check_embeddings",
     "check_finite",
     "check_groups",
@@ -188,6 +189,18 @@ def check_vector(
     if bad.size:
         rule, came = ("finite", "NaN or infinity") if finite else ("a number", "NaN")
         raise ValueError(f"{name} must be {rule}; {name_rows(bad)} {came}. Drop or repair those rows.")
+    return vector
+
+
+def check_confidence(values: ArrayLike, name: str = "confidence", *, n_rows: int | None = None) -> NDArray[np.float64]:
+    """Top probabilities (n,) as float64, in [0, 1] up to the rounding that `check_probs` allows."""
+    vector = check_vector(values, name, n_rows=n_rows)
+    bad = np.flatnonzero((vector < 0) | (vector > 1 + 1e-4))
+    if bad.size:
+        raise ValueError(
+            f"{name} must lie between 0 and 1; {name_rows(bad)} another value (row {bad[0]} is {vector[bad[0]]:.6g}). "
+            "Pass the top entry of the probabilities, probs.max(axis=1)."
+        )
     return vector
 
 

@@ -1,0 +1,298 @@
+"""The one place that cuts samples into groups: quantile groups, the four quadrants, groups of classes, and a grid.
+
+Edges and thresholds are learnt once, on held-out data, and reused everywhere. Every cut follows one rule: a value
+equal to an edge belongs to the lower group.
+"""
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality.arrays import returns_like_input
+from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector
+
+__all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups"]
+
+QUADRANTS = ("reliable", "extrapolation", "ambiguous", "untrustworthy")
+"""Typical and confident; atypical and confident; typical and unsure; atypical and unsure."""
+
+
+class QuantileGroups(BaseEstimator):
+    """Cut samples into equally populated groups of one number, usually atypicality.
+
+    Parameters
+    ----------
+    n_groups : int, default=5
+        Group 0 is the most typical. Repeated edges merge, and a group without samples stays; both with a warning
+        that names the counts.
+
+    Attributes
+    ----------
+    edges_ : ndarray of shape (n_edges,)
+        Strictly increasing quantiles (linear interpolation). A sample equal to an edge belongs to the lower group.
+    counts_ : ndarray of shape (n_edges + 1,)
+        Samples of `fit` in each group, empty groups included.
+
+    Notes
+    -----
+    Infinite values are legal (a class never seen has atypicality `+inf`) and NaN is not. An edge that would fall
+    between a finite value and `+inf` is put on the finite value, and an edge at `+inf`, above which nothing can
+    lie, is dropped like a repeated one.
+
+    Examples
+    --------
+    >>> QuantileGroups(2).fit([0.1, 0.2, 0.3, 0.4]).assign([0.0, 9.0])
+    array([0, 1])
+    """
+
+    edges_: NDArray[np.float64]
+    counts_: NDArray[np.intp]
+
+    def __init__(self, n_groups: int = 5) -> None:
+        self.n_groups = n_groups
+
+    def fit(self, values: ArrayLike, y: object = None) -> Self:
+        """Learn the edges from `values` of shape (n_samples,); `y` is ignored."""
+        n_groups = check_integer(self.n_groups, "n_groups", low=1)
+        vector = _check_sample(values, "values")
+        self.edges_ = _quantiles(vector, np.arange(1, n_groups) / n_groups)
+        self.counts_ = _counts(_cut(self.edges_, vector), self.edges_.size + 1)
+        if self.edges_.size < n_groups - 1:
+            _warn(
+                f"values has ties: n_groups={n_groups} became groups of {self.counts_.tolist()} samples. "
+                "Use fewer groups, or a continuous atypicality."
+            )
+        elif not self.counts_.all():
+            _warn(
+                f"n_groups={n_groups} is too many for these {vector.size} values: groups of {self.counts_.tolist()} "
+                "samples. Use fewer groups."
+            )
+        return self
+
+    @classmethod
+    def from_edges(cls, edges: ArrayLike, counts: ArrayLike | None = None) -> Self:
+        """Groups with edges learnt elsewhere, strictly increasing, and the counts that came with them.
+
+        >>> QuantileGroups.from_edges([0.5, 2.0]).assign([0.5, 0.6, 3.0])
+        array([0, 1, 2])
+        """
+        vector = check_vector(edges, "edges")
+        if (np.diff(vector) <= 0).any():
+            raise ValueError("edges must be strictly increasing; merge repeated edges first, with np.unique(edges).")
+        groups = cls(n_groups=vector.size + 1)
+        groups.edges_ = vector.copy()
+        groups.counts_ = np.zeros(vector.size + 1, np.intp)
+        if counts is not None:
+            groups.counts_[:] = check_vector(counts, "counts", n_rows=vector.size + 1)
+        return groups
+
+    @property
+    def n_groups_(self) -> int:
+        """Number of groups after repeated edges have merged."""
+        check_is_fitted(self, "edges_")
+        return int(self.edges_.size + 1)
+
+    @returns_like_input
+    def assign(self, values: ArrayLike) -> NDArray[np.intp]:
+        """Group of every value, of shape (n_samples,): 0 .. n_groups_ - 1."""
+        check_is_fitted(self, "edges_")
+        return _cut(self.edges_, check_vector(values, "values", finite=False))
+
+
+class Quadrants(BaseEstimator):
+    """The paper's four kinds of prediction, from recalibrated confidence and atypicality.
+
+    ===============  =========  =========
+    name             input      confidence
+    ===============  =========  =========
+    reliable         typical    confident
+    extrapolation    atypical   confident
+    ambiguous        typical    unsure
+    untrustworthy    atypical   unsure
+    ===============  =========  =========
+
+    Parameters
+    ----------
+    confidence_quantile : float, default=0.2
+        The least confident fifth of the calibration set is unsure.
+    atypicality_quantile : float, default=0.8
+        The most atypical fifth of the calibration set is atypical.
+
+    Attributes
+    ----------
+    confidence_threshold_, atypicality_threshold_ : float
+        A value equal to a threshold counts as confident, or as typical.
+    counts_ : ndarray of shape (4,)
+        Samples of `fit` in each quadrant, in the order of `QUADRANTS`.
+
+    Examples
+    --------
+    >>> quadrants = Quadrants(0.5, 0.5).fit([0.6, 0.7, 0.8], [1.0, 2.0, 3.0])
+    >>> quadrants.assign([0.9, 0.9, 0.5, 0.5], [1.0, 5.0, 1.0, 5.0]).tolist()
+    ['reliable', 'extrapolation', 'ambiguous', 'untrustworthy']
+    """
+
+    confidence_threshold_: float
+    atypicality_threshold_: float
+    counts_: NDArray[np.intp]
+
+    def __init__(self, confidence_quantile: float = 0.2, atypicality_quantile: float = 0.8) -> None:
+        self.confidence_quantile = confidence_quantile
+        self.atypicality_quantile = atypicality_quantile
+
+    def fit(self, confidence: ArrayLike, atypicality: ArrayLike) -> Self:
+        """Learn both thresholds from a calibration set: two arrays of shape (n_samples,)."""
+        unsure = check_number(self.confidence_quantile, "confidence_quantile", low=0, high=1)
+        atypical = check_number(self.atypicality_quantile, "atypicality_quantile", low=0, high=1)
+        _check_sample(confidence, "confidence")
+        confident, rarity = _check_pair(confidence, atypicality)
+        self.confidence_threshold_ = float(_quantile(confident, unsure))
+        self.atypicality_threshold_ = float(_quantile(rarity, atypical))
+        self.counts_ = _counts(self._index(confident, rarity), len(QUADRANTS))
+        return self
+
+    def assign(self, confidence: ArrayLike, atypicality: ArrayLike) -> NDArray[np.str_]:
+        """Name of the quadrant of every sample, of shape (n_samples,)."""
+        check_is_fitted(self, "counts_")
+        return np.array(QUADRANTS)[self._index(*_check_pair(confidence, atypicality))]
+
+    def _index(self, confidence: NDArray[np.float64], atypicality: NDArray[np.float64]) -> NDArray[np.intp]:
+        unsure, atypical = confidence < self.confidence_threshold_, atypicality > self.atypicality_threshold_
+        return 2 * unsure.astype(np.intp) + atypical
+
+
+class ClassGroups(BaseEstimator):
+    """Cut the sorted list of classes into groups of class atypicality: each class counts once, however many samples.
+
+    Parameters
+    ----------
+    n_groups : int, default=5
+        Group 0 holds the most common classes. With fewer classes than groups some groups hold none (a warning).
+
+    Attributes
+    ----------
+    class_groups_ : ndarray of shape (n_classes,)
+        Group of every class. Classes of equal atypicality are ordered by their index, so a tie may be cut.
+    counts_ : ndarray of shape (n_groups,)
+        Classes in each group; they differ by at most one.
+
+    Examples
+    --------
+    >>> ClassGroups(2).fit([0.3, 2.0, 1.0, float("inf")]).assign([0, 1, 2, 3, 0])
+    array([0, 1, 0, 1, 0])
+    """
+
+    class_groups_: NDArray[np.intp]
+    counts_: NDArray[np.intp]
+
+    def __init__(self, n_groups: int = 5) -> None:
+        self.n_groups = n_groups
+
+    def fit(self, class_atypicality: ArrayLike, y: object = None) -> Self:
+        """Cut the classes by `class_atypicality` of shape (n_classes,), which may be `+inf`; `y` is ignored."""
+        n_groups = check_integer(self.n_groups, "n_groups", low=1)
+        rarity = _check_sample(class_atypicality, "class_atypicality", what="class")
+        self.class_groups_ = np.empty(rarity.size, np.intp)
+        self.class_groups_[np.argsort(rarity, kind="stable")] = np.arange(rarity.size) * n_groups // rarity.size
+        self.counts_ = _counts(self.class_groups_, n_groups)
+        if n_groups > rarity.size:
+            _warn(f"n_groups={n_groups} for {rarity.size} classes: groups of {self.counts_.tolist()} classes.")
+        return self
+
+    @returns_like_input
+    def assign(self, labels: ArrayLike) -> NDArray[np.intp]:
+        """Group of every sample, by its class; labels of shape (n_samples,) are column indices."""
+        check_is_fitted(self, "class_groups_")
+        return self.class_groups_[check_labels(labels, n_classes=self.class_groups_.size)]
+
+
+class GridGroups(BaseEstimator):
+    """Cells of a grid: quantile groups of atypicality crossed with quantile groups of confidence.
+
+    Parameters
+    ----------
+    n_groups : tuple of two ints, default=(6, 6)
+        Groups of atypicality and groups of confidence, each cut on its own (see `QuantileGroups`).
+
+    Attributes
+    ----------
+    atypicality_groups_, confidence_groups_ : QuantileGroups
+    shape_ : tuple of two ints
+        Groups of either kind after repeated edges have merged; `divmod(cell, shape_[1])` gives a cell's two groups.
+    counts_ : ndarray of shape `shape_`
+        Samples of `fit` in each cell, empty cells included.
+
+    Examples
+    --------
+    >>> grid = GridGroups((2, 2)).fit([0.0, 1.0, 2.0, 3.0], [0.9, 0.6, 0.8, 0.5])
+    >>> grid.assign([0.0, 9.0], [0.9, 0.9]).tolist(), grid.counts_.tolist()
+    ([1, 3], [[1, 1], [1, 1]])
+    """
+
+    atypicality_groups_: QuantileGroups
+    confidence_groups_: QuantileGroups
+    shape_: tuple[int, int]
+    counts_: NDArray[np.intp]
+
+    def __init__(self, n_groups: tuple[int, int] = (6, 6)) -> None:
+        self.n_groups = n_groups
+
+    def fit(self, atypicality: ArrayLike, confidence: ArrayLike) -> Self:
+        """Learn the edges of both from two arrays of shape (n_samples,)."""
+        if not isinstance(self.n_groups, (tuple, list)) or len(self.n_groups) != 2:
+            raise ValueError(f"n_groups must be a pair, (atypicality, confidence); got {self.n_groups!r}.")
+        confident, rarity = _check_pair(confidence, atypicality)
+        self.atypicality_groups_ = QuantileGroups(self.n_groups[0]).fit(rarity)
+        self.confidence_groups_ = QuantileGroups(self.n_groups[1]).fit(confident)
+        self.shape_ = (self.atypicality_groups_.n_groups_, self.confidence_groups_.n_groups_)
+        self.counts_ = _counts(self.assign(rarity, confident), self.shape_[0] * self.shape_[1]).reshape(self.shape_)
+        return self
+
+    @returns_like_input
+    def assign(self, atypicality: ArrayLike, confidence: ArrayLike) -> NDArray[np.intp]:
+        """Cell of every sample, of shape (n_samples,): atypicality group times `shape_[1]` plus confidence group."""
+        check_is_fitted(self, "shape_")
+        confident, rarity = _check_pair(confidence, atypicality)
+        return self.atypicality_groups_.assign(rarity) * self.shape_[1] + self.confidence_groups_.assign(confident)
+
+
+def _cut(edges: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.intp]:
+    return np.searchsorted(edges, values)  # side="left": a value equal to an edge stays below it
+
+
+def _quantile(values: NDArray[np.float64], levels: Any) -> NDArray[np.float64]:
+    """Quantiles by linear interpolation; beside an infinity, where that is undefined, the lower neighbour."""
+    with np.errstate(invalid="ignore"):
+        quantiles = np.asarray(np.quantile(values, levels))
+    if not np.isfinite(quantiles).all():
+        quantiles = np.where(np.isfinite(quantiles), quantiles, np.quantile(values, levels, method="lower"))
+    return quantiles
+
+
+def _quantiles(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    edges = np.unique(_quantile(values, levels))
+    return edges[edges < np.inf]
+
+
+def _counts(groups: NDArray[np.intp], n_groups: int) -> NDArray[np.intp]:
+    return np.bincount(groups, minlength=n_groups)
+
+
+def _check_sample(values: ArrayLike, name: str, what: str = "sample") -> NDArray[np.float64]:
+    vector = check_vector(values, name, finite=False)
+    if vector.size == 0:
+        raise ValueError(f"{name} must hold at least one {what}; got none. Fit on a calibration set.")
+    return vector
+
+
+def _check_pair(confidence: ArrayLike, atypicality: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    confident = check_confidence(confidence)
+    return confident, check_vector(atypicality, "atypicality", n_rows=confident.size, finite=False)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=3)
