@@ -1,0 +1,194 @@
+"""Conformal prediction by atypicality and confidence: a threshold, and a promise, for every region of their grid."""
+
+import warnings
+from fractions import Fraction
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality import blocks
+from atypicality.arrays import returns_like_input
+from atypicality.conformal.chance import Seeds, split_rows
+from atypicality.conformal.regions import merge_cells, rows_to_expect
+from atypicality.conformal.scores import label_scores, label_statistics, prediction_sets
+from atypicality.conformal.split import checked_rows, checked_rule
+from atypicality.conformal.threshold import conformal_threshold, minimum_rows
+from atypicality.conformal.tuning import tune
+from atypicality.groups import GridGroups
+from atypicality.validation import FloatArray, check_alpha, check_choice, check_probs, check_vector
+
+__all__ = ["AtypicalityAwareConformal"]
+
+Integers = NDArray[np.intp]
+
+
+class AtypicalityAwareConformal(BaseEstimator):
+    r"""Prediction sets that keep 1 - alpha in every region of atypicality and confidence, rare inputs included.
+
+    Rows are cut into a grid of atypicality and confidence quantile groups; every cell has a threshold of its own, found
+    as in `SplitConformal` (Yuksekgonul et al. 2023, section 5). Cells that would be too small for alpha are merged with
+    neighbours into regions, and the promise is :math:`P(Y \in C(X) \mid X \in \text{region}) \ge 1 - \alpha`.
+
+    Parameters
+    ----------
+    score : {"lac", "aps", "raps", "saps"}, default="raps"
+    alpha : float in (0, 1), default=0.1
+    n_groups : pair of int, default=(6, 6)
+        Groups of atypicality and of confidence; 1 leaves one of them out.
+    mode : {"valid", "paper"}, default="valid"
+        "valid": one part of the rows chooses edges, regions, `k_reg` and `penalty`, the other carries the promise.
+        "paper": all rows do both, as in the paper, and the promise is approximate.
+    edge_fraction : float in (0, 1), default=1/3
+        Share of the rows that choose, in mode "valid".
+    nonempty, k_reg, penalty, randomized, random_state
+        See `SplitConformal`.
+
+    Attributes
+    ----------
+    grid_ : GridGroups
+        The cells: edges of both quantities, from the rows that choose.
+    regions_ : ndarray of int, of the grid's shape
+        Region of every cell. A test point beyond the outermost edges belongs to the outer cells.
+    counts_ : ndarray of shape (n_regions,)
+        Threshold rows in each region: its coverage given them follows `coverage_law(counts_[r], alpha)`.
+    thresholds_ : ndarray of shape (n_regions,)
+    too_few_ : ndarray of bool, of shape (n_regions,)
+        Regions that got fewer rows than alpha needs: their threshold is infinite, their sets are full, and `fit` has
+        warned.
+    k_reg_, penalty_ : as in `SplitConformal`
+    n_edge_, n_calibration_ : int
+        Rows that chose, and rows that carry the promise.
+
+    Notes
+    -----
+    Regions are decided by the edge rows alone (see `merge_cells`): merging by the counts of the rows that carry the
+    thresholds would break the promise, because a region's rows would then know that they are few.
+
+    Examples
+    --------
+    >>> from atypicality.datasets import make_world
+    >>> world = make_world(4000, atypical_noise=1.0)
+    >>> conformal = AtypicalityAwareConformal(alpha=0.1, n_groups=(3, 2))
+    >>> conformal = conformal.fit(world.probs[:3000], world.labels[:3000], atypicality=world.atypicality[:3000])
+    >>> conformal.regions_
+    array([[0, 1],
+           [2, 3],
+           [4, 5]])
+    >>> conformal.predict_set(world.probs[3000:], atypicality=world.atypicality[3000:]).shape
+    (1000, 5)
+    """
+
+    grid_: GridGroups
+    regions_: Integers
+    counts_: Integers
+    thresholds_: NDArray[np.float64]
+    too_few_: NDArray[np.bool_]
+    k_reg_: int | None
+    penalty_: float | None
+    n_edge_: int
+    n_calibration_: int
+    n_classes_: int
+
+    def __init__(
+        self,
+        score: str = "raps",
+        alpha: float = 0.1,
+        *,
+        n_groups: tuple[int, int] = (6, 6),
+        mode: str = "valid",
+        edge_fraction: float = 1 / 3,
+        nonempty: str | None = "score",
+        k_reg: int | str = "auto",
+        penalty: float | str = "auto",
+        randomized: bool = False,
+        random_state: int | None = 0,
+    ) -> None:
+        self.score = score
+        self.alpha = alpha
+        self.n_groups = n_groups
+        self.mode = mode
+        self.edge_fraction = edge_fraction
+        self.nonempty = nonempty
+        self.k_reg = k_reg
+        self.penalty = penalty
+        self.randomized = randomized
+        self.random_state = random_state
+
+    def fit(self, probs: ArrayLike, labels: ArrayLike, *, atypicality: ArrayLike) -> Self:
+        """Learn cells, regions and thresholds from a conformal set: probabilities (n, k), labels and atypicality (n,)."""
+        alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
+        valid = check_choice(self.mode, "mode", ("valid", "paper")) == "valid"
+        rows, classes = checked_rows(probs, labels, least=2 if valid else 1)
+        rarity = check_vector(atypicality, "atypicality", n_rows=len(rows))
+        edge = calibration = np.arange(len(rows))
+        if valid:
+            edge, calibration = split_rows(len(rows), self.edge_fraction, "edge_fraction", seeds.generator("split"))
+        found = label_statistics(rows, classes)
+        draws = seeds.draws("fit", len(rows)) if self.randomized else np.ones(len(rows))
+
+        self._rule = tune(rule, rows[edge], found.take(edge), alpha, draws[edge])
+        confidence = np.minimum(found.top, 1.0)
+        self.grid_ = GridGroups(self.n_groups).fit(rarity[edge], confidence[edge])
+        self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size if valid else None)
+        cells = self.grid_.assign(rarity[calibration], confidence[calibration])
+        scores = label_scores(found.take(calibration), self._rule, draws[calibration])
+        self._set_thresholds(scores, self.regions_.ravel()[cells], alpha)
+
+        self.k_reg_, self.penalty_, self._seeds = self._rule.k_reg, self._rule.penalty, seeds
+        self.n_edge_, self.n_calibration_, self.n_classes_ = edge.size, calibration.size, rows.shape[1]
+        return self
+
+    def assign(self, probs: ArrayLike, *, atypicality: ArrayLike) -> Integers:
+        """Region of every row, of shape (n,): the part of the grid whose threshold and promise are its own."""
+        check_is_fitted(self, "thresholds_")
+        rows = check_probs(probs, n_classes=self.n_classes_)
+        return self._assign(rows, atypicality)
+
+    @returns_like_input
+    def predict_set(self, probs: ArrayLike, *, atypicality: ArrayLike) -> NDArray[np.bool_]:
+        """The sets of probabilities (n, k) with atypicality (n,), as bool (n, k)."""
+        check_is_fitted(self, "thresholds_")
+        rows = check_probs(probs, n_classes=self.n_classes_)
+        thresholds = self.thresholds_[self._assign(rows, atypicality)]
+        draws = self._seeds.draws("predict", len(rows)) if self.randomized else 1.0
+        return prediction_sets(rows, thresholds, self._rule, draws)
+
+    def _assign(self, rows: FloatArray, atypicality: ArrayLike) -> Integers:
+        rarity = check_vector(atypicality, "atypicality", n_rows=len(rows))
+        return self.regions_.ravel()[self.grid_.assign(rarity, _confidence(rows))]
+
+    def _set_thresholds(self, scores: NDArray[np.float64], regions: Integers, alpha: Fraction) -> None:
+        n_regions = int(self.regions_.max()) + 1
+        self.counts_ = np.bincount(regions, minlength=n_regions)
+        self.thresholds_ = np.array([conformal_threshold(scores[regions == r], alpha) for r in range(n_regions)])
+        self.too_few_ = np.isinf(self.thresholds_)
+        if self.too_few_.any():
+            short = {int(region): int(self.counts_[region]) for region in np.flatnonzero(self.too_few_)}
+            warnings.warn(
+                f"alpha={float(alpha):g} needs at least {minimum_rows(alpha)} threshold rows in every region; "
+                f"got {', '.join(f'{count} in region {region}' for region, count in short.items())}, whose sets hold "
+                "all classes. Give more rows, fewer groups or a larger alpha.",
+                stacklevel=3,
+            )
+
+
+def _regions(counts: Integers, alpha: Fraction, n_calibration: int | None) -> Integers:
+    """Regions from the cells' counts of edge rows; without other rows (mode "paper") the counts are what there is."""
+    if n_calibration is None:
+        return merge_cells(counts.astype(np.float64), minimum_rows(alpha))
+    ratio = n_calibration / counts.sum()
+    return merge_cells(counts * ratio, rows_to_expect(alpha, ratio))
+
+
+def _confidence(probs: FloatArray) -> NDArray[np.float64]:
+    """Top probabilities (n,), at most 1: rounding may have put them a little above."""
+    top = np.empty(len(probs))
+
+    def one_block(rows: slice) -> None:
+        np.minimum(probs[rows].max(axis=1), 1.0, out=top[rows])
+
+    blocks.for_rows(one_block, len(probs), block=blocks.block_rows(probs.shape[1] * probs.itemsize))
+    return top

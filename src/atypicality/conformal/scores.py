@@ -1,0 +1,258 @@
+"""Scores of labels, larger = stranger, and the sets of all labels whose score stays within a threshold.
+
+Every score is a function of what stands at or above a label in its row: the rank o(y), the number of classes j with
+p_j >= p_y, and the mass above and tied with p_y. Ties are symmetric: classes with equal probability have equal scores.
+
+Two things make this exact. Masses are sums of probabilities rounded to multiples of 2^-52, which float64 adds
+without error in any order: the score of a known label in `fit` and the one found along a sorted row in prediction are
+equal to the last bit, and no comparison needs a tolerance. And scores never fall along a row sorted by probability,
+so that a set is everything above the first rejected probability: no label is ever ranked by its index.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.validation import FloatArray, check_choice, check_integer, check_number
+
+__all__ = ["LabelStatistics", "ScoreRule", "label_scores", "label_statistics", "prediction_sets", "set_sizes"]
+
+Doubles = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+SCORES = ("lac", "aps", "raps", "saps")
+NONEMPTY = ("score", "after", None)
+PILOT_ROWS = 128
+"""Rows that are sorted in full to learn how small a probability can still matter."""
+NARROW = 64
+"""Up to this many classes a full sort of a row is as quick as a selection."""
+
+
+@dataclass(frozen=True)
+class ScoreRule:
+    r"""Which score, with which parameters.
+
+    ====  ==========================================================================================
+    lac   :math:`1 - p_y` (Sadinle, Lei and Wasserman 2019)
+    aps   :math:`\sum_{p_j > p_y} p_j + u \sum_{p_j = p_y} p_j` (Romano, Sesia and Candes 2020)
+    raps  aps plus :math:`\lambda (o(y) - k_{reg})_+` (Angelopoulos, Bates, Malik and Jordan 2020)
+    saps  :math:`u p_{max}` if o(y) = 1, else :math:`p_{max} + (o(y) - 2 + u) \lambda` (Huang et al. 2024)
+    ====  ==========================================================================================
+
+    Here y is the label, u a uniform draw of its row (1 unless randomised) and lambda the penalty. With
+    ``nonempty="score"`` the top class, or every class tied for the top, scores 0 instead.
+    """
+
+    name: str
+    nonempty: str | None = "score"
+    k_reg: int | None = None
+    penalty: float | None = None
+
+    @classmethod
+    def checked(cls, score: Any, *, nonempty: Any, k_reg: Any, penalty: Any, randomized: Any) -> Self:
+        """A rule from a user's options; None stands for a parameter that is left to tuning, or does not exist."""
+        name = check_choice(score, "score", SCORES)
+        check_choice(randomized, "randomized", (False, True))
+        if randomized and name == "lac":
+            raise ValueError("randomized must be False for score='lac', which has nothing to randomise; got True.")
+        _refuse_unused(name, "k_reg", k_reg, ("raps",))
+        _refuse_unused(name, "penalty", penalty, ("raps", "saps"))
+        return cls(
+            name,
+            check_choice(nonempty, "nonempty", NONEMPTY),
+            None if isinstance(k_reg, str) else check_integer(k_reg, "k_reg", low=0),
+            None if isinstance(penalty, str) else check_number(penalty, "penalty", low=0),
+        )
+
+    @property
+    def needs_tuning(self) -> bool:
+        """Whether a parameter of this score is not known yet."""
+        return self.name in ("raps", "saps") and (self.penalty is None or (self.name == "raps" and self.k_reg is None))
+
+    def with_parameters(self, *, k_reg: int | None, penalty: float | None) -> Self:
+        """The same score with these parameters."""
+        return replace(self, k_reg=k_reg, penalty=penalty)
+
+    def values(self, above: Any, tied: Any, rank: Any, top: Any, draws: Any) -> Doubles:
+        """Scores from masses, ranks and top probabilities, all broadcast; monotone in each of the first three."""
+        if self.name == "saps":
+            return np.asarray(np.where(rank == 1, draws * top, top + (rank - 2 + draws) * self.penalty))
+        mass = above + draws * tied
+        if self.name == "aps":
+            return np.asarray(mass)
+        return np.asarray(mass + self.penalty * np.maximum(rank - self.k_reg, 0))
+
+
+@dataclass(frozen=True)
+class LabelStatistics:
+    """What the scores of the true labels depend on, each of shape (n,): no parameter of a score enters here."""
+
+    prob: Doubles
+    top: Doubles
+    above: Doubles
+    tied: Doubles
+    rank: NDArray[np.intp]
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """The statistics of some rows."""
+        return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def label_statistics(probs: FloatArray, labels: NDArray[np.intp]) -> LabelStatistics:
+    """Rank, masses and probabilities of the labels: one comparison per entry, no sort.
+
+    >>> found = label_statistics(np.array([[0.5, 0.25, 0.25]]), np.array([1]))
+    >>> found.rank.tolist(), found.above.tolist(), found.tied.tolist()
+    ([3], [0.5], [0.5])
+    """
+    n, k = probs.shape
+    found = LabelStatistics(np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.intp))
+
+    def one_block(rows: slice) -> None:
+        block, size = np.asarray(probs[rows]), rows.stop - rows.start
+        own = block[np.arange(size), labels[rows]]
+        which, column = np.divmod(np.flatnonzero(block >= own[:, None]), k)
+        values = block[which, column]
+        level = values == own[which]
+        found.prob[rows], found.top[rows] = own, block.max(axis=1)
+        found.rank[rows] = np.bincount(which, minlength=size)
+        found.above[rows] = np.bincount(which, np.where(level, 0.0, _rounded(values)), size)
+        found.tied[rows] = np.bincount(which, np.where(level, _rounded(values), 0.0), size)
+
+    blocks.for_rows(one_block, n, block=blocks.block_rows(k * probs.itemsize))
+    return found
+
+
+def label_scores(found: LabelStatistics, rule: ScoreRule, draws: Any = 1.0) -> Doubles:
+    """Scores (n,) of the labels behind `found`; `draws` (n,) lie in [0, 1), or are 1 for a deterministic score.
+
+    >>> found = label_statistics(np.array([[0.5, 0.375, 0.125]]), np.array([1]))
+    >>> label_scores(found, ScoreRule("raps", k_reg=1, penalty=0.1)).tolist()
+    [0.975]
+    """
+    if rule.name == "lac":
+        scores = 1.0 - found.prob
+    else:
+        scores = rule.values(found.above, found.tied, found.rank, found.top, draws)
+    return np.where(found.prob == found.top, 0.0, scores) if rule.nonempty == "score" else scores
+
+
+def prediction_sets(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Any = 1.0) -> Bools:
+    """All labels whose score is at most their row's threshold: bool (n, k).
+
+    >>> rule = ScoreRule("aps", nonempty=None)
+    >>> prediction_sets(np.array([[0.5, 0.375, 0.125]] * 2), np.array([0.875, 0.4]), rule)
+    array([[ True,  True, False],
+           [False, False, False]])
+    """
+    sets = np.empty(probs.shape, np.bool_)
+    _for_accepted(lambda rows, accepted: np.copyto(sets[rows], accepted), probs, thresholds, rule, draws)
+    return sets
+
+
+def set_sizes(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Any = 1.0) -> NDArray[np.intp]:
+    """Sizes (n,) of the sets that `prediction_sets` gives, without keeping the sets."""
+    sizes = np.empty(probs.shape[0], np.intp)
+    _for_accepted(lambda rows, accepted: np.copyto(sizes[rows], accepted.sum(axis=1)), probs, thresholds, rule, draws)
+    return sizes
+
+
+def _for_accepted(
+    receive: Callable[[slice, Bools], None], probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Any
+) -> None:
+    """Hand the sets to `receive(rows, accepted)`, block by block."""
+    n, k = probs.shape
+    draws = np.broadcast_to(np.asarray(draws, np.float64), (n,))
+    floor = _pilot_floor(probs, thresholds, rule, draws)
+
+    def one_block(rows: slice) -> None:
+        block = np.asarray(probs[rows])
+        if rule.name == "lac":
+            accepted = 1.0 - block.astype(np.float64) <= thresholds[rows, None]
+            if rule.nonempty is not None:
+                accepted |= block == block.max(axis=1, keepdims=True)
+        else:
+            accepted = block > _first_rejected(block, thresholds[rows], rule, draws[rows], floor)[:, None]
+        receive(rows, accepted)
+
+    blocks.for_rows(one_block, n, block=blocks.block_rows(k * probs.itemsize))
+
+
+def _pilot_floor(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles) -> float:
+    """A probability that few rows have to look below. It decides what is sorted, never the outcome."""
+    n, k = probs.shape
+    if rule.name == "lac" or k <= NARROW or n <= 2 * PILOT_ROWS:
+        return 0.0
+    pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(np.intp)
+    rejected = _first_rejected(np.asarray(probs[pilot]), thresholds[pilot], rule, draws[pilot], 0.0)
+    return max(0.0, float(np.quantile(rejected, 0.05, method="lower")))
+
+
+def _first_rejected(
+    block: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles, floor: float
+) -> FloatArray:
+    """The largest probability of each row that is not in its set; -1 where nothing is rejected.
+
+    Scores are taken along the row as if each position were the last of its ties: never above the true score of its
+    level, and equal to it at the level's end. So the first position above the threshold lies in the first
+    rejected level.
+    """
+    ordered, known = _descending(block, floor)
+    within = (_scores_along(ordered, rule, draws) <= thresholds[:, None]).sum(axis=1)
+    closed = within < known
+    last = np.minimum(within, ordered.shape[1] - 1)
+    rejected = np.where(closed, ordered[np.arange(len(block)), last], block.dtype.type(-1))
+    if rule.nonempty is not None:
+        rejected = np.where(closed & (rejected == ordered[:, 0]), np.nextafter(rejected, -np.inf), rejected)
+    unsettled = np.flatnonzero(~closed & (known < block.shape[1]))
+    if unsettled.size:
+        rejected[unsettled] = _first_rejected(block[unsettled], thresholds[unsettled], rule, draws[unsettled], 0.0)
+    return rejected
+
+
+def _descending(block: FloatArray, floor: float) -> tuple[FloatArray, NDArray[np.intp]]:
+    """The entries of each row that are at least `floor`, largest first and padded with 0, and how many they are."""
+    if floor <= 0:
+        return np.sort(block, axis=1)[:, ::-1], np.full(len(block), block.shape[1])
+    which, column = np.divmod(np.flatnonzero(block >= floor), block.shape[1])
+    known = np.bincount(which, minlength=len(block))
+    place = np.arange(which.size) - np.repeat(np.cumsum(known) - known, known)
+    ordered = np.zeros((len(block), max(1, int(known.max()))), block.dtype)
+    ordered[which, place] = block[which, column]
+    ordered.sort(axis=1)
+    return ordered[:, ::-1], known
+
+
+def _scores_along(ordered: FloatArray, rule: ScoreRule, draws: Doubles) -> Doubles:
+    """Scores (n, w) along descending rows, each position taken as the last of its ties."""
+    above: Any = 0.0
+    tied: Any = 0.0
+    if rule.name != "saps":
+        values = _rounded(ordered)
+        tied = np.cumsum(values, axis=1)
+        if (draws < 1).any():  # u = 1 needs the sum alone
+            begins = np.ones(ordered.shape, np.bool_)
+            begins[:, 1:] = ordered[:, 1:] < ordered[:, :-1]
+            above = np.maximum.accumulate(np.where(begins, tied - values, 0.0), axis=1)
+            tied = tied - above
+    rank = np.arange(1, ordered.shape[1] + 1)
+    return rule.values(above, tied, rank, ordered[:, :1].astype(np.float64), draws[:, None])
+
+
+def _rounded(values: FloatArray) -> Doubles:
+    """Probabilities as the nearest multiples of 2^-52: sums below 2 of such numbers are exact in float64."""
+    return np.asarray(np.add(values, 1.0, dtype=np.float64) - 1.0)
+
+
+def _refuse_unused(score: str, name: str, value: Any, users: tuple[str, ...]) -> None:
+    if isinstance(value, str):
+        check_choice(value, name, ("auto",))
+    elif score not in users:
+        raise ValueError(
+            f"{name} is a parameter of {' and '.join(map(repr, users))}, not of score={score!r}; got {value!r}. "
+            f"Leave {name}='auto', or choose another score."
+        )

@@ -1,0 +1,157 @@
+"""Split conformal prediction: one threshold for all, from rows that chose nothing else."""
+
+import math
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality.arrays import returns_like_input
+from atypicality.conformal.chance import Seeds, split_rows
+from atypicality.conformal.scores import ScoreRule, label_scores, label_statistics, prediction_sets
+from atypicality.conformal.threshold import conformal_threshold, minimum_rows
+from atypicality.conformal.tuning import tune
+from atypicality.validation import FloatArray, check_alpha, check_labels, check_probs
+
+__all__ = ["SplitConformal"]
+
+
+class SplitConformal(BaseEstimator):
+    r"""Prediction sets that hold the label with a chance of at least 1 - alpha, on average over all inputs.
+
+    The set of x is all labels y with :math:`s(x, y) \le \hat q`, where the threshold is the
+    :math:`\lceil (n + 1)(1 - \alpha) \rceil`-th smallest score of n calibration rows (Vovk et al. 2005; see
+    `conformal_threshold` for the rank and `ScoreRule` for the scores).
+
+    Parameters
+    ----------
+    score : {"lac", "aps", "raps", "saps"}, default="raps"
+    alpha : float in (0, 1), default=0.1
+        Allowed miscoverage, read as the decimal it is written as.
+    nonempty : {"score", "after", None}, default="score"
+        "score": the top class scores 0 in fit and in prediction, so no set is empty and the promise stays exact.
+        "after": the top class is added to the sets afterwards, which covers more than promised. None: sets may be
+        empty. Classes tied for the top are all the top class.
+    k_reg : int or "auto", default="auto"
+        Rank up to which RAPS charges nothing.
+    penalty : float or "auto", default="auto"
+        What RAPS charges per rank beyond `k_reg`, and SAPS per rank.
+    tuning_fraction : float in (0, 1), default=0.2
+        Share of the rows that choose `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
+    randomized : bool, default=False
+        Draw one u per row, which makes the coverage of APS, RAPS and SAPS exact instead of conservative. The draws of
+        `fit` and `predict_set` are independent. Every call of `predict_set` draws the same u for the first row, the
+        same for the second, and so on.
+    random_state : int or None, default=0
+
+    Attributes
+    ----------
+    threshold_ : float
+        Infinite when there were fewer calibration rows than alpha needs.
+    too_few_ : bool
+        Whether that happened: every set is then full, and `fit` has warned.
+    k_reg_ : int or None
+    penalty_ : float or None
+    n_calibration_ : int
+        Rows behind the threshold: the coverage given them follows `coverage_law(n_calibration_, alpha)`.
+    n_tuning_ : int
+    n_classes_ : int
+
+    Notes
+    -----
+    The promise is for rows exchangeable with the calibration rows. The same inputs and seed give the same sets,
+    whatever the block size and number of threads.
+
+    Examples
+    --------
+    >>> from atypicality.datasets import make_world
+    >>> world = make_world(2000)
+    >>> conformal = SplitConformal("aps", alpha=0.1).fit(world.probs[:1000], world.labels[:1000])
+    >>> sets = conformal.predict_set(world.probs[1000:])
+    >>> sets.shape, bool(sets.any(axis=1).all())
+    ((1000, 5), True)
+    >>> bool(sets[np.arange(1000), world.labels[1000:]].mean() > 0.87)
+    True
+    """
+
+    threshold_: float
+    too_few_: bool
+    k_reg_: int | None
+    penalty_: float | None
+    n_calibration_: int
+    n_tuning_: int
+    n_classes_: int
+
+    def __init__(
+        self,
+        score: str = "raps",
+        alpha: float = 0.1,
+        *,
+        nonempty: str | None = "score",
+        k_reg: int | str = "auto",
+        penalty: float | str = "auto",
+        tuning_fraction: float = 0.2,
+        randomized: bool = False,
+        random_state: int | None = 0,
+    ) -> None:
+        self.score = score
+        self.alpha = alpha
+        self.nonempty = nonempty
+        self.k_reg = k_reg
+        self.penalty = penalty
+        self.tuning_fraction = tuning_fraction
+        self.randomized = randomized
+        self.random_state = random_state
+
+    def fit(self, probs: ArrayLike, labels: ArrayLike) -> Self:
+        """Learn the threshold from a conformal set: probabilities (n, k) and labels (n,), column indices."""
+        alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
+        probs, labels = checked_rows(probs, labels, least=2 if rule.needs_tuning else 1)
+        found = label_statistics(probs, labels)
+        draws = seeds.draws("fit", len(probs)) if self.randomized else np.ones(len(probs))
+        tuning, calibration = np.arange(0), np.arange(len(probs))
+        if rule.needs_tuning:
+            generator = seeds.generator("split")
+            tuning, calibration = split_rows(len(probs), self.tuning_fraction, "tuning_fraction", generator)
+            rule = tune(rule, probs[tuning], found.take(tuning), alpha, draws[tuning])
+        scores = label_scores(found.take(calibration), rule, draws[calibration])
+        self.threshold_ = conformal_threshold(scores, alpha)
+        self.n_calibration_, self.n_tuning_, self.n_classes_ = calibration.size, tuning.size, probs.shape[1]
+        self.k_reg_, self.penalty_ = rule.k_reg, rule.penalty
+        self._rule, self._seeds = rule, seeds
+        self.too_few_ = math.isinf(self.threshold_)
+        if self.too_few_:
+            warnings.warn(
+                f"alpha={float(alpha):g} needs at least {minimum_rows(alpha)} calibration rows; got "
+                f"{calibration.size}, so every set holds all classes. Give more rows or a larger alpha.",
+                stacklevel=2,
+            )
+        return self
+
+    @returns_like_input
+    def predict_set(self, probs: ArrayLike) -> NDArray[np.bool_]:
+        """The sets of probabilities (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
+        check_is_fitted(self, "threshold_")
+        rows = check_probs(probs, n_classes=self.n_classes_)
+        draws = self._seeds.draws("predict", len(rows)) if self.randomized else 1.0
+        return prediction_sets(rows, np.full(len(rows), self.threshold_), self._rule, draws)
+
+
+def checked_rule(estimator: Any) -> ScoreRule:
+    """The score that an estimator's options describe."""
+    options = ("nonempty", "k_reg", "penalty", "randomized")
+    return ScoreRule.checked(estimator.score, **{name: getattr(estimator, name) for name in options})
+
+
+def checked_rows(probs: ArrayLike, labels: ArrayLike, *, least: int) -> tuple[FloatArray, NDArray[np.intp]]:
+    """Probabilities and labels of at least `least` rows."""
+    rows = check_probs(probs)
+    if len(rows) < least:
+        raise ValueError(
+            f"probs must have at least {least} row{'s' * (least > 1)} to fit on; got {len(rows)}. Give more rows"
+            + (", or give k_reg and penalty, which are tuned on a part of the rows." if least > 1 else ".")
+        )
+    return rows, check_labels(labels, n_classes=rows.shape[1], n_rows=len(rows))

@@ -1,0 +1,65 @@
+"""The parameters of RAPS and SAPS, chosen on rows that then carry no guarantee."""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.conformal.scores import LabelStatistics, ScoreRule, label_scores, set_sizes
+from atypicality.conformal.threshold import conformal_rank
+from atypicality.validation import FloatArray
+
+__all__ = ["PENALTIES", "tune"]
+
+PENALTIES = {
+    "raps": (0.001, 0.01, 0.1, 0.2, 0.5),
+    "saps": (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6),
+}
+"""Penalties that are tried: for RAPS the grid of the paper, for SAPS one on the scale of its rank steps."""
+
+
+def tune(rule: ScoreRule, probs: FloatArray, found: LabelStatistics, alpha: Fraction, draws: Any = 1.0) -> ScoreRule:
+    """The rule with the parameters it lacks: `k_reg` first, then the penalty given it.
+
+    `k_reg` is the rank within which a share 1 - alpha of the labels lie (Angelopoulos et al. 2020, Algorithm 4); the
+    penalty is the largest of `PENALTIES` that gives the smallest sets on these rows.
+
+    Parameters
+    ----------
+    rule : ScoreRule
+    probs : ndarray of shape (n, k)
+        The tuning rows.
+    found : LabelStatistics
+        Of the same rows.
+    alpha : Fraction
+    draws : ndarray of shape (n,) or 1.0
+
+    Examples
+    --------
+    >>> from atypicality.conformal.scores import label_statistics
+    >>> probs, labels = np.array([[0.6, 0.3, 0.1]] * 4), np.array([0, 0, 1, 0])
+    >>> tune(ScoreRule("raps"), probs, label_statistics(probs, labels), Fraction(1, 4)).k_reg
+    2
+    """
+    if not rule.needs_tuning:
+        return rule
+    k_reg = rule.k_reg
+    if rule.name == "raps" and k_reg is None:
+        k_reg = int(_order_statistic(found.rank, alpha))
+    if rule.penalty is not None:
+        return rule.with_parameters(k_reg=k_reg, penalty=rule.penalty)
+    tried = [rule.with_parameters(k_reg=k_reg, penalty=penalty) for penalty in PENALTIES[rule.name]]
+    sizes = [_total_size(candidate, probs, found, alpha, draws) for candidate in tried]
+    return min(zip(sizes, tried, strict=True), key=lambda pair: (pair[0], -(pair[1].penalty or 0)))[1]
+
+
+def _total_size(rule: ScoreRule, probs: FloatArray, found: LabelStatistics, alpha: Fraction, draws: Any) -> int:
+    threshold = _order_statistic(label_scores(found, rule, draws), alpha)
+    return int(set_sizes(probs, np.full(len(probs), threshold), rule, draws).sum())
+
+
+def _order_statistic(values: NDArray[Any], alpha: Fraction) -> float:
+    """The conformal rank's value, or the largest where there are too few: nothing is promised for these rows."""
+    rank = min(conformal_rank(values.size, alpha), values.size)
+    return float(np.partition(values, rank - 1)[rank - 1])
