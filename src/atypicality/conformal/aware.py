@@ -13,8 +13,8 @@ from atypicality import blocks
 from atypicality.arrays import returns_like_input
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
-from atypicality.conformal.scores import label_scores, label_statistics, prediction_sets
-from atypicality.conformal.split import checked_rows, checked_rule
+from atypicality.conformal.scores import label_scores, label_statistics
+from atypicality.conformal.split import checked_rows, checked_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.groups import GridGroups
@@ -61,6 +61,7 @@ class AtypicalityAwareConformal(BaseEstimator):
     k_reg_, penalty_ : as in `SplitConformal`
     n_edge_, n_calibration_ : int
         Rows that chose, and rows that carry the promise.
+    n_classes_, seed_ : int
 
     Notes
     -----
@@ -91,6 +92,7 @@ class AtypicalityAwareConformal(BaseEstimator):
     n_edge_: int
     n_calibration_: int
     n_classes_: int
+    seed_: int
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class AtypicalityAwareConformal(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, probs: ArrayLike, labels: ArrayLike, *, atypicality: ArrayLike) -> Self:
-        """Learn cells, regions and thresholds from a conformal set: probabilities (n, k), labels and atypicality (n,)."""
+        """Learn regions and thresholds from a conformal set: probabilities (n, k), labels (n,) and atypicality (n,)."""
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
         valid = check_choice(self.mode, "mode", ("valid", "paper")) == "valid"
         rows, classes = checked_rows(probs, labels, least=2 if valid else 1)
@@ -129,15 +131,15 @@ class AtypicalityAwareConformal(BaseEstimator):
         found = label_statistics(rows, classes)
         draws = seeds.draws("fit", len(rows)) if self.randomized else np.ones(len(rows))
 
-        self._rule = tune(rule, rows[edge], found.take(edge), alpha, draws[edge])
+        rule = tune(rule, rows[edge], found.take(edge), alpha, draws[edge])
         confidence = np.minimum(found.top, 1.0)
         self.grid_ = GridGroups(self.n_groups).fit(rarity[edge], confidence[edge])
         self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size if valid else None)
         cells = self.grid_.assign(rarity[calibration], confidence[calibration])
-        scores = label_scores(found.take(calibration), self._rule, draws[calibration])
+        scores = label_scores(found.take(calibration), rule, draws[calibration])
         self._set_thresholds(scores, self.regions_.ravel()[cells], alpha)
 
-        self.k_reg_, self.penalty_, self._seeds = self._rule.k_reg, self._rule.penalty, seeds
+        self.k_reg_, self.penalty_, self.seed_ = rule.k_reg, rule.penalty, seeds.seed
         self.n_edge_, self.n_calibration_, self.n_classes_ = edge.size, calibration.size, rows.shape[1]
         return self
 
@@ -153,8 +155,7 @@ class AtypicalityAwareConformal(BaseEstimator):
         check_is_fitted(self, "thresholds_")
         rows = check_probs(probs, n_classes=self.n_classes_)
         thresholds = self.thresholds_[self._assign(rows, atypicality)]
-        draws = self._seeds.draws("predict", len(rows)) if self.randomized else 1.0
-        return prediction_sets(rows, thresholds, self._rule, draws)
+        return fitted_sets(self, rows, thresholds)
 
     def _assign(self, rows: FloatArray, atypicality: ArrayLike) -> Integers:
         rarity = check_vector(atypicality, "atypicality", n_rows=len(rows))

@@ -59,6 +59,8 @@ class SplitConformal(BaseEstimator):
         Rows behind the threshold: the coverage given them follows `coverage_law(n_calibration_, alpha)`.
     n_tuning_ : int
     n_classes_ : int
+    seed_ : int
+        `random_state`, or what the machine gave for None.
 
     Notes
     -----
@@ -84,6 +86,7 @@ class SplitConformal(BaseEstimator):
     n_calibration_: int
     n_tuning_: int
     n_classes_: int
+    seed_: int
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class SplitConformal(BaseEstimator):
         self.threshold_ = conformal_threshold(scores, alpha)
         self.n_calibration_, self.n_tuning_, self.n_classes_ = calibration.size, tuning.size, probs.shape[1]
         self.k_reg_, self.penalty_ = rule.k_reg, rule.penalty
-        self._rule, self._seeds = rule, seeds
+        self.seed_ = seeds.seed
         self.too_few_ = math.isinf(self.threshold_)
         if self.too_few_:
             warnings.warn(
@@ -136,8 +139,14 @@ class SplitConformal(BaseEstimator):
         """The sets of probabilities (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
         check_is_fitted(self, "threshold_")
         rows = check_probs(probs, n_classes=self.n_classes_)
-        draws = self._seeds.draws("predict", len(rows)) if self.randomized else 1.0
-        return prediction_sets(rows, np.full(len(rows), self.threshold_), self._rule, draws)
+        return fitted_sets(self, rows, np.full(len(rows), self.threshold_))
+
+
+def fitted_sets(estimator: Any, probs: FloatArray, thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed."""
+    rule = ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
+    draws = Seeds(estimator.seed_).draws("predict", len(probs)) if estimator.randomized else 1.0
+    return prediction_sets(probs, thresholds, rule, draws)
 
 
 def checked_rule(estimator: Any) -> ScoreRule:
