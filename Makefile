@@ -35,7 +35,8 @@ bench: .venv-bench/.ready
 	touch $@
 
 docs: setup
-	$(BIN)/python docs/build.py
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --builder html docs docs/_build/html
 
 demo: setup
 	$(BIN)/atypicality demo
