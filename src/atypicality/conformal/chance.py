@@ -1,6 +1,7 @@
 """Where chance enters prediction sets: which rows tune, and the draws of randomised scores, each from its own seed."""
 
-from typing import Any
+import operator
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class Seeds:
     def __init__(self, random_state: Any) -> None:
         given = None if random_state is None else check_integer(random_state, "random_state", low=0)
         sequence = np.random.SeedSequence(given)
-        self.seed = sequence.entropy
+        self.seed = operator.index(cast(int, sequence.entropy))
         self._children = dict(zip(self.CHILDREN, sequence.spawn(len(self.CHILDREN)), strict=True))
 
     def generator(self, purpose: str) -> np.random.Generator:

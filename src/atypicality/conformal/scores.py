@@ -117,11 +117,10 @@ def label_statistics(probs: FloatArray, labels: NDArray[np.intp]) -> LabelStatis
         own = block[np.arange(size), labels[rows]]
         which, column = np.divmod(np.flatnonzero(block >= own[:, None]), k)
         values = block[which, column]
-        level = values == own[which]
         found.prob[rows], found.top[rows] = own, block.max(axis=1)
         found.rank[rows] = np.bincount(which, minlength=size)
-        found.above[rows] = np.bincount(which, np.where(level, 0.0, _rounded(values)), size)
-        found.tied[rows] = np.bincount(which, np.where(level, _rounded(values), 0.0), size)
+        found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * _rounded(own)
+        found.above[rows] = np.bincount(which, _rounded(values), size) - found.tied[rows]
 
     blocks.for_rows(one_block, n, block=blocks.block_rows(k * probs.itemsize))
     return found
@@ -167,7 +166,7 @@ def _for_accepted(
     """Hand the sets to `receive(rows, accepted)`, block by block."""
     n, k = probs.shape
     draws = np.broadcast_to(np.asarray(draws, np.float64), (n,))
-    floor = _pilot_floor(probs, thresholds, rule, draws)
+    depth = _pilot_depth(probs, thresholds, rule, draws)
 
     def one_block(rows: slice) -> None:
         block = np.asarray(probs[rows])
@@ -176,55 +175,48 @@ def _for_accepted(
             if rule.nonempty is not None:
                 accepted |= block == block.max(axis=1, keepdims=True)
         else:
-            accepted = block > _first_rejected(block, thresholds[rows], rule, draws[rows], floor)[:, None]
+            accepted = block > _first_rejected(block, thresholds[rows], rule, draws[rows], depth)[:, None]
         receive(rows, accepted)
 
     blocks.for_rows(one_block, n, block=blocks.block_rows(k * probs.itemsize))
 
 
-def _pilot_floor(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles) -> float:
-    """A probability that few rows have to look below. It decides what is sorted, never the outcome."""
-    n, k = probs.shape
+def _pilot_depth(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles) -> int:
+    """How many of the largest entries decide nearly every row. It says what is sorted, never how it comes out."""
+    n, k = len(probs), int(probs.shape[1])
     if rule.name == "lac" or k <= NARROW or n <= 2 * PILOT_ROWS:
-        return 0.0
+        return k
     pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(np.intp)
-    rejected = _first_rejected(np.asarray(probs[pilot]), thresholds[pilot], rule, draws[pilot], 0.0)
-    return max(0.0, float(np.quantile(rejected, 0.05, method="lower")))
+    scores = _scores_along(_largest(np.asarray(probs[pilot]), k), rule, draws[pilot])
+    within = (scores <= thresholds[pilot, None]).sum(axis=1)
+    return min(k, 1 + int(np.quantile(within, 0.95, method="higher")))
 
 
-def _first_rejected(
-    block: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles, floor: float
-) -> FloatArray:
+def _first_rejected(block: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles, depth: int) -> FloatArray:
     """The largest probability of each row that is not in its set; -1 where nothing is rejected.
 
     Scores are taken along the row as if each position were the last of its ties: never above the true score of its
     level, and equal to it at the level's end. So the first position above the threshold lies in the first
-    rejected level.
+    rejected level, also where `depth` cuts through that level.
     """
-    ordered, known = _descending(block, floor)
+    n, k = block.shape
+    ordered = _largest(block, depth)
     within = (_scores_along(ordered, rule, draws) <= thresholds[:, None]).sum(axis=1)
-    closed = within < known
-    last = np.minimum(within, ordered.shape[1] - 1)
-    rejected = np.where(closed, ordered[np.arange(len(block)), last], block.dtype.type(-1))
+    closed = within < depth
+    rejected = np.where(closed, ordered[np.arange(n), np.minimum(within, depth - 1)], block.dtype.type(-1))
     if rule.nonempty is not None:
         rejected = np.where(closed & (rejected == ordered[:, 0]), np.nextafter(rejected, -np.inf), rejected)
-    unsettled = np.flatnonzero(~closed & (known < block.shape[1]))
-    if unsettled.size:
-        rejected[unsettled] = _first_rejected(block[unsettled], thresholds[unsettled], rule, draws[unsettled], 0.0)
+    unsettled = np.flatnonzero(~closed)
+    if unsettled.size and depth < k:
+        rejected[unsettled] = _first_rejected(block[unsettled], thresholds[unsettled], rule, draws[unsettled], k)
     return rejected
 
 
-def _descending(block: FloatArray, floor: float) -> tuple[FloatArray, NDArray[np.intp]]:
-    """The entries of each row that are at least `floor`, largest first and padded with 0, and how many they are."""
-    if floor <= 0:
-        return np.sort(block, axis=1)[:, ::-1], np.full(len(block), block.shape[1])
-    which, column = np.divmod(np.flatnonzero(block >= floor), block.shape[1])
-    known = np.bincount(which, minlength=len(block))
-    place = np.arange(which.size) - np.repeat(np.cumsum(known) - known, known)
-    ordered = np.zeros((len(block), max(1, int(known.max()))), block.dtype)
-    ordered[which, place] = block[which, column]
-    ordered.sort(axis=1)
-    return ordered[:, ::-1], known
+def _largest(block: FloatArray, depth: int) -> FloatArray:
+    """The `depth` largest entries of each row, largest first."""
+    cut = block.shape[1] - depth
+    chosen = np.partition(block, cut, axis=1)[:, cut:] if cut else block
+    return np.sort(chosen, axis=1)[:, ::-1]
 
 
 def _scores_along(ordered: FloatArray, rule: ScoreRule, draws: Doubles) -> Doubles:
