@@ -1,0 +1,180 @@
+"""The shell that every recalibrator shares: arrays in, checked once; probabilities out, as the caller's kind."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality.arrays import returns_like_input, to_numpy
+from atypicality.recalibration.solver import TOLERANCE, Solution
+from atypicality.validation import (
+    check_embeddings,
+    check_groups,
+    check_labels,
+    check_length,
+    check_logits,
+    check_matrix,
+    check_sample_weight,
+    check_vector,
+)
+
+__all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a caller gave: logits (n, k), and arrays that are checked only when a method asks for them."""
+
+    logits: NDArray[Any]
+    atypicality: Any = None
+    class_log_density: Any = None
+    embeddings: Any = None
+    groups: Any = None
+    owner: str = "This recalibrator"
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the logits."""
+        return int(self.logits.shape[0])
+
+    def need_atypicality(self) -> NDArray[np.float64]:
+        """Atypicality (n,), or an error that names who needs it."""
+        return check_vector(self._need("atypicality"), "atypicality", n_rows=self.n_rows)
+
+    def need_class_log_density(self) -> NDArray[Any]:
+        """Class log-densities (n, k)."""
+        values = check_matrix(self._need("class_log_density"), "class_log_density", width=self.logits.shape[1])
+        check_length(values, "class_log_density", self.n_rows)
+        return values
+
+    def need_embeddings(self, width: int | None = None) -> NDArray[Any]:
+        """Embeddings (n, d)."""
+        values = check_embeddings(self._need("embeddings"), width=width)
+        check_length(values, "embeddings", self.n_rows)
+        return values
+
+    def need_groups(self) -> NDArray[Any]:
+        """Groups (n,)."""
+        return check_groups(self._need("groups"), n_rows=self.n_rows)
+
+    def _need(self, name: str) -> Any:
+        if (value := getattr(self, name)) is None:
+            raise ValueError(
+                f"{self.owner} needs {name}=, one entry per row of logits, in fit and in prediction; got None."
+            )
+        return value
+
+
+class Recalibrator(BaseEstimator):
+    """Logits in, probabilities out. Subclasses give `_fit(inputs, labels, weight)` and `_probabilities(inputs)`."""
+
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        atypicality: ArrayLike | None = None,
+        class_log_density: ArrayLike | None = None,
+        embeddings: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from held-out rows; arrays that this method does not need are ignored.
+
+        Parameters
+        ----------
+        logits : array-like of shape (n, k)
+        labels : array-like of shape (n,)
+            Column indices of the logits.
+        atypicality : array-like of shape (n,), optional
+        class_log_density : array-like of shape (n, k), optional
+        embeddings : array-like of shape (n, d), optional
+        groups : array-like of shape (n,), optional
+        sample_weight : array-like of shape (n,), optional
+            A weight of 2 is the same as a repeated row.
+        """
+        inputs = Inputs(
+            check_logits(logits, scan=False), atypicality, class_log_density, embeddings, groups, type(self).__name__
+        )
+        n, k = inputs.logits.shape
+        if n == 0:
+            raise ValueError("logits must have at least one row to fit; got none.")
+        known = check_labels(labels, n_classes=k, n_rows=n)
+        self._fit(inputs, known, check_sample_weight(sample_weight, n))
+        self.n_classes_ = k
+        return self
+
+    @returns_like_input
+    def predict_proba(
+        self,
+        logits: ArrayLike,
+        *,
+        atypicality: ArrayLike | None = None,
+        class_log_density: ArrayLike | None = None,
+        embeddings: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> NDArray[Any]:
+        """Recalibrated probabilities (n, k) from the same arrays as in `fit`."""
+        check_is_fitted(self)
+        known = check_logits(logits, n_classes=self.n_classes_, scan=False)
+        return self._probabilities(
+            Inputs(known, atypicality, class_log_density, embeddings, groups, type(self).__name__)
+        )
+
+    @returns_like_input
+    def predict(
+        self,
+        logits: ArrayLike,
+        *,
+        atypicality: ArrayLike | None = None,
+        class_log_density: ArrayLike | None = None,
+        embeddings: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> NDArray[np.intp]:
+        """Column index of the largest recalibrated probability (n,)."""
+        probs = self.predict_proba(
+            to_numpy(logits, "logits"),
+            atypicality=atypicality,
+            class_log_density=class_log_density,
+            embeddings=embeddings,
+            groups=groups,
+        )
+        return np.asarray(probs.argmax(axis=1))
+
+    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
+        raise NotImplementedError
+
+    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+        raise NotImplementedError
+
+
+class ConvexRecalibrator(Recalibrator):
+    """A recalibrator whose fit is one solved problem: it carries the loss, the certificate and what is absent."""
+
+    def _keep(self, solution: Solution, *, stacklevel: int = 4) -> None:
+        """Store what every fitted object tells, and warn where the result is valid but weaker than asked."""
+        self.solution_ = solution
+        self.loss_, self.certificate_, self.n_iter_ = solution.loss, solution.certificate, solution.n_iter
+        self.absent_classes_ = solution.absent
+        classwise = solution.mixing is not None or solution.scores.any()
+        if solution.absent.size and classwise:
+            warnings.warn(absent_message(solution.absent), stacklevel=stacklevel)
+        if solution.loss <= TOLERANCE and classwise:
+            warnings.warn(
+                "labels are separable: every row can be given its label with certainty, so no finite optimum exists; "
+                f"the fit stopped where its mean loss is {solution.loss:.2g}. Give more rows, or a positive strength.",
+                stacklevel=stacklevel,
+            )
+
+
+def absent_message(absent: NDArray[np.intp]) -> str:
+    """What to say about classes that no calibration row carries."""
+    shown = ", ".join(map(str, absent[:5].tolist())) + (f", ... ({absent.size} in all)" if absent.size > 5 else "")
+    return (
+        f"labels hold no row of class {shown}: its score is fixed to the mean of the seen classes, and the optimum is "
+        "one under that constraint. Give rows of every class to fit all scores."
+    )

@@ -1,0 +1,102 @@
+"""Temperature scaling by group: one temperature for every quantile of atypicality, or for every given group."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.groups import QuantileGroups
+from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.solver import Problem, Solution, probabilities, solution_of_multiplier
+from atypicality.recalibration.temperature import fit_temperature
+
+__all__ = ["GroupTemperatureScaling"]
+
+
+class GroupTemperatureScaling(Recalibrator):
+    """One temperature per group of rows.
+
+    With `groups=` the groups are the caller's; otherwise rows are cut at the quantiles of `atypicality=`. What `fit`
+    was given, prediction needs too. A group that `fit` has not seen is an error: no temperature was learnt for it.
+
+    Parameters
+    ----------
+    n_groups : int, default=5
+        Quantile groups of atypicality; ignored when `groups=` is given.
+
+    Attributes
+    ----------
+    groups_ : ndarray of shape (n_groups,)
+        The groups, sorted; of quantile groups, 0 is the most typical.
+    temperatures_ : ndarray of shape (n_groups,)
+    counts_ : ndarray of shape (n_groups,)
+        Calibration rows of each group.
+    quantiles_ : QuantileGroups or None
+        How atypicality is cut, unless the groups were given.
+    loss_ : float
+        Mean cross-entropy of the calibration rows.
+    certificate_ : float
+        How far `loss_` may lie above its minimum.
+    n_iter_ : int
+        The most iterations that a group took.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logits = np.tile([[2.0, 0.0]], (7, 1))
+    >>> scaling = GroupTemperatureScaling().fit(logits, [0, 0, 0, 1, 0, 0, 1], groups=[0, 0, 0, 0, 1, 1, 1])
+    >>> scaling.predict_proba(logits[:2], groups=[0, 1])[:, 0].round(4)     # 3 of 4 and 2 of 3 rows are right
+    array([0.75  , 0.6667])
+    """
+
+    def __init__(self, n_groups: int = 5) -> None:
+        self.n_groups = n_groups
+
+    def multiplier(self) -> NDArray[np.float64]:
+        """What the logits of each group are multiplied by: 1 / `temperatures_`."""
+        return 1 / self.temperatures_
+
+    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
+        self.quantiles_ = None
+        if inputs.groups is None:
+            self.quantiles_ = QuantileGroups(self.n_groups).fit(inputs.need_atypicality())
+        assigned = self._assign(inputs)
+        self.groups_, index, self.counts_ = np.unique(assigned, return_inverse=True, return_counts=True)
+        problem = Problem(inputs.logits, labels, sample_weight=weight)
+        fits = [self._fit_group(problem, index == g, name) for g, name in enumerate(self.groups_)]
+        shares = np.bincount(index, problem.weights)
+        self.temperatures_ = np.array([1 / fit.coefficients[0] for fit in fits])
+        self.loss_ = float(shares @ [fit.loss for fit in fits])
+        self.certificate_ = float(shares @ [fit.certificate for fit in fits])
+        self.n_iter_ = max(fit.n_iter for fit in fits)
+
+    def _fit_group(self, problem: Problem, members: NDArray[np.bool_], name: Any) -> Solution:
+        if not problem.weights[members].any():
+            raise ValueError(f"sample_weight must not be zero in a whole group; group {name!r} has no weight. Drop it.")
+        solution, limit = fit_temperature(problem.take(np.flatnonzero(members)))
+        if limit:
+            warnings.warn(f"group {name} of {members.sum()} rows: {limit}", stacklevel=4)
+        return solution
+
+    def _assign(self, inputs: Inputs) -> NDArray[Any]:
+        if self.quantiles_ is None:
+            return inputs.need_groups()
+        return self.quantiles_.assign(inputs.need_atypicality())
+
+    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+        assigned = self._assign(inputs)
+        index = np.minimum(np.searchsorted(self.groups_, assigned), self.groups_.size - 1)
+        unseen = np.unique(assigned[self.groups_[index] != assigned])
+        if unseen.size:
+            raise ValueError(
+                f"groups must have been seen in fit, which saw {_listed(self.groups_)}; got {_listed(unseen)} too. "
+                "Fit with rows of every group, or map new groups to known ones."
+            )
+        solution = solution_of_multiplier(1.0, inputs.logits.shape[1])
+        return probabilities(inputs.logits, solution, features=self.multiplier()[index, None])
+
+
+def _listed(groups: NDArray[Any]) -> str:
+    shown = ", ".join(map(repr, groups[:5].tolist()))
+    return shown + (f", ... ({groups.size} in all)" if groups.size > 5 else "")

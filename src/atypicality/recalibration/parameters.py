@@ -1,0 +1,105 @@
+"""The parameters of the convex model: their strengths, their places in one flat vector, and the optimum."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Layout", "Ridge", "Solution", "Vector", "solution_of_multiplier"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Strengths of the penalty, half of strength times the squared standardised parameter, added to the mean loss.
+
+    Parameters are standardised: `coefficients` and `mixing` belong to logits divided by `Problem.scale`,
+    `density_coefficients` to log-densities divided by `Problem.density_scale`; scores are what they are.
+
+    Parameters
+    ----------
+    features, densities : float or array-like of shape (p,) or (q,), default=0.0
+        One strength for all columns, or one per column.
+    mixing, scores : float, default=0.0
+    """
+
+    features: float | ArrayLike = 0.0
+    densities: float | ArrayLike = 0.0
+    mixing: float = 0.0
+    scores: float = 0.0
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The optimum, in the units of the logits as they were given.
+
+    Attributes
+    ----------
+    coefficients : ndarray of shape (p,)
+        The multiplier of a row's logits is ``features @ coefficients``.
+    density_coefficients : ndarray of shape (q,)
+    mixing : ndarray of shape (k, k) or (k,), or None
+        Added to the multiplier; the mean over the seen classes (of every column) is 0, absent classes have 0.
+    scores : ndarray of shape (k,)
+        Mean 0; absent classes have 0, the mean of the seen ones.
+    absent : ndarray of int
+        Classes without weight among the labels: optimality is claimed with their score and mixing fixed.
+    loss : float
+        Weighted mean of the cross-entropy, without the penalty.
+    objective : float
+        `loss` plus the penalty.
+    certificate : float
+        Half of the squared Newton decrement: how far `objective` may lie above its minimum.
+    n_iter : int
+    n_passes : float
+        Passes over all rows, those over a part of the rows counted as that part.
+    """
+
+    coefficients: Vector
+    density_coefficients: Vector
+    mixing: Vector | None
+    scores: Vector
+    absent: NDArray[np.intp] = field(repr=False)
+    loss: float
+    objective: float
+    certificate: float
+    n_iter: int
+    n_passes: float
+
+
+def solution_of_multiplier(multiplier: float, n_classes: int) -> Solution:
+    """The model ``softmax(multiplier * z)`` as a solution of no problem: it has no loss and no certificate."""
+    return Solution(
+        coefficients=np.array([multiplier]),
+        density_coefficients=np.zeros(0),
+        mixing=None,
+        scores=np.zeros(n_classes),
+        absent=np.zeros(0, np.intp),
+        loss=math.nan,
+        objective=math.nan,
+        certificate=math.nan,
+        n_iter=0,
+        n_passes=0.0,
+    )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each group of parameters lies in the flat vector: features, densities, mixing, scores."""
+
+    features: slice
+    densities: slice
+    mixing: slice
+    scores: slice
+    size: int
+
+    @classmethod
+    def of(cls, *sizes: int) -> Self:
+        """Consecutive slices of the given sizes."""
+        ends = np.cumsum((0, *sizes)).tolist()
+        features, densities, mixing, scores = (slice(a, b) for a, b in itertools.pairwise(ends))
+        return cls(features, densities, mixing, scores, ends[-1])

@@ -1,0 +1,250 @@
+"""One convex solver for every parametric recalibrator.
+
+Build a `Problem`, `solve` it, and read the `Solution`, or turn it into probabilities for other rows:
+
+>>> import numpy as np
+>>> logits, labels = np.array([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 0, 1, 1])
+>>> solution = solve(Problem(logits, labels))
+>>> bool(solution.certificate <= 1e-10)
+True
+>>> probabilities(logits, solution).sum(axis=1)
+array([1., 1., 1., 1.])
+
+Many strengths on the same rows: ``solve(problem.with_ridge(ridge), start=previous)``. Folds: ``problem.take(rows)``
+keeps the standard units; ``mean_loss(problem.take(others), solution)`` scores held-out rows. Leave-one-out by
+influence: `hessian` and `row_gradients` at the optimum.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality import blocks
+from atypicality.recalibration import passes
+from atypicality.recalibration.metric import fixed_metric
+from atypicality.recalibration.newton import (
+    Directions,
+    NotConvergedError,
+    Optimum,
+    lbfgs_directions,
+    minimise,
+    newton_directions,
+)
+from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
+from atypicality.recalibration.passes import Evaluation
+from atypicality.recalibration.problem import Problem
+from atypicality.validation import check_logit_maxima, check_logits, check_matrix
+
+__all__ = [
+    "NotConvergedError",
+    "Problem",
+    "Ridge",
+    "Solution",
+    "hessian",
+    "mean_loss",
+    "probabilities",
+    "row_gradients",
+    "row_losses",
+    "solution_of_multiplier",
+    "solve",
+]
+
+TOLERANCE = 1e-10
+"""Half of the squared Newton decrement at which a fit ends: a tenth of the 1e-9 that we promise."""
+START_ROWS = 2048
+"""Rows that a start and a metric are made from."""
+NEWTON_WORK = 1e9
+"""Rows times squared parameters up to which every step is an exact Newton step."""
+
+
+def solve(
+    problem: Problem, *, start: Solution | None = None, tolerance: float = TOLERANCE, max_iter: int = 200
+) -> Solution:
+    """The minimum of a problem, with its certificate.
+
+    Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of a Hessian taken
+    from some of the rows. Both begin at the temperature, then the coefficients, of a part of the rows unless
+    `start` is given, and the answer does not depend on where they begin.
+
+    Parameters
+    ----------
+    problem : Problem
+    start : Solution, optional
+        A warm start: the solution for other strengths, other rows or fewer terms (missing ones start at 0).
+    tolerance : float, default=1e-10
+        Half of the squared Newton decrement to end at, in units of the mean loss.
+    max_iter : int, default=200
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    NotConvergedError
+        When the tolerance is not reached; the message says why.
+    """
+    spent = 0.0
+    if start is None:
+        theta, spent = _start(problem)
+    else:
+        theta = problem.project(problem.standardise(start))
+    optimum, passes_used = _minimise(problem, theta, tolerance, max_iter)
+    return _solution(problem, optimum, spent + passes_used)
+
+
+def mean_loss(problem: Problem, solution: Solution) -> float:
+    """Weighted mean cross-entropy of a solution on the rows of `problem`, in float64, without the penalty."""
+    return float(problem.weights @ row_losses(problem, solution))
+
+
+def row_losses(problem: Problem, solution: Solution) -> Vector:
+    """Cross-entropy of a solution on every row of `problem` (n,), in float64."""
+    return passes.row_losses(problem, problem.standardise(solution))
+
+
+def row_gradients(problem: Problem, solution: Solution) -> Vector:
+    """Gradient of every row's own cross-entropy (n, P) by the standardised parameters, penalty left out.
+
+    Projected like the parameters (`Problem.project`), so that it can be multiplied with the inverse of `hessian`.
+    P is `Problem.n_parameters`; take some rows first where n times P is too large.
+    """
+    return problem.project(passes.row_gradients(problem, problem.standardise(solution)))
+
+
+def hessian(problem: Problem, solution: Solution) -> Vector:
+    """Hessian of the objective (mean loss plus ridge) by the standardised parameters (P, P): positive definite.
+
+    Projected like the parameters; along the directions that the projection removes it is a multiple of the
+    identity, so it can be inverted.
+    """
+    found = passes.evaluate(problem, problem.standardise(solution), order=2).hessian
+    assert found is not None
+    return projected_hessian(problem, found)
+
+
+def probabilities(
+    logits: ArrayLike,
+    solution: Solution,
+    *,
+    features: ArrayLike | None = None,
+    densities: ArrayLike | None = None,
+    density_features: ArrayLike | None = None,
+) -> NDArray[Any]:
+    """Softmax of the model at a solution (n, k), block by block, in the dtype of the logits.
+
+    Parameters
+    ----------
+    logits : array-like of shape (n, k)
+    solution : Solution
+    features : array-like of shape (n, p), optional
+        As in `Problem`: a column of ones by default.
+    densities, density_features : array-like, optional
+        Needed when the solution has coefficients for them.
+    """
+    z = check_logits(logits, n_classes=solution.scores.size, scan=False)
+    multiplier = _multipliers(features, solution.coefficients, "features", z.shape[0])
+    density = None if densities is None else check_matrix(densities, "densities", width=z.shape[1])
+    weight = _multipliers(density_features, solution.density_coefficients, "density_features", z.shape[0])
+    out = np.empty(z.shape, z.dtype)
+
+    def block(rows: slice) -> None:
+        d = None if density is None else density[rows] * weight[rows, None]
+        _softmax_rows(z[rows], multiplier[rows], d, solution, out[rows], first_row=rows.start)
+
+    blocks.for_rows(block, z.shape[0], block=blocks.block_rows(8 * z.shape[1]))
+    return out
+
+
+def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
+    """A Hessian seen by projected parameters, made invertible along what the projection removes."""
+    removed = np.eye(problem.layout.size) - problem.project(np.eye(problem.layout.size))
+    level = float(np.trace(matrix)) / matrix.shape[0] or 1.0
+    return problem.project(problem.project(matrix).T) + level * removed
+
+
+def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> tuple[Optimum, float]:
+    noise = float(np.finfo(problem.dtype).eps)
+    exact = problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= 32
+    directions: Directions
+    if exact:
+        directions, spent = newton_directions(lambda matrix: projected_hessian(problem, matrix), noise), 0.0
+    else:
+        metric, spent = fixed_metric(problem, theta, START_ROWS)
+        directions = lbfgs_directions(metric)
+
+    def evaluate(point: Vector) -> Evaluation:
+        found = passes.evaluate(problem, point, order=2 if exact else 1)
+        return dataclasses.replace(found, gradient=problem.project(found.gradient))
+
+    optimum = minimise(evaluate, theta, directions, tolerance=tolerance, noise=16 * noise, max_iter=max_iter)
+    return optimum, spent + optimum.n_evaluations
+
+
+def _start(problem: Problem) -> tuple[Vector, float]:
+    """Temperature, then coefficients, fitted to a part of the rows with all other terms at 0."""
+    part = problem.with_terms().take(slice(None, None, -(-problem.n_rows // START_ROWS)))
+    ones = np.ones((part.n_rows, 1))
+    single = part.with_features(ones)
+    temperature, first = _minimise(single, np.zeros(1), 1e-6, 200)
+    theta = np.linalg.lstsq(part.features, temperature.theta[0] * ones[:, 0], rcond=None)[0]
+    second = 0.0
+    if part.n_parameters > 1:
+        coefficients, second = _minimise(part, theta, 1e-6, 200)
+        theta = coefficients.theta
+    return np.r_[theta, np.zeros(problem.n_parameters - theta.size)], (first + second) * part.n_rows / problem.n_rows
+
+
+def _solution(problem: Problem, optimum: Optimum, n_passes: float) -> Solution:
+    c, e, w, s = problem.parts(problem.project(optimum.theta) / problem.units)
+    return Solution(
+        coefficients=c,
+        density_coefficients=e,
+        mixing=w,
+        scores=np.zeros(problem.n_classes) if s is None else s - s.mean(),
+        absent=np.flatnonzero(~problem.seen),
+        loss=optimum.objective - 0.5 * float(problem.penalty @ optimum.theta**2),
+        objective=optimum.objective,
+        certificate=optimum.certificate,
+        n_iter=optimum.n_iter,
+        n_passes=n_passes,
+    )
+
+
+def _multipliers(columns: ArrayLike | None, coefficients: Vector, name: str, n_rows: int) -> Vector:
+    if not coefficients.size:
+        return np.zeros(n_rows)
+    matrix = np.ones((n_rows, 1)) if columns is None else check_matrix(columns, name)
+    if matrix.shape != (n_rows, coefficients.size):
+        raise ValueError(
+            f"{name} must have shape {(n_rows, coefficients.size)}, one row per row of logits and one column per "
+            f"coefficient; got {matrix.shape}."
+        )
+    return np.asarray(matrix @ coefficients, dtype=np.float64)
+
+
+def _softmax_rows(
+    z: NDArray[Any],
+    multiplier: Vector,
+    addend: NDArray[Any] | None,
+    solution: Solution,
+    out: NDArray[Any],
+    first_row: int,
+) -> None:
+    """One block of `probabilities`, computed in float64."""
+    top = z.max(axis=1, keepdims=True).astype(np.float64)
+    check_logit_maxima(top[:, 0], first_row=first_row)
+    hidden = np.isneginf(z)
+    u = np.where(hidden, 0.0, z - top)
+    predicted = u * multiplier[:, None] + solution.scores
+    if addend is not None:
+        predicted += addend
+    if solution.mixing is not None:
+        x = np.where(hidden, 0.0, u - u.sum(axis=1, keepdims=True) / (~hidden).sum(axis=1, keepdims=True))
+        predicted += x * solution.mixing if solution.mixing.ndim == 1 else x @ solution.mixing.T
+    predicted[hidden] = -np.inf
+    predicted -= predicted.max(axis=1, keepdims=True)
+    np.exp(predicted, out=predicted)
+    np.divide(predicted, predicted.sum(axis=1, keepdims=True), out=out, casting="same_kind")
