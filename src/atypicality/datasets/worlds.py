@@ -1,6 +1,6 @@
 """Synthetic worlds with known truth: what a model said, and the law that its labels were drawn from."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,6 +21,8 @@ RADIUS = 2.5
 NOISE_POWER = 3
 """The noise grows with this power of the atypicality's rank: the typical half of the samples hardly feels it."""
 
+PER_ROW = ("embeddings", "logits", "labels", "true_probs", "atypicality")
+
 
 @dataclass(frozen=True)
 class World:
@@ -39,6 +41,9 @@ class World:
     atypicality : ndarray of shape (n,)
         The true class-conditional atypicality, the smallest over classes of -log p(x given y).
     class_names : tuple of str
+    class_means : ndarray of shape (k, d)
+    class_shares : ndarray of shape (k,)
+        Weights of the mixture: the shares of the labels when there is no noise.
     """
 
     embeddings: NDArray[np.float64]
@@ -47,6 +52,8 @@ class World:
     true_probs: NDArray[np.float64]
     atypicality: NDArray[np.float64]
     class_names: tuple[str, ...]
+    class_means: NDArray[np.float64]
+    class_shares: NDArray[np.float64]
 
     @property
     def probs(self) -> NDArray[np.float64]:
@@ -62,8 +69,7 @@ class World:
         >>> len(make_world(100).take(slice(0, 30)))
         30
         """
-        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "class_names"}
-        return type(self)(**{name: array[rows] for name, array in arrays.items()}, class_names=self.class_names)
+        return replace(self, **{name: getattr(self, name)[rows] for name in PER_ROW})
 
     def outputs(self) -> "ModelOutputs":
         """What a user would have: logits, embeddings, labels and class names, without the truth."""
@@ -140,6 +146,8 @@ def make_world(
         true_probs=truth,
         atypicality=(nearest + d * np.log(2 * np.pi)) / 2,
         class_names=tuple(f"class {index}" for index in range(k)),
+        class_means=means,
+        class_shares=np.exp(log_prior),
     )
 
 
