@@ -15,10 +15,29 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality.arrays import returns_like_input
 from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector
 
-__all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups"]
+__all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups", "cut", "quantile_edges"]
 
 QUADRANTS = ("reliable", "extrapolation", "ambiguous", "untrustworthy")
 """Typical and confident; atypical and confident; typical and unsure; atypical and unsure."""
+
+
+def quantile_edges(values: NDArray[np.float64], n_groups: int) -> NDArray[np.float64]:
+    """Distinct inner edges of `n_groups` equally populated groups of `values`; see `QuantileGroups`.
+
+    >>> quantile_edges(np.array([1.0, 2.0, 3.0, 4.0]), 2)
+    array([2.5])
+    """
+    edges = np.unique(_quantile(values, np.arange(1, n_groups) / n_groups))
+    return edges[edges < np.inf]
+
+
+def cut(edges: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Group of every value between sorted `edges`; a value equal to an edge stays below it.
+
+    >>> cut(np.array([2.5]), np.array([2.5, 2.6]))
+    array([0, 1])
+    """
+    return np.searchsorted(edges, values)
 
 
 class QuantileGroups(BaseEstimator):
@@ -59,8 +78,8 @@ class QuantileGroups(BaseEstimator):
         """Learn the edges from `values` of shape (n_samples,); `y` is ignored."""
         n_groups = check_integer(self.n_groups, "n_groups", low=1)
         vector = _check_sample(values, "values")
-        self.edges_ = _quantiles(vector, np.arange(1, n_groups) / n_groups)
-        self.counts_ = _counts(_cut(self.edges_, vector), self.edges_.size + 1)
+        self.edges_ = quantile_edges(vector, n_groups)
+        self.counts_ = _counts(cut(self.edges_, vector), self.edges_.size + 1)
         if self.edges_.size < n_groups - 1:
             _warn(
                 f"values has ties: n_groups={n_groups} became groups of {self.counts_.tolist()} samples. "
@@ -100,7 +119,7 @@ class QuantileGroups(BaseEstimator):
     def assign(self, values: ArrayLike) -> NDArray[np.intp]:
         """Group of every value, of shape (n_samples,): 0 .. n_groups_ - 1."""
         check_is_fitted(self, "edges_")
-        return _cut(self.edges_, check_vector(values, "values", finite=False))
+        return cut(self.edges_, check_vector(values, "values", finite=False))
 
 
 class Quadrants(BaseEstimator):
@@ -260,10 +279,6 @@ class GridGroups(BaseEstimator):
         return self.atypicality_groups_.assign(rarity) * self.shape_[1] + self.confidence_groups_.assign(confident)
 
 
-def _cut(edges: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.intp]:
-    return np.searchsorted(edges, values)  # side="left": a value equal to an edge stays below it
-
-
 def _quantile(values: NDArray[np.float64], levels: Any) -> NDArray[np.float64]:
     """Quantiles by linear interpolation; beside an infinity, where that is undefined, the lower neighbour."""
     with np.errstate(invalid="ignore"):
@@ -271,11 +286,6 @@ def _quantile(values: NDArray[np.float64], levels: Any) -> NDArray[np.float64]:
     if not np.isfinite(quantiles).all():
         quantiles = np.where(np.isfinite(quantiles), quantiles, np.quantile(values, levels, method="lower"))
     return quantiles
-
-
-def _quantiles(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    edges = np.unique(_quantile(values, levels))
-    return edges[edges < np.inf]
 
 
 def _counts(groups: NDArray[np.intp], n_groups: int) -> NDArray[np.intp]:

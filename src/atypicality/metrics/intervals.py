@@ -1,0 +1,136 @@
+"""Intervals that hold what they say: for shares, means, differences, and errors that cannot be negative."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.validation import check_number
+
+__all__ = [
+    "bootstrap",
+    "difference_interval",
+    "mean_interval",
+    "norm_interval",
+    "wilson_interval",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """Wilson's score interval of a share; [0, 1] where nothing was counted.
+
+    >>> [bound.round(4).item() for bound in wilson_interval(8, 10)]
+    [0.4902, 0.9433]
+    """
+    z = _normal_quantile(level)
+    size = np.asarray(count, np.float64)
+    share = np.asarray(successes, np.float64) / np.maximum(size, 1)
+    centre = share * size + z**2 / 2
+    spread = z * np.sqrt(size * share * (1 - share) + z**2 / 4)
+    scale = size + z**2
+    return np.clip((centre - spread) / scale, 0, 1), np.clip((centre + spread) / scale, 0, 1)
+
+
+def mean_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float, float]:
+    """Standard error and Student's interval of a mean; NaN for fewer than two values or an infinite one."""
+    if values.size < 2 or not np.isfinite(values).all():
+        return np.nan, np.nan, np.nan
+    error = float(values.std(ddof=1)) / values.size**0.5
+    reach = float(scipy.stats.t.ppf((1 + _check_level(level)) / 2, values.size - 1)) * error
+    mean = float(values.mean())
+    return error, mean - reach, mean + reach
+
+
+def difference_interval(values: FloatArray, hits: NDArray[np.bool_], level: float = 0.95) -> tuple[float, float, float]:
+    """Standard error and interval of mean(values) - share(hits) over the same samples.
+
+    Newcombe's (1998) square-and-add rule for paired data: Student's limits of the mean and Wilson's limits of the
+    share, with their correlation. Student's interval of the differences is too short when nearly all are hits.
+    """
+    error, low, high = mean_interval(values, level)
+    share, mean = float(hits.mean()), float(values.mean())
+    least, most = (float(bound) for bound in wilson_interval(hits.sum(), hits.size, level))
+    if np.isnan(error):
+        return np.nan, np.nan, np.nan
+    spread = values.std() * hits.std()
+    together = float(np.mean((values - mean) * (hits - share)) / spread) if spread > 0 else 0.0
+    down, up = (mean - low, most - share), (high - mean, share - least)
+    reach = [max(a * a + b * b - 2 * together * a * b, 0.0) ** 0.5 for a, b in (down, up)]
+    return float((values - hits).std(ddof=1)) / values.size**0.5, mean - share - reach[0], mean - share + reach[1]
+
+
+def norm_interval(
+    cells: FloatArray, noise: FloatArray, norm: Callable[[FloatArray], FloatArray], level: float = 0.95
+) -> tuple[float, float, float]:
+    """Standard error and interval of a norm of cell errors, of which noisy estimates were observed.
+
+    A norm of noisy cells is too large even where the truth is 0, so its bootstrap misses the truth of a calibrated
+    model. Here a test is inverted instead: a candidate truth belongs to the interval when the observed norm lies
+    between the alpha/2 and 1 - alpha/2 quantiles of what the candidate would show with noise.
+
+    Candidates for the lower end are the observed cells moved towards zero, each by the same number of its standard
+    errors, and kept there; if even zero would show so much, the interval starts at 0. Candidates for the upper end
+    have the same number of standard errors in every cell: of all truths with one weighted absolute sum these show
+    least, because the mean of a folded normal is convex, so the upper end errs on the safe side.
+
+    Parameters
+    ----------
+    cells : ndarray of shape (n_cells,)
+        Observed cell errors.
+    noise : ndarray of shape (n_draws, n_cells)
+        Draws of their noise, with mean 0.
+    norm : callable
+        A norm of the cells, over the last axis. With `noise` shape it may weight each draw differently.
+    """
+    alpha, observed = 1 - _check_level(level), float(norm(cells))
+    scale, size, sign = noise.std(axis=0), np.abs(cells), np.sign(cells)
+
+    def shrunk(steps: float) -> FloatArray:
+        return np.asarray(sign * np.maximum(size - steps * scale, 0.0))
+
+    def spread(steps: float) -> FloatArray:
+        return np.asarray(steps * scale)
+
+    def shown(candidate: FloatArray) -> float:
+        return float((norm(candidate + noise) <= observed).mean())
+
+    error, null = float(norm(cells + noise).std()), shown(0 * cells)
+    low, high = 0.0, observed
+    if null > 1 - alpha / 2:
+        low = float(norm(shrunk(_crossing(lambda steps: -shown(shrunk(steps)), alpha / 2 - 1))))
+    if null > alpha / 2:  # otherwise the observed norm is smaller than chance allows: no candidate fits
+        high = float(norm(spread(_crossing(lambda steps: shown(spread(steps)), alpha / 2))))
+    return error, low, max(low, high)
+
+
+def bootstrap(
+    metric: Callable[[NDArray[np.intp]], float], n_rows: int, *, level: float, n_resamples: int, rng: Any
+) -> tuple[float, float, float]:
+    """Standard error and percentile interval of `metric(rows)` over resampled rows."""
+    tail = (1 - _check_level(level)) / 2
+    values = [metric(rng.integers(0, n_rows, n_rows)) for _ in range(n_resamples)]
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(np.std(values, ddof=1)), float(low), float(high)
+
+
+def _crossing(falling: Callable[[float], float], target: float) -> float:
+    """Where a falling function of a positive number passes `target`, by doubling and bisection."""
+    low, high = 0.0, 1.0
+    while falling(high) > target and high < 2.0**60:
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > target else (low, middle)
+    return high
+
+
+def _normal_quantile(level: float) -> float:
+    return float(scipy.stats.norm.ppf((1 + _check_level(level)) / 2))
+
+
+def _check_level(level: float) -> float:
+    return check_number(level, "level", low=0, high=1, low_open=True, high_open=True)

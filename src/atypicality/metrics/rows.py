@@ -1,0 +1,220 @@
+"""What every metric reads: one pass over probabilities and labels, in blocks, checked while it is read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality import blocks
+from atypicality.arrays import to_numpy
+from atypicality.metrics.bins import BinSums, inner_edges
+from atypicality.validation import (
+    check_confidence,
+    check_labels,
+    check_length,
+    check_prob_rows,
+    check_probs,
+)
+
+__all__ = ["Losses", "Pairs", "check_correct", "read_all", "read_pairs"]
+
+_ENTRIES = 1 << 16
+"""Entries that wait before they are added to their cells: enough to make the addition cheap."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Confidence and correctness of every sample (n,), and the dtype in which the confidence came."""
+
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.bool_]
+    dtype: np.dtype[Any]
+
+    def bins(self, n_bins: int) -> BinSums:
+        """Sums over equal bins of confidence."""
+        return BinSums.of(self.confidence, self.correct, inner_edges(n_bins, self.dtype))
+
+    def take(self, rows: NDArray[Any]) -> "Pairs":
+        """The same for some of the rows."""
+        return Pairs(self.confidence[rows], self.correct[rows], self.dtype)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Everything one pass can say: pairs, probability of the label (n,), sum of squares (n,), and class-wise bins."""
+
+    pairs: Pairs
+    label_prob: NDArray[np.float64]
+    squares: NDArray[np.float64]
+    class_bins: BinSums
+
+    @property
+    def nll(self) -> NDArray[np.float64]:
+        """Negative log-probability of the label, (n,)."""
+        with np.errstate(divide="ignore"):  # a label with probability 0 has an infinite loss
+            return -np.log(self.label_prob)
+
+    @property
+    def brier(self) -> NDArray[np.float64]:
+        """Squared distance between the probabilities and the one-hot label, (n,)."""
+        return np.maximum(self.squares - 2 * self.label_prob + 1, 0.0)
+
+
+def read_pairs(
+    probs: ArrayLike | None, labels: ArrayLike | None, confidence: ArrayLike | None, correct: ArrayLike | None
+) -> Pairs:
+    """The pairs of a metric, from (probs, labels) or from (confidence, correct), whichever was given."""
+    if probs is not None and labels is not None and confidence is None and correct is None:
+        return _pairs_of(probs, labels)
+    if confidence is not None and correct is not None and probs is None and labels is None:
+        given = to_numpy(confidence, "confidence")
+        vector = check_confidence(confidence)
+        _check_rows(vector, "confidence")
+        dtype = given.dtype if given.dtype.kind == "f" else np.dtype(np.float64)
+        return Pairs(vector, check_correct(correct, vector.size), dtype)
+    names = ("probs", "labels", "confidence", "correct")
+    given_names = [
+        name for name, value in zip(names, (probs, labels, confidence, correct), strict=True) if value is not None
+    ]
+    raise TypeError(
+        f"A metric needs probs and labels, or confidence= and correct=; got {', '.join(given_names) or 'nothing'}."
+    )
+
+
+def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
+    """One pass for all calibration metrics together. Products are taken in float64, whatever the input."""
+    array, target, dtype = _check_probs_labels(probs, labels)
+    n_rows, n_classes = array.shape
+    top, hit, label_prob, squares = np.empty(n_rows), np.empty(n_rows, bool), np.empty(n_rows), np.empty(n_rows)
+    edges, tolerance, workspace = inner_edges(n_bins, dtype), _tolerance(dtype), blocks.Workspace()
+    first = array.dtype.type(edges[0]) if edges.size else np.inf
+
+    def read(rows: slice) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
+        block, size = array[rows], rows.stop - rows.start
+        with workspace.borrow() as buffers:
+            wide = _widen(block, buffers)
+            _refuse(block, wide @ np.ones(n_classes), rows.start, tolerance)
+            top[rows], hit[rows] = _top(wide, block, target[rows])
+            label_prob[rows] = wide[np.arange(size), target[rows]]
+            np.vecdot(wide, wide, out=squares[rows])
+            high = np.flatnonzero(np.greater(block, first, out=buffers("high", block.shape, bool)))
+            return np.ones(size) @ wide, high % n_classes, wide.reshape(-1)[high]
+
+    cells = _CellSums(n_classes, edges)
+    for sums, columns, values in blocks.map_rows(read, n_rows, block=_block(array)):
+        cells.add(sums, columns, values)
+    correct = np.bincount(
+        target * cells.n_bins + np.searchsorted(edges, label_prob), minlength=n_classes * cells.n_bins
+    )
+    pairs = Pairs(top, hit, dtype)
+    return Losses(pairs, label_prob, squares, cells.bins(n_rows, correct))
+
+
+def check_correct(values: ArrayLike, n_rows: int, name: str = "correct") -> NDArray[np.bool_]:
+    """Whether each prediction was right: booleans, or the numbers 0 and 1."""
+    array = to_numpy(values, name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, one truth value per sample; got shape {array.shape}.")
+    check_length(array, name, n_rows)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be booleans or 0 and 1; got dtype {array.dtype}.")
+    bad = np.flatnonzero((array != 0) & (array != 1))
+    if bad.size:
+        raise ValueError(
+            f"{name} must be booleans or 0 and 1; row {bad[0]} is {array[bad[0]]}. Pass predictions == labels."
+        )
+    return array.astype(bool)
+
+
+class _CellSums:
+    """Sums of probabilities per class and bin.
+
+    A row sums to 1, so few of its entries exceed the first edge: only those are binned, and the first bin is what
+    remains of the column sums.
+    """
+
+    def __init__(self, n_classes: int, edges: NDArray[np.float64]) -> None:
+        self.n_bins, self.edges = edges.size + 1, edges
+        self.columns = np.zeros(n_classes)
+        self.count, self.sums = np.zeros(n_classes * self.n_bins), np.zeros(n_classes * self.n_bins)
+        self.waiting: list[tuple[NDArray[np.intp], NDArray[np.float64]]] = []
+        self.n_waiting = 0
+
+    def add(self, sums: NDArray[np.float64], columns: NDArray[np.intp], values: NDArray[np.float64]) -> None:
+        self.columns += sums
+        self.waiting.append((columns, values))
+        self.n_waiting += values.size
+        if self.n_waiting >= _ENTRIES:
+            self.flush()
+
+    def flush(self) -> None:
+        columns, values = (np.concatenate(parts) for parts in zip(*self.waiting, strict=True))
+        cells = columns * self.n_bins + np.searchsorted(self.edges, values)
+        self.count += np.bincount(cells, minlength=self.count.size)
+        self.sums += np.bincount(cells, values, minlength=self.count.size)
+        self.waiting, self.n_waiting = [], 0
+
+    def bins(self, n_rows: int, correct: NDArray[np.intp]) -> BinSums:
+        self.flush()
+        count, sums = self.count.reshape(-1, self.n_bins), self.sums.reshape(-1, self.n_bins)
+        count[:, 0] = n_rows - count[:, 1:].sum(axis=1)
+        sums[:, 0] = self.columns - sums[:, 1:].sum(axis=1)
+        return BinSums(count, sums, correct.reshape(-1, self.n_bins).astype(np.float64))
+
+
+def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
+    array, target, dtype = _check_probs_labels(probs, labels)
+    confidence, correct = np.empty(array.shape[0]), np.empty(array.shape[0], bool)
+    ones, tolerance = np.ones(array.shape[1], array.dtype), _tolerance(dtype)
+
+    def read(rows: slice) -> None:
+        block = array[rows]
+        _refuse(block, block @ ones, rows.start, tolerance)
+        confidence[rows], correct[rows] = _top(block, block, target[rows])
+
+    blocks.for_rows(read, array.shape[0], block=_block(array))
+    return Pairs(confidence, correct, dtype)
+
+
+def _check_probs_labels(
+    probs: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp], np.dtype[Any]]:
+    given = to_numpy(probs, "probs")
+    array = check_probs(given, scan=False)
+    _check_rows(array, "probs")
+    target = check_labels(labels, n_classes=array.shape[1], n_rows=array.shape[0])
+    return array, target, given.dtype if given.dtype == np.float16 else array.dtype
+
+
+def _check_rows(array: NDArray[Any], name: str) -> None:
+    if array.shape[0] == 0:
+        raise ValueError(f"{name} must hold at least one sample; got none. A metric of nothing is undefined.")
+
+
+def _refuse(block: NDArray[Any], sums: NDArray[Any], first_row: int, tolerance: float) -> None:
+    """The cheap test of a block of probabilities; `check_prob_rows` finds the row and words the error."""
+    if not ((np.abs(sums - 1) <= tolerance).all() and block.min() >= 0):
+        check_prob_rows(block, first_row=first_row, tolerance=tolerance)
+
+
+def _top(values: NDArray[Any], block: NDArray[Any], labels: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    best = block.argmax(axis=1)  # the first of equal entries
+    return values[np.arange(best.size), best], best == labels
+
+
+def _widen(block: NDArray[Any], buffers: Callable[..., NDArray[Any]]) -> NDArray[np.float64]:
+    if block.dtype == np.float64 and block.flags.c_contiguous:
+        return block
+    wide = buffers("wide", block.shape)
+    np.copyto(wide, block)
+    return wide
+
+
+def _tolerance(dtype: np.dtype[Any]) -> float:
+    return 5e-3 if dtype == np.float16 else 1e-4  # the tolerances of check_probs
+
+
+def _block(array: NDArray[Any]) -> int:
+    return blocks.block_rows(array.shape[1] * array.itemsize)

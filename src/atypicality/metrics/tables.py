@@ -1,0 +1,339 @@
+"""`by_group`: any metric as a table with one row per group, with its count and an interval that can be defended."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.arrays import to_numpy
+from atypicality.metrics import calibration, errors, rows, sets
+from atypicality.metrics.intervals import bootstrap, difference_interval, mean_interval, wilson_interval
+from atypicality.metrics.smooth import smooth_calibration_error
+from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number, check_probs
+
+__all__ = ["GroupTable", "by_group"]
+
+Estimate = tuple[float, float, float, float]
+Estimator = Callable[[NDArray[np.intp], np.random.Generator], Estimate]
+
+_ARRAYS = ("probs", "labels", "confidence", "correct", "sets")
+
+
+@dataclass(frozen=True, repr=False)
+class GroupTable:
+    """One row per group, as columns of equal length.
+
+    Attributes
+    ----------
+    metric : str
+    level : float
+        Of the intervals.
+    group : tuple
+        Names or numbers of the groups.
+    count : ndarray of shape (n_groups,)
+        Samples in each group, 0 for an empty one.
+    value, standard_error, low, high : ndarray of shape (n_groups,)
+        NaN where a group is too small to say; the interval of an empty group's share is [0, 1].
+    """
+
+    metric: str
+    level: float
+    group: tuple[Any, ...]
+    count: NDArray[np.intp]
+    value: NDArray[np.float64]
+    standard_error: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values, lists for columns."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per group."""
+        columns = {name: column for name, column in self.to_dict().items() if isinstance(column, list)}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def __repr__(self) -> str:
+        interval = f"{100 * self.level:g} % interval"
+        lines = [("group", "count", self.metric, "std. error", interval)]
+        for row in self.rows():
+            cells = f"{row['value']:.4f}", f"{row['standard_error']:.4f}", f"[{row['low']:.4f}, {row['high']:.4f}]"
+            lines.append((str(row["group"]), str(row["count"]), *cells))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+        )
+
+
+def by_group(
+    metric: Callable[..., float],
+    *arrays: ArrayLike,
+    groups: ArrayLike,
+    names: int | Sequence[Any] | None = None,
+    level: float = 0.95,
+    n_resamples: int = 500,
+    random_state: int | np.random.Generator | None = 0,
+    **keywords: Any,
+) -> GroupTable:
+    """Any metric as a table with one row per group: count, value, standard error, interval.
+
+    Parameters
+    ----------
+    metric : callable
+        A metric of this package, a `functools.partial` of one, or any function of the cut arrays that returns a number.
+    *arrays : array-like
+        What the metric takes, one entry per sample; by name too (`confidence=`, `correct=`, `labels=`, ...).
+    groups : array-like of shape (n_samples,)
+        Integers, booleans or strings: from `QuantileGroups`, `ClassGroups`, `GridGroups`, `Quadrants`, or your own.
+    names : int or sequence, optional
+        All groups in the order of the rows, so that an empty one gets its row too; an int g means 0 .. g - 1. By
+        default the groups that occur, sorted, with the gaps between integers filled when at most half are gaps.
+    level : float, default=0.95
+        Of the intervals.
+    n_resamples : int, default=500
+        Bootstrap resamples, for metrics that are not of this package.
+    random_state : int, Generator or None, default=0
+    **keywords
+        Options of the metric, such as `n_bins=15`.
+
+    Returns
+    -------
+    GroupTable
+
+    Notes
+    -----
+    Shares (`accuracy`, `coverage`) get Wilson's interval; means (`nll`, `brier`, `set_size`) Student's;
+    `overconfidence` Newcombe's for a paired difference. Any other function gets a percentile bootstrap.
+
+    The interval of a calibration error (`ece`, `rmsce`, `adaptive_ece`, `debiased_calibration_error`, `classwise_ece`,
+    `smooth_ece`) is for the population value over the same bins or bandwidth, and starts at 0 unless the data speak
+    against it; see `intervals.norm_interval`. The value itself is the plain one, biased upwards, and may lie above the
+    interval. COVERAGE
+
+    Examples
+    --------
+    >>> by_group(calibration.accuracy, confidence=[0.9, 0.8, 0.7], correct=[1, 1, 0], groups=[0, 0, 2])
+    group  count  accuracy  std. error  95 % interval
+        0      2    1.0000      0.0000  [0.3424, 1.0000]
+        1      0       nan         nan  [0.0000, 1.0000]
+        2      1    0.0000      0.0000  [0.0000, 0.7935]
+    """
+    if isinstance(metric, partial) and not metric.args:
+        keywords, metric = {**metric.keywords, **keywords}, metric.func
+    given = {name: keywords.pop(name) for name in _ARRAYS if name in keywords}
+    check_number(level, "level", low=0, high=1, low_open=True, high_open=True)
+    check_integer(n_resamples, "n_resamples", low=2)
+    n_rows = _common_length(arrays, given)
+    index, labels = _indexed(check_groups(groups, n_rows=n_rows), names)
+    count = np.bincount(index, minlength=len(labels))
+    estimate = _estimator(metric, arrays, given, keywords, level, n_resamples)
+    parts = np.split(np.argsort(index, kind="stable"), np.cumsum(count)[:-1])
+    streams = _generator(random_state).spawn(len(labels))
+    nothing = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
+    table = [estimate(part, rng) if part.size else nothing for part, rng in zip(parts, streams, strict=True)]
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return GroupTable(name, level, labels, count, *np.array(table, np.float64).reshape(-1, 4).T)
+
+
+def _estimator(
+    metric: Callable[..., Any],
+    arrays: tuple[ArrayLike, ...],
+    given: dict[str, ArrayLike],
+    options: dict[str, Any],
+    level: float,
+    n_resamples: int,
+) -> Estimator:
+    """What to do with the rows of one group: each known metric reads its arrays once, for all groups."""
+    unknown = [option for option in options if option not in signature(metric).parameters] if metric in _KNOWN else []
+    if unknown:
+        raise TypeError(f"{metric.__name__} has no option {unknown[0]!r}. Its arguments: {signature(metric)}.")
+    if metric in _VALUES:
+        values = _VALUES[metric](*arrays, **given, **options)
+        return partial(_share if metric in _SHARES else _mean, values, level)
+    if metric in _PAIRED:
+        pairs = rows.read_pairs(**_by_name(arrays, given))
+        return partial(_PAIRED[metric], metric, pairs, options, level)
+    if metric is calibration.classwise_ece:
+        named = _by_name(arrays, given)
+        probs = check_probs(named["probs"])
+        labels = check_labels(named["labels"], n_classes=probs.shape[1], n_rows=probs.shape[0])
+        return partial(_classwise, to_numpy(named["probs"], "probs"), labels, options, level)
+    return partial(_bootstrapped, metric, arrays, given, options, level, n_resamples)
+
+
+def _share(values: NDArray[np.bool_], level: float, part: NDArray[np.intp], rng: object) -> Estimate:
+    share = float(values[part].mean())
+    low, high = wilson_interval(values[part].sum(), part.size, level)
+    return share, (share * (1 - share) / part.size) ** 0.5, float(low), float(high)
+
+
+def _mean(values: NDArray[Any], level: float, part: NDArray[np.intp], rng: object) -> Estimate:
+    chosen = values[part].astype(np.float64)
+    return float(chosen.mean()), *mean_interval(chosen, level)
+
+
+def _difference(
+    metric: object, pairs: rows.Pairs, options: dict[str, Any], level: float, part: NDArray[np.intp], rng: object
+) -> Estimate:
+    confidence, correct = pairs.confidence[part], pairs.correct[part]
+    return float(confidence.mean() - correct.mean()), *difference_interval(confidence, correct, level)
+
+
+def _binned(
+    metric: Callable[..., float],
+    pairs: rows.Pairs,
+    options: dict[str, Any],
+    level: float,
+    part: NDArray[np.intp],
+    rng: np.random.Generator,
+) -> Estimate:
+    chosen = pairs.take(part)
+    n_bins = check_integer(options.get("n_bins", 10), "n_bins", low=1)
+    bins = calibration.adaptive_sums(chosen, n_bins) if metric is calibration.adaptive_ece else chosen.bins(n_bins)
+    squared = metric in (calibration.rmsce, calibration.debiased_calibration_error)
+    error, low, high = errors.binned_interval(bins, rng, power=2 if squared else 1, level=level)
+    if metric is calibration.debiased_calibration_error:
+        value = bins.debiased_squared_error()
+        return value, 2 * error * bins.squared_error() ** 0.5, low**2, high**2
+    return bins.squared_error() ** 0.5 if squared else float(bins.expected_error()), error, low, high
+
+
+def _smooth(
+    metric: object,
+    pairs: rows.Pairs,
+    options: dict[str, Any],
+    level: float,
+    part: NDArray[np.intp],
+    rng: np.random.Generator,
+) -> Estimate:
+    chosen = pairs.take(part)
+    value = smooth_calibration_error(chosen.confidence, chosen.correct)
+    return value, *errors.smooth_interval(chosen, value, rng, level=level)
+
+
+def _classwise(
+    probs: NDArray[Any],
+    labels: NDArray[np.intp],
+    options: dict[str, Any],
+    level: float,
+    part: NDArray[np.intp],
+    rng: np.random.Generator,
+) -> Estimate:
+    chosen, target = probs[part], labels[part]
+    read = rows.read_all(chosen, target, check_integer(options.get("n_bins", 10), "n_bins", low=1))
+    value = float(read.class_bins.expected_error().mean())
+    return value, *errors.classwise_interval(chosen, target, read, rng, level=level)
+
+
+def _bootstrapped(
+    metric: Callable[..., Any],
+    arrays: tuple[ArrayLike, ...],
+    given: dict[str, ArrayLike],
+    options: dict[str, Any],
+    level: float,
+    n_resamples: int,
+    part: NDArray[np.intp],
+    rng: np.random.Generator,
+) -> Estimate:
+    def value(index: NDArray[np.intp]) -> float:
+        chosen = part[index]
+        cut = [to_numpy(array, "arrays")[chosen] for array in arrays]
+        named = {name: to_numpy(array, name)[chosen] for name, array in given.items()}
+        return _number(metric(*cut, **named, **options), metric)
+
+    whole = value(np.arange(part.size))
+    return whole, *bootstrap(value, part.size, level=level, n_resamples=n_resamples, rng=rng)
+
+
+def _correct(*arrays: Any, **given: Any) -> NDArray[np.bool_]:
+    return rows.read_pairs(**_by_name(arrays, given)).correct
+
+
+_SHARES: tuple[Any, ...] = (calibration.accuracy, sets.coverage)
+_VALUES: dict[Any, Callable[..., NDArray[Any]]] = {
+    calibration.accuracy: _correct,
+    calibration.nll: lambda probs, labels: rows.read_all(probs, labels, 1).nll,
+    calibration.brier: lambda probs, labels: rows.read_all(probs, labels, 1).brier,
+    sets.coverage: sets.covered,
+    sets.set_size: sets.sizes,
+}
+_PAIRED: dict[Any, Callable[..., Estimate]] = {
+    calibration.overconfidence: _difference,
+    calibration.ece: _binned,
+    calibration.rmsce: _binned,
+    calibration.adaptive_ece: _binned,
+    calibration.debiased_calibration_error: _binned,
+    calibration.smooth_ece: _smooth,
+}
+_KNOWN = (*_VALUES, *_PAIRED, calibration.classwise_ece)
+
+
+def _by_name(arrays: tuple[ArrayLike, ...], given: dict[str, ArrayLike]) -> dict[str, Any]:
+    named = dict(zip(("probs", "labels"), arrays, strict=False), **given)
+    return {name: named.get(name) for name in ("probs", "labels", "confidence", "correct")}
+
+
+def _common_length(arrays: tuple[ArrayLike, ...], given: dict[str, ArrayLike]) -> int:
+    named = {**{f"array {i}": array for i, array in enumerate(arrays)}, **given}
+    if not named:
+        raise TypeError("by_group needs the arrays of the metric, one entry per sample; got none.")
+    converted = {name: to_numpy(array, name) for name, array in named.items()}
+    n_rows = len(next(iter(converted.values())))
+    for name, array in converted.items():
+        check_length(array, name, n_rows)
+    if n_rows == 0:
+        raise ValueError("by_group needs at least one sample; got none.")
+    return n_rows
+
+
+def _indexed(groups: NDArray[Any], names: int | Sequence[Any] | None) -> tuple[NDArray[np.intp], tuple[Any, ...]]:
+    """Row of the table for every sample, and the names of the rows."""
+    present, index = np.unique(groups, return_inverse=True)
+    labels = _default_names(present) if names is None else _given_names(names)
+    position = {label: row for row, label in enumerate(labels)}
+    missing = [value for value in present.tolist() if value not in position]
+    if missing:
+        raise ValueError(f"names must hold every group; {missing[0]!r} occurs in groups and is not among them.")
+    return np.array([position[value] for value in present.tolist()], np.intp)[index], labels
+
+
+def _default_names(present: NDArray[Any]) -> tuple[Any, ...]:
+    if present.dtype.kind in "iu" and int(present[-1]) - int(present[0]) < 2 * present.size:
+        return tuple(range(int(present[0]), int(present[-1]) + 1))
+    return tuple(present.tolist())
+
+
+def _given_names(names: int | Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(names, (int, np.integer)) and not isinstance(names, bool):
+        return tuple(range(check_integer(names, "names", low=1)))
+    labels = tuple(np.asarray(names).tolist())
+    if len(set(labels)) < len(labels):
+        raise ValueError("names must not repeat a group; every group gets one row.")
+    return labels
+
+
+def _generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    if random_state is None or isinstance(random_state, np.random.Generator):
+        return np.random.default_rng(random_state)
+    return np.random.default_rng(check_integer(random_state, "random_state", low=0))
+
+
+def _number(value: Any, metric: Callable[..., Any]) -> float:
+    if np.ndim(value) or not isinstance(value, (int, float, np.number, np.bool_)):
+        name = getattr(metric, "__name__", type(metric).__name__)
+        raise TypeError(
+            f"metric must return one number; {name} returned {type(value).__name__}. Pick one in a function."
+        )
+    return float(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
