@@ -1,0 +1,144 @@
+"""What is known of the rows besides what a method says: outputs, atypicality, class densities, class atypicality."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.arrays import to_numpy
+from atypicality.density import ClassAtypicality, GaussianAtypicality
+from atypicality.outputs import ModelOutputs
+from atypicality.validation import check_choice
+
+__all__ = ["Context", "make_context"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Labelled outputs of n rows with what `train` says of them; parts that nobody can know are None.
+
+    Attributes
+    ----------
+    outputs : ModelOutputs
+    train : ModelOutputs or a fitted density
+        What a head is fitted with.
+    atypicality : ndarray of shape (n,)
+    class_log_density : ndarray of shape (n, k)
+        Columns in the order of the logits.
+    class_atypicality : ndarray of shape (k,)
+    groups : ndarray of shape (n,)
+        Given to methods as their groups.
+    """
+
+    outputs: ModelOutputs
+    train: Any = None
+    atypicality: NDArray[np.float64] | None = None
+    class_log_density: NDArray[np.float64] | None = None
+    class_atypicality: NDArray[np.float64] | None = None
+    groups: NDArray[Any] | None = None
+
+    def extras(self) -> dict[str, Any]:
+        """What a recalibrator may ask for beside logits and labels."""
+        return {
+            "atypicality": self.atypicality,
+            "class_log_density": self.class_log_density,
+            "embeddings": self.outputs.embeddings,
+            "groups": self.groups,
+        }
+
+    def take(self, rows: NDArray[Any]) -> "Context":
+        """The same for some of the rows."""
+        per_row = ("atypicality", "class_log_density", "groups")
+        parts = {name: None if (part := getattr(self, name)) is None else part[rows] for name in per_row}
+        return replace(self, outputs=self.outputs[rows], **parts)
+
+    def split(self, fraction: float, random_state: int) -> tuple["Context", "Context"]:
+        """Two disjoint parts, cut as `ModelOutputs.split` cuts."""
+        positions = ModelOutputs(ids=np.arange(len(self.outputs)))
+        first, second = positions.split(fraction, random_state)
+        return self.take(first.need("ids")), self.take(second.need("ids"))
+
+
+def make_context(outputs: ModelOutputs, train: Any = None, groups: str | None = None) -> Context:
+    """Everything about labelled outputs that they and `train` can tell; given values win over estimated ones."""
+    _check_outputs(outputs)
+    density = _density(train, outputs)
+    context = Context(outputs, train=train, atypicality=outputs.atypicality)
+    if density is not None:
+        context = _with_density(context, density)
+    if groups is not None:
+        groups = check_choice(groups, "groups", tuple(outputs.attributes))
+        context = replace(context, groups=outputs.attributes[groups])
+    return replace(context, class_atypicality=_class_atypicality(outputs, train, density))
+
+
+def _check_outputs(outputs: Any) -> None:
+    if not isinstance(outputs, ModelOutputs):
+        raise TypeError(f"outputs must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, ...).")
+    outputs.need("labels")
+    if not len(outputs):
+        raise ValueError("outputs must have at least one row; got none.")
+
+
+def _density(train: Any, outputs: ModelOutputs) -> Any:
+    """A fitted density, fitted here from training outputs where they have embeddings."""
+    if train is None or (hasattr(train, "atypicality") and not isinstance(train, ModelOutputs)):
+        return train
+    if not isinstance(train, ModelOutputs):
+        raise TypeError(
+            f"train must be ModelOutputs with embeddings and labels, or a fitted density; got {type(train).__name__}."
+        )
+    if outputs.atypicality is not None and train.embeddings is None:
+        return None  # atypicality is given, and training labels say how rare the classes are
+    return GaussianAtypicality().fit(*train.need("embeddings", "labels"))
+
+
+def _with_density(context: Context, density: Any) -> Context:
+    given = context.atypicality
+    if given is not None and context.outputs.embeddings is None:
+        return context
+    embeddings = context.outputs.need("embeddings")
+    if given is None:
+        context = replace(context, atypicality=np.asarray(density.atypicality(embeddings)))
+    if hasattr(density, "class_log_density") and context.outputs.n_classes is not None:
+        values = np.asarray(density.class_log_density(embeddings))
+        positions = _positions(density.classes_, context.outputs)
+        context = replace(context, class_log_density=_to_columns(values, positions, context.outputs.n_classes))
+    return context
+
+
+def _class_atypicality(outputs: ModelOutputs, train: Any, density: Any) -> NDArray[np.float64] | None:
+    if outputs.class_atypicality is not None or outputs.n_classes is None:
+        return outputs.class_atypicality
+    if isinstance(train, ModelOutputs):
+        if train.class_atypicality is not None or train.labels is None:
+            return train.class_atypicality
+        labels = train.labels
+    elif hasattr(density, "counts_"):
+        labels = np.repeat(_positions(density.classes_, outputs), to_numpy(density.counts_, "counts_").astype(np.intp))
+    else:
+        return None
+    return np.asarray(ClassAtypicality().fit(labels).atypicality(np.arange(outputs.n_classes)))
+
+
+def _positions(classes: Any, outputs: ModelOutputs) -> NDArray[np.intp]:
+    """Where the classes of a density stand among the columns of the logits."""
+    names = to_numpy(classes, "classes_")
+    if names.dtype.kind in "iu":
+        bad = [int(name) for name in names if not 0 <= name < (outputs.n_classes or 0)]
+        if bad:
+            raise ValueError(f"train has classes outside the {outputs.n_classes} columns of the logits: {bad[:5]}.")
+        return names.astype(np.intp)
+    known = {} if outputs.class_names is None else {str(name): j for j, name in enumerate(outputs.class_names)}
+    missing = [str(name) for name in names if str(name) not in known]
+    if missing:
+        raise ValueError(f"train has classes that class_names of the outputs does not list: {missing[:5]}.")
+    return np.array([known[str(name)] for name in names], np.intp)
+
+
+def _to_columns(values: NDArray[np.float64], positions: NDArray[np.intp], n_classes: int) -> NDArray[np.float64]:
+    """Class densities in the order of the logits; a class without training rows gets the row minimum."""
+    wide = np.repeat(values.min(axis=1, keepdims=True), n_classes, axis=1)
+    wide[:, positions] = values
+    return wide

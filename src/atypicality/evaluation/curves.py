@@ -1,0 +1,89 @@
+"""Tables that are no metric over groups: risk against coverage, a temperature per group, scores of classes."""
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from atypicality import metrics
+from atypicality.evaluation.context import Context
+from atypicality.evaluation.cuts import Axis
+from atypicality.evaluation.schema import STATISTICS, Row
+from atypicality.evaluation.scored import Scored
+from atypicality.metrics.intervals import wilson_interval
+from atypicality.recalibration import TemperatureScaling
+
+__all__ = ["class_score_rows", "risk_rows", "temperature_rows"]
+
+
+def risk_rows(scored: Scored) -> list[Row]:
+    """Risk and threshold where at least 1, 2, ..., 100 percent of the rows are answered, the most confident first."""
+    curve = metrics.risk_coverage(confidence=scored.confidence, correct=scored.losses.pairs.correct)
+    percent = np.arange(1, 101)
+    point = np.searchsorted(curve.coverage, percent / 100 * (1 - 1e-12))  # k / n may round to just below percent / 100
+    answered = np.rint(curve.coverage[point] * scored.predicted.size)
+    risk, nothing = curve.risk[point], np.full(percent.size, np.nan)
+    low, high = wilson_interval(risk * answered, answered)
+    columns = {
+        "risk": (answered, risk, np.sqrt(risk * (1 - risk) / answered), low, high),
+        "threshold": (answered, curve.threshold[point], nothing, nothing, nothing),
+    }
+    return [
+        {"method": scored.name, "percent": place, "metric": metric} | dict(zip(STATISTICS, values, strict=True))
+        for metric, column in columns.items()
+        for place, values in zip(percent, zip(*column, strict=True), strict=True)
+    ]
+
+
+def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
+    """The score that a method adds to the logit of every class, for methods that have such scores."""
+    if scored.class_scores is None:
+        return []
+    counts = np.bincount(labels, minlength=scored.n_classes)
+    return [
+        {"method": scored.name, "class_index": index, "count": count, "value": value}
+        | dict.fromkeys(("standard_error", "low", "high"), np.nan)
+        for index, (count, value) in enumerate(zip(counts, scored.class_scores, strict=True))
+    ]
+
+
+def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:
+    """One temperature fitted to the rows of every group of atypicality (the paper's section 4.1), and notes."""
+    logits, labels = context.outputs.need("logits", "labels")
+    rows: list[Row] = []
+    notes: list[str] = []
+    for group in range(len(axis.keys)):
+        members = axis.codes == group
+        value = error = np.nan
+        if members.any():
+            value, error, said = _temperature(logits[members], labels[members])
+            notes += [f"temperature of group {group + 1}: {text}" for text in said]
+        reach = norm.ppf(0.975) * error
+        values = (members.sum(), value, error, value - reach, value + reach)
+        rows.append({"group": group} | dict(zip(STATISTICS, values, strict=True)))
+    return rows, notes
+
+
+def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scaling = TemperatureScaling().fit(logits, labels)
+    said = [str(warning.message) for warning in caught]
+    error = (
+        np.nan if said else _temperature_error(logits, labels, scaling)
+    )  # at a limit there is no optimum to speak of
+    return scaling.temperature_, error, said
+
+
+def _temperature_error(logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling) -> float:
+    """Standard error of T = 1 / b by the sandwich rule (White 1982), sd(b) = sqrt(sum of squared slopes) / curvature.
+
+    The slope of row i is z_label - E[z] and its curvature Var[z], both under the fitted probabilities.
+    """
+    probs = np.asarray(scaling.predict_proba(logits), np.float64)
+    scores = np.where(np.isfinite(logits), logits, 0.0).astype(np.float64)  # a masked class has probability 0
+    mean = np.vecdot(probs, scores)
+    curvature = float((np.vecdot(probs, scores**2) - mean**2).sum())
+    slopes = scores[np.arange(labels.size), labels] - mean
+    return float(np.sqrt((slopes**2).sum()) / curvature * scaling.temperature_**2)

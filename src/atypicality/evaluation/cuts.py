@@ -1,0 +1,165 @@
+"""How an evaluation cuts its rows: axes of groups, with edges that a method has stored or that the rows give."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.evaluation.context import Context
+from atypicality.evaluation.schema import Row
+from atypicality.groups import QUADRANTS, ClassGroups, Quadrants, QuantileGroups
+
+__all__ = ["Axis", "Cuts", "Edges", "stored_edges"]
+
+Codes = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One way to cut the rows: the table it fills, the key columns of every group, and the group of every row (n,)."""
+
+    table: str
+    keys: list[Row]
+    codes: Codes
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges that a fitted method learnt on its own calibration rows; None where it has none."""
+
+    atypicality: QuantileGroups | None = None
+    grid_atypicality: QuantileGroups | None = None
+    confidence: QuantileGroups | None = None
+    quadrants: Quadrants | None = None
+
+
+def stored_edges(method: Any) -> Edges:
+    """The edges of a head (`atypicality_groups_`, `grid_`, `quadrants_`), or of the conformal predictor in a pair."""
+    owners = [method[1]] if isinstance(method, tuple) else [method, getattr(method, "prediction_sets_", None)]
+    grid = _first(getattr(owner, "grid_", None) for owner in owners)
+    return Edges(
+        _first(getattr(owner, "atypicality_groups_", None) for owner in owners),
+        getattr(grid, "atypicality_groups_", None),
+        getattr(grid, "confidence_groups_", None),
+        _first(getattr(owner, "quadrants_", None) for owner in owners),
+    )
+
+
+@dataclass
+class Cuts:
+    """The groups of one evaluation. What does not depend on the method is cut once, for all methods alike.
+
+    `notes` gathers what a reader should know: groups that merged, axes that do not exist.
+    """
+
+    context: Context
+    n_groups: int
+    grid: tuple[int, int]
+    edges: Edges = field(default_factory=Edges)
+    notes: list[str] = field(default_factory=list)
+    ranges: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.atypicality = self._rarity("atypicality", self.n_groups, self.edges.atypicality)
+        self.grid_atypicality = self._rarity("grid_atypicality", self.grid[0], self.edges.grid_atypicality)
+        self.class_group_of: Codes | None = None
+        self.classes = self._class_groups()
+        self.subgroups = list(self._subgroups())
+
+    def axes(self, method: str, confidence: NDArray[np.float64], edges: Edges) -> list[Axis]:
+        """Every way to cut the rows for one method, from its confidence (n,) and its own stored edges."""
+        sure = self._groups("confidence", confidence, self.grid[1], edges.confidence, method)
+        axes = [Axis("overall", [{}], np.zeros(confidence.size, np.intp)), sure, *self.subgroups]
+        if self.atypicality is not None and self.grid_atypicality is not None:
+            axes += [self.atypicality, _crossed("grid", self.grid_atypicality, sure)]
+            axes.append(self._quadrants(confidence, edges.quadrants))
+        if self.classes is not None:
+            axes += [self.classes, _crossed("class_grid", self.classes, sure)]
+        return axes
+
+    def _rarity(self, axis: str, n_groups: int, stored: QuantileGroups | None) -> Axis | None:
+        if self.context.atypicality is None:
+            self._note("no atypicality is known, so nothing is shown by it; give train=, or outputs with atypicality.")
+            return None
+        return self._groups(axis, self.context.atypicality, n_groups, stored)
+
+    def _groups(
+        self, axis: str, values: NDArray[np.float64], n_groups: int, stored: QuantileGroups | None, method: str = ""
+    ) -> Axis:
+        groups = stored
+        if groups is None:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                groups = QuantileGroups(n_groups).fit(values)
+            for warning in caught:
+                self._note(f"{axis}{f' of {method}' if method else ''}: {warning.message}")
+        codes = groups.assign(values)
+        self._add_ranges(axis, method, np.r_[-np.inf, groups.edges_, np.inf], codes)
+        return Axis(f"{axis}_groups", _numbered(groups.n_groups_), codes)
+
+    def _class_groups(self) -> Axis | None:
+        rarity = self.context.class_atypicality
+        if rarity is None or (rarity == rarity[0]).all():
+            why = "is not known" if rarity is None else "is the same for all"
+            self._note(f"the atypicality of the classes {why}, so nothing is shown by it.")
+            return None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            groups = ClassGroups(self.n_groups).fit(rarity)
+        for warning in caught:
+            self._note(f"classes: {warning.message}")
+        self.class_group_of = groups.class_groups_
+        codes = groups.assign(self.context.outputs.need("labels"))
+        tops = [rarity[groups.class_groups_ <= group].max(initial=-np.inf) for group in range(self.n_groups)]
+        self._add_ranges("class", "", np.r_[-np.inf, tops], codes)
+        return Axis("class_groups", _numbered(self.n_groups), codes)
+
+    def _subgroups(self) -> Iterator[Axis]:
+        for attribute, values in self.context.outputs.attributes.items():
+            names = self._cut_numbers(attribute, values) if values.dtype.kind == "f" else values.astype(str)
+            found, codes = np.unique(names, return_inverse=True)
+            yield Axis("subgroups", [{"attribute": attribute, "subgroup": name} for name in found.tolist()], codes)
+
+    def _cut_numbers(self, attribute: str, values: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
+        """Numbers as named quantile groups, those that are missing apart."""
+        names = np.full(values.size, "missing", dtype="<U64")
+        known = ~np.isnan(values)
+        if known.any():
+            axis = self._groups(f"attribute {attribute}", values[known].astype(np.float64), self.n_groups, None)
+            names[known] = [f"group {code + 1}" for code in axis.codes]
+        return names
+
+    def _quadrants(self, confidence: NDArray[np.float64], stored: Quadrants | None) -> Axis:
+        rarity = self.context.atypicality
+        assert rarity is not None
+        quadrants = stored if stored is not None else Quadrants().fit(confidence, rarity)
+        names = quadrants.assign(confidence, rarity)
+        codes = np.argmax(names[:, None] == np.array(QUADRANTS), axis=1)
+        return Axis("quadrants", [{"quadrant": name} for name in QUADRANTS], codes)
+
+    def _add_ranges(self, axis: str, method: str, edges: NDArray[np.float64], codes: Codes) -> None:
+        counts = np.bincount(codes, minlength=edges.size - 1)
+        self.ranges += [
+            {"axis": axis, "method": method or None, "group": group, "count": count, "low": low, "high": high}
+            for group, (count, low, high) in enumerate(zip(counts, edges[:-1], edges[1:], strict=True))
+        ]
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def _crossed(table: str, rows: Axis, columns: Axis) -> Axis:
+    keys = [row | {"confidence_group": column["group"]} for row in rows.keys for column in columns.keys]
+    return Axis(table, keys, rows.codes * len(columns.keys) + columns.codes)
+
+
+def _numbered(n_groups: int) -> list[Row]:
+    return [{"group": group} for group in range(n_groups)]
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value is not None), None)

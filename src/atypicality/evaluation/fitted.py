@@ -1,0 +1,144 @@
+"""`evaluate`: fitted things, and probabilities, on labelled rows that they have not seen; nothing is refitted."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from atypicality.evaluation.context import Context, make_context
+from atypicality.evaluation.cuts import Edges, stored_edges
+from atypicality.evaluation.methods import UNCALIBRATED, ask, is_head, named_methods
+from atypicality.evaluation.result import Evaluation
+from atypicality.evaluation.tables import Options, assemble, measure
+from atypicality.outputs import ModelOutputs
+from atypicality.validation import check_integer
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    methods: Any,
+    outputs: ModelOutputs,
+    *,
+    train: Any = None,
+    n_groups: int = 5,
+    grid: tuple[int, int] = (6, 6),
+    n_bins: int = 10,
+    groups: str | None = None,
+    keep_samples: int = 10_000,
+    random_state: int = 0,
+) -> Evaluation:
+    """Measure fitted methods on labelled outputs: every table, with sampling intervals.
+
+    Parameters
+    ----------
+    methods : mapping of names to things, or one thing
+        A thing is a fitted head, a fitted recalibrator, probabilities (n, k), "uncalibrated" for the model's own
+        softmax, or a pair (any of those but a head, sets): sets is a fitted conformal predictor or bool (n, k).
+    outputs : ModelOutputs
+        Labels, and what the methods need.
+    train : ModelOutputs or fitted density, optional
+        Training embeddings and labels, or a density fitted on them: where atypicality, class densities and class
+        atypicality come from, unless the outputs have them. Without it a head's own density is used.
+    n_groups : int, default=5
+        Groups of atypicality, of class atypicality, and of attributes that are numbers. Edges of atypicality that a
+        head has stored are used instead of the quantiles of these rows, unless `train` is given.
+    grid : pair of int, default=(6, 6)
+        Groups of atypicality and of confidence.
+    n_bins : int, default=10
+    groups : str, optional
+        Name of an attribute of the outputs that methods are given as their groups.
+    keep_samples : int, default=10_000
+        Rows of the tables `samples` and `predictions`; of more rows, that many at random.
+    random_state : int, default=0
+        Of bootstrap intervals and of the rows kept.
+
+    Returns
+    -------
+    Evaluation
+
+    Warns
+    -----
+    UserWarning
+        When a method remembers (`fingerprint_`) that it was fitted on these very rows.
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(3000, temperature=2.0)
+    >>> train, test = world.take(slice(0, 1000)).outputs(), world.take(slice(1000, 3000)).outputs()
+    >>> evaluation = aty.evaluate("uncalibrated", test, train=train)
+    >>> [int(row["count"]) for row in evaluation.table("atypicality_groups", metric="ece")]
+    [400, 400, 400, 400, 400]
+    """
+    named = {name: _fitted(name, method) for name, method in named_methods(methods).items()}
+    seed = check_integer(random_state, "random_state", low=0)
+    kept = check_integer(keep_samples, "keep_samples", low=0)
+    options = Options.checked(n_groups, grid, n_bins, keep_samples=kept, seed=seed)
+    _warn_of_calibration_data(named, outputs)
+    context = _context(named, outputs, train, groups)
+    edges = {name: stored_edges(method) for name, method in named.items()}
+    shared = Edges() if train is not None else _shared(edges.values())
+    answers = ((name, ask(method, context), edges[name]) for name, method in named.items())
+    measured = measure(answers, context, options, shared)
+    settings = {"random_state": seed, "groups": groups, "stored_edges": shared != Edges()}
+    return assemble("evaluate", measured, outputs, list(named), options, settings)
+
+
+def _context(named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None) -> Context:
+    """Atypicality from the outputs, from `train`, or from the first head that has it."""
+    heads = [method for method in named.values() if is_head(method)]
+    densities = [density for head in heads if (density := getattr(head, "density_", None)) is not None]
+    context = make_context(outputs, train if train is not None else next(iter(densities), None), groups)
+    if context.atypicality is None and heads:
+        said = ask(heads[0], context).atypicality
+        context = replace(context, atypicality=None if said is None else np.asarray(said, np.float64))
+    return context
+
+
+def _shared(edges: Iterable[Edges]) -> Edges:
+    """Edges of atypicality for all methods: those of the first method that has any."""
+    listed = list(edges)
+    return Edges(
+        next((own.atypicality for own in listed if own.atypicality is not None), None),
+        next((own.grid_atypicality for own in listed if own.grid_atypicality is not None), None),
+    )
+
+
+def _fitted(name: str, method: Any) -> Any:
+    if not isinstance(method, str):
+        return method
+    if method == UNCALIBRATED:
+        return None
+    raise ValueError(
+        f"evaluate fits nothing, so {UNCALIBRATED!r} is the only name it knows; got {method!r} for {name!r}. "
+        "Pass a fitted object or probabilities, or use compare, which fits."
+    )
+
+
+def _warn_of_calibration_data(named: Mapping[str, Any], outputs: ModelOutputs) -> None:
+    known = {name: _fingerprints(method) for name, method in named.items()}
+    if not any(known.values()):
+        return
+    fingerprint = outputs.fingerprint()
+    for name, prints in known.items():
+        if fingerprint in prints:
+            warnings.warn(
+                f"outputs are the calibration data of {name!r}: it will look better than it is. "
+                "Evaluate on rows that it has not seen.",
+                stacklevel=3,
+            )
+
+
+def _fingerprints(method: Any) -> set[str]:
+    """What a method remembers of the rows it was fitted on: one fingerprint, or several by the name of their part."""
+    parts = method if isinstance(method, tuple) else (method,)
+    stored = [getattr(part, "fingerprint_", None) for part in parts]
+    found: set[str] = set()
+    for value in stored:
+        found |= (
+            {value} if isinstance(value, str) else set(value.values() if isinstance(value, Mapping) else value or ())
+        )
+    return found

@@ -1,0 +1,199 @@
+"""Methods by name or as objects: how each is fitted on calibration rows and asked about other rows."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+from sklearn.base import clone
+
+from atypicality.arrays import to_numpy
+from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.evaluation.context import Context
+from atypicality.recalibration import (
+    AdaptiveTemperatureScaling,
+    AtypicalityAwareRecalibration,
+    EnsembleTemperatureScaling,
+    GroupTemperatureScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+from atypicality.validation import check_length, check_probs
+
+__all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods"]
+
+SCORES = ("lac", "aps", "raps", "saps")
+UNCALIBRATED = "uncalibrated"
+CONTENT_FREE = "content-free"
+RECALIBRATORS: dict[str, Callable[[], Any]] = {
+    "ts": TemperatureScaling,
+    "group-ts": GroupTemperatureScaling,
+    "vector": VectorScaling,
+    "ensemble": EnsembleTemperatureScaling,
+    "adats": AdaptiveTemperatureScaling,
+    "aar": AtypicalityAwareRecalibration.paper,
+    "aware": AtypicalityAwareRecalibration,
+}
+KNOWN = (UNCALIBRATED, *RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES))
+"""Names that `compare` knows. Conformal names recalibrate with one temperature first, as the paper does."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), where it makes them."""
+
+    probs: NDArray[np.floating[Any]]
+    sets: NDArray[np.bool_] | None = None
+    alpha: float | None = None
+    atypicality: NDArray[np.float64] | None = None
+    class_scores: NDArray[np.float64] | None = None
+
+
+def named_methods(methods: Any) -> dict[str, Any]:
+    """Methods under their names: from a name, a sequence of names, a mapping of names to things, or one thing."""
+    if isinstance(methods, str):
+        methods = [methods]
+    if isinstance(methods, Mapping):
+        named = dict(methods)
+    elif isinstance(methods, list) and all(isinstance(name, str) for name in methods):
+        named = {name: name for name in methods}
+    else:
+        named = {"head" if is_head(methods) else "model": methods}
+    if not named:
+        raise ValueError(f"methods must hold at least one method; got none. Known names: {', '.join(KNOWN)}.")
+    for name in named:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"methods must be named by text that is not empty; got {name!r}.")
+    return named
+
+
+def by_name(method: Any, alpha: float) -> Any:
+    """The unfitted object that a known name stands for; anything but a name is returned as it is."""
+    if isinstance(method, tuple) and method and isinstance(method[0], str):
+        return (by_name(method[0], alpha), *method[1:])
+    if not isinstance(method, str):
+        return method
+    if method == UNCALIBRATED:
+        return None
+    if method in RECALIBRATORS:
+        return RECALIBRATORS[method]()
+    if method in SCORES:
+        return TemperatureScaling(), SplitConformal(method, alpha)
+    if method.startswith("aa-") and method[3:] in SCORES:
+        return TemperatureScaling(), AtypicalityAwareConformal(method[3:], alpha)
+    if method == CONTENT_FREE:
+        raise ValueError(
+            "content-free calibration learns from content-free prompts, not from these rows; pass "
+            '{"content-free": ContentFreeCalibration().fit(content_free_logits)}.'
+        )
+    raise ValueError(f"methods must be objects or known names ({', '.join(KNOWN)}); got {method!r}.")
+
+
+def ask(method: Any, context: Context) -> Answer:
+    """The answer of something fitted: None for the model itself, probabilities, a recalibrator, a head, or a pair."""
+    if isinstance(method, tuple):
+        return _ask_pair(method, context)
+    if method is None:
+        return Answer(_softmax(context.outputs.need("logits")))
+    if hasattr(method, "predict_proba"):
+        probs = _call(method.predict_proba, context.outputs.need("logits"), **context.extras())
+        return Answer(_check_answer(probs, context), class_scores=_class_scores(method))
+    if hasattr(method, "predict_set"):
+        raise TypeError(
+            f"methods: {type(method).__name__} makes sets from probabilities; pass a pair, "
+            "(probabilities or a recalibrator or None, sets or a conformal predictor)."
+        )
+    if hasattr(method, "predict"):
+        return _ask_head(method, context)
+    return Answer(_check_answer(method, context))
+
+
+def fit(method: Any, context: Context, random_state: int) -> Any:
+    """A fresh copy of a method fitted on calibration rows.
+
+    A pair recalibrates on half of the rows and conformalises on the other half. Objects without `fit`, and those
+    whose `fit` takes something else than labelled logits (content-free calibration), are used as they are.
+    """
+    if isinstance(method, tuple):
+        return _fit_pair(method, context, random_state)
+    if method is None or not hasattr(method, "fit"):
+        return method
+    fresh = clone(method, safe=False)
+    if is_head(method):
+        return fresh.fit(train=context.train, calibration=context.outputs)
+    if next(iter(inspect.signature(method.fit).parameters)) != "logits":
+        return method
+    logits, labels = context.outputs.need("logits", "labels")
+    return _call(fresh.fit, logits, labels, **context.extras())
+
+
+def is_head(method: Any) -> bool:
+    """A head answers outputs with `predict`, has no `predict_proba`, and makes its own parts in `fit`."""
+    return hasattr(method, "predict") and not hasattr(method, "predict_proba")
+
+
+def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> tuple[Any, Any]:
+    recalibrator, conformal = method
+    rest = context
+    if recalibrator is not None:
+        first, rest = context.split(0.5, random_state)
+        recalibrator = fit(recalibrator, first, random_state)
+    probs = ask(recalibrator, rest).probs
+    fresh = clone(conformal, safe=False)
+    return recalibrator, _call(fresh.fit, probs, rest.outputs.need("labels"), atypicality=rest.atypicality)
+
+
+def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
+    if len(method) != 2:
+        raise ValueError(f"a tuple among methods must be a pair, (probabilities, sets); got {len(method)} entries.")
+    first = ask(method[0], context)
+    sets, alpha = method[1], getattr(method[1], "alpha", None)
+    if hasattr(sets, "predict_set"):
+        sets = _call(sets.predict_set, first.probs, atypicality=context.atypicality)
+    sets = to_numpy(sets, "sets")
+    if sets.dtype != np.bool_ or sets.shape != first.probs.shape:
+        raise ValueError(
+            f"sets must be boolean of shape {first.probs.shape}, like the probabilities; got {sets.dtype} {sets.shape}."
+        )
+    return Answer(first.probs, sets, None if alpha is None else float(alpha), class_scores=first.class_scores)
+
+
+def _ask_head(head: Any, context: Context) -> Answer:
+    said = head.predict(context.outputs)
+    sets = getattr(said, "prediction_set", None)
+    conformal = getattr(head, "prediction_sets_", getattr(head, "prediction_sets", None))
+    alpha = getattr(conformal, "alpha", None)
+    return Answer(
+        _check_answer(said.proba, context),
+        None if sets is None else to_numpy(sets, "prediction_set"),
+        None if alpha is None else float(alpha),
+        getattr(said, "atypicality", None),
+        _class_scores(getattr(head, "recalibration_", None)),
+    )
+
+
+def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
+    array = check_probs(probs, n_classes=context.outputs.n_classes, scan=False)  # metrics check the rows they read
+    check_length(array, "probs", len(context.outputs))
+    return array
+
+
+def _class_scores(method: Any) -> NDArray[np.float64] | None:
+    scores = getattr(method, "class_scores_", None)
+    return None if scores is None else np.asarray(scores, np.float64)
+
+
+def _softmax(logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """In float64: in float32 the confidence of many rows rounds to 1, and quantile groups of it collapse."""
+    return np.asarray(softmax(logits.astype(np.float64), axis=1))
+
+
+def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
+    """Call with those of the offered keywords that the function takes."""
+    parameters = inspect.signature(function).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        offered = {name: value for name, value in offered.items() if name in parameters}
+    return function(*args, **offered)

@@ -1,0 +1,120 @@
+"""An `Evaluation` for a reader: the paper's layout, groups down and methods across, as text and as HTML."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atypicality.evaluation.result import Evaluation
+
+__all__ = ["as_html", "as_text"]
+
+QUALITY = {"ece": "ECE", "accuracy": "accuracy"}
+SETS = {"coverage": "coverage", "set_size": "set size"}
+GROUPED = {
+    "atypicality_groups": "input atypicality, the most typical first",
+    "class_groups": "class atypicality, the most common first",
+}
+METHODS_ACROSS = 3
+"""More do not fit into a hundred characters."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One printed table: a title, the methods over their columns, the columns, and the rows as text."""
+
+    title: str
+    methods: tuple[str, ...]
+    metrics: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def as_text(evaluation: "Evaluation") -> str:
+    """The header, the tables and the notes as plain text."""
+    parts = [_headline(evaluation)] + ["\n".join(_lines(layout)) for layout in _layouts(evaluation)]
+    notes = [f"Note: {note}" for note in evaluation.notes]
+    return "\n\n".join(parts + (["\n".join(notes)] if notes else []))
+
+
+def as_html(evaluation: "Evaluation") -> str:
+    """The same for a notebook; every name is escaped."""
+    parts = [f"<p>{escape(_headline(evaluation))}</p>"] + [_html(layout) for layout in _layouts(evaluation)]
+    return "\n".join(parts + [f"<p>Note: {escape(note)}</p>" for note in evaluation.notes])
+
+
+def _headline(evaluation: "Evaluation") -> str:
+    size = f"{evaluation.n_samples} samples, {evaluation.n_classes} classes"
+    if evaluation.kind == "compare":
+        return f"Comparison over {evaluation.n_splits} random halves of {size} (mean ± standard error over the halves)"
+    return f"Evaluation of {size} (value ± standard error)"
+
+
+def _layouts(evaluation: "Evaluation") -> Iterator[Layout]:
+    with_sets = {row["method"] for row in evaluation.table("overall", metric="coverage")}
+    chosen = [(QUALITY, evaluation.methods), (SETS, tuple(m for m in evaluation.methods if m in with_sets))]
+    for metrics, methods in chosen:
+        tables = [name for name in GROUPED if evaluation.tables[name]["method"]] or ["overall"]
+        for table in tables:
+            for first in range(0, len(methods), METHODS_ACROSS):
+                yield _layout(evaluation, table, methods[first : first + METHODS_ACROSS], metrics)
+
+
+def _layout(evaluation: "Evaluation", table: str, methods: tuple[str, ...], metrics: dict[str, str]) -> Layout:
+    cells = {
+        (row["method"], row["metric"], row.get("group")): row
+        for name in {table, "overall"}
+        for row in evaluation.table(name)
+    }
+    groups = sorted({group for _, _, group in cells if group is not None})
+    rows = []
+    for group in [*groups, None]:
+        found = [cells.get((method, metric, group)) for method in methods for metric in metrics]
+        count = next((f"{row['count']:.0f}" for row in found if row), "")
+        label = "all" if group is None else _label(group, len(groups), evaluation)
+        rows.append((label, count, *(_cell(row) for row in found)))
+    by = f" by {GROUPED[table]}" if table in GROUPED else ""
+    title = " and ".join(metrics.values()) + by
+    return Layout(title[0].upper() + title[1:], methods, tuple(metrics.values()), tuple(rows))
+
+
+def _label(group: int, n_groups: int, evaluation: "Evaluation") -> str:
+    """The paper names a group by its upper quantile; groups that merged have only their number."""
+    asked = evaluation.settings["n_groups"]
+    return f"{(group + 1) / asked:.2g}" if n_groups == asked else f"group {group + 1}"
+
+
+def _cell(row: dict[str, float] | None) -> str:
+    if row is None or not math.isfinite(row["value"]):
+        return "-"
+    error = row["standard_error"]
+    return f"{row['value']:.3f}" + (f" ± {error:.3f}" if math.isfinite(error) else "")
+
+
+def _lines(layout: Layout) -> Iterator[str]:
+    header = ("quantile", "count", *layout.metrics * len(layout.methods))
+    widths = [max(map(len, column)) for column in zip(header, *layout.rows, strict=True)]
+    span = len(layout.metrics)
+    for place, method in enumerate(layout.methods):
+        last = 2 + (place + 1) * span - 1
+        missing = len(method) - (sum(widths[last - span + 1 : last + 1]) + 2 * (span - 1))
+        widths[last] += max(missing, 0)
+    blocks = [sum(widths[2 + i * span : 2 + (i + 1) * span]) + 2 * (span - 1) for i in range(len(layout.methods))]
+    yield layout.title
+    yield _join(("", "", *layout.methods), [*widths[:2], *blocks])
+    yield _join(header, widths)
+    for row in layout.rows:
+        yield _join(row, widths)
+
+
+def _join(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _html(layout: Layout) -> str:
+    span = len(layout.metrics)
+    top = "".join(f"<th colspan={span}>{escape(method)}</th>" for method in layout.methods)
+    header = "".join(f"<th>{name}</th>" for name in ("quantile", "count", *layout.metrics * len(layout.methods)))
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in layout.rows)
+    return f"<table><caption>{layout.title}</caption><tr><th></th><th></th>{top}</tr><tr>{header}</tr>{body}</table>"

@@ -1,0 +1,175 @@
+"""`Evaluation`: every table a report or a paper needs, frozen, with its JSON form. It computes and draws nothing."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+from atypicality._version import __version__
+from atypicality.evaluation.schema import SCHEMA_VERSION, TABLES, Columns, Row, decode, encode
+from atypicality.validation import check_choice
+
+__all__ = ["Evaluation"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """What was measured: plain tables, made by `evaluate` or `compare`.
+
+    Printing one shows the paper's layout, ECE and accuracy per group of atypicality for every method. The
+    documentation page "Evaluation" lists every table and column.
+
+    Attributes
+    ----------
+    kind : {"evaluate", "compare"}
+        Fitted things on one data set, with sampling intervals; or refits over random halves, with means, standard
+        errors and intervals over the splits.
+    methods : tuple of str
+    n_samples, n_classes, n_splits : int
+        Rows of the outputs; columns of the logits; 1 for `evaluate`.
+    settings : mapping
+        The options it was made with: `n_groups`, `grid`, `n_bins`, `random_state`, `alpha` per method with sets, and
+        the `fingerprint` of the outputs.
+    notes : tuple of str
+        What a reader should know: groups that merged, tables that could not be made and why.
+    tables : mapping of str to mapping of str to tuple
+        Columns by table. Every table is there; one that could not be made is empty.
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(500, n_classes=3)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+    >>> [row] = evaluation.table("overall", metric="accuracy")
+    >>> row["count"], 0.5 < row["value"] < 1.0
+    (500.0, True)
+    >>> aty.Evaluation.from_json(evaluation.to_json()) == evaluation
+    True
+    """
+
+    kind: str
+    methods: tuple[str, ...]
+    n_samples: int
+    n_classes: int
+    n_splits: int
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...]
+    tables: Mapping[str, Columns] = field(repr=False)
+    version: str = __version__
+
+    def __post_init__(self) -> None:
+        frozen = {name: MappingProxyType(dict(self.tables[name])) for name in TABLES}
+        object.__setattr__(self, "tables", MappingProxyType(frozen))
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+
+    def table(self, name: str, **where: Any) -> list[Row]:
+        """Rows of one table as dictionaries, those whose columns equal `where`.
+
+        >>> import atypicality as aty
+        >>> world = aty.datasets.make_world(500, n_classes=3)
+        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> len(evaluation.table("calibration_curve", method="model", metric="accuracy"))
+        10
+        """
+        columns = self.tables[check_choice(name, "name", tuple(TABLES))]
+        for key in where:
+            check_choice(key, "a column", tuple(columns))
+        chosen = zip(*columns.values(), strict=True)
+        rows = (dict(zip(columns, values, strict=True)) for values in chosen)
+        return [row for row in rows if all(row[key] == value for key, value in where.items())]
+
+    def to_frame(self, name: str, **where: Any) -> Any:
+        """One table as a pandas DataFrame, filtered like `table`; needs pandas."""
+        rows = self.table(name, **where)
+        try:
+            from pandas import DataFrame
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "Evaluation.to_frame needs pandas: pip install pandas, or use Evaluation.table.", name="pandas"
+            ) from error
+        return DataFrame(rows, columns=list(TABLES[name]))
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Everything as strict JSON text with stable keys."""
+        document = {
+            "schema": SCHEMA_VERSION,
+            "version": self.version,
+            "kind": self.kind,
+            "methods": list(self.methods),
+            "n_samples": self.n_samples,
+            "n_classes": self.n_classes,
+            "n_splits": self.n_splits,
+            "settings": dict(self.settings),
+            "notes": list(self.notes),
+            "tables": {name: encode(name, columns) for name, columns in self.tables.items()},
+        }
+        return json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what `to_json` wrote; anything else is a ValueError that says what is wrong."""
+        document = _parsed(text)
+        tables = document["tables"]
+        if not isinstance(tables, dict) or set(tables) != set(TABLES):
+            raise ValueError(f"text must hold the tables {', '.join(TABLES)}.")
+        return cls(
+            kind=document["kind"],
+            methods=tuple(document["methods"]),
+            n_samples=document["n_samples"],
+            n_classes=document["n_classes"],
+            n_splits=document["n_splits"],
+            settings=document["settings"],
+            notes=tuple(document["notes"]),
+            tables={name: decode(name, tables[name]) for name in TABLES},
+            version=document["version"],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Evaluation) and self.to_json() == other.to_json()  # NaN equals NaN in text
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        from atypicality.evaluation.printing import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from atypicality.evaluation.printing import as_html
+
+        return as_html(self)
+
+
+_HEADER: dict[str, type] = {
+    "version": str,
+    "kind": str,
+    "methods": list,
+    "n_samples": int,
+    "n_classes": int,
+    "n_splits": int,
+    "settings": dict,
+    "notes": list,
+    "tables": dict,
+}
+
+
+def _parsed(text: str | bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"text must be what Evaluation.to_json wrote; it is not JSON ({error}).") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION:
+        came = document.get("schema") if isinstance(document, dict) else None
+        raise ValueError(
+            f"text must have schema {SCHEMA_VERSION}; got {came!r:.60}. A newer schema needs a newer atypicality."
+        )
+    for name, kind in _HEADER.items():
+        if type(document.get(name)) is not kind:
+            raise ValueError(f"text must have {name!r} of type {kind.__name__}; got {document.get(name)!r:.60}.")
+    return document
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")

@@ -1,0 +1,258 @@
+"""The tables of an evaluation, made from answers and groups; `evaluate` and `compare` differ only in what they ask."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.evaluation.context import Context
+from atypicality.evaluation.curves import class_score_rows, risk_rows, temperature_rows
+from atypicality.evaluation.cuts import Axis, Cuts, Edges
+from atypicality.evaluation.methods import Answer
+from atypicality.evaluation.result import Evaluation
+from atypicality.evaluation.schema import STATISTICS, TABLES, Row, to_columns
+from atypicality.evaluation.scored import Scored, score
+from atypicality.evaluation.statistics import grouped
+from atypicality.groups import cut
+from atypicality.metrics.bins import inner_edges
+from atypicality.validation import check_integer
+
+__all__ = ["Measured", "Options", "assemble", "measure"]
+
+GROUP_METRICS = ("accuracy", "confidence", "overconfidence", "ece", "rmsce", "nll", "brier")
+CELL_METRICS = ("accuracy", "confidence", "overconfidence")
+SET_METRICS = ("coverage", "set_size")
+METRICS: dict[str, tuple[str, ...]] = {
+    "overall": (*GROUP_METRICS, "adaptive_ece", "debiased_calibration_error", "smooth_ece", "risk_coverage_area"),
+    "atypicality_groups": GROUP_METRICS,
+    "confidence_groups": GROUP_METRICS,
+    "class_groups": GROUP_METRICS,
+    "classes": CELL_METRICS,
+    "grid": CELL_METRICS,
+    "class_grid": CELL_METRICS,
+    "quadrants": ("share", *GROUP_METRICS),
+    "subgroups": GROUP_METRICS,
+}
+"""Metrics of each table; those of prediction sets join where there are sets."""
+ONLY = {"calibration_curve": ("confidence", "accuracy"), "set_sizes": ("share", "coverage")}
+"""Tables with metrics of their own, whether there are sets or not."""
+GAP_AXES = {
+    "atypicality": "atypicality_groups",
+    "confidence": "confidence_groups",
+    "grid": "grid",
+    "class_atypicality": "class_groups",
+    "class": "classes",
+    "set_size": "set_sizes",
+    "quadrant": "quadrants",
+    "subgroup": "subgroups",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to cut and what to work out."""
+
+    n_groups: int = 5
+    grid: tuple[int, int] = (6, 6)
+    n_bins: int = 10
+    intervals: bool = True
+    keep_samples: int = 0
+    seed: int = 0
+
+    @classmethod
+    def checked(cls, n_groups: Any, grid: Any, n_bins: Any, **others: Any) -> "Options":
+        """Options from arguments, or an error that names the bad one."""
+        if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+            raise ValueError(f"grid must be a pair, (atypicality groups, confidence groups); got {grid!r}.")
+        cells = tuple(check_integer(size, "grid", low=1) for size in grid)
+        groups, bins = check_integer(n_groups, "n_groups", low=1), check_integer(n_bins, "n_bins", low=1)
+        return cls(groups, (cells[0], cells[1]), bins, **others)
+
+
+@dataclass
+class Measured:
+    """Rows of every table, the notes, and what was learnt of the methods on the way."""
+
+    rows: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
+    notes: list[str] = field(default_factory=list)
+    alphas: dict[str, float] = field(default_factory=dict)
+    n_classes: int = 0
+
+
+def measure(
+    answers: Iterable[tuple[str, Answer, Edges]], context: Context, options: Options, edges: Edges | None = None
+) -> Measured:
+    """Every table from the answers of methods, read one after the other, on the rows of `context`.
+
+    `edges` are those of atypicality, one for all methods; each answer brings its own edges of confidence.
+    """
+    cuts = Cuts(context, options.n_groups, options.grid, edges or Edges())
+    measured = Measured(notes=cuts.notes)
+    kept = _kept_rows(len(context.outputs), options)
+    for name, answer, own in answers:
+        labels = context.outputs.need("labels")
+        scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
+        axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
+        for axis in axes:
+            measured.rows[axis.table] += _rows(axis, scored, options)
+        measured.rows["overall"] += _whole_rows(scored)
+        measured.rows["risk_coverage"] += risk_rows(scored)
+        measured.rows["class_scores"] += class_score_rows(scored, labels)
+        measured.rows["predictions"] += _prediction_rows(scored, axes, kept)
+        measured.n_classes = scored.n_classes
+        if scored.alpha is not None:
+            measured.alphas[name] = scored.alpha
+    if cuts.atypicality is not None and context.outputs.logits is not None:
+        rows, notes = temperature_rows(context, cuts.atypicality)
+        measured.rows["temperatures"], measured.notes = rows, measured.notes + notes
+    measured.rows["group_ranges"] = cuts.ranges
+    measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)
+    measured.rows["samples"] = _sample_rows(context, cuts, kept)
+    return measured
+
+
+def coverage_gap_rows(rows: Mapping[str, list[Row]], alphas: Mapping[str, float]) -> Iterator[Row]:
+    """For every axis the group with the lowest coverage, and the largest distance of a group from the target."""
+    methods = dict.fromkeys(row["method"] for row in rows["overall"] if row["metric"] == "coverage")
+    for method in methods:
+        target = 1 - alphas[method] if method in alphas else np.nan
+        for axis, table in GAP_AXES.items():
+            cells = [row for row in rows[table] if row["method"] == method and row["metric"] == "coverage"]
+            cells = [row for row in cells if row["count"] > 0]
+            if cells:
+                worst = min(cells, key=lambda row: row["value"])
+                gap = max(abs(row["value"] - target) for row in cells)
+                found = {name: worst[name] for name in STATISTICS}
+                yield {"method": method, "axis": axis, "worst": _name(worst), "target": target, "gap": gap} | found
+
+
+def assemble(
+    kind: str,
+    measured: Measured,
+    outputs: Any,
+    methods: Sequence[str],
+    options: Options,
+    settings: Mapping[str, Any],
+    n_splits: int = 1,
+) -> Evaluation:
+    """An `Evaluation` from rows that are ready."""
+    rows = measured.rows | {"coverage_gaps": list(coverage_gap_rows(measured.rows, measured.alphas))}
+    common = {
+        "n_groups": options.n_groups,
+        "grid": list(options.grid),
+        "n_bins": options.n_bins,
+        "level": 0.95,
+        "alpha": dict(measured.alphas),
+        "fingerprint": outputs.fingerprint(),
+    }
+    return Evaluation(
+        kind=kind,
+        methods=tuple(methods),
+        n_samples=len(outputs),
+        n_classes=measured.n_classes,
+        n_splits=n_splits,
+        settings=common | dict(settings),
+        notes=tuple(measured.notes),
+        tables={name: to_columns(name, rows[name]) for name in TABLES},
+    )
+
+
+def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
+    rows = []
+    for metric in ONLY.get(axis.table) or METRICS[axis.table] + (SET_METRICS if scored.sizes is not None else ()):
+        column = grouped(
+            metric,
+            scored,
+            axis.codes,
+            len(axis.keys),
+            n_bins=options.n_bins,
+            intervals=options.intervals,
+            seed=options.seed,
+        )
+        for key, values in zip(axis.keys, zip(*column, strict=True), strict=True):
+            rows.append({"method": scored.name, **key, "metric": metric} | dict(zip(STATISTICS, values, strict=True)))
+    return rows
+
+
+def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Axis]:
+    """Axes that need no groups: classes, bins of confidence, sizes of sets."""
+    pairs = scored.losses.pairs
+    bins = cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
+    axes = [
+        Axis("classes", [{"class_index": index} for index in range(scored.n_classes)], labels),
+        Axis("calibration_curve", [{"bin": index} for index in range(n_bins)], bins),
+    ]
+    if scored.sizes is not None:
+        found, codes = np.unique(scored.sizes, return_inverse=True)
+        axes.append(Axis("set_sizes", [{"size": size} for size in found.tolist()], codes))
+    return axes
+
+
+def _whole_rows(scored: Scored) -> list[Row]:
+    count = scored.predicted.size
+    return [
+        {"method": scored.name, "metric": metric} | dict(zip(STATISTICS, (count, *values), strict=True))
+        for metric, values in scored.whole.items()
+    ]
+
+
+def _class_rows(context: Context, cuts: Cuts, n_classes: int) -> list[Row]:
+    names, rarity = context.outputs.class_names, context.class_atypicality
+    return [
+        {
+            "class_index": index,
+            "name": str(index) if names is None else names[index],
+            "class_atypicality": None if rarity is None else rarity[index],
+            "group": None if cuts.class_group_of is None else cuts.class_group_of[index],
+        }
+        for index in range(n_classes)
+    ]
+
+
+def _kept_rows(n_rows: int, options: Options) -> NDArray[np.intp]:
+    """The rows shown one by one: all of them, or a random part in their order."""
+    if n_rows <= options.keep_samples:
+        return np.arange(n_rows)
+    return np.sort(np.random.default_rng(options.seed).choice(n_rows, options.keep_samples, replace=False))
+
+
+def _sample_rows(context: Context, cuts: Cuts, kept: NDArray[np.intp]) -> list[Row]:
+    outputs = context.outputs
+    return [
+        {
+            "row": row,
+            "id": None if outputs.ids is None else outputs.ids[row],
+            "label": outputs.need("labels")[row],
+            "atypicality": None if context.atypicality is None else context.atypicality[row],
+            "group": None if cuts.atypicality is None else cuts.atypicality.codes[row],
+            "grid_group": None if cuts.grid_atypicality is None else cuts.grid_atypicality.codes[row],
+            "class_group": None if cuts.classes is None else cuts.classes.codes[row],
+        }
+        for row in kept
+    ]
+
+
+def _prediction_rows(scored: Scored, axes: list[Axis], kept: NDArray[np.intp]) -> list[Row]:
+    by_table = {axis.table: axis for axis in axes}
+    quadrants = by_table.get("quadrants")
+    return [
+        {
+            "method": scored.name,
+            "row": row,
+            "prediction": scored.predicted[row],
+            "confidence": scored.confidence[row],
+            "confidence_group": by_table["confidence_groups"].codes[row],
+            "quadrant": None if quadrants is None else quadrants.keys[quadrants.codes[row]]["quadrant"],
+            "set_size": None if scored.sizes is None else scored.sizes[row],
+            "covered": None if scored.covered is None else scored.covered[row],
+        }
+        for row in kept
+    ]
+
+
+def _name(row: Row) -> str:
+    """The group of a row in words: its keys other than method and metric."""
+    keys = [str(value) for name, value in row.items() if name not in ("method", "metric", *STATISTICS)]
+    return ", ".join(keys)
