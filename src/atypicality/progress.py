@@ -16,7 +16,7 @@ def track(items: Iterable[T], description: str, *, total: int | None = None) -> 
     """Yield `items`, with a bar while they last if stderr is a terminal.
 
     Only the outermost loop draws: a loop inside another one, or on another thread, stays silent. The bar
-    disappears when the loop ends, also when it ends with an error.
+    disappears when the loop ends.
 
     Parameters
     ----------
