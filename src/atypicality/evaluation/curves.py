@@ -57,23 +57,21 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
         members = axis.codes == group
         value = error = np.nan
         if members.any():
-            value, error, said = _temperature(logits[members], labels[members])
-            notes += [f"temperature of group {group + 1}: {text}" for text in said]
+            value, error = _temperature(logits[members], labels[members])
+            if np.isnan(error):
+                notes.append(f"the temperature of group {group + 1} of atypicality is a limit: see TemperatureScaling.")
         reach = norm.ppf(0.975) * error
         values = (members.sum(), value, error, value - reach, value + reach)
         rows.append({"group": group} | dict(zip(STATISTICS, values, strict=True)))
     return rows, notes
 
 
-def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float, list[str]]:
+def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:
+    """The best temperature and its standard error, NaN where the fit says that it stopped at a limit."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scaling = TemperatureScaling().fit(logits, labels)
-    said = [str(warning.message) for warning in caught]
-    error = (
-        np.nan if said else _temperature_error(logits, labels, scaling)
-    )  # at a limit there is no optimum to speak of
-    return scaling.temperature_, error, said
+    return scaling.temperature_, np.nan if caught else _temperature_error(logits, labels, scaling)
 
 
 def _temperature_error(logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling) -> float:

@@ -1,7 +1,7 @@
 """`evaluate`: fitted things, and probabilities, on labelled rows that they have not seen; nothing is refitted."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Edges, stored_edges
-from atypicality.evaluation.methods import UNCALIBRATED, ask, is_head, named_methods
+from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.tables import Options, assemble, measure
 from atypicality.outputs import ModelOutputs
@@ -81,10 +81,19 @@ def evaluate(
     context = _context(named, outputs, train, groups)
     edges = {name: stored_edges(method) for name, method in named.items()}
     shared = Edges() if train is not None else _shared(edges.values())
-    answers = ((name, ask(method, context), edges[name]) for name, method in named.items())
-    measured = measure(answers, context, options, shared)
+    measured = measure(_answers(named, context, edges), context, options, shared)
     settings = {"random_state": seed, "groups": groups, "stored_edges": shared != Edges()}
     return assemble("evaluate", measured, outputs, list(named), options, settings)
+
+
+def _answers(
+    named: Mapping[str, Any], context: Context, edges: Mapping[str, Edges]
+) -> Iterator[tuple[str, Answer, Edges]]:
+    """One answer at a time: probabilities of many classes are large."""
+    for name, method in named.items():
+        with naming(name):
+            answer = ask(method, context)
+        yield name, answer, edges[name]
 
 
 def _context(named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None) -> Context:

@@ -1,7 +1,8 @@
 """Methods by name or as objects: how each is fitted on calibration rows and asked about other rows."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import clone
 
+from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation.context import Context
@@ -21,9 +23,9 @@ from atypicality.recalibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from atypicality.validation import check_length, check_probs
+from atypicality.validation import check_length, check_logits, check_probs
 
-__all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods"]
+__all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods", "naming"]
 
 SCORES = ("lac", "aps", "raps", "saps")
 UNCALIBRATED = "uncalibrated"
@@ -58,7 +60,7 @@ def named_methods(methods: Any) -> dict[str, Any]:
         methods = [methods]
     if isinstance(methods, Mapping):
         named = dict(methods)
-    elif isinstance(methods, list) and all(isinstance(name, str) for name in methods):
+    elif isinstance(methods, (list, tuple)) and all(isinstance(name, str) for name in methods):
         named = {name: name for name in methods}
     else:
         named = {"head" if is_head(methods) else "model": methods}
@@ -92,6 +94,17 @@ def by_name(method: Any, alpha: float) -> Any:
     raise ValueError(f"methods must be objects or known names ({', '.join(KNOWN)}); got {method!r}.")
 
 
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Let an error say which method it is about."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if type(error) not in (ValueError, TypeError):  # another constructor, perhaps
+            raise
+        raise type(error)(f"method {name!r}: {error}") from error
+
+
 def ask(method: Any, context: Context) -> Answer:
     """The answer of something fitted: None for the model itself, probabilities, a recalibrator, a head, or a pair."""
     if isinstance(method, tuple):
@@ -103,7 +116,7 @@ def ask(method: Any, context: Context) -> Answer:
         return Answer(_check_answer(probs, context), class_scores=_class_scores(method))
     if hasattr(method, "predict_set"):
         raise TypeError(
-            f"methods: {type(method).__name__} makes sets from probabilities; pass a pair, "
+            f"{type(method).__name__} makes sets from probabilities; pass a pair, "
             "(probabilities or a recalibrator or None, sets or a conformal predictor)."
         )
     if hasattr(method, "predict"):
@@ -120,7 +133,7 @@ def fit(method: Any, context: Context, random_state: int) -> Any:
     if isinstance(method, tuple):
         return _fit_pair(method, context, random_state)
     if method is None or not hasattr(method, "fit"):
-        return method
+        return _check_fixed(method)
     fresh = clone(method, safe=False)
     if is_head(method):
         return fresh.fit(train=context.train, calibration=context.outputs)
@@ -136,7 +149,11 @@ def is_head(method: Any) -> bool:
 
 
 def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> tuple[Any, Any]:
-    recalibrator, conformal = method
+    recalibrator, conformal = _check_pair(method)
+    if context.outputs.stratified:
+        raise ValueError(
+            "outputs come from a stratified split and cannot carry a guarantee; split with stratify=False."
+        )
     rest = context
     if recalibrator is not None:
         first, rest = context.split(0.5, random_state)
@@ -147,10 +164,8 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
 
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
-    if len(method) != 2:
-        raise ValueError(f"a tuple among methods must be a pair, (probabilities, sets); got {len(method)} entries.")
-    first = ask(method[0], context)
-    sets, alpha = method[1], getattr(method[1], "alpha", None)
+    source, sets = _check_pair(method)
+    first, alpha = ask(source, context), getattr(sets, "alpha", None)
     if hasattr(sets, "predict_set"):
         sets = _call(sets.predict_set, first.probs, atypicality=context.atypicality)
     sets = to_numpy(sets, "sets")
@@ -159,6 +174,21 @@ def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
             f"sets must be boolean of shape {first.probs.shape}, like the probabilities; got {sets.dtype} {sets.shape}."
         )
     return Answer(first.probs, sets, None if alpha is None else float(alpha), class_scores=first.class_scores)
+
+
+def _check_fixed(method: Any) -> Any:
+    if method is not None and not hasattr(method, "predict_proba") and not hasattr(method, "predict"):
+        raise TypeError(
+            f"compare fits methods on halves of the rows, and cannot fit {type(method).__name__}. "
+            "Pass an estimator, or give probabilities to evaluate."
+        )
+    return method
+
+
+def _check_pair(method: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(method) != 2:
+        raise ValueError(f"a tuple among methods must be a pair, (probabilities, sets); got {len(method)} entries.")
+    return method[0], method[1]
 
 
 def _ask_head(head: Any, context: Context) -> Answer:
@@ -176,9 +206,10 @@ def _ask_head(head: Any, context: Context) -> Answer:
 
 
 def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
-    array = check_probs(probs, n_classes=context.outputs.n_classes, scan=False)  # metrics check the rows they read
+    given = to_numpy(probs, "probs")
+    array = check_probs(given, n_classes=context.outputs.n_classes, scan=False)  # metrics check the rows they read
     check_length(array, "probs", len(context.outputs))
-    return array
+    return given if given.dtype == np.float16 else array  # whose rows sum to 1 less exactly, as metrics know
 
 
 def _class_scores(method: Any) -> NDArray[np.float64] | None:
@@ -188,7 +219,14 @@ def _class_scores(method: Any) -> NDArray[np.float64] | None:
 
 def _softmax(logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """In float64: in float32 the confidence of many rows rounds to 1, and quantile groups of it collapse."""
-    return np.asarray(softmax(logits.astype(np.float64), axis=1))
+    scores = check_logits(logits)
+    probs = np.empty(scores.shape)
+
+    def one_block(rows: slice) -> None:
+        probs[rows] = softmax(scores[rows].astype(np.float64), axis=1)
+
+    blocks.for_rows(one_block, len(scores), block=blocks.block_rows(scores.shape[1] * 8))
+    return probs
 
 
 def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:

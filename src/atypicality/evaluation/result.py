@@ -168,6 +168,8 @@ def _parsed(text: str | bytes) -> dict[str, Any]:
     for name, kind in _HEADER.items():
         if type(document.get(name)) is not kind:
             raise ValueError(f"text must have {name!r} of type {kind.__name__}; got {document.get(name)!r:.60}.")
+    if not all(isinstance(word, str) for word in document["methods"] + document["notes"]):
+        raise ValueError("text must have 'methods' and 'notes' that are lists of strings.")
     return document
 
 

@@ -62,10 +62,7 @@ class Scored:
 def score(name: str, answer: Answer, labels: NDArray[np.intp], *, n_bins: int, intervals: bool, seed: int) -> Scored:
     """Read a method's probabilities and sets once."""
     probs, sets = answer.probs, answer.sets
-    try:
-        losses = read_all(probs, labels, n_bins)
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"method {name!r}: {error}") from error
+    losses = read_all(probs, labels, n_bins)
     whole = _classwise(probs, labels, n_bins, seed) if intervals else _classwise_value(losses)
     return Scored(
         name,

@@ -1,6 +1,6 @@
 """`compare`: methods refitted on random halves, as the paper does, with means and standard errors over the halves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from scipy.stats import t as student
 
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Edges
-from atypicality.evaluation.methods import ask, by_name, fit, named_methods
+from atypicality.evaluation.methods import Answer, ask, by_name, fit, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, keys_of
 from atypicality.evaluation.tables import Measured, Options, assemble, measure
@@ -17,6 +17,9 @@ from atypicality.progress import track
 from atypicality.validation import check_alpha, check_integer
 
 __all__ = ["compare"]
+
+WITHIN_UNIT = ("accuracy", "confidence", "coverage", "share", "risk", "ece", "rmsce", "adaptive_ece", "classwise_ece")
+"""Metrics that cannot leave [0, 1]; nor shall their intervals."""
 
 
 def compare(
@@ -90,8 +93,14 @@ def compare(
 
 def _one_split(named: Mapping[str, Any], context: Context, seed: int, options: Options) -> Measured:
     calibration, test = context.split(0.5, seed)
-    answers = ((name, ask(fit(method, calibration, seed), test), Edges()) for name, method in named.items())
-    return measure(answers, test, options)  # no stored edges: the paper cuts the test half at its own quantiles
+
+    def answers() -> Iterator[tuple[str, Answer, Edges]]:
+        for name, method in named.items():
+            with naming(name):
+                answer = ask(fit(method, calibration, seed), test)
+            yield name, answer, Edges()  # nothing stored: the paper cuts the test half at its own quantiles
+
+    return measure(answers(), test, options)
 
 
 def merge(parts: Sequence[Measured]) -> Measured:
@@ -122,7 +131,10 @@ def _averaged(table: str, rows: list[Row]) -> Row:
     values = values[np.isfinite(values)]
     error = values.std(ddof=1) / values.size**0.5 if values.size > 1 else np.nan
     reach = student.ppf(0.975, max(values.size - 1, 1)) * error
-    return means | {"standard_error": error, "low": means["value"] - reach, "high": means["value"] + reach}
+    low, high = means["value"] - reach, means["value"] + reach
+    if rows[0].get("metric") in WITHIN_UNIT:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return means | {"standard_error": error, "low": low, "high": high}
 
 
 def _mean(values: list[float | None]) -> float:

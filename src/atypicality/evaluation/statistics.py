@@ -37,7 +37,7 @@ PAIRED: dict[str, Callable[..., float]] = {
 }
 """Metrics of (confidence, correct)."""
 BINNED = ("ece", "rmsce", "adaptive_ece", "debiased_calibration_error")
-N_RESAMPLES = 200
+N_RESAMPLES = 100
 """Of the bootstrap, which only the area under the risk-coverage curve needs."""
 
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.curves import class_score_rows, risk_rows, temperature_rows
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
-from atypicality.evaluation.methods import Answer
+from atypicality.evaluation.methods import Answer, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, to_columns
 from atypicality.evaluation.scored import Scored, score
 from atypicality.evaluation.statistics import grouped
-from atypicality.groups import cut
+from atypicality.groups import QUADRANTS, cut
 from atypicality.metrics.bins import inner_edges
 from atypicality.validation import check_integer
 
@@ -93,7 +93,8 @@ def measure(
     kept = _kept_rows(len(context.outputs), options)
     for name, answer, own in answers:
         labels = context.outputs.need("labels")
-        scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
+        with naming(name):
+            scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
         axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
         for axis in axes:
             measured.rows[axis.table] += _rows(axis, scored, options)
@@ -219,36 +220,35 @@ def _kept_rows(n_rows: int, options: Options) -> NDArray[np.intp]:
 
 
 def _sample_rows(context: Context, cuts: Cuts, kept: NDArray[np.intp]) -> list[Row]:
-    outputs = context.outputs
-    return [
-        {
-            "row": row,
-            "id": None if outputs.ids is None else outputs.ids[row],
-            "label": outputs.need("labels")[row],
-            "atypicality": None if context.atypicality is None else context.atypicality[row],
-            "group": None if cuts.atypicality is None else cuts.atypicality.codes[row],
-            "grid_group": None if cuts.grid_atypicality is None else cuts.grid_atypicality.codes[row],
-            "class_group": None if cuts.classes is None else cuts.classes.codes[row],
-        }
-        for row in kept
-    ]
+    columns = {
+        "id": context.outputs.ids,
+        "label": context.outputs.labels,
+        "atypicality": context.atypicality,
+        "group": None if cuts.atypicality is None else cuts.atypicality.codes,
+        "grid_group": None if cuts.grid_atypicality is None else cuts.grid_atypicality.codes,
+        "class_group": None if cuts.classes is None else cuts.classes.codes,
+    }
+    return _records(columns, kept)
 
 
 def _prediction_rows(scored: Scored, axes: list[Axis], kept: NDArray[np.intp]) -> list[Row]:
-    by_table = {axis.table: axis for axis in axes}
-    quadrants = by_table.get("quadrants")
+    codes = {axis.table: axis.codes for axis in axes}
+    columns = {
+        "prediction": scored.predicted,
+        "confidence": scored.confidence,
+        "confidence_group": codes["confidence_groups"],
+        "quadrant": np.array(QUADRANTS)[codes["quadrants"]] if "quadrants" in codes else None,
+        "set_size": scored.sizes,
+        "covered": scored.covered,
+    }
+    return [{"method": scored.name} | row for row in _records(columns, kept)]
+
+
+def _records(columns: Mapping[str, NDArray[Any] | None], kept: NDArray[np.intp]) -> list[Row]:
+    """The kept rows of columns (n,) as dictionaries; what is not known is left out."""
+    known = {name: column[kept].tolist() for name, column in columns.items() if column is not None}
     return [
-        {
-            "method": scored.name,
-            "row": row,
-            "prediction": scored.predicted[row],
-            "confidence": scored.confidence[row],
-            "confidence_group": by_table["confidence_groups"].codes[row],
-            "quadrant": None if quadrants is None else quadrants.keys[quadrants.codes[row]]["quadrant"],
-            "set_size": None if scored.sizes is None else scored.sizes[row],
-            "covered": None if scored.covered is None else scored.covered[row],
-        }
-        for row in kept
+        dict(zip(("row", *known), values, strict=True)) for values in zip(kept.tolist(), *known.values(), strict=True)
     ]
 
 

@@ -1,0 +1,300 @@
+"""`evaluate`: its tables agree with the metrics they come from, and with each other."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.stats
+from evaluation_cases import FakeHead, column, outputs_of, sets_of, train_of, world_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atypicality as aty
+from atypicality import metrics
+from atypicality.datasets import make_world
+from atypicality.evaluation.schema import STATISTICS, TABLES
+from atypicality.evaluation.statistics import exact_interval
+from atypicality.groups import QUADRANTS, QuantileGroups
+
+GROUPED = ("atypicality_groups", "confidence_groups", "class_groups", "classes", "grid", "class_grid", "quadrants")
+MEASURED = [name for name, columns in TABLES.items() if set(STATISTICS) <= set(columns)]
+
+
+@pytest.fixture
+def world(seed):
+    return world_of(seed)
+
+
+@pytest.fixture
+def train(seed):
+    return train_of(seed)
+
+
+@pytest.fixture
+def outputs(world):
+    return outputs_of(world)
+
+
+def test_counts_of_every_axis_sum_to_the_number_of_rows(outputs, world, train):
+    methods = {"model": world.probs, "sets": (world.probs, sets_of(world.probs))}
+    evaluation = aty.evaluate(methods, outputs, train=train)
+    for table in (*GROUPED, "subgroups", "calibration_curve"):
+        for method in methods:
+            assert column(evaluation, table, "count", method=method, metric="accuracy").sum() == len(world), table
+    assert column(evaluation, "set_sizes", "count", metric="coverage").sum() == len(world)
+    assert column(evaluation, "quadrants", method="model", metric="share").sum() == pytest.approx(1)
+    assert column(evaluation, "temperatures", "count").sum() == len(world)
+
+
+def test_a_perfect_predictor(outputs, world, train):
+    certain = np.eye(4)[world.labels]
+    with_sets = aty.evaluate({"truth": (certain, certain.astype(bool))}, outputs, train=train)
+    best = {"accuracy": 1, "confidence": 1, "coverage": 1, "set_size": 1}
+    for table in ("overall", "atypicality_groups", "class_groups", "subgroups"):
+        for row in (row for row in with_sets.table(table) if row["count"]):
+            assert row["value"] == best.get(row["metric"], 0), (table, row)
+    assert set(column(with_sets, "risk_coverage", metric="risk")) == {0.0}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_probabilities_are_measured_as_the_metrics_measure_them(outputs, world, train, dtype):
+    probs, labels = world.probs.astype(dtype), world.labels
+    evaluation = aty.evaluate({"model": probs}, outputs, train=train)
+    overall = {row["metric"]: row for row in evaluation.table("overall")}
+    for name, value in metrics.summary(probs, labels).items():
+        assert overall[name]["value"] == pytest.approx(value, abs=1e-12), name
+    assert overall["risk_coverage_area"]["value"] == pytest.approx(metrics.risk_coverage(probs, labels).area)
+
+    rarity = aty.GaussianAtypicality().fit(train.embeddings, train.labels).atypicality(world.embeddings)
+    groups = QuantileGroups(5).fit(rarity).assign(rarity)
+    for metric in (metrics.ece, metrics.accuracy, metrics.rmsce, metrics.overconfidence, metrics.nll, metrics.brier):
+        table = metrics.by_group(metric, probs, labels, groups=groups)
+        found = evaluation.table("atypicality_groups", metric=table.metric)
+        for name in STATISTICS:
+            np.testing.assert_allclose([row[name] for row in found], getattr(table, name), atol=1e-12)
+
+
+def test_the_calibration_curve_is_that_of_the_metrics(outputs, world):
+    evaluation = aty.evaluate({"model": world.probs}, outputs)
+    curve = metrics.calibration_curve(world.probs, world.labels)
+    np.testing.assert_array_equal(column(evaluation, "calibration_curve", "count", metric="accuracy"), curve.count)
+    for metric, name, expected in (
+        ("accuracy", "value", curve.accuracy),
+        ("accuracy", "low", curve.low),
+        ("accuracy", "high", curve.high),
+        ("confidence", "value", curve.confidence),
+    ):
+        np.testing.assert_allclose(column(evaluation, "calibration_curve", name, metric=metric), expected)
+
+
+def test_risk_is_read_off_the_curve_at_every_percent(outputs, world):
+    evaluation = aty.evaluate({"model": world.probs}, outputs)
+    risk = column(evaluation, "risk_coverage", metric="risk")
+    threshold = column(evaluation, "risk_coverage", metric="threshold")
+    confidence, wrong = world.probs.max(axis=1), world.probs.argmax(axis=1) != world.labels
+    for percent in (1, 37, 100):
+        answered = confidence >= threshold[percent - 1]
+        assert answered.mean() >= percent / 100
+        assert (confidence > threshold[percent - 1]).mean() < percent / 100  # the next stricter threshold is too strict
+        assert risk[percent - 1] == pytest.approx(wrong[answered].mean())
+
+
+def test_the_order_of_the_rows_changes_nothing(outputs, world, train, rng):
+    order = rng.permutation(len(world))
+    given_order = aty.evaluate({"sets": (world.probs, sets_of(world.probs))}, outputs, train=train)
+    shuffled = aty.evaluate(
+        {"sets": (world.probs[order], sets_of(world.probs[order]))}, outputs[order], train=train, keep_samples=0
+    )
+    for table in MEASURED:
+        if table == "overall":  # the area's interval is a bootstrap, which draws rows by their place
+            continue
+        first, second = given_order.table(table), shuffled.table(table)
+        for row, same in zip(first, second, strict=True):
+            for name, value in row.items():
+                number = isinstance(value, float)
+                expected = pytest.approx(value, rel=1e-7, abs=1e-9, nan_ok=True) if number else value
+                assert same[name] == expected, (table, row)
+
+
+def test_empty_groups_have_rows_of_count_zero(outputs, world, train):
+    far = aty.evaluate("uncalibrated", outputs, train=train, grid=(6, 6))
+    cells = far.table("grid", metric="accuracy")
+    assert len(cells) == 36
+    head = FakeHead().fit(
+        train=aty.GaussianAtypicality().fit(train.embeddings, train.labels), calibration=outputs[:200]
+    )
+    head.atypicality_groups_ = QuantileGroups.from_edges([-1e6, 0.0, 1e6, 2e6])
+    rows = aty.evaluate(head, outputs).table("atypicality_groups", metric="coverage")
+    assert [row["count"] for row in rows] == [0, 0, len(world), 0, 0]
+    assert np.isnan(rows[0]["value"])
+    assert (rows[0]["low"], rows[0]["high"]) == (0, 1)
+
+
+def test_a_class_without_rows_keeps_its_row(train):
+    outputs = aty.ModelOutputs(np.zeros((3, 4)), labels=[0, 1, 1], class_atypicality=[0.5, 1.0, np.inf, 2.0])
+    evaluation = aty.evaluate("uncalibrated", outputs, n_groups=2)
+    assert column(evaluation, "classes", "count", metric="accuracy").tolist() == [1, 2, 0, 0]
+    assert column(evaluation, "class_info", "class_atypicality").tolist() == [0.5, 1.0, np.inf, 2.0]
+    assert column(evaluation, "class_info", "group").tolist() == [0, 0, 1, 1]
+    assert aty.Evaluation.from_json(evaluation.to_json()) == evaluation
+
+
+def test_groups_edges_and_samples_tell_the_same_story(outputs, world, train):
+    evaluation = aty.evaluate({"model": world.probs}, outputs, train=train)
+    samples, predictions = evaluation.table("samples"), evaluation.table("predictions")
+    assert [row["row"] for row in samples] == [row["row"] for row in predictions] == list(range(len(world)))
+    for group in evaluation.table("group_ranges", axis="atypicality"):
+        inside = [row for row in samples if group["low"] < row["atypicality"] <= group["high"]]
+        assert len(inside) == group["count"] == sum(row["group"] == group["group"] for row in samples)
+    for group in evaluation.table("group_ranges", axis="confidence", method="model"):
+        assert sum(row["confidence_group"] == group["group"] for row in predictions) == group["count"]
+    shares = {row["quadrant"]: row["count"] for row in evaluation.table("quadrants", metric="share")}
+    assert shares == {name: sum(row["quadrant"] == name for row in predictions) for name in QUADRANTS}
+    cells = {
+        (row["group"], row["confidence_group"]): row["count"] for row in evaluation.table("grid", metric="accuracy")
+    }
+    for sample, prediction in zip(samples, predictions, strict=True):
+        cells[sample["grid_group"], prediction["confidence_group"]] -= 1
+    assert not any(cells.values())
+
+
+def test_only_some_samples_are_kept_when_there_are_many(outputs):
+    few, again = (aty.evaluate("uncalibrated", outputs, keep_samples=50, random_state=3) for _ in range(2))
+    rows = [row["row"] for row in few.table("samples")]
+    assert len(rows) == 50
+    assert rows == sorted(set(rows))
+    assert few == again
+    assert few != aty.evaluate("uncalibrated", outputs, keep_samples=50, random_state=4)
+
+
+def test_temperature_of_every_group_with_an_honest_error(seed):
+    # Without noise 2 mends every group. Beyond 4 standard errors in one of 5 groups: 3e-4 false alarms.
+    world = make_world(6000, temperature=2.0, random_state=seed)
+    outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
+    for row in aty.evaluate("uncalibrated", outputs).table("temperatures"):
+        assert abs(row["value"] - 2) < 4 * row["standard_error"]
+        assert 0 < row["standard_error"] < 0.3
+
+
+def test_a_temperature_at_its_limit_is_noted_and_has_no_error():
+    logits = np.tile([[3.0, 0.0]], (40, 1))
+    labels = np.r_[np.zeros(20, int), np.arange(20) % 4 == 0]  # the typical half is always right
+    outputs = aty.ModelOutputs(logits, labels=labels, atypicality=np.arange(40.0))
+    evaluation = aty.evaluate("uncalibrated", outputs, n_groups=2)
+    limit, fitted = evaluation.table("temperatures")
+    assert np.isnan(limit["standard_error"])
+    assert fitted["value"] == pytest.approx(3 / np.log(3))  # right in 15 of 20 rows: 3 / T = log 3
+    assert any("group 1 of atypicality is a limit" in note for note in evaluation.notes)
+
+
+def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
+    brightness = np.linspace(0.0, 1.0, len(world))
+    brightness[:100] = np.nan
+    outputs = aty.ModelOutputs(
+        labels=world.labels, attributes={"site": np.arange(len(world)) % 3, "brightness": brightness}
+    )
+    evaluation = aty.evaluate({"model": world.probs}, outputs, n_groups=4)
+    sites = evaluation.table("subgroups", attribute="site", metric="accuracy")
+    assert [row["subgroup"] for row in sites] == ["0", "1", "2"]
+    for site, row in enumerate(sites):
+        members = np.arange(len(world)) % 3 == site
+        assert row["value"] == pytest.approx(metrics.accuracy(world.probs[members], world.labels[members]))
+    counts = {
+        row["subgroup"]: row["count"] for row in evaluation.table("subgroups", attribute="brightness", metric="ece")
+    }
+    assert counts == {"missing": 100, "group 1": 275, "group 2": 275, "group 3": 275, "group 4": 275}
+
+
+def test_a_bare_head_is_measured_on_its_own_edges(outputs, train):
+    density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
+    head = FakeHead().fit(train=density, calibration=outputs[:400])
+    rest = outputs[400:]
+    evaluation = aty.evaluate(head, rest)
+    assert evaluation.methods == ("head",)
+    assert evaluation.settings["alpha"] == {"head": 0.2}
+    assert evaluation.settings["stored_edges"] is True
+    expected = np.bincount(head.atypicality_groups_.assign(density.atypicality(rest.embeddings)), minlength=5)
+    assert column(evaluation, "atypicality_groups", "count", metric="ece").tolist() == expected.tolist()
+    said = head.predict(rest)
+    names = head.quadrants_.assign(said.proba.max(axis=1), said.atypicality)
+    shares = column(evaluation, "quadrants", "count", metric="share")
+    assert shares.tolist() == [np.sum(names == name) for name in QUADRANTS]
+    assert evaluation.table("class_groups")  # the head's density has counted the classes
+    fresh = aty.evaluate(head, rest, train=density)  # asked for explicitly: quantiles of these rows
+    assert set(column(fresh, "atypicality_groups", "count", metric="ece")) == {len(rest) / 5}
+
+
+def test_a_head_without_a_density_lends_its_atypicality(outputs, train):
+    head = FakeHead().fit(
+        train=aty.GaussianAtypicality().fit(train.embeddings, train.labels), calibration=outputs[:400]
+    )
+    duck = SimpleNamespace(predict=head.predict)
+    evaluation = aty.evaluate({"duck": duck}, outputs)
+    assert column(evaluation, "atypicality_groups", "count", metric="ece").sum() == len(outputs)
+
+
+def test_calibration_data_is_noticed(outputs, train):
+    density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
+    head = FakeHead().fit(train=density, calibration=outputs)
+    with pytest.warns(UserWarning, match=r"calibration data of 'mine'.*rows that it has not seen"):
+        aty.evaluate({"mine": head}, outputs)
+    head.fingerprint_ = "another"
+    aty.evaluate({"mine": head}, outputs)
+
+
+def test_fitted_recalibrators_are_asked_with_what_they_need(outputs, train):
+    density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
+    rarity = density.atypicality(outputs.embeddings)
+    scaling = aty.GroupTemperatureScaling().fit(outputs.logits, outputs.labels, atypicality=rarity)
+    evaluation = aty.evaluate({"group-ts": scaling}, outputs, train=density)
+    probs = scaling.predict_proba(outputs.logits, atypicality=rarity)
+    assert column(evaluation, "overall", metric="nll") == pytest.approx(metrics.nll(probs, outputs.labels))
+    by_side = aty.GroupTemperatureScaling().fit(outputs.logits, outputs.labels, groups=outputs.attributes["side"])
+    evaluation = aty.evaluate({"by side": by_side}, outputs, groups="side")
+    probs = by_side.predict_proba(outputs.logits, groups=outputs.attributes["side"])
+    assert column(evaluation, "overall", metric="nll") == pytest.approx(metrics.nll(probs, outputs.labels))
+
+
+def test_coverage_has_exact_binomial_intervals(outputs, world, train):
+    sets = sets_of(world.probs)
+    evaluation = aty.evaluate({"sets": (None, sets)}, outputs, train=train)
+    for table in ("overall", "atypicality_groups", "confidence_groups", "grid", "classes", "set_sizes"):
+        for row in evaluation.table(table, metric="coverage"):
+            if row["count"]:
+                hits = round(row["value"] * row["count"])
+                exact = scipy.stats.binomtest(hits, int(row["count"])).proportion_ci(method="exact")
+                assert (row["low"], row["high"]) == pytest.approx(tuple(exact), abs=1e-9)
+    overall = {row["metric"]: row["value"] for row in evaluation.table("overall")}
+    assert overall["coverage"] == pytest.approx(metrics.coverage(sets, world.labels))
+    assert overall["set_size"] == pytest.approx(metrics.set_size(sets))
+    assert "coverage_gap_class" not in overall  # bare sets do not say what they promised
+
+
+@given(hits=st.integers(0, 300), misses=st.integers(0, 300))
+@settings(deadline=None, max_examples=50)
+def test_exact_interval_is_clopper_and_pearsons(hits, misses):
+    low, high = exact_interval(hits, hits + misses)
+    if hits + misses == 0:
+        assert (low, high) == (0, 1)
+    else:
+        exact = scipy.stats.binomtest(hits, hits + misses).proportion_ci(method="exact")
+        assert (float(low), float(high)) == pytest.approx(tuple(exact), abs=1e-9)
+
+
+def test_the_worst_group_and_the_gap(outputs, world, train):
+    conformal = aty.SplitConformal("aps", alpha=0.2).fit(world.probs, world.labels)
+    evaluation = aty.evaluate({"aps": (world.probs, conformal)}, outputs, train=train)
+    sets = conformal.predict_set(world.probs)
+    gaps = {row["axis"]: row for row in evaluation.table("coverage_gaps")}
+    assert set(gaps) == {
+        "atypicality", "confidence", "grid", "class_atypicality", "class", "set_size", "quadrant", "subgroup",
+    }  # fmt: skip
+    cells = [row for row in evaluation.table("grid", metric="coverage") if row["count"]]
+    worst = min(cells, key=lambda row: row["value"])
+    assert gaps["grid"]["worst"] == f"{worst['group']}, {worst['confidence_group']}"
+    assert {name: gaps["grid"][name] for name in STATISTICS} == {name: worst[name] for name in STATISTICS}
+    assert gaps["grid"]["target"] == pytest.approx(0.8)
+    assert gaps["grid"]["gap"] == pytest.approx(max(abs(row["value"] - 0.8) for row in cells))
+    overall = {row["metric"]: row["value"] for row in evaluation.table("overall")}
+    assert overall["coverage_gap_class"] == pytest.approx(metrics.coverage_gap(sets, world.labels, 0.2, by="class"))
+    assert overall["coverage_gap_size"] == pytest.approx(metrics.coverage_gap(sets, world.labels, 0.2, by="size"))
