@@ -1,0 +1,304 @@
+"""Atypicality-aware recalibration: the paper's form to the letter, and a safer form as the default."""
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality import blocks
+from atypicality.recalibration.base import ConvexRecalibrator, Inputs
+from atypicality.recalibration.class_prior import check_class_prior, prior_scores
+from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
+from atypicality.recalibration.mixing import TopMixing, choose_mixing, mix
+from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.solver import Solution, solve
+from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
+from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_logits, check_vector
+
+__all__ = ["AtypicalityAwareRecalibration"]
+
+COVARIATES = ("atypicality", "margin")
+
+
+class AtypicalityAwareRecalibration(ConvexRecalibrator):
+    r"""Make confidence depend on how rare an input and its class are (AAR).
+
+    The probabilities of row i are
+
+    .. math:: \mathrm{softmax}\left(\phi(a_i, m_i)\, z_i + e\, d_i + W (z_i - \max z_i) + S\right)
+
+    with logits z, atypicality a, logit margin m (largest less second largest), class log-densities d, and
+    :math:`\phi` a quadratic with interaction. The mean cross-entropy is convex in all parameters and is solved to a
+    certified optimum. Temperature scaling is the special case of a constant :math:`\phi` and nothing else; every
+    other term is shrunk toward it with a strength of its own, chosen on the calibration rows by their likelihood.
+    `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no clipping.
+
+    Class scores move probability toward the class mix of the calibration rows. Where deployment has another mix
+    (say, a balanced calibration set and long-tailed traffic) they hurt: give the mix as `class_prior`.
+
+    Parameters
+    ----------
+    covariates : tuple of {"atypicality", "margin"}, default=("atypicality", "margin")
+        What :math:`\phi` depends on.
+    class_scores : bool, default=True
+        Whether there are scores S.
+    class_density : {"auto", True, False}, default="auto"
+        Whether class log-densities are used: where they are given, always (and they are needed), never.
+    class_mixing : {"auto", "full", "diagonal", False}, default="auto"
+        The form of W; by default a full matrix up to 32 classes, then its diagonal.
+    strength : "auto", float or mapping of str to float, default="auto"
+        Half of it times the squared standardised parameters is added to the mean loss. By default one for each of
+        the groups ``multiplier``, ``class_density``, ``class_scaling`` (the diagonal of W), ``class_mixing`` (the
+        rest of it) and ``class_scores``, of maximal evidence. The temperature is never shrunk.
+    extrapolation : {"clip", "none"}, default="clip"
+        Beyond the calibration rows: covariates and :math:`\phi` are held to their calibration range, and the spread
+        of a row of logits or log-densities across classes to its calibration maximum.
+    class_prior : array-like of shape (k,) or mapping of int to float, optional
+        Class shares at deployment: the logarithm of their ratio to the calibration shares is added to the scores
+        when predicting.
+    random_state : int, default=0
+        Accepted like everywhere; nothing is drawn.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray of shape (p,)
+        Of :math:`\phi`, for the columns `columns_` of standardised covariates.
+    columns_ : list of str
+        "1", "atypicality", "margin", "atypicality*atypicality", ...
+    class_scores_ : ndarray of shape (k,)
+        S, with mean 0.
+    density_coefficient_ : float
+        e; 0 without class log-densities.
+    class_mixing_ : ndarray of shape (k, k) or (k,), or None
+        W.
+    terms_ : dict of str to str
+        The form each term took, and why where it is not the fullest.
+    strength_ : dict of str to float
+        The strength of every group.
+    effective_parameters_ : dict of str to float
+        How many parameters of each group the calibration rows determine; only with ``strength="auto"``.
+    calibration_shares_ : ndarray of shape (k,)
+        Class shares of the calibration rows.
+    training_shares_ : ndarray of shape (k,) or None
+        Class shares of the training rows, where whoever fitted this object knew them and set them.
+    absent_classes_ : ndarray of int
+        Classes without a calibration row: their score is the mean of the others.
+    loss_, certificate_, n_iter_
+        Mean cross-entropy of the calibration rows; how far the penalised one may lie above its minimum; steps.
+
+    Notes
+    -----
+    ``sample_weight`` counts rows: a weight of 2 is a repeated row, also for the choice of strengths, so importance
+    weights should have mean 1.
+
+    References
+    ----------
+    Yuksekgonul, Zhang, Zou, Guestrin (2023). Beyond Confidence: Reliable Models Should Also Consider Atypicality.
+    NeurIPS. Section 4 and appendix D.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> atypicality, labels = rng.random(2000), rng.integers(0, 3, 2000)
+    >>> logits = np.eye(3)[labels] * 4 + rng.normal(size=(2000, 3)) * (1 + 4 * atypicality[:, None])
+    >>> aware = AtypicalityAwareRecalibration().fit(logits, labels, atypicality=atypicality)
+    >>> low, high = aware.multiplier([0.1, 0.9])     # the more atypical, the flatter
+    >>> bool(low > 2 * high)
+    True
+    >>> aware.predict_proba(logits[:5], atypicality=atypicality[:5]).shape
+    (5, 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        covariates: tuple[str, ...] = COVARIATES,
+        class_scores: bool = True,
+        class_density: bool | str = "auto",
+        class_mixing: bool | str = "auto",
+        strength: float | str | Mapping[str, float] = "auto",
+        extrapolation: str = "clip",
+        class_prior: ArrayLike | Mapping[int, float] | None = None,
+        random_state: int | None = 0,
+    ) -> None:
+        self.covariates = covariates
+        self.class_scores = class_scores
+        self.class_density = class_density
+        self.class_mixing = class_mixing
+        self.strength = strength
+        self.extrapolation = extrapolation
+        self.class_prior = class_prior
+        self.random_state = random_state
+
+    @classmethod
+    def paper(cls) -> Self:
+        """The paper's method to the letter: |classes| + 3 parameters, no penalty, no clipping."""
+        return cls(
+            covariates=("atypicality",), class_density=False, class_mixing=False, strength=0.0, extrapolation="none"
+        )
+
+    def multiplier(self, atypicality: ArrayLike | None = None, logits: ArrayLike | None = None) -> Vector:
+        r"""What :math:`\phi` multiplies the logits by (n,).
+
+        Parameters
+        ----------
+        atypicality : array-like of shape (n,), optional
+            Needed when it is one of the covariates.
+        logits : array-like of shape (n, k), optional
+            For their margins; without them every margin is the mean of the calibration rows.
+        """
+        check_is_fitted(self)
+        known = None if logits is None else check_logits(logits, n_classes=self.n_classes_)
+        given = None if atypicality is None else check_vector(atypicality, "atypicality")
+        n_rows = known.shape[0] if known is not None else 1 if given is None else given.size
+        inputs = Inputs(np.empty((n_rows, 0)) if known is None else known, given, owner="multiplier")
+        names = [name for name in self.polynomial_.names if name != "margin" or known is not None]
+        means = dict(zip(self.polynomial_.names, np.outer(self.polynomial_.center, np.ones(n_rows)), strict=True))
+        return self._multiplier({**means, **_covariates(names, inputs)}, n_rows)
+
+    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None) -> None:
+        self._check_options(inputs.logits.shape[1])
+        shares = np.full(labels.size, 1 / labels.size) if weight is None else weight / weight.sum()
+        values = _covariates(self.covariates, inputs)
+        self.polynomial_ = Polynomial.of(values, shares)
+        columns = self.polynomial_.columns(values, n_rows=labels.size, clip=False)
+        features, back = standardise(columns, shares)
+        problem = self._problem(inputs, labels, weight, features)
+        self.n_effective_ = float(labels.size if weight is None else weight.sum())
+        solution = self._solve(problem)
+        solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
+        self._warn_of_constants()
+        self._keep(solution)
+        self._describe(problem, solution)
+        self._learn_limits(problem, columns)
+
+    def _check_options(self, n_classes: int) -> None:
+        for name in self.covariates:
+            check_choice(name, "covariates", COVARIATES)
+        check_choice(self.class_scores, "class_scores", (True, False))
+        check_choice(self.class_density, "class_density", ("auto", True, False))
+        check_choice(self.class_mixing, "class_mixing", ("auto", "full", "diagonal", False))
+        check_choice(self.extrapolation, "extrapolation", ("clip", "none"))
+        if self.class_prior is not None:
+            check_class_prior(self.class_prior, n_classes)
+
+    def _problem(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None, features: Vector) -> Problem:
+        wanted = self.class_density is True or (self.class_density == "auto" and inputs.class_log_density is not None)
+        return TopMixing(
+            inputs.logits,
+            labels,
+            features=features,
+            densities=inputs.need_class_log_density() if wanted else None,
+            class_scores=self.class_scores,
+            mixing=choose_mixing(self.class_mixing, inputs.logits.shape[1])[0],
+            sample_weight=weight,
+        )
+
+    def _solve(self, problem: Problem) -> Solution:
+        """The optimum under the strengths that were given, or that the rows choose."""
+        groups = groups_of(problem)
+        start: Solution | None
+        self.effective_parameters_ = {}
+        if isinstance(self.strength, str):
+            check_choice(self.strength, "strength", ("auto",))
+            chosen = choose_strengths(problem, groups, self.n_effective_)
+            self.strength_, self.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
+        else:
+            self.strength_ = given_strengths(self.strength, groups)
+            start = None if problem.mixing is None else temperature_start(problem)
+        return solve(problem.with_ridge(ridge_of(problem, groups, self.strength_)), start=start)
+
+    def _warn_of_constants(self) -> None:
+        for name in self.polynomial_.constant:
+            warnings.warn(
+                f"{name} is constant over the calibration rows: its columns are dropped and the other terms stay. "
+                f"Give {name} that varies, or leave it out of covariates.",
+                stacklevel=4,
+            )
+
+    def _describe(self, problem: Problem, solution: Solution) -> None:
+        self.columns_ = self.polynomial_.column_names
+        self.coefficients_: Vector = solution.coefficients
+        self.class_scores_: Vector = solution.scores
+        self.class_mixing_ = solution.mixing
+        self.density_coefficient_ = float(solution.density_coefficients.sum())
+        self.calibration_shares_: Vector = np.bincount(
+            problem.labels, problem.weights, minlength=problem.n_classes
+        ).astype(np.float64)
+        self.training_shares_: Vector | None = None
+        density = "used" if problem.densities is not None else "off" if self.class_density is False else "not given"
+        self.terms_ = {
+            "multiplier": ", ".join(self.columns_),
+            "class_density": density,
+            "class_mixing": choose_mixing(self.class_mixing, problem.n_classes)[1],
+            "class_scores": f"{int(problem.seen.sum())} classes" if self.class_scores else "off",
+        }
+
+    def _learn_limits(self, problem: Problem, columns: Vector) -> None:
+        """How far the calibration rows reach: beyond it, `extrapolation` decides."""
+        used = problem.weights > 0
+        multipliers = columns[used] @ self.coefficients_
+        self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())
+        self.largest_spread_ = float(spreads(problem.logits)[used].max())
+        self.largest_density_spread_ = (
+            0.0 if problem.densities is None else float(spreads(problem.densities)[used].max())
+        )
+
+    def _multiplier(self, values: Mapping[str, Vector], n_rows: int) -> Vector:
+        clip = self.extrapolation == "clip"
+        multiplier = self.polynomial_.columns(values, n_rows=n_rows, clip=clip) @ self.coefficients_
+        return np.clip(multiplier, *self.multiplier_range_) if clip else multiplier
+
+    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+        z, scores = inputs.logits, self._scores()
+        multiplier = self._multiplier(_covariates(self.polynomial_.names, inputs), inputs.n_rows)
+        densities = inputs.need_class_log_density() if self.terms_["class_density"] == "used" else None
+        out = np.empty(z.shape, z.dtype)
+
+        def block(rows: slice) -> None:
+            check_logit_maxima(z[rows].max(axis=1), first_row=rows.start)
+            hidden = np.isneginf(z[rows])
+            u = self._below_top(np.where(hidden, np.inf, z[rows]), self.largest_spread_)
+            predicted = u * multiplier[rows, None] + scores
+            if self.class_mixing_ is not None:
+                predicted += mix(u, self.class_mixing_)
+            if densities is not None:
+                check_finite(densities[rows], "class_log_density", first_row=rows.start)
+                predicted += self.density_coefficient_ * self._below_top(densities[rows], self.largest_density_spread_)
+            predicted[hidden] = -np.inf
+            out[rows] = softmax(predicted, axis=1)
+
+        blocks.for_rows(block, z.shape[0], block=blocks.block_rows(8 * z.shape[1]))
+        return out
+
+    def _scores(self) -> Vector:
+        """Class scores, moved to the stated class mix."""
+        if self.class_prior is None:
+            return self.class_scores_
+        prior = check_class_prior(self.class_prior, self.n_classes_)
+        moved: Vector = self.class_scores_ + prior_scores(prior, self.calibration_shares_, self.n_effective_)
+        return moved
+
+    def _below_top(self, values: NDArray[Any], largest_spread: float) -> Vector:
+        """Rows less their maximum, in float64: masked entries (inf) become 0, a spread wider than seen is shrunk."""
+        values = values.astype(np.float64)
+        values -= np.where(np.isposinf(values), -np.inf, values).max(axis=1, keepdims=True)
+        values[np.isposinf(values)] = 0.0
+        if self.extrapolation == "clip":
+            spread = -values.min(axis=1, keepdims=True)
+            values *= np.minimum(1.0, largest_spread / np.maximum(spread, np.finfo(np.float64).tiny))
+        return values
+
+
+def _covariates(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:
+    """Covariates (n,) of rows by name."""
+    found: dict[str, Vector] = {}
+    for name in names:
+        found[name] = margins(inputs.logits) if name == "margin" else inputs.need_atypicality()
+    return found

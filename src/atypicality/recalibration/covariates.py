@@ -1,0 +1,111 @@
+"""What the multiplier of a row's logits depends on: atypicality and margin, clipped, and their polynomial."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+
+__all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Quadratic with interaction of standardised covariates: columns 1, x_j, x_j x_l.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Covariates (q of them) that vary over the calibration rows.
+    constant : tuple of str
+        Covariates that do not: they have no columns.
+    center, scale, low, high : ndarray of shape (q,)
+        Weighted mean, standard deviation and range of each covariate.
+    """
+
+    names: tuple[str, ...]
+    constant: tuple[str, ...]
+    center: Vector
+    scale: Vector
+    low: Vector
+    high: Vector
+
+    @classmethod
+    def of(cls, values: Mapping[str, Vector], weights: Vector) -> Self:
+        """Learn center, scale and range from rows with weights (n,) that sum to 1."""
+        used = weights > 0
+        moments = {name: _moments(value[used], weights[used]) for name, value in values.items()}
+        kept = tuple(
+            name for name, (_, scale, low, high) in moments.items() if scale > 1e-12 * max(abs(low), abs(high))
+        )
+        table = np.array([moments[name] for name in kept]).reshape(-1, 4)
+        return cls(kept, tuple(name for name in values if name not in kept), *table.T.copy())
+
+    @property
+    def powers(self) -> list[tuple[int, ...]]:
+        """Covariates that each column multiplies: (), (0,), (1,), (0, 0), (0, 1), (1, 1)."""
+        index = range(len(self.names))
+        return [c for degree in range(3) for c in itertools.combinations_with_replacement(index, degree)]
+
+    @property
+    def column_names(self) -> list[str]:
+        """Columns in words: '1', 'atypicality', 'atypicality*margin'."""
+        return ["*".join(self.names[i] for i in power) or "1" for power in self.powers]
+
+    def columns(self, values: Mapping[str, Vector], *, n_rows: int, clip: bool) -> Vector:
+        """The design (n, p) of rows, each covariate first clipped to its calibration range when asked."""
+        x = np.empty((n_rows, len(self.names)))
+        for j, name in enumerate(self.names):
+            value = np.clip(values[name], self.low[j], self.high[j]) if clip else values[name]
+            x[:, j] = (value - self.center[j]) / self.scale[j]
+        return np.stack([x[:, list(power)].prod(axis=1) for power in self.powers], axis=1)
+
+
+def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:
+    """Columns with weighted mean 0 and variance 1 behind a first column of ones, and the map back.
+
+    Returns the new columns (n, p) and a matrix (p, p): coefficients of the new columns, multiplied by it from
+    the left, are coefficients of the old ones.
+    """
+    center = weights @ columns
+    scale = np.sqrt(weights @ (columns - center) ** 2)
+    center[0], scale[0] = 0.0, 1.0
+    back = np.diag(1 / scale)
+    back[0, 1:] = -(center / scale)[1:]
+    return (columns - center) / scale, back
+
+
+def margins(logits: NDArray[Any]) -> Vector:
+    """Largest less second largest logit of each row (n,); 0 where a single class is not masked: it gets 1 anyway."""
+    found = np.empty(logits.shape[0])
+
+    def block(rows: slice) -> None:
+        best = np.partition(logits[rows], -2, axis=1)[:, -2:].astype(np.float64)
+        found[rows] = np.where(np.isneginf(best[:, 0]), 0.0, best[:, 1] - best[:, 0])
+
+    blocks.for_rows(block, logits.shape[0], block=blocks.block_rows(logits.shape[1] * logits.itemsize))
+    return found
+
+
+def spreads(matrix: NDArray[Any]) -> Vector:
+    """Largest less smallest finite entry of each row (n,)."""
+    found = np.empty(matrix.shape[0])
+
+    def block(rows: slice) -> None:
+        values = matrix[rows]
+        finite = np.where(np.isneginf(values), np.inf, values)
+        found[rows] = values.max(axis=1).astype(np.float64) - finite.min(axis=1)
+
+    blocks.for_rows(block, matrix.shape[0], block=blocks.block_rows(matrix.shape[1] * matrix.itemsize))
+    return found
+
+
+def _moments(value: Vector, weights: Vector) -> tuple[float, float, float, float]:
+    mean = float(weights @ value)
+    return mean, float(np.sqrt(weights @ (value - mean) ** 2)), float(value.min()), float(value.max())
