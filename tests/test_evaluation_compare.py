@@ -1,5 +1,6 @@
 """`compare`: the paper's protocol, for methods by name and for any object that keeps the contract."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -157,6 +158,13 @@ def test_cifar10_rows_are_the_papers():
         )
     last = {row["method"]: row["value"] for row in comparison.table("atypicality_groups", metric="ece", group=4)}
     assert last["uncalibrated"] > last["ts"] > last["aar"]  # claim 4
+
+
+@pytest.mark.parametrize("name", ["cifar10-wrn28-10", "cifar10lt-wrn28-4"])
+def test_one_call_prints_what_the_documentation_shows(name):
+    test, train = (aty.ModelOutputs(**load_outputs(name, part)) for part in ("test", "train"))
+    page = Path(__file__).parents[1] / "docs" / "evaluation.md"
+    assert str(aty.evaluate("uncalibrated", test, train=train)) in page.read_text(encoding="utf-8")
 
 
 def test_cifar10lt_accuracy_falls_with_class_atypicality():

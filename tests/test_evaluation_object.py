@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ import scipy.special
 from evaluation_cases import column, outputs_of, sets_of, train_of, world_of
 
 import atypicality as aty
-from atypicality.evaluation.schema import TABLES
+from atypicality.evaluation.schema import STATISTICS, TABLES
 
 
 @pytest.fixture
@@ -100,6 +101,16 @@ def test_an_evaluation_is_frozen(outputs):
         evaluation.table("total")
     with pytest.raises(ValueError, match=r"a column must be one of 'method', 'metric'.*got 'metrics'"):
         evaluation.table("overall", metrics="ece")
+
+
+def test_every_table_and_column_is_documented():
+    lines = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text(encoding="utf-8").splitlines()
+    for table, columns in TABLES.items():
+        [line] = [line for line in lines if line.startswith(f"| `{table}` |")]
+        for name in set(columns) - set(STATISTICS):
+            assert f"`{name}`" in line, (table, name)
+    for name in STATISTICS:
+        assert any(f"`{name}`" in line for line in lines)
 
 
 def test_printing_shows_the_papers_layout(outputs, train):

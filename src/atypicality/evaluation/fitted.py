@@ -99,7 +99,7 @@ def _answers(
 def _context(named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None) -> Context:
     """Atypicality from the outputs, from `train`, or from the first head that has it."""
     heads = [method for method in named.values() if is_head(method)]
-    densities = [density for head in heads if (density := getattr(head, "density_", None)) is not None]
+    densities = [head.density_ for head in heads if hasattr(getattr(head, "density_", None), "atypicality")]
     context = make_context(outputs, train if train is not None else next(iter(densities), None), groups)
     if context.atypicality is None and heads:
         said = ask(heads[0], context).atypicality
