@@ -1,0 +1,89 @@
+"""`atypicality llm`: prompts and a language model in, an outputs file out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from atypicality.llm import PromptClassifier, PromptScorer
+    from atypicality.llm.texts import Texts
+    from atypicality.outputs import ModelOutputs
+
+__all__ = ["command"]
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Option(help="Folder, .gguf file, hub name, address of a server, or .jsonl/.parquet file of scores."),
+    ],
+    data: Annotated[list[Path], typer.Option(help="File of texts: .jsonl .csv .tsv .parquet .txt; may be repeated.")],
+    template: Annotated[str, typer.Option(help="imdb, trec, agnews, or a text file that holds {input} once.")],
+    out: Annotated[Path, typer.Option(help="Outputs file: .npz .safetensors .parquet or a new folder.")],
+    labels: Annotated[
+        str | None, typer.Option(help="Label words with commas between; default: the template's.")
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="Column of the text; several are joined. [text]")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of the class, or first-word to take it off the front of the text.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Encoding of the data files.")] = "utf-8",
+    limit: Annotated[int | None, typer.Option(help="Use only the first rows.", min=1)] = None,
+    atypicality: Annotated[str, typer.Option(help="total, per_token, per_byte or input.")] = "total",
+    max_tokens: Annotated[int | None, typer.Option(help="Drop inputs with longer prompts.", min=1)] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Print how recalibration does on random halves.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print that comparison as JSON.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
+    served_model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="File that keeps a server's answers, to resume with.")] = None,
+    api_key_env: Annotated[str, typer.Option(help="Environment variable with the server's key.")] = "OPENAI_API_KEY",
+) -> None:
+    """Classify texts with a language model: logits of the labels and how rare each prompt is."""
+    from atypicality.llm import PromptClassifier, load_template
+
+    words = [word.strip() for word in labels.split(",")] if labels else []
+    chosen = load_template(template, words)
+    texts = _read(data, text or ["text"], label, encoding, limit)
+    scorer = _scorer(model, device, served_model, cache, api_key_env)
+    classifier = PromptClassifier(scorer, chosen, atypicality=atypicality, max_tokens=max_tokens)
+    truth = None if texts.labels is None else [chosen.word(code) for code in texts.labels]
+    outputs = classifier.outputs(texts.inputs, labels=truth)
+    outputs.save(out)
+    typer.echo(f"{out}: {outputs!r}", err=True)
+    if compare or as_json:
+        evaluation = _compared(outputs, classifier)
+        typer.echo(evaluation.to_json(indent=2) if as_json else str(evaluation))
+
+
+def _read(files: list[Path], text: list[str], label: str | None, encoding: str, limit: int | None) -> "Texts":
+    from atypicality.llm.texts import Texts, read_texts
+
+    parts = [read_texts(file, text=text, label=label, encoding=encoding) for file in files]
+    inputs = [value for part in parts for value in part.inputs][:limit]
+    return Texts(inputs, None if label is None else [code for part in parts for code in part.labels or []][:limit])
+
+
+def _scorer(
+    model: str, device: str | None, served_model: str | None, cache: Path | None, api_key_env: str
+) -> "PromptScorer":
+    from atypicality.llm import OpenAICompatibleScorer, PrecomputedScorer, TransformersScorer
+
+    if model.startswith(("http://", "https://")):
+        if served_model is None:
+            raise typer.BadParameter("a server needs --served-model, the name of the model there")
+        return OpenAICompatibleScorer(model, served_model, cache=cache, api_key_env=api_key_env)
+    if Path(model).suffix.lower() in (".jsonl", ".parquet"):
+        return PrecomputedScorer(model)
+    return TransformersScorer.from_pretrained(model, device=device)
+
+
+def _compared(outputs: "ModelOutputs", classifier: "PromptClassifier") -> Any:
+    """The paper's table for language models: quarters of atypicality, ten random halves."""
+    from atypicality.evaluation import compare
+    from atypicality.recalibration import ContentFreeCalibration
+
+    outputs.need("labels")
+    content_free = ContentFreeCalibration().fit(classifier.content_free())
+    methods = {"uncalibrated": "uncalibrated", "content-free": content_free, "ts": "ts", "aar": "aar"}
+    return compare(methods, outputs, n_groups=4)

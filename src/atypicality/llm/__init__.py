@@ -1,0 +1,39 @@
+"""Language models as classifiers: prompts, templates and the scorers that give token log-probabilities."""
+
+from typing import TYPE_CHECKING, Any
+
+from atypicality.llm.openai import OpenAICompatibleScorer
+from atypicality.llm.precomputed import PrecomputedScorer, write_scores
+from atypicality.llm.prompts import PromptClassifier
+from atypicality.llm.scorers import LabelScorer, LabelScores, PromptScorer, TokenScores
+from atypicality.llm.templates import AG_NEWS, CONTENT_FREE, IMDB, TEMPLATES, TREC, Template, load_template
+
+if TYPE_CHECKING:
+    from atypicality.integrations.transformers import TransformersScorer
+
+__all__ = [
+    "AG_NEWS",
+    "CONTENT_FREE",
+    "IMDB",
+    "TEMPLATES",
+    "TREC",
+    "LabelScorer",
+    "LabelScores",
+    "OpenAICompatibleScorer",
+    "PrecomputedScorer",
+    "PromptClassifier",
+    "PromptScorer",
+    "Template",
+    "TokenScores",
+    "TransformersScorer",
+    "load_template",
+    "write_scores",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TransformersScorer":
+        from atypicality.integrations.transformers import TransformersScorer
+
+        return TransformersScorer
+    raise AttributeError(f"module 'atypicality.llm' has no attribute {name!r}")

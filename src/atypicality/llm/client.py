@@ -1,0 +1,194 @@
+"""JSON over HTTP to a server that is not trusted: time-outs, retries, a cap on answers, and a key that never leaks.
+
+The key is read from the environment for each request and is put into one header of requests to the address that the
+user gave. Redirects are not followed, so no other host ever sees it.
+"""
+
+import ipaddress
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from atypicality.validation import require
+
+__all__ = ["JsonClient", "ServerFaultError", "check_url"]
+
+MAX_BACKOFF = 60.0
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+
+
+class ServerFaultError(ConnectionError):
+    """A server that failed or cannot be trusted; the message names its fault."""
+
+
+class PassingFaultError(ServerFaultError):
+    """A fault that may be gone at the next try."""
+
+    def __init__(self, message: str, *, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class JsonClient:
+    """Posts JSON objects to one server and gives back its JSON objects, from any number of threads.
+
+    Parameters
+    ----------
+    url : str
+        Where requests go.
+    api_key_env : str or None
+        Name of the environment variable that holds the key; unset or empty means no key.
+    timeout : float
+        Seconds for a whole answer.
+    max_retries : int
+        Further tries after a passing fault: no connection, time-out, status 408, 425, 429 or 5xx, malformed JSON.
+    backoff : float
+        Seconds before the first further try; doubled each time, unless the server asks for more.
+    max_bytes : int
+        Largest answer that is read.
+    connections : int
+        Most connections at a time.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key_env: str | None,
+        timeout: float,
+        max_retries: int,
+        backoff: float,
+        max_bytes: int,
+        connections: int,
+    ) -> None:
+        httpx = require("httpx", extra="llm", feature="OpenAICompatibleScorer")
+        self._url = check_url(url)
+        self._api_key_env = api_key_env
+        self._timeout, self._max_retries, self._backoff, self._max_bytes = timeout, max_retries, backoff, max_bytes
+        self._http = httpx
+        self._client = httpx.Client(
+            timeout=timeout,
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def post(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The server's answer, or ServerFaultError after the last try."""
+        wait = self._backoff
+        for attempt in range(self._max_retries + 1):
+            try:
+                return self._once(body)
+            except PassingFaultError as fault:
+                if attempt == self._max_retries:
+                    raise ServerFaultError(f"{fault} (tried {attempt + 1} times)") from None
+                time.sleep(min(max(wait, fault.wait), MAX_BACKOFF))
+                wait *= 2
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _once(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            with self._client.stream("POST", self._url, json=body, headers=self._authorization()) as answer:
+                status, headers, data = answer.status_code, answer.headers, self._read(answer)
+        except self._http.TimeoutException:
+            raise PassingFaultError(f"{self._url} did not answer within {self._timeout:g} s") from None
+        except self._http.TransportError as error:  # the chain is cut: requests carry the key
+            raise PassingFaultError(f"{self._url} broke the connection: {self._clean(str(error))}") from None
+        if status != 200:
+            self._refuse(status, headers, data)
+        try:
+            parsed = json.loads(data)
+        except (ValueError, RecursionError):
+            raise PassingFaultError(f"{self._url} answered with malformed JSON: {self._clean(_text(data))}") from None
+        if not isinstance(parsed, dict):
+            raise ServerFaultError(f"{self._url} answered with a JSON {type(parsed).__name__}, not an object")
+        return parsed
+
+    def _read(self, answer: Any) -> bytes:
+        deadline = time.monotonic() + self._timeout
+        data = bytearray()
+        for piece in answer.iter_bytes():
+            data += piece
+            if len(data) > self._max_bytes:
+                raise ServerFaultError(f"{self._url} answered with more than {self._max_bytes} bytes; not read further")
+            if time.monotonic() > deadline:  # a server that drips would never trip a time-out per read
+                raise PassingFaultError(f"{self._url} did not finish its answer within {self._timeout:g} s")
+        return bytes(data)
+
+    def _refuse(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+        said = f"{self._url} answered with status {status}: {self._clean(_text(data))}"
+        if 300 <= status < 400:
+            raise ServerFaultError(f"{self._url} redirects (status {status}), which is not followed. Give its address.")
+        if status in RETRIED:
+            raise PassingFaultError(said, wait=_seconds(headers.get("retry-after")))
+        if status in (401, 403):
+            source = f"the environment variable {self._api_key_env}" if self._api_key_env else "no variable"
+            raise ServerFaultError(f"{self._url} refuses access (status {status}); the key is read from {source}")
+        raise ServerFaultError(said)
+
+    def _authorization(self) -> dict[str, str]:
+        key = self._key()
+        if key and not _is_private(self._url):
+            raise ServerFaultError(
+                f"{self._url} is plain http to another machine, where {self._api_key_env} would travel in the clear. "
+                "Use https, or pass api_key_env=None."
+            )
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _key(self) -> str:
+        return os.environ.get(self._api_key_env, "").strip() if self._api_key_env else ""
+
+    def _clean(self, text: str) -> str:
+        """A server's words, fit for an error: short, printable, without the key."""
+        key = self._key()
+        shown = text.replace(key, "***") if key else text
+        plain = " ".join("".join(c if c.isprintable() else " " for c in shown).split())
+        return plain if len(plain) <= 200 else f"{plain[:197]}..."
+
+
+def check_url(url: str) -> str:
+    """The address of the completions, from that of a server; one that carries credentials is refused.
+
+    >>> check_url("http://localhost:8000/v1/")
+    'http://localhost:8000/v1/completions'
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("url must start with http:// or https:// and name a host, as in http://localhost:8000/v1.")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError(
+            "url must hold no user name, password or query: keys come from the environment (see api_key_env)."
+        )
+    path = parts.path.rstrip("/")
+    if not path.endswith("/completions"):
+        path += "/completions"
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _is_private(url: str) -> bool:
+    """Whether nobody on the way can read what is sent."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost" or host.endswith(".localhost")
+    return parts.scheme == "https" or loopback
+
+
+def _text(data: bytes) -> str:
+    return data[:2000].decode("utf-8", "replace")
+
+
+def _seconds(value: str | None) -> float:
+    try:
+        return max(0.0, float(value or 0))
+    except ValueError:  # an HTTP date: fall back on our own waiting
+        return 0.0

@@ -1,0 +1,266 @@
+"""Servers that speak the OpenAI completions protocol (vLLM and others) as prompt scorers."""
+
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.llm.cache import ScoreCache, cache_key
+from atypicality.llm.client import JsonClient, ServerFaultError, check_url
+from atypicality.llm.handshake import check_server
+from atypicality.llm.scorers import TokenScores
+from atypicality.progress import track
+from atypicality.validation import check_choice, check_integer, check_number
+
+__all__ = ["OpenAICompatibleScorer"]
+
+MODES: dict[str, dict[str, Any]] = {
+    "prompt_logprobs": {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+    "echo": {"max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 0},
+}
+MAX_BYTES = 32 * 2**20
+
+
+class OpenAICompatibleScorer:
+    """Score prompts with a server. A server is tried on known sentences before anything it says is believed.
+
+    The first token has a log-probability only if the server's tokenizer puts a start token before it, as Llama's do.
+
+    Parameters
+    ----------
+    url : str
+        Address of the server, as in "http://localhost:8000/v1".
+    model : str
+        The model's name on the server.
+    mode : {"auto", "prompt_logprobs", "echo"}, default="auto"
+        How to ask for the log-probabilities of a prompt: vLLM's option, or the completions protocol's. "auto" takes
+        the first with which the server passes its trial.
+    cache : path, optional
+        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. Its keys
+        are hashes of model, address, options and prompt.
+    api_key_env : str or None, default="OPENAI_API_KEY"
+        Environment variable that holds the key. The key is sent only to `url`, and never over plain http to another
+        machine.
+    concurrency : int, default=8
+        Requests under way at a time.
+    timeout : float, default=60
+        Seconds for an answer.
+    max_retries : int, default=5
+        Further tries after a passing fault, with doubling waits that begin at `backoff` seconds.
+    backoff : float, default=0.5
+    max_bytes : int, default=32 MiB
+        Largest answer that is read.
+
+    Examples
+    --------
+    >>> scorer = OpenAICompatibleScorer("http://localhost:8000/v1", "my-model", cache="scores.jsonl")
+    >>> scorer.url  # nothing is sent before the first call of `score`
+    'http://localhost:8000/v1'
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        mode: str = "auto",
+        cache: str | os.PathLike[str] | None = None,
+        api_key_env: str | None = "OPENAI_API_KEY",
+        concurrency: int = 8,
+        timeout: float = 60.0,
+        max_retries: int = 5,
+        backoff: float = 0.5,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.url = url
+        self.model = model
+        self.mode = mode
+        self.cache = cache
+        self.api_key_env = api_key_env
+        self.concurrency = concurrency
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self.backoff = backoff
+        self.max_bytes = max_bytes
+        self._store: ScoreCache | None = None
+        self._client: JsonClient | None = None
+        self._trusted: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; scoring again opens new ones."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def score(self, prompts: Sequence[str]) -> list[TokenScores]:
+        """Log-probabilities of the tokens of each prompt, in order; a repeated prompt is asked for once."""
+        store = self._opened()
+        mode = self._cached_mode(store, prompts)
+        wanted = list(dict.fromkeys(p for p in prompts if mode is None or self._key(mode, p) not in store))
+        if wanted:
+            mode = self.handshake()
+            wanted = [prompt for prompt in wanted if self._key(mode, prompt) not in store]
+            self._fetch(mode, wanted, store)
+        return [store[self._key(mode, prompt)] for prompt in prompts] if mode else []
+
+    def count_tokens(self, prompts: Sequence[str]) -> list[int]:
+        """Tokens of each prompt; the protocol has no cheaper way than to score them, and scores are kept."""
+        return [scores.n_tokens for scores in self.score(prompts)]
+
+    def handshake(self) -> str:
+        """Try the server on known sentences, once; the mode that it passed with, or ServerFaultError."""
+        if self._trusted is None:
+            self._opened()
+            modes = list(MODES) if self.mode == "auto" else [self.mode]
+            faults = []
+            for mode in modes:
+                try:
+                    check_server(lambda text, mode=mode: self._ask(mode, text))  # type: ignore[misc]
+                except ServerFaultError as fault:
+                    faults.append(f"with {mode}: {fault}")
+                else:
+                    self._trusted = mode
+                    break
+            else:
+                raise ServerFaultError("the server cannot be trusted with prompt likelihoods; " + "; ".join(faults))
+        return self._trusted
+
+    def _opened(self) -> ScoreCache:
+        check_choice(self.mode, "mode", ("auto", *MODES))
+        check_integer(self.concurrency, "concurrency", low=1)
+        if self._store is None:
+            self._store = ScoreCache(self.cache)
+        if self._client is None:
+            self._client = JsonClient(
+                self.url,
+                api_key_env=self.api_key_env,
+                timeout=check_number(self.timeout, "timeout", low=0, low_open=True),
+                max_retries=check_integer(self.max_retries, "max_retries", low=0),
+                backoff=check_number(self.backoff, "backoff", low=0),
+                max_bytes=check_integer(self.max_bytes, "max_bytes", low=1),
+                connections=self.concurrency,
+            )
+        return self._store
+
+    def _cached_mode(self, store: ScoreCache, prompts: Sequence[str]) -> str | None:
+        """A mode in which every prompt is known already, so that the server need not even be up."""
+        modes = [self._trusted] if self._trusted else list(MODES) if self.mode == "auto" else [self.mode]
+        return next((mode for mode in modes if all(self._key(mode, prompt) in store for prompt in prompts)), None)
+
+    def _key(self, mode: str, prompt: str) -> str:
+        return cache_key(self.model, check_url(self.url), MODES[mode], prompt)
+
+    def _fetch(self, mode: str, prompts: list[str], store: ScoreCache) -> None:
+        """Ask for every prompt, a few at a time; each is stored when it arrives, whatever becomes of the others."""
+
+        def one(rows: slice) -> None:
+            for prompt in prompts[rows]:
+                store.add(self._key(mode, prompt), self._ask(mode, prompt))
+
+        answers = blocks.map_rows(one, len(prompts), block=1, threads=self.concurrency)
+        for _ in track(answers, "Asking the server", total=len(prompts)):
+            pass
+
+    def _ask(self, mode: str, prompt: str) -> TokenScores:
+        assert self._client is not None
+        answer = self._client.post({"model": self.model, "prompt": prompt} | MODES[mode])
+        try:
+            return parse_answer(answer, mode, prompt)
+        except ServerFaultError:
+            raise
+        except ValueError as error:
+            raise ServerFaultError(f"{check_url(self.url)}: {error}") from None
+
+
+def parse_answer(answer: Mapping[str, Any], mode: str, prompt: str) -> TokenScores:
+    """Scores of a prompt from a completions answer, or ValueError with the server's fault.
+
+    >>> logprobs = {"tokens": ["Hi", " you", "!"], "token_logprobs": [None, -2.0, -0.1]}
+    >>> parse_answer({"choices": [{"logprobs": logprobs}], "usage": {"prompt_tokens": 2}}, "echo", "Hi you").log_probs
+    array([-2.])
+    """
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ValueError("the answer has no choices")
+    read = _read_prompt_logprobs if mode == "prompt_logprobs" else _read_echo
+    values, names, pieces = read(choices[0])
+    n_tokens = _prompt_tokens(answer, len(values), mode)
+    if len(values) < n_tokens:
+        raise ValueError(f"{len(values)} log-probabilities came for a prompt of {n_tokens} tokens")
+    scored, first = _without_first(values[:n_tokens])
+    ends = _ends(pieces[:n_tokens], prompt)
+    scores = TokenScores.checked(scored, n_tokens, None if ends is None else ends[first:], names[first:n_tokens])
+    if scores.log_probs.size > 1 and not scores.log_probs.any():
+        raise ValueError("every log-probability is zero: the server ignores the request for those of the prompt")
+    return scores
+
+
+Read = tuple[list[Any], list[str], list[str]]
+
+
+def _read_prompt_logprobs(choice: Mapping[str, Any]) -> Read:
+    entries = choice.get("prompt_logprobs")
+    if not isinstance(entries, list):
+        raise ValueError("the answer has no prompt_logprobs")
+    values: list[Any] = []
+    names, pieces = [], []
+    for place, entry in enumerate(entries):
+        if entry is not None and (not isinstance(entry, dict) or len(entry) != 1):
+            raise ValueError(f"prompt_logprobs of token {place} must be of that token alone")
+        name, token = next(iter(entry.items())) if entry else ("", {})
+        values.append(token.get("logprob") if isinstance(token, dict) else token)
+        names.append(str(name))
+        pieces.append(str(token.get("decoded_token") or "") if isinstance(token, dict) else "")
+    return values, names, pieces
+
+
+def _read_echo(choice: Mapping[str, Any]) -> Read:
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict) or not isinstance(logprobs.get("token_logprobs"), list):
+        raise ValueError("the answer has no logprobs.token_logprobs")
+    values, tokens = logprobs["token_logprobs"], logprobs.get("tokens")
+    if not isinstance(tokens, list) or len(tokens) != len(values):
+        raise ValueError("logprobs.tokens and logprobs.token_logprobs must be lists of one length")
+    names = [str(token) for token in tokens]
+    return values, names, names
+
+
+def _prompt_tokens(answer: Mapping[str, Any], n_values: int, mode: str) -> int:
+    """Tokens of the prompt: what the server counted, else all but the one that was generated after an echo."""
+    usage = answer.get("usage")
+    counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if isinstance(counted, int) and not isinstance(counted, bool) and counted > 0:
+        return counted
+    return n_values - 1 if mode == "echo" else n_values
+
+
+def _without_first(values: list[Any]) -> tuple[NDArray[np.float64], int]:
+    """Numbers of the tokens, without a first one that has none, and how many were left out."""
+    first = 1 if values and values[0] is None else 0
+    wrong = [i for i, v in enumerate(values) if i >= first and (isinstance(v, bool) or not isinstance(v, (int, float)))]
+    if wrong:
+        raise ValueError(f"the log-probability of token {wrong[0]} is {values[wrong[0]]!r:.40}, not a number")
+    return np.array(values[first:], np.float64), first
+
+
+def _ends(pieces: list[str], prompt: str) -> NDArray[np.intp] | None:
+    """Where tokens end, if the texts of all but the first make up the end of the prompt; None if they do not.
+
+    The first may be a start token, which is no part of the prompt, or one whose text the server leaves out.
+    """
+    rest = "".join(pieces[1:])
+    before = len(prompt) - len(rest)
+    known = prompt.endswith(rest) and all(pieces[1:]) and pieces[0] in ("", prompt[:before])
+    return np.cumsum([before, *map(len, pieces[1:])]) if known or rest == prompt else None

@@ -1,0 +1,154 @@
+"""Token log-probabilities that were computed elsewhere, kept in JSON Lines or Parquet files."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atypicality.llm.scorers import LabelScores, TokenScores, joined_label_scores
+from atypicality.validation import require
+
+__all__ = ["PrecomputedScorer", "write_scores"]
+
+FIELDS = ("log_probs", "n_tokens", "ends", "tokens")
+PARQUET_ROWS = 1024
+
+
+class PrecomputedScorer:
+    """Look scores up in a file instead of asking a model.
+
+    Every record has `prompt` (the whole text), `log_probs` (one number per scored token) and optionally `n_tokens`
+    (default: as many as `log_probs`), `ends` (where each scored token ends, in characters), `tokens` (their names) and
+    `label_log_probs` (label word to log-probability after the prompt). Without the last, every prompt + " " + label
+    must be a record too.
+
+    Parameters
+    ----------
+    path : path
+        `.jsonl` (one object per line, UTF-8) or `.parquet`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name) / "scores.jsonl"
+    >>> _ = path.write_text('{"prompt": "Hello there", "log_probs": [-3.0, -1.5]}')
+    >>> PrecomputedScorer(path).score(["Hello there"])[0].log_probs
+    array([-3. , -1.5])
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._records: dict[str, tuple[TokenScores, Mapping[str, float] | None]] | None = None
+
+    def score(self, prompts: Sequence[str]) -> list[TokenScores]:
+        """Scores of each prompt, in order."""
+        return [scores for scores, _ in self._find(prompts)]
+
+    def count_tokens(self, prompts: Sequence[str]) -> list[int]:
+        """Tokens of each prompt."""
+        return [scores.n_tokens for scores, _ in self._find(prompts)]
+
+    def score_labels(self, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:
+        """Scores of prompts and labels, from `label_log_probs` or from the records of prompt + label."""
+        found = self._find(prompts)
+        given = [known for _, known in found if known is not None]
+        if not given:
+            return joined_label_scores(_Plain(self), prompts, labels)
+        words = [label.removeprefix(" ") for label in labels]
+        for prompt, (_, known) in zip(prompts, found, strict=True):
+            missing = [word for word in words if known is None or word not in known]
+            if missing:
+                raise ValueError(f"{self._name} has no label_log_probs for {missing[0]!r} after {_short(prompt)}.")
+        logits = np.array([[known[word] for word in words] for known in given], np.float64)
+        return LabelScores([scores for scores, _ in found], logits, "given")
+
+    @property
+    def _name(self) -> str:
+        return repr(Path(self.path).name)
+
+    def _find(self, prompts: Sequence[str]) -> list[tuple[TokenScores, Mapping[str, float] | None]]:
+        if self._records is None:
+            self._records = dict(self._read())
+        for prompt in prompts:
+            if prompt not in self._records:
+                raise ValueError(f"{self._name} has no scores for the prompt {_short(prompt)}. Score it and add it.")
+        return [self._records[prompt] for prompt in prompts]
+
+    def _read(self) -> Iterator[tuple[str, tuple[TokenScores, Mapping[str, float] | None]]]:
+        path = Path(self.path)
+        readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
+        if path.suffix.lower() not in readers:
+            raise ValueError(f"{self._name} must end in .jsonl or .parquet.")
+        if not path.is_file():
+            raise FileNotFoundError(f"no file at {str(path)!r}.")
+        for number, record in enumerate(readers[path.suffix.lower()](path), start=1):
+            try:
+                yield _parse(record)
+            except (TypeError, KeyError, ValueError) as error:
+                raise ValueError(f"{self._name}, record {number}: {_reason(error)}.") from error
+
+
+class _Plain:
+    """A scorer without its way with labels, so that the general way is taken."""
+
+    def __init__(self, scorer: PrecomputedScorer) -> None:
+        self.score, self.count_tokens = scorer.score, scorer.count_tokens
+
+
+def write_scores(path: str | os.PathLike[str], prompts: Sequence[str], scores: Sequence[TokenScores]) -> None:
+    """Write scores as JSON Lines, for `PrecomputedScorer`."""
+    with open(path, "w", encoding="utf-8") as file:
+        for prompt, score in zip(prompts, scores, strict=True):
+            file.write(json.dumps({"prompt": prompt} | to_record(score)) + "\n")
+
+
+def to_record(score: TokenScores) -> dict[str, Any]:
+    """Scores as plain lists and numbers, without what is not known."""
+    values = {
+        "log_probs": score.log_probs.tolist(),
+        "n_tokens": score.n_tokens,
+        "ends": None if score.ends is None else score.ends.tolist(),
+        "tokens": None if score.tokens is None else list(score.tokens),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def from_record(record: Mapping[str, Any]) -> TokenScores:
+    """The reverse of `to_record`, for values that are not trusted."""
+    return TokenScores.checked(record["log_probs"], *(record.get(name) for name in FIELDS[1:]))
+
+
+def _parse(record: Any) -> tuple[str, tuple[TokenScores, Mapping[str, float] | None]]:
+    if not isinstance(record, Mapping) or not isinstance(record.get("prompt"), str):
+        raise ValueError("must be an object with a text named 'prompt'")
+    if "log_probs" not in record:
+        raise ValueError("has no 'log_probs'")
+    labels = record.get("label_log_probs")
+    return record["prompt"], (from_record(record), None if labels is None else dict(labels))
+
+
+def _read_jsonl(path: Path) -> Iterator[Any]:
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _read_parquet(path: Path) -> Iterator[Any]:
+    pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(PARQUET_ROWS):
+            yield from batch.to_pylist()
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")

@@ -1,0 +1,106 @@
+"""Texts and their labels from files: JSON Lines, CSV, TSV, Parquet, or lines of plain text."""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from atypicality.validation import require
+
+__all__ = ["FIRST_WORD", "Texts", "read_texts"]
+
+FIRST_WORD = "first-word"
+Records = Iterator[dict[str, Any]]
+
+
+class Texts(NamedTuple):
+    """Inputs, and the classes as the file names them, or None."""
+
+    inputs: list[str]
+    labels: list[str] | None
+
+
+def read_texts(
+    path: str | os.PathLike[str],
+    *,
+    text: Sequence[str] = ("text",),
+    label: str | None = None,
+    encoding: str = "utf-8",
+) -> Texts:
+    """Read a file by its ending: `.jsonl`, `.csv`, `.tsv` (with a header), `.parquet`, or `.txt` (one text per line).
+
+    Parameters
+    ----------
+    path : path
+    text : sequence of str
+        Columns that make up the input, joined by a space.
+    label : str, optional
+        Column of the class; "first-word" takes it off the front of the text, as the TREC files write it.
+    encoding : str
+    """
+    path = Path(path)
+    if path.suffix.lower() not in READERS:
+        raise ValueError(f"{path.name!r} has no known ending: use {', '.join(READERS)}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {str(path)!r}.")
+    try:
+        return _columns(READERS[path.suffix.lower()](path, encoding), tuple(text), label)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name!r} is not {encoding} at byte {error.start}; give its encoding.") from None
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path.name!r}: {error}") from error
+
+
+def _columns(records: Records, text: tuple[str, ...], label: str | None) -> Texts:
+    inputs, labels = [], []
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise ValueError(f"record {number} must be an object")
+        words = " ".join(_cell(record, name, number) for name in text)
+        if label == FIRST_WORD:
+            code, _, words = words.partition(" ")
+            labels.append(code)
+        elif label is not None:
+            labels.append(_cell(record, label, number))
+        inputs.append(words)
+    return Texts(inputs, None if label is None else labels)
+
+
+def _cell(record: dict[str, Any], name: str, number: int) -> str:
+    value = record.get(name)
+    if value is None:
+        raise ValueError(f"record {number} has no {name!r}; it has {', '.join(map(str, record))}")
+    return str(value)
+
+
+def _read_lines(path: Path, encoding: str) -> Records:
+    with open(path, encoding=encoding) as file:
+        yield from ({"text": line.rstrip("\r\n")} for line in file if line.strip())
+
+
+def _read_jsonl(path: Path, encoding: str) -> Records:
+    with open(path, encoding=encoding) as file:
+        yield from (json.loads(line) for line in file if line.strip())
+
+
+def _read_table(path: Path, encoding: str) -> Records:
+    with open(path, encoding=encoding, newline="") as file:
+        yield from csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+
+
+def _read_parquet(path: Path, encoding: str) -> Records:
+    pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+
+
+READERS: dict[str, Callable[[Path, str], Records]] = {
+    ".jsonl": _read_jsonl,
+    ".csv": _read_table,
+    ".tsv": _read_table,
+    ".parquet": _read_parquet,
+    ".txt": _read_lines,
+}

@@ -1,0 +1,226 @@
+"""Causal language models as scorers: small random models against a plain float64 reference, in any batch and order."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import needs
+
+pytestmark = needs("torch", "transformers")
+
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "slept", "quietly"]
+WORDS += ["New", "York", "Jersey", "Number", "Location", "is", "it", "in"]
+
+
+def tokenizer(start="bos"):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    raw.train_from_iterator([f" {word}" for word in WORDS] * 3, trainer)
+    named = {"bos": {"bos_token": "<s>"}, "eos": {"eos_token": "</s>"}, "none": {}}[start]
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **named)
+
+
+def model(family, seed, **options):
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {
+        "llama": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4),
+        "gpt2": dict(n_embd=32, n_layer=2, n_head=4),
+        "gemma2": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8),
+    }[family]
+    context = {"gpt2": {"n_positions": 128}}.get(family, {"max_position_embeddings": 128, "num_key_value_heads": 2})
+    config = transformers.AutoConfig.for_model(family, vocab_size=320, initializer_range=0.3, **sizes, **context)
+    for name, value in options.items():
+        setattr(config, name, value)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def scorer(family, seed, start="bos", batch_tokens=64, **options):
+    from atypicality.llm import TransformersScorer
+
+    return TransformersScorer(model(family, seed, **options), tokenizer(start), batch_tokens=batch_tokens)
+
+
+def sentences(rng, count, longest=30):
+    return [" ".join(rng.choice(WORDS, rng.integers(1, longest))) for _ in range(count)]
+
+
+def reference(scorer, ids):
+    """Log-probabilities of every next token, one sequence without padding, in float64 throughout."""
+    import torch
+
+    double = type(scorer.model)(scorer.model.config).double().eval()
+    double.load_state_dict(scorer.model.state_dict())
+    with torch.inference_mode():
+        return double(torch.tensor([ids])).logits[0].log_softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])  # gemma2 bends its logits: body and head disagree
+def test_scores_are_those_of_a_plain_pass_in_float64(family, seed, rng):
+    made = scorer(family, seed)
+    text = sentences(rng, 1)[0]
+    ids = [0, *made.tokenizer(text, add_special_tokens=False).input_ids]
+    log_probs = reference(made, ids)[np.arange(len(ids) - 1), ids[1:]]
+    found = made.score([text])[0]
+    np.testing.assert_allclose(found.log_probs, log_probs, rtol=2e-5, atol=2e-5)  # float32 through two layers
+    assert found.n_tokens == len(ids) == made.count_tokens([text])[0]
+    assert found.log_probs.dtype == np.float64
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_prompt_scores_the_same_alone_in_any_batch_and_in_any_order(family, seed, rng):
+    texts = sentences(rng, 40)
+    made = scorer(family, seed)
+    alone = np.array([made.score([text])[0].log_probs.sum() for text in texts])
+    order = rng.permutation(len(texts))
+    for batch_tokens in (1, 50, 400, 10_000):
+        made.batch_tokens = batch_tokens
+        together = np.array([score.log_probs.sum() for score in made.score(texts)])
+        shuffled = np.array([score.log_probs.sum() for score in made.score([texts[i] for i in order])])
+        np.testing.assert_allclose(together, alone, rtol=1e-5)
+        np.testing.assert_allclose(shuffled, alone[order], rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_label_logits_are_next_token_log_probabilities(family, seed, rng):
+    made = scorer(family, seed)
+    prompts = [f"{text} it is" for text in sentences(rng, 9)]
+    found = made.score_labels(prompts, [" Number", " cat"])
+    assert found.rule == "first token"
+    ids = [0, *made.tokenizer(prompts[3], add_special_tokens=False).input_ids]
+    firsts = [made.tokenizer(label, add_special_tokens=False).input_ids[0] for label in (" Number", " cat")]
+    np.testing.assert_allclose(found.logits[3], reference(made, ids)[-1, firsts], rtol=2e-5, atol=2e-5)
+    for own, plain in zip(found.prompts, made.score(prompts), strict=True):
+        np.testing.assert_allclose(own.log_probs, plain.log_probs, rtol=1e-5, atol=1e-6)
+
+
+def test_labels_that_share_a_first_token_get_whole_likelihoods(seed, rng):
+    from atypicality.llm.scorers import joined_label_scores
+
+    made = scorer("llama", seed)
+    prompts = [f"{text} it is in" for text in sentences(rng, 5)]
+    labels = [" New York", " New Jersey", " cat"]
+    found = made.score_labels(prompts, labels)
+    assert found.rule == "all tokens"
+    by_texts = joined_label_scores(made, prompts, labels)
+    assert by_texts.rule == "all tokens"
+    np.testing.assert_allclose(found.logits, by_texts.logits, rtol=1e-5)
+    np.testing.assert_allclose(
+        [score.log_probs.sum() for score in found.prompts],
+        [score.log_probs.sum() for score in made.score(prompts)],
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(("start", "unscored"), [("bos", 0), ("eos", 0), ("none", 1)])
+def test_first_token_is_scored_after_a_start_token_and_left_out_without_one(start, unscored, seed):
+    made = scorer("gpt2", seed, start)
+    tokens = made.tokenizer("the cat sat", add_special_tokens=False).input_ids
+    found = made.score(["the cat sat"])[0]
+    assert found.log_probs.size == len(tokens) - unscored
+    assert found.ends is not None
+    assert found.ends.size == found.log_probs.size
+    assert found.ends[-1] == len("the cat sat")
+
+
+def test_an_empty_prompt_needs_a_start_token(seed):
+    assert scorer("gpt2", seed).score([""])[0].log_probs.size == 0
+    with pytest.raises(ValueError, match="prompt 0 has no tokens and the tokenizer no start token"):
+        scorer("gpt2", seed, "none").score([""])
+
+
+def test_nothing_to_score_is_nothing(seed):
+    assert scorer("gpt2", seed).score([]) == []
+
+
+def test_prompts_beyond_the_context_are_named(seed):
+    with pytest.raises(ValueError, match=r"prompt 1 has \d+ tokens and the model takes 128 .* max_tokens=128"):
+        scorer("llama", seed).score(["the cat", "the cat sat " * 60])
+
+
+def test_labels_that_melt_into_the_prompt_are_refused(seed):
+    with pytest.raises(ValueError, match=r"joins the end of the prompt with the label 'r'"):
+        scorer("llama", seed).score_labels(["it is Numbe"], ["r", "x"])
+
+
+def test_logits_of_a_whole_batch_never_exist(seed, rng, monkeypatch):
+    from atypicality.integrations import transformers as adapter
+
+    monkeypatch.setattr(adapter, "CPU_LOGITS", 320 * 7)
+    made = scorer("llama", seed, batch_tokens=2000)
+    head = made.model.get_output_embeddings()
+    heights = []
+    head.register_forward_hook(lambda module, inputs, output: heights.append(output.shape[0]))
+    made.score(sentences(rng, 30))
+    assert max(heights) <= 7  # the probe's single row of three positions comes first and has its own shape
+
+
+def test_the_model_keeps_its_mode(seed):
+    made = scorer("gpt2", seed)
+    made.model.train()
+    first, second = made.score(["the cat sat on the mat"] * 2)
+    np.testing.assert_allclose(first.log_probs, second.log_probs)  # no dropout while scoring
+    assert made.model.training
+
+
+def test_saved_models_load_without_running_their_code(seed, tmp_path):
+    from atypicality.llm import TransformersScorer
+
+    made = scorer("llama", seed)
+    made.model.save_pretrained(tmp_path)
+    made.tokenizer.save_pretrained(tmp_path)
+    loaded = TransformersScorer.from_pretrained(tmp_path, device="cpu")
+    np.testing.assert_allclose(loaded.score(["the dog ran"])[0].log_probs, made.score(["the dog ran"])[0].log_probs)
+    config = tmp_path / "config.json"
+    hostile = '{"auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}, "model_type": "evil"}'
+    config.write_text(hostile)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ValueError, match=r"trust_remote_code|custom code"):
+        TransformersScorer.from_pretrained(tmp_path, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_pickle_in_place_of_weights_is_not_run(seed, tmp_path):
+    import pickle
+    import shutil
+
+    from atypicality.llm import TransformersScorer
+
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    made = scorer("llama", seed)
+    made.model.save_pretrained(tmp_path / "model")
+    made.tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    (tmp_path / "model" / "pytorch_model.bin").write_bytes(pickle.dumps({"x": Hostile()}))
+    with pytest.raises(Exception, match=r"(?i)weights.only|unsupported|unpickl"):
+        TransformersScorer.from_pretrained(tmp_path / "model", device="cpu")
+    assert not (tmp_path / "ran").exists()
+    shutil.rmtree(tmp_path / "model")
+
+
+def test_missing_gguf_files_are_named(tmp_path):
+    from atypicality.llm import TransformersScorer
+
+    with pytest.raises(FileNotFoundError, match=r"no GGUF file at .*absent\.gguf"):
+        TransformersScorer.from_pretrained(tmp_path / "absent.gguf")
+
+
+def test_importing_the_package_imports_no_framework():
+    code = "import sys, atypicality.llm; print([m for m in ('torch', 'transformers', 'httpx') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
