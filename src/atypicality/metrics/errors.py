@@ -28,12 +28,13 @@ _GRID = 1 << 12
 def binned_interval(bins: BinSums, rng: np.random.Generator, *, power: int, level: float) -> Interval:
     """Interval of the expected (`power=1`) or root mean squared (`power=2`) calibration error over fixed bins.
 
-    Given the counts, the gap of a bin is normal with the variance of a share that got two more successes and two more
-    failures (Agresti and Coull 1998): a bin in which all are right is not taken for certain. Counts are multinomial.
+    Given the counts, the gap of a bin is normal with the variance of a share. Two successes and two failures, dealt to
+    the bins in equal parts, are added (Agresti and Coull 1998): bins in which all are right are not taken for certain.
+    The counts are multinomial.
     """
     filled = bins.count > 0
     count, n_rows = bins.count[filled], bins.total
-    share = (bins.correct[filled] + 2) / (count + 4)
+    share = (bins.correct[filled] + 2 / count.size) / (count + 4 / count.size)
     noise = rng.standard_normal((_DRAWS, count.size)) * np.sqrt(share * (1 - share) / count)
     weights = count / n_rows
     drawn = rng.multinomial(int(n_rows), weights, size=_DRAWS) / n_rows
@@ -64,14 +65,14 @@ def smooth_interval(pairs: Pairs, value: float, rng: np.random.Generator, *, lev
     """Interval of the smooth calibration error, whose `value` was observed.
 
     It is the interval of smECE at one fixed bandwidth s, widened to hold s: smECE_s falls with s, so a population value
-    above s is at most smECE_s, and one below s is at least that.
+    above s is at most smECE_s, and one below s is at least that. Two failures are added to the noise, as for bins.
     """
     sigma = max(value, 8 / _GRID)
     residual = (pairs.correct - pairs.confidence) / pairs.correct.size
-    variance = spread_on_grid(pairs.confidence, residual**2, _GRID)
+    variance = spread_on_grid(pairs.confidence, residual**2 + 2 / pairs.correct.size**3, _GRID)
     draws = rng.standard_normal((_WIDE_DRAWS, variance.size)) * np.sqrt(variance)
     curve, noise = (
-        smoothed(cosine_moments(grid), sigma) for grid in (spread_on_grid(pairs.confidence, residual, _GRID), draws)
+        smoothed(cosine_moments(grid), sigma, 8) for grid in (spread_on_grid(pairs.confidence, residual, _GRID), draws)
     )
     error, low, high = norm_interval(curve, noise, lambda values: np.asarray(np.abs(values).mean(axis=-1)), level)
     return error, min(low, sigma), max(high, sigma)

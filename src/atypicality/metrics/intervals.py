@@ -75,7 +75,8 @@ def norm_interval(
     Candidates for the lower end are the observed cells moved towards zero, each by the same number of its standard
     errors, and kept there; if even zero would show so much, the interval starts at 0. Candidates for the upper end
     have the same number of standard errors in every cell: of all truths with one weighted absolute sum these show
-    least, because the mean of a folded normal is convex, so the upper end errs on the safe side.
+    least, because the mean of a folded normal is convex, so the upper end errs on the safe side. There an observed norm
+    below the median of pure chance is taken for that median: less than chance is no evidence of a smaller truth.
 
     Parameters
     ----------
@@ -87,24 +88,23 @@ def norm_interval(
         A norm of the cells, over the last axis. With `noise` shape it may weight each draw differently.
     """
     alpha, observed = 1 - _check_level(level), float(norm(cells))
-    scale, size, sign = noise.std(axis=0), np.abs(cells), np.sign(cells)
+    scale, size, sign = noise.std(axis=0), np.abs(cells), np.where(cells < 0, -1.0, 1.0)
+    chance = norm(noise)
 
     def shrunk(steps: float) -> FloatArray:
         return np.asarray(sign * np.maximum(size - steps * scale, 0.0))
 
     def spread(steps: float) -> FloatArray:
-        return np.asarray(steps * scale)
+        return np.asarray(sign * steps * scale)
 
-    def shown(candidate: FloatArray) -> float:
-        return float((norm(candidate + noise) <= observed).mean())
+    def share_below(bound: float, candidate: FloatArray) -> float:
+        return float((norm(candidate + noise) <= bound).mean())
 
-    error, null = float(norm(cells + noise).std()), shown(0 * cells)
-    low, high = 0.0, observed
-    if null > 1 - alpha / 2:
-        low = float(norm(shrunk(_crossing(lambda steps: -shown(shrunk(steps)), alpha / 2 - 1))))
-    if null > alpha / 2:  # otherwise the observed norm is smaller than chance allows: no candidate fits
-        high = float(norm(spread(_crossing(lambda steps: shown(spread(steps)), alpha / 2))))
-    return error, low, max(low, high)
+    low, bound = 0.0, max(observed, float(np.median(chance)))
+    if (chance <= observed).mean() > 1 - alpha / 2:
+        low = float(norm(shrunk(_crossing(lambda steps: -share_below(observed, shrunk(steps)), alpha / 2 - 1))))
+    high = float(norm(spread(_crossing(lambda steps: share_below(bound, spread(steps)), alpha / 2))))
+    return float(norm(cells + noise).std()), low, max(low, high)
 
 
 def bootstrap(

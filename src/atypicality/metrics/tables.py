@@ -116,7 +116,9 @@ def by_group(
     The interval of a calibration error (`ece`, `rmsce`, `adaptive_ece`, `debiased_calibration_error`, `classwise_ece`,
     `smooth_ece`) is for the population value over the same bins or bandwidth, and starts at 0 unless the data speak
     against it; see `intervals.norm_interval`. The value itself is the plain one, biased upwards, and may lie above the
-    interval. COVERAGE
+    interval. Measured coverage of 95 % intervals, in 17 worlds with 100, 500 and 2000 samples: 93 to 100 % for the
+    binned errors, and as much for calibrated models, where a percentile bootstrap covers 0 %; see the table in
+    `atypicality.metrics.errors`.
 
     Examples
     --------
