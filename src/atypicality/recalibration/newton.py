@@ -1,24 +1,30 @@
-"""Minimisation of a convex function from its passes: exact Newton steps, or L-BFGS in a fixed metric.
+"""Minimisation of a convex function from its passes: Newton steps, or L-BFGS between renewals of the metric.
 
-Both share one loop, one line search and one way to end: the Newton decrement falls below the tolerance, or the
-objective itself does (it is a sum of cross-entropies and squares, so it cannot fall below 0).
+It ends when half of the squared Newton decrement falls below the tolerance, or when the objective itself does: it is a
+sum of cross-entropies and squares, so it cannot lie further above its minimum than that.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.passes import Evaluation
+from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["Cholesky", "Metric", "NotConvergedError", "Optimum", "lbfgs_directions", "minimise", "newton_directions"]
+__all__ = ["Cholesky", "Evaluation", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
 
-Directions = Callable[[Vector, Evaluation], Vector]
+RENEW_ABOVE = 1e-4
+"""Certificate above which an approximate metric is gathered anew with every evaluation: it is far from the optimum."""
+RENEW_AFTER = 10
+"""Steps after which an approximate metric is gathered anew in any case."""
+MEMORY = 12
+"""Pairs of steps and gradient changes that L-BFGS keeps."""
+Pairs = deque[tuple[Vector, Vector, float]]
 
 
 class NotConvergedError(RuntimeError):
@@ -33,6 +39,37 @@ class Metric(Protocol):
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """What a pass returns: the objective, its gradient, and second derivatives of whatever kind was asked for."""
+
+    objective: float
+    gradient: Vector
+    curvature: Any = None
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The function to minimise.
+
+    Attributes
+    ----------
+    evaluate : callable
+        ``evaluate(theta, curvature: bool) -> Evaluation``.
+    metric : callable
+        ``metric(evaluation.curvature) -> Metric``.
+    product : callable or None
+        ``product(theta, direction)``, the Hessian times a direction; None when the metric is the Hessian itself.
+    noise : float
+        Relative rounding error of the objective: within it a step is judged by its slope.
+    """
+
+    evaluate: Callable[[Vector, bool], Evaluation]
+    metric: Callable[[Any], Metric]
+    product: Callable[[Vector, Vector], Vector] | None
+    noise: float
+
+
+@dataclass(frozen=True)
 class Optimum:
     """Where the loop ended: one last step beyond the point that the certificate was measured at."""
 
@@ -40,69 +77,42 @@ class Optimum:
     objective: float
     certificate: float
     n_iter: int
-    n_evaluations: int
+    n_passes: int
 
 
-def minimise(
-    evaluate: Callable[[Vector], Evaluation],
-    start: Vector,
-    directions: Directions,
-    *,
-    tolerance: float,
-    noise: float,
-    max_iter: int = 200,
-) -> Optimum:
-    """Follow `directions` with a line search until half of the squared Newton decrement is below `tolerance`.
-
-    `noise` is the relative rounding error of the objective: within it a step is judged by its slope alone.
-    """
-    theta, current, n_evaluations = start, evaluate(start), 1
+def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int = 200) -> Optimum:
+    """Step with a line search until half of the squared Newton decrement is certified to be below `tolerance`."""
+    theta, current, n_passes = start, oracle.evaluate(start, True), 1
+    pairs: Pairs = deque(maxlen=MEMORY)
+    since = 0
     for n_iter in range(max_iter):
-        step = directions(theta, current)
-        slope = float(current.gradient @ step)
-        certificate = max(0.0, min(-0.5 * slope, current.objective))
+        if current.curvature is not None:
+            metric, since = oracle.metric(current.curvature), 0
+            pairs.clear()
+        step = -_two_loops(current.gradient, pairs, metric)
+        certificate = -0.5 * float(current.gradient @ step)
+        if certificate <= tolerance and oracle.product is not None:
+            step, certificate = _refine(oracle.product, theta, current.gradient, step, pairs, metric)
+            n_passes += 1
         if current.objective <= tolerance:  # a last step could run away: there may be no finite optimum
-            return Optimum(theta, current.objective, certificate, n_iter, n_evaluations)
+            return Optimum(theta, current.objective, min(certificate, current.objective), n_iter, n_passes)
         if certificate <= tolerance:
-            return Optimum(theta + step, current.objective + 0.5 * slope, certificate, n_iter, n_evaluations)
-        found = _search(evaluate, theta, current, step, slope, noise * (1 + abs(current.objective)))
+            return Optimum(theta + step, current.objective - certificate, certificate, n_iter, n_passes)
+        renew = oracle.product is None or certificate > RENEW_ABOVE or since >= RENEW_AFTER
+        found = _search(lambda point: oracle.evaluate(point, renew), theta, current, step, oracle.noise)  # noqa: B023
         if found is None:
             raise NotConvergedError(
                 f"no step lowers the objective at iteration {n_iter}: half of the squared Newton decrement is "
                 f"{certificate:.3g}, asked was {tolerance:.3g}. Give float64 logits, or a positive ridge strength."
             )
-        theta, current, tries = found
-        n_evaluations += tries
+        length, following, tries = found
+        _remember(pairs, length * step, following.gradient - current.gradient)
+        theta, current = theta + length * step, following
+        n_passes, since = n_passes + tries, since + 1
     raise NotConvergedError(
         f"{max_iter} iterations were not enough: half of the squared Newton decrement is {certificate:.3g}, asked was "
         f"{tolerance:.3g}. A positive ridge strength makes the problem easier."
     )
-
-
-def newton_directions(project_hessian: Callable[[Vector], Vector], relative_noise: float) -> Directions:
-    """Exact Newton steps from the Hessian of each evaluation."""
-
-    def direction(theta: Vector, current: Evaluation) -> Vector:
-        assert current.hessian is not None
-        return -Cholesky(project_hessian(current.hessian), relative_noise).solve(current.gradient)
-
-    return direction
-
-
-def lbfgs_directions(metric: Metric, *, memory: int = 12) -> Directions:
-    """L-BFGS (Nocedal and Wright, algorithm 7.4) that starts from `metric` instead of a multiple of the identity."""
-    pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=memory)
-    last: list[tuple[Vector, Vector]] = []
-
-    def direction(theta: Vector, current: Evaluation) -> Vector:
-        if last:
-            moved, turned = theta - last[0][0], current.gradient - last[0][1]
-            if (product := float(moved @ turned)) > 0:
-                pairs.append((moved, turned, product))
-        last[:] = [(theta, current.gradient)]
-        return -_two_loops(current.gradient, pairs, metric)
-
-    return direction
 
 
 class Cholesky:
@@ -111,27 +121,29 @@ class Cholesky:
     Lifting makes directions without curvature harmless: a consistent gradient has nothing along them.
     """
 
-    def __init__(self, matrix: Vector, relative_noise: float) -> None:
-        diagonal = np.diag(matrix)
+    def __init__(self, matrix: FloatArray, relative_noise: float) -> None:
+        diagonal = np.diag(matrix).astype(np.float64)
         self._unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        scaled = matrix * self._unit[:, None] * self._unit
+        scaled = matrix * self._unit[:, None].astype(matrix.dtype)
+        scaled *= self._unit.astype(matrix.dtype)
         lift = 8 * relative_noise
-        scaled[np.diag_indices_from(scaled)] = 1.0
         while True:
+            scaled[np.diag_indices_from(scaled)] = 1.0 + lift
             try:
-                scaled[np.diag_indices_from(scaled)] = 1.0 + lift
-                self._factor = cho_factor(scaled, lower=True)
+                self._factor = cho_factor(scaled, lower=True, check_finite=False)
             except LinAlgError:
-                lift *= 100
+                lift *= 30
             else:
                 return
 
     def solve(self, gradient: Vector) -> Vector:
         """The matrix's inverse times a gradient."""
-        return self._unit * cho_solve(self._factor, self._unit * gradient)
+        scaled = (self._unit * gradient).astype(self._factor[0].dtype)
+        return self._unit * cho_solve(self._factor, scaled, check_finite=False)
 
 
-def _two_loops(gradient: Vector, pairs: deque[tuple[Vector, Vector, float]], metric: Metric) -> Vector:
+def _two_loops(gradient: Vector, pairs: Pairs, metric: Metric) -> Vector:
+    """L-BFGS (Nocedal and Wright, algorithm 7.4) that starts from a metric; without pairs, the metric's own step."""
     residual, shares = gradient.copy(), []
     for moved, turned, product in reversed(pairs):
         share = float(moved @ residual) / product
@@ -143,27 +155,47 @@ def _two_loops(gradient: Vector, pairs: deque[tuple[Vector, Vector, float]], met
     return step
 
 
-def _search(
-    evaluate: Callable[[Vector], Evaluation],
+def _remember(pairs: Pairs, moved: Vector, turned: Vector) -> None:
+    if (product := float(moved @ turned)) > 0:  # convexity, but for rounding
+        pairs.append((moved, turned, product))
+
+
+def _refine(
+    product: Callable[[Vector, Vector], Vector],
     theta: Vector,
-    current: Evaluation,
+    gradient: Vector,
     step: Vector,
-    slope: float,
-    slack: float,
-    max_tries: int = 40,
-) -> tuple[Vector, Evaluation, int] | None:
+    pairs: Pairs,
+    metric: Metric,
+) -> tuple[Vector, float]:
+    """The step of best length along an approximate Newton step, and the certificate with the true Hessian.
+
+    With r the gradient that the quadratic model leaves, the squared decrement is that of the step taken plus that
+    of r, and the latter is small enough to be measured in the metric.
+    """
+    curved = product(theta, step)
+    slope = float(gradient @ step)
+    length = -slope / float(step @ curved)
+    left = gradient + length * curved
+    return length * step, 0.5 * (-slope * length + float(left @ _two_loops(left, pairs, metric)))
+
+
+def _search(
+    evaluate: Callable[[Vector], Evaluation], theta: Vector, current: Evaluation, step: Vector, noise: float
+) -> tuple[float, Evaluation, int] | None:
     """Shorten the step until the objective falls and the slope has not turned steeply upward.
 
-    The slope's condition makes progress sure where the objective's rounding error hides its decrease (the
-    approximate Wolfe conditions of Hager and Zhang 2005).
+    The slope's condition makes progress sure where rounding hides the decrease of the objective (the approximate
+    Wolfe conditions of Hager and Zhang 2005).
     """
-    length = 1.0
-    for tries in range(1, max_tries + 1):
+    slope, length = float(current.gradient @ step), 1.0
+    slack = noise * (1 + abs(current.objective))
+    for tries in range(1, 41):
         trial = evaluate(theta + length * step)
         end = float(trial.gradient @ step)
         falls = trial.objective <= current.objective + 1e-4 * length * slope + slack
         if math.isfinite(trial.objective) and falls and end <= -0.9 * slope:
-            return theta + length * step, trial, tries
+            return length, trial, tries
         secant = slope / (slope - end) if math.isfinite(end) and end > 0 else 0.3
         length *= min(max(secant, 0.1), 0.7)
     return None

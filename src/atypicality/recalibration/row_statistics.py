@@ -16,10 +16,9 @@ FloatArray = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Per row (n,): maximum; lowest and mean finite entry, standard deviation and label's entry less the maximum."""
+    """Per row (n,): maximum, then mean, standard deviation and label's entry less the maximum, and any masked."""
 
     top: FloatArray
-    low: FloatArray
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
     gap: NDArray[np.float64]
@@ -33,19 +32,22 @@ class RowStatistics:
 def read_rows(matrix: FloatArray, labels: NDArray[np.intp], check: Callable[[FloatArray, int], None]) -> RowStatistics:
     """Read a matrix (n, k) once, block by block; `check(maxima, first_row)` refuses bad rows by their maximum."""
     n, workspace = matrix.shape[0], blocks.Workspace()
-    found = RowStatistics(
-        np.empty(n, matrix.dtype), np.empty(n, matrix.dtype), np.empty(n), np.empty(n), np.empty(n), np.zeros(n, bool)
-    )
+    found = RowStatistics(np.empty(n, matrix.dtype), np.empty(n), np.empty(n), np.empty(n), np.zeros(n, bool))
 
     def block(rows: slice) -> None:
         values = matrix[rows]
         top = values.max(axis=1)
         check(top, rows.start)
+        found.top[rows] = top
+        label = values[np.arange(values.shape[0]), labels[rows]]
+        found.gap[rows] = label.astype(np.float64) - top
+        moments = _quick_moments(values, top)
+        if moments is not None:
+            found.mean[rows], found.deviation[rows] = moments
+            return
         with workspace.borrow() as buffers:
             shifted = np.subtract(values, top[:, None], out=buffers("shifted", values.shape, values.dtype))
-            found.top[rows] = top
-            found.gap[rows] = shifted[np.arange(values.shape[0]), labels[rows]]
-            found.low[rows], found.mean[rows], found.deviation[rows], found.masked[rows] = _spread(shifted, buffers)
+            found.mean[rows], found.deviation[rows], found.masked[rows] = _careful_moments(shifted)
 
     blocks.for_rows(block, n, block=blocks.block_rows(matrix.shape[1] * matrix.itemsize))
     return found
@@ -59,22 +61,30 @@ def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -
     return float(values[order[np.searchsorted(below, half)]])
 
 
-def _spread(
-    shifted: FloatArray, buffers: Callable[..., NDArray[Any]]
-) -> tuple[FloatArray, NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Lowest, mean and standard deviation of the finite entries of rows whose maximum is 0; overwrites -inf with 0.
+def _quick_moments(values: FloatArray, top: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Mean (less the maximum) and standard deviation from plain sums, or None where these lose too many digits."""
+    width = values.shape[1]
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        mean = np.matmul(values, np.ones(width, values.dtype)).astype(np.float64) / width
+        square = np.vecdot(values, values).astype(np.float64) / width
+        variance = square - mean**2
+    safe = np.isfinite(square) & (variance > 0.1 * square) & (square > np.finfo(values.dtype).tiny * 1e6)
+    return (mean - top, np.sqrt(variance)) if safe.all() else None
+
+
+def _careful_moments(
+    shifted: FloatArray,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Mean and standard deviation of the finite entries of rows whose maximum is 0; overwrites -inf with 0.
 
     Rows are divided by their range first: the squares of huge logits would overflow, those of tiny ones vanish.
     """
-    low, count = shifted.min(axis=1), np.full(shifted.shape[0], shifted.shape[1])
-    masked = np.isneginf(low)
-    if masked.any():
-        hidden = np.isneginf(shifted)
-        shifted[hidden] = 0
-        low, count = shifted.min(axis=1), shifted.shape[1] - hidden.sum(axis=1)
-    spread = np.where(low < 0, -low, 1).astype(shifted.dtype)
-    unit = np.divide(shifted, spread[:, None], out=buffers("unit", shifted.shape, shifted.dtype))
-    mean = np.matmul(unit, np.ones(unit.shape[1], unit.dtype)).astype(np.float64) / count
-    variance = np.vecdot(unit, unit).astype(np.float64) / count - mean**2
-    wide = spread.astype(np.float64)
-    return low, wide * mean, wide * np.sqrt(np.maximum(variance, 0)), masked
+    hidden = np.isneginf(shifted)
+    shifted[hidden] = 0
+    count = shifted.shape[1] - hidden.sum(axis=1)
+    low = shifted.min(axis=1).astype(np.float64)
+    spread = np.where(low < 0, -low, 1.0)
+    unit = shifted / spread[:, None]
+    mean = unit.sum(axis=1) / count
+    variance = np.vecdot(unit, unit) / count - mean**2
+    return spread * mean, spread * np.sqrt(np.maximum(variance, 0)), np.asarray(hidden.any(axis=1))

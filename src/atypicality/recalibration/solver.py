@@ -15,25 +15,16 @@ keeps the standard units; ``mean_loss(problem.take(others), solution)`` scores h
 influence: `hessian` and `row_gradients` at the optimum.
 """
 
-import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.recalibration import passes
-from atypicality.recalibration.metric import fixed_metric
-from atypicality.recalibration.newton import (
-    Directions,
-    NotConvergedError,
-    Optimum,
-    lbfgs_directions,
-    minimise,
-    newton_directions,
-)
+from atypicality.recalibration.metric import sparse_metric
+from atypicality.recalibration.newton import Cholesky, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
-from atypicality.recalibration.passes import Evaluation
 from atypicality.recalibration.problem import Problem
 from atypicality.validation import check_logit_maxima, check_logits, check_matrix
 
@@ -54,7 +45,10 @@ __all__ = [
 TOLERANCE = 1e-10
 """Half of the squared Newton decrement at which a fit ends: a tenth of the 1e-9 that we promise."""
 START_ROWS = 2048
-"""Rows that a start and a metric are made from."""
+"""Rows that a start is made from."""
+START_TOLERANCE = 1e-6
+FEW = 32
+"""Parameters up to which every step is an exact Newton step, however many rows there are."""
 NEWTON_WORK = 1e9
 """Rows times squared parameters up to which every step is an exact Newton step."""
 
@@ -64,9 +58,9 @@ def solve(
 ) -> Solution:
     """The minimum of a problem, with its certificate.
 
-    Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of a Hessian taken
-    from some of the rows. Both begin at the temperature, then the coefficients, of a part of the rows unless
-    `start` is given, and the answer does not depend on where they begin.
+    Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of an approximate Hessian,
+    and a Hessian-vector product for the certificate. Both begin at the temperature, then the coefficients, of a part
+    of the rows unless `start` is given, and the answer does not depend on where they begin.
 
     Parameters
     ----------
@@ -86,13 +80,12 @@ def solve(
     NotConvergedError
         When the tolerance is not reached; the message says why.
     """
-    spent = 0.0
     if start is None:
-        theta, spent = _start(problem)
+        theta, n_iter, n_passes = _start(problem)
     else:
-        theta = problem.project(problem.standardise(start))
-    optimum, passes_used = _minimise(problem, theta, tolerance, max_iter)
-    return _solution(problem, optimum, spent + passes_used)
+        theta, n_iter, n_passes = problem.project(problem.standardise(start)), 0, 0.0
+    optimum = _minimise(problem, theta, tolerance, max_iter)
+    return _solution(problem, optimum, n_iter + optimum.n_iter, n_passes + optimum.n_passes)
 
 
 def mean_loss(problem: Problem, solution: Solution) -> float:
@@ -111,7 +104,7 @@ def row_gradients(problem: Problem, solution: Solution) -> Vector:
     Projected like the parameters (`Problem.project`), so that it can be multiplied with the inverse of `hessian`.
     P is `Problem.n_parameters`; take some rows first where n times P is too large.
     """
-    return problem.project(passes.row_gradients(problem, problem.standardise(solution)))
+    return passes.row_gradients(problem, problem.standardise(solution))
 
 
 def hessian(problem: Problem, solution: Solution) -> Vector:
@@ -120,9 +113,7 @@ def hessian(problem: Problem, solution: Solution) -> Vector:
     Projected like the parameters; along the directions that the projection removes it is a multiple of the
     identity, so it can be inverted.
     """
-    found = passes.evaluate(problem, problem.standardise(solution), order=2).hessian
-    assert found is not None
-    return projected_hessian(problem, found)
+    return projected_hessian(problem, passes.evaluate(problem, problem.standardise(solution), "exact").curvature)
 
 
 def probabilities(
@@ -165,39 +156,35 @@ def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
     return problem.project(problem.project(matrix).T) + level * removed
 
 
-def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> tuple[Optimum, float]:
+def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> Optimum:
+    exact = problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= FEW
+    kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
     noise = float(np.finfo(problem.dtype).eps)
-    exact = problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= 32
-    directions: Directions
-    if exact:
-        directions, spent = newton_directions(lambda matrix: projected_hessian(problem, matrix), noise), 0.0
-    else:
-        metric, spent = fixed_metric(problem, theta, START_ROWS)
-        directions = lbfgs_directions(metric)
-
-    def evaluate(point: Vector) -> Evaluation:
-        found = passes.evaluate(problem, point, order=2 if exact else 1)
-        return dataclasses.replace(found, gradient=problem.project(found.gradient))
-
-    optimum = minimise(evaluate, theta, directions, tolerance=tolerance, noise=16 * noise, max_iter=max_iter)
-    return optimum, spent + optimum.n_evaluations
+    oracle = Oracle(
+        evaluate=lambda point, curvature: passes.evaluate(problem, point, kind if curvature else None),
+        metric=lambda curvature: (
+            Cholesky(projected_hessian(problem, curvature), noise) if exact else sparse_metric(problem, curvature)
+        ),
+        product=None if exact else lambda point, direction: passes.hessian_product(problem, point, direction),
+        noise=16 * noise,
+    )
+    return minimise(oracle, theta, tolerance=tolerance, max_iter=max_iter)
 
 
-def _start(problem: Problem) -> tuple[Vector, float]:
-    """Temperature, then coefficients, fitted to a part of the rows with all other terms at 0."""
+def _start(problem: Problem) -> tuple[Vector, int, float]:
+    """Temperature, then coefficients, fitted to a part of the rows with all other terms at 0; what that took."""
     part = problem.with_terms().take(slice(None, None, -(-problem.n_rows // START_ROWS)))
     ones = np.ones((part.n_rows, 1))
-    single = part.with_features(ones)
-    temperature, first = _minimise(single, np.zeros(1), 1e-6, 200)
-    theta = np.linalg.lstsq(part.features, temperature.theta[0] * ones[:, 0], rcond=None)[0]
-    second = 0.0
+    fits = [_minimise(part.with_features(ones), np.zeros(1), START_TOLERANCE, 200)]
+    theta = np.linalg.lstsq(part.features, fits[0].theta[0] * ones[:, 0], rcond=None)[0]
     if part.n_parameters > 1:
-        coefficients, second = _minimise(part, theta, 1e-6, 200)
-        theta = coefficients.theta
-    return np.r_[theta, np.zeros(problem.n_parameters - theta.size)], (first + second) * part.n_rows / problem.n_rows
+        fits.append(_minimise(part, theta, START_TOLERANCE, 200))
+        theta = fits[1].theta
+    spent = sum(fit.n_passes for fit in fits) * part.n_rows / problem.n_rows
+    return np.r_[theta, np.zeros(problem.n_parameters - theta.size)], sum(fit.n_iter for fit in fits), spent
 
 
-def _solution(problem: Problem, optimum: Optimum, n_passes: float) -> Solution:
+def _solution(problem: Problem, optimum: Optimum, n_iter: int, n_passes: float) -> Solution:
     c, e, w, s = problem.parts(problem.project(optimum.theta) / problem.units)
     return Solution(
         coefficients=c,
@@ -208,7 +195,7 @@ def _solution(problem: Problem, optimum: Optimum, n_passes: float) -> Solution:
         loss=optimum.objective - 0.5 * float(problem.penalty @ optimum.theta**2),
         objective=optimum.objective,
         certificate=optimum.certificate,
-        n_iter=optimum.n_iter,
+        n_iter=n_iter,
         n_passes=n_passes,
     )
 

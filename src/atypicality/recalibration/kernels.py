@@ -1,0 +1,132 @@
+"""The model on one block of rows: inputs, predictor, softmax, and sums weighted by it.
+
+With X_ij the inputs of the parameters at class j, the predictor is ``X_ij . theta``. Every function works on a block
+that lies in cache, in buffers that are borrowed, in the problem's dtype; sums over rows leave it as float64.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.recalibration.parameters import Vector
+from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.row_statistics import FloatArray
+
+__all__ = ["Buffers", "Fields", "contract", "expected_inputs", "predictor", "read_fields", "shared_terms", "softmax"]
+
+Buffers = Callable[..., NDArray[Any]]
+SCORE_RANGE = 40.0
+"""Spread of scores up to which a row needs no maximum of its own: exp(-40) leaves float32 room for the rest."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The standardised inputs of a block: u (maximum 0), x (mean 0, for mixing), d (maximum 0), masked entries."""
+
+    u: FloatArray
+    x: FloatArray | None
+    d: FloatArray | None
+    hidden: NDArray[np.bool_] | None
+
+
+def read_fields(problem: Problem, rows: slice, buffers: Buffers, dtype: np.dtype[Any] | None = None) -> Fields:
+    """Standardised inputs of a block of rows; masked entries become 0 and are marked in `hidden`."""
+    z, dtype = problem.logits[rows], dtype or problem.dtype
+    u = np.subtract(z, problem.rows.top[rows, None], out=buffers("u", z.shape, dtype))
+    u *= dtype.type(1 / problem.scale)
+    hidden = np.isneginf(u) if problem.rows.masked[rows].any() else None
+    if hidden is not None:
+        u[hidden] = 0
+    x = d = None
+    if problem.mixing is not None:
+        offset = -problem.rows.mean[rows] / problem.scale
+        x = np.add(u, offset[:, None].astype(dtype), out=buffers("x", z.shape, dtype))
+        if hidden is not None:
+            x[hidden] = 0
+    if problem.densities is not None and problem.density_rows is not None:
+        top = problem.density_rows.top[rows, None]
+        d = np.subtract(problem.densities[rows], top, out=buffers("d", z.shape, dtype))
+        d *= dtype.type(1 / problem.density_scale)
+    return Fields(u, x, d, hidden)
+
+
+def predictor(
+    problem: Problem, fields: Fields, rows: slice, theta: Vector, out: FloatArray, buffers: Buffers
+) -> FloatArray:
+    """``X_ij . theta`` of a block (b, k), up to a constant per row; masked entries are meaningless."""
+    c, e, w, s = problem.parts(theta)
+    dtype = out.dtype
+    np.multiply(fields.u, (problem.features[rows] @ c)[:, None].astype(dtype), out=out)
+    if fields.d is not None:
+        weight = (problem.density_features[rows] @ e)[:, None].astype(dtype)
+        out += np.multiply(fields.d, weight, out=buffers("term", out.shape, dtype))
+    if w is not None and fields.x is not None:
+        w, term = w.astype(dtype), buffers("term", out.shape, dtype)
+        out += np.multiply(fields.x, w, out=term) if w.ndim == 1 else np.matmul(fields.x, w.T, out=term)
+    if s is not None:
+        out += s.astype(dtype)
+    return out
+
+
+def softmax(
+    problem: Problem, fields: Fields, rows: slice, theta: Vector, buffers: Buffers
+) -> tuple[FloatArray, Vector, Vector]:
+    """Exponentials below 1 (b, k), their row sums, and what was subtracted from each row before."""
+    out = predictor(problem, fields, rows, theta, buffers("e", fields.u.shape, fields.u.dtype), buffers)
+    if fields.hidden is not None:
+        out[fields.hidden] = -np.inf
+    bounds = _upper_bounds(problem, rows, theta, out)
+    out -= bounds[:, None]
+    np.exp(out, out=out)
+    totals = np.matmul(out, np.ones(out.shape[1], out.dtype)).astype(np.float64)
+    return out, totals, bounds.astype(np.float64)
+
+
+def _upper_bounds(problem: Problem, rows: slice, theta: Vector, predicted: FloatArray) -> FloatArray:
+    """A bound on each row of the predictor: that of its terms where it is tight enough, else the row's maximum."""
+    c, _, w, s = problem.parts(theta)
+    spread = 0.0 if s is None else float(np.ptp(s))
+    if w is not None or problem.densities is not None or spread > SCORE_RANGE or (problem.features[rows] @ c < 0).any():
+        return np.asarray(predicted.max(axis=1))
+    return np.full(predicted.shape[0], 0.0 if s is None else s.max(), predicted.dtype)
+
+
+def contract(
+    problem: Problem, fields: Fields, rows: slice, e: FloatArray, row_weights: Vector, buffers: Buffers
+) -> Vector:
+    """Sum over rows and classes of ``row_weights_i e_ij X_ij`` (P,)."""
+    layout, sums = problem.layout, np.empty(problem.layout.size)
+    for where, features, field in shared_terms(problem, fields, rows):
+        sums[where] = (row_weights * np.vecdot(e, field)) @ features
+    weights = row_weights.astype(e.dtype)
+    if fields.x is not None and problem.mixing == "diagonal":
+        sums[layout.mixing] = weights @ np.multiply(e, fields.x, out=buffers("term", e.shape, e.dtype))
+    elif fields.x is not None:
+        weighted = np.multiply(fields.x, weights[:, None], out=buffers("term", e.shape, e.dtype))
+        sums[layout.mixing] = (e.T @ weighted).ravel()
+    if problem.class_scores:
+        sums[layout.scores] = weights @ e
+    return sums
+
+
+def expected_inputs(problem: Problem, fields: Fields, rows: slice, p: FloatArray) -> FloatArray:
+    """``sum_j p_ij X_ij`` of every row (b, P)."""
+    columns = [np.vecdot(p, field)[:, None] * features for _, features, field in shared_terms(problem, fields, rows)]
+    if fields.x is not None and problem.mixing == "diagonal":
+        columns.append(p * fields.x)
+    elif fields.x is not None:
+        columns.append((p[:, :, None] * fields.x[:, None, :]).reshape(p.shape[0], -1))
+    if problem.class_scores:
+        columns.append(p)
+    return np.concatenate(columns, axis=1, dtype=p.dtype)
+
+
+def shared_terms(problem: Problem, fields: Fields, rows: slice) -> list[tuple[slice, Vector, FloatArray]]:
+    """Terms whose parameters are the same for all classes: (where, features, field)."""
+    terms = [(problem.layout.features, problem.features[rows], fields.u)]
+    if fields.d is not None:
+        terms.append((problem.layout.densities, problem.density_features[rows], fields.d))
+    return terms
