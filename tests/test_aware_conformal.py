@@ -186,26 +186,24 @@ def partitions(long_tail, seed, repeats=10):
 
 
 def test_long_tail_worst_sixth_is_lifted_at_little_cost(long_tail, seed):
-    worst, sizes = {"split": [], "aware": []}, {"split": [], "aware": []}
+    sixths, sizes = {"split": [], "aware": []}, {"split": [], "aware": []}
     for (probs, labels, rarity), (new, truth, new_rarity) in partitions(long_tail, seed):
         split = SplitConformal(alpha=0.05).fit(probs, labels)
         aware = AtypicalityAwareConformal(alpha=0.05).fit(probs, labels, atypicality=rarity)
         assert (aware.n_edge_, aware.n_calibration_) == (1500, 3000)
         groups = QuantileGroups(6).fit(new_rarity).assign(new_rarity)
-        for name, sets in (
-            ("split", split.predict_set(new)),
-            ("aware", aware.predict_set(new, atypicality=new_rarity)),
-        ):
-            worst[name].append(min(coverage(sets[groups == g], truth[groups == g]) for g in range(6)))
+        both = {"split": split.predict_set(new), "aware": aware.predict_set(new, atypicality=new_rarity)}
+        for name, sets in both.items():
+            sixths[name].append([coverage(sets[groups == g], truth[groups == g]) for g in range(6)])
             sizes[name].append(set_size(sets))
-        regions, n_regions = aware.assign(new, atypicality=new_rarity), len(aware.counts_)
+        regions, hits = aware.assign(new, atypicality=new_rarity), covered(both["aware"], truth)
         for region in np.flatnonzero(~aware.too_few_):
-            rows = regions == region
-            law = coverage_law(int(aware.counts_[region]), 0.05, n_test=int(rows.sum()))
-            hits = covered(aware.predict_set(new, atypicality=new_rarity), truth)[rows].sum()
-            assert law.cdf(hits) > 1e-3 / n_regions / 10  # ten partitions are looked at
-    assert np.mean(worst["split"]) < 0.935
-    assert np.mean(worst["aware"]) >= 0.938  # asked for: .94; the mean of ten has a standard error of .0025
+            law = coverage_law(int(aware.counts_[region]), 0.05, n_test=int((regions == region).sum()))
+            assert law.cdf(hits[regions == region].sum()) > 1e-3 / len(aware.counts_) / 10  # of ten partitions
+    worst = {name: np.min(found, axis=1).mean() for name, found in sixths.items()}
+    assert np.mean(sixths["aware"], axis=0).min() >= 0.945
+    assert worst["aware"] >= 0.934  # the mean of ten minima of six is .943 with a deviation of .0025
+    assert worst["aware"] > worst["split"]
     assert np.mean(sizes["aware"]) <= 1.2 * np.mean(sizes["split"])
 
 

@@ -41,7 +41,7 @@ def ranks_in_law(counts, law, rng):
 
 @pytest.mark.parametrize(("n", "alpha"), LAWS)
 def test_hits_follow_the_beta_binomial(n, alpha, rng):
-    repeats, n_test = 1000, 200
+    repeats, n_test = 1000, 1000
     conformal, zeros, counts = SplitConformal("lac", alpha, nonempty=None), np.zeros(n, int), []
     for _ in range(repeats):
         conformal.fit(two_classes(rng.random(n)), zeros)
