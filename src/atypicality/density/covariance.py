@@ -1,0 +1,118 @@
+"""Covariance matrices: shrinkage, principal directions, and the rank and whitening of what may be singular."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+__all__ = ["Whitening", "principal_directions", "shrink", "whiten"]
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A covariance turned into the identity on its support.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, rank), or (d,) for a diagonal covariance
+        |x @ matrix|^2 = x^T pinv(covariance) x; a vector multiplies column by column.
+    log_determinant : float
+        Log of the product of the eigenvalues that count: the pseudo-determinant.
+    rank : int
+        How many count.
+    """
+
+    matrix: Float64
+    log_determinant: float
+    rank: int
+
+    @property
+    def log_peak(self) -> float:
+        """Log-density at the mean: -(rank log 2 pi + log pseudo-determinant) / 2, as in `scipy.stats`."""
+        return -0.5 * (self.rank * math.log(2 * math.pi) + self.log_determinant)
+
+
+def whiten(covariance: Float64, n_samples: int, *, epsilon: float) -> Whitening:
+    """Whitening of a covariance (d, d), or of a diagonal one (d,), estimated from `n_samples` rows.
+
+    An eigenvalue counts when it is above what rounding alone can produce: max(n, d) float64 roundings of the largest
+    eigenvalue, from summing and decomposing, and one rounding `epsilon` of the trace, from products in that precision
+    (an error of epsilon |c_ij| in each entry moves no eigenvalue by more than epsilon times the trace).
+
+    >>> whiten(np.diag([4.0, 1.0, 0.0]), 10, epsilon=2.2e-16).rank
+    2
+    """
+    if covariance.ndim == 1:
+        counts = covariance > _floor(covariance, n_samples, epsilon)
+        scale = np.zeros_like(covariance)
+        scale[counts] = 1.0 / np.sqrt(covariance[counts])
+        return Whitening(scale, float(np.log(covariance[counts]).sum()), int(counts.sum()))
+    values, vectors = eigh(covariance, driver="evd")
+    counts = values > _floor(values, n_samples, epsilon)
+    values = values[counts]
+    return Whitening(vectors[:, counts] / np.sqrt(values), float(np.log(values).sum()), values.size)
+
+
+def _floor(eigenvalues: Float64, n_samples: int, epsilon: float) -> float:
+    size = max(n_samples, eigenvalues.size)
+    largest, trace = max(float(eigenvalues.max()), 0.0), max(float(eigenvalues.sum()), 0.0)
+    return max(size * float(np.finfo(np.float64).eps) * largest, epsilon * trace)
+
+
+def principal_directions(covariance: Float64, n_components: int) -> Float64:
+    """The leading eigenvectors as rows (n_components, d), each with its largest entry positive."""
+    d = covariance.shape[0]
+    _, vectors = eigh(covariance, subset_by_index=(d - n_components, d - 1))
+    directions = vectors[:, ::-1].T
+    largest = np.abs(directions).argmax(axis=1)
+    return np.ascontiguousarray(directions * np.sign(directions[np.arange(n_components), largest])[:, None])
+
+
+def shrink(covariance: Float64, n_samples: int, shrinkage: str | float, fourth: float | None = None) -> Float64:
+    """Move a covariance (d, d), or a diagonal one (d,), towards a multiple of the identity with the same trace.
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (d, d) or (d,)
+        The maximum-likelihood estimate S.
+    n_samples : int
+    shrinkage : {"ledoit-wolf", "oas"} or float
+        The share a of the target in (1 - a) S + a trace(S)/d I: by Ledoit and Wolf (2004), by the oracle
+        approximation of Chen and others (2010), or as given.
+    fourth : float, optional
+        Sum of |x - mean|^4 over the samples; only Ledoit-Wolf needs it.
+
+    >>> shrink(np.diag([3.0, 1.0]), 10, 0.5)
+    array([[2.5, 0. ],
+           [0. , 1.5]])
+    """
+    diagonal = covariance.ndim == 1
+    trace = float(covariance.sum() if diagonal else np.trace(covariance))
+    if shrinkage == "ledoit-wolf":
+        assert fourth is not None
+        share = _ledoit_wolf_share(covariance, trace, n_samples, fourth)
+    elif shrinkage == "oas":
+        share = _oas_share(covariance, trace, n_samples)
+    else:
+        share = float(shrinkage)
+    target = trace / covariance.shape[0]
+    identity = np.ones(covariance.shape[0]) if diagonal else np.eye(covariance.shape[0])
+    return np.asarray((1 - share) * covariance + share * target * identity)
+
+
+def _ledoit_wolf_share(covariance: Float64, trace: float, n_samples: int, fourth: float) -> float:
+    square = float(np.square(covariance).sum())
+    noise = (fourth / n_samples - square) / n_samples
+    distance = square - trace**2 / covariance.shape[0]  # squared distance of S from its target
+    return 0.0 if noise <= 0 or distance <= 0 else min(noise / distance, 1.0)
+
+
+def _oas_share(covariance: Float64, trace: float, n_samples: int) -> float:
+    d = covariance.shape[0]
+    mean_square, target_square = float(np.square(covariance).mean()), (trace / d) ** 2
+    distance = (n_samples + 1) * (mean_square - target_square / d)
+    return 1.0 if distance <= 0 else min((mean_square + target_square) / distance, 1.0)

@@ -1,0 +1,271 @@
+"""Gaussian atypicality: how far a row lies from the class-conditional densities of the training embeddings."""
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality.arrays import returns_like_input
+from atypicality.density.solution import Solution, solve
+from atypicality.density.statistics import (
+    ClassStatistics,
+    Layout,
+    gather_statistics,
+    merge_statistics,
+    statistics_from_moments,
+)
+from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, check_number
+
+__all__ = ["GaussianAtypicality"]
+
+Float64 = NDArray[np.float64]
+
+
+class GaussianAtypicality(BaseEstimator):
+    """Atypicality of a row: minus its largest class-conditional log-density, each class a Gaussian.
+
+    The paper's estimate (section 2 and appendix A): class means and one covariance for all classes, both by maximum
+    likelihood on the embeddings of the training rows, and a(x) = -max_y log N(x; m_y, S).
+
+    Parameters
+    ----------
+    covariance : {"tied", "full", "diagonal"}, default="tied"
+        One covariance for all classes, one for each, or variances alone for each.
+    shrinkage : None, "ledoit-wolf", "oas" or float in [0, 1], default=None
+        Share of a multiple of the identity that is mixed into the covariance. Both rules need full matrices.
+        "ledoit-wolf" keeps one scatter matrix per class so that parts can still be merged exactly; "oas" does not.
+    n_components : int, optional
+        Project the rows on that many principal components of the training rows first.
+    marginal : bool, default=False
+        Take the density p(x), classes weighted by their share of the training rows, instead of the largest p(x | y).
+    precision : {"float64", "float32"}, default="float64"
+        Of the matrix products. Sums are always float64, and rows are centred first, so that float32 keeps scores to
+        about 1e-6 of max(score, d) where the covariance is well conditioned.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels: the order of classes everywhere else.
+    counts_ : ndarray of shape (n_classes,)
+        Training rows of each class.
+    means_ : ndarray of shape (n_classes, n_features)
+        Class means; of the projected rows where `n_components` is set.
+    covariance_ : ndarray of shape (d, d), (n_classes, d, d) or (n_classes, d)
+        After shrinkage, in the space of `means_`.
+    rank_ : int, or ndarray of shape (n_classes,) unless the covariance is tied
+        Directions in which the training rows vary. Where it is below d, densities are those on that subspace
+        (pseudo-inverse, pseudo-determinant, rank x log 2 pi), and what lies across it is ignored, with a warning.
+    components_ : ndarray of shape (n_components, n_features) or None
+        Rows to project on.
+    statistics_ : ClassStatistics
+        The sums that everything above comes from.
+
+    Notes
+    -----
+    Rows are taken as exact numbers, whatever their type: rank is lost only where the arithmetic cannot tell an
+    eigenvalue from 0 (see `atypicality.density.covariance.whiten`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> square = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]])  # about (1, 1), covariance I
+    >>> gaussian = GaussianAtypicality().fit(np.concatenate([square, square + 9.0]), ["a"] * 4 + ["b"] * 4)
+    >>> gaussian.atypicality([[1.0, 1.0], [1.0, 3.0]]).round(3)  # log 2 pi, and half a squared distance of 4 more
+    array([1.838, 3.838])
+    """
+
+    _solution: Solution | None
+
+    def __init__(
+        self,
+        covariance: str = "tied",
+        *,
+        shrinkage: str | float | None = None,
+        n_components: int | None = None,
+        marginal: bool = False,
+        precision: str = "float64",
+    ) -> None:
+        self.covariance = covariance
+        self.shrinkage = shrinkage
+        self.n_components = n_components
+        self.marginal = marginal
+        self.precision = precision
+
+    def fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
+        """Learn class means and covariance.
+
+        Parameters
+        ----------
+        embeddings : array-like of shape (n_samples, n_features)
+            Any float type; a memory map is read block by block.
+        labels : array-like of shape (n_samples,)
+            Integers, booleans or strings.
+        """
+        statistics = self._gather(embeddings, labels)
+        return self._store(statistics, self._solve(statistics))
+
+    def partial_fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
+        """Learn from more rows; the result is that of one `fit` on all of them, in whatever order they came.
+
+        Covariances are worked out when they are next needed, and a warning about their rank is given then.
+        """
+        if not hasattr(self, "statistics_"):
+            return self._store(self._gather(embeddings, labels), None)
+        gathered = self._gather(embeddings, labels, width=self.statistics_.origins.shape[1])
+        return self._store(self._joined(gathered), None)
+
+    def merge(self, other: "GaussianAtypicality") -> "GaussianAtypicality":
+        """A new estimator, as if fitted on the training rows of both, which may have seen different classes."""
+        if not isinstance(other, GaussianAtypicality):
+            raise TypeError(f"other must be a GaussianAtypicality; got {type(other).__name__}.")
+        check_is_fitted(self, "statistics_")
+        check_is_fitted(other, "statistics_")
+        for name in ("covariance", "shrinkage", "n_components"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"other must have the same {name}; got {theirs!r} against {ours!r}. Refit one of them."
+                )
+        merged: GaussianAtypicality = clone(self)
+        return merged._store(self._joined(other.statistics_), None)
+
+    @classmethod
+    def from_statistics(
+        cls,
+        counts: ArrayLike,
+        means: ArrayLike,
+        covariance: ArrayLike,
+        *,
+        classes: ArrayLike | None = None,
+        shrinkage: str | float | None = None,
+        n_components: int | None = None,
+        marginal: bool = False,
+        precision: str = "float64",
+    ) -> Self:
+        """A fitted estimator from what it would have learnt.
+
+        Parameters
+        ----------
+        counts : array-like of shape (n_classes,)
+            Training rows of each class.
+        means : array-like of shape (n_classes, d)
+        covariance : array-like of shape (d, d), (n_classes, d, d) or (n_classes, d)
+            By maximum likelihood about the class means: tied, full, or diagonal. A square one is tied.
+        classes : array-like of shape (n_classes,), optional
+            Sorted labels, 0 to n_classes - 1 by default.
+        shrinkage, n_components, marginal, precision
+            As in the constructor.
+        """
+        statistics = statistics_from_moments(counts, means, covariance, classes)
+        parameters: dict[str, Any] = {"shrinkage": shrinkage, "n_components": n_components}
+        made = cls(_COVARIANCE_OF[statistics.layout], **parameters, marginal=marginal, precision=precision)
+        if made._check_parameters() != (statistics.layout, False):
+            raise ValueError(
+                f"shrinkage={shrinkage!r} with n_components={n_components!r} needs more than these statistics. "
+                "Fit on the embeddings, or use shrinkage='oas' and a full or tied covariance."
+            )
+        return made._store(statistics, made._solve(statistics))
+
+    @returns_like_input
+    def atypicality(self, embeddings: ArrayLike) -> Float64:
+        """Atypicality (n_samples,) of rows (n_samples, n_features), larger is rarer."""
+        x, solution = self._ready(embeddings)
+        log_prior = np.log(self.counts_ / self.counts_.sum()) if self.marginal else None
+        return solution.gaussians.atypicality(x, log_prior)
+
+    @returns_like_input
+    def class_log_density(self, embeddings: ArrayLike) -> Float64:
+        """Log-density (n_samples, n_classes) of each row under each class, columns in the order of `classes_`."""
+        x, solution = self._ready(embeddings)
+        return solution.gaussians.class_log_density(x)
+
+    @property
+    def means_(self) -> Float64:
+        """Class means (n_classes, d)."""
+        return self._solved().means
+
+    @property
+    def covariance_(self) -> Float64:
+        """Covariance after shrinkage."""
+        return self._solved().covariance
+
+    @property
+    def components_(self) -> Float64 | None:
+        """Rows to project on (n_components, n_features), or None."""
+        return self._solved().components
+
+    @property
+    def rank_(self) -> int | NDArray[np.intp]:
+        """Rank of the covariance: a number if tied, else one for each class."""
+        return self._solved().rank
+
+    def _check_parameters(self) -> tuple[Layout, bool]:
+        """Refuse what cannot be, and say which statistics are needed: the layout, and whether fourth moments are."""
+        check_choice(self.covariance, "covariance", tuple(_COVARIANCE_OF.values()))
+        check_choice(self.precision, "precision", ("float64", "float32"))
+        check_choice(self.marginal, "marginal", (False, True))
+        if self.n_components is not None:
+            check_integer(self.n_components, "n_components", low=1)
+        if self.shrinkage is not None and not isinstance(self.shrinkage, str):
+            check_number(self.shrinkage, "shrinkage", low=0.0, high=1.0)
+        elif check_choice(self.shrinkage, "shrinkage", (None, "ledoit-wolf", "oas")) and self.covariance == "diagonal":
+            raise ValueError(
+                f"shrinkage must be None or a number with covariance='diagonal'; got {self.shrinkage!r}, "
+                "whose rule is about full matrices."
+            )
+        moments = self.shrinkage == "ledoit-wolf"
+        if moments and self.n_components is not None:
+            raise ValueError(
+                "shrinkage='ledoit-wolf' cannot be combined with n_components: its fourth moments are those of rows "
+                "before the projection. Use shrinkage='oas', or project the embeddings yourself."
+            )
+        if moments or self.covariance == "full" or (self.covariance == "diagonal" and self.n_components is not None):
+            return "full", moments
+        return ("pooled" if self.covariance == "tied" else "diagonal"), moments
+
+    def _gather(self, embeddings: Any, labels: Any, width: int | None = None) -> ClassStatistics:
+        layout, moments = self._check_parameters()
+        return gather_statistics(
+            embeddings, labels, layout=layout, precision=self.precision, moments=moments, width=width
+        )
+
+    def _joined(self, other: ClassStatistics) -> ClassStatistics:
+        ours, theirs = self.statistics_.origins.shape[1], other.origins.shape[1]
+        if ours != theirs:
+            raise ValueError(f"other must have seen {ours} columns too; it saw {theirs}. Use the same model and layer.")
+        return merge_statistics(self.statistics_, other)
+
+    def _solve(self, statistics: ClassStatistics) -> Solution:
+        solution = solve(
+            statistics,
+            covariance=self.covariance,
+            shrinkage=self.shrinkage,
+            n_components=self.n_components,
+            precision=self.precision,
+        )
+        if solution.weakness:
+            warnings.warn(solution.weakness, stacklevel=3)
+        return solution
+
+    def _solved(self) -> Solution:
+        check_is_fitted(self, "statistics_")
+        if self._solution is None:  # two threads may both get here: they store the same
+            self._solution = self._solve(self.statistics_)
+        return self._solution
+
+    def _store(self, statistics: ClassStatistics, solution: Solution | None) -> Self:
+        self.statistics_ = statistics
+        self.classes_, self.counts_ = statistics.classes, statistics.counts
+        self.n_features_in_ = statistics.origins.shape[1]
+        self._solution = solution
+        return self
+
+    def _ready(self, embeddings: Any) -> tuple[FloatArray, Solution]:
+        solution = self._solved()
+        return check_embeddings(embeddings, width=self.n_features_in_), solution
+
+
+_COVARIANCE_OF: dict[Layout, str] = {"pooled": "tied", "full": "full", "diagonal": "diagonal"}

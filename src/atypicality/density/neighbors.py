@@ -1,0 +1,174 @@
+"""Neighbour atypicality: the distance of a row to its nearest training rows, exact at the cost of a float32 product."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality import blocks
+from atypicality.arrays import returns_like_input
+from atypicality.density.classes import encode_labels
+from atypicality.density.search import Reference, Search
+from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
+
+__all__ = ["NeighborAtypicality"]
+
+Float64 = NDArray[np.float64]
+
+
+class NeighborAtypicality(BaseEstimator):
+    """Atypicality of a row: its distance to the nearest training rows.
+
+    The paper's second estimate (appendix A): the mean distance to the 5 nearest training embeddings. Distances are
+    exact, whatever the scale of the rows: candidates are found with float32 products under a bound on their rounding,
+    and the distances of those that are left are taken directly, in float64.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=5
+        How many training rows count.
+    reduction : {"mean", "kth", "min"}, default="mean"
+        Mean of their distances, the largest, or the smallest.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine" is 1 minus the cosine of the angle; rows of zeros have none and are refused.
+    per_class : bool, default=False
+        Reduce over the `n_neighbors` nearest rows of each class, then take the smallest value over the classes, as the
+        authors' code does (with reduction="kth"). Needs labels, and `n_neighbors` rows of every class.
+
+    Attributes
+    ----------
+    embeddings_ : ndarray of shape (n_samples, n_features)
+        The training rows themselves, not a copy: a memory map stays one and is read tile by tile.
+    classes_ : ndarray of shape (n_classes,) or None
+        Sorted labels; only with `per_class`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> NeighborAtypicality(n_neighbors=2).fit([[0.0], [1.0], [2.0], [10.0]]).atypicality([[1.5], [20.0]])
+    array([ 0.5, 14. ])
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        reduction: str = "mean",
+        metric: str = "euclidean",
+        per_class: bool = False,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.reduction = reduction
+        self.metric = metric
+        self.per_class = per_class
+
+    def fit(self, embeddings: ArrayLike, labels: ArrayLike | None = None) -> Self:
+        """Keep the training rows and measure their lengths.
+
+        Parameters
+        ----------
+        embeddings : array-like of shape (n_samples, n_features)
+            Any float type. Changing the array afterwards changes the estimator.
+        labels : array-like of shape (n_samples,), optional
+            Integers, booleans or strings; used only with `per_class`.
+        """
+        self._check_parameters()
+        x = check_embeddings(embeddings)
+        if x.shape[0] < self.n_neighbors:
+            raise ValueError(
+                f"n_neighbors must be at most the number of training rows; got {self.n_neighbors} for {x.shape[0]}. "
+                "Lower n_neighbors, or fit on more rows."
+            )
+        classes, members = self._grouped(labels, x.shape[0])
+        reference = Reference.of(x, self.metric)
+        self.embeddings_, self.n_features_in_, self.classes_ = x, x.shape[1], classes
+        self._reference, self._members = reference, members
+        return self
+
+    @returns_like_input
+    def atypicality(self, embeddings: ArrayLike, *, exclude_self: bool = False) -> Float64:
+        """Atypicality (n_samples,) of rows (n_samples, n_features), larger is rarer.
+
+        Parameters
+        ----------
+        embeddings : array-like of shape (n_samples, n_features)
+        exclude_self : bool, default=False
+            For scoring the training rows themselves, all of them and in their order: row i then does not count as a
+            neighbour of itself. Another row with the same values does, at distance 0.
+        """
+        check_is_fitted(self)
+        x = check_embeddings(embeddings, width=self.n_features_in_)
+        if exclude_self:
+            self._check_own_rows(x)
+        out = np.empty(x.shape[0])
+
+        def score(rows: slice) -> None:
+            search = Search(self._reference, x[rows], first_row=rows.start, exclude_self=exclude_self)
+            values = [self._reduced(search.distances(members, self.n_neighbors)) for members in self._members]
+            out[rows] = np.min(values, axis=0)
+
+        blocks.for_rows(score, x.shape[0], block=blocks.block_rows(_SCORES_BYTES_PER_QUERY, budget=blocks.GEMM_BYTES))
+        return out
+
+    def _reduced(self, distances: Float64) -> Float64:
+        if self.reduction == "mean":
+            return np.asarray(distances.mean(axis=1))
+        return distances[:, -1 if self.reduction == "kth" else 0]
+
+    def _check_parameters(self) -> None:
+        check_integer(self.n_neighbors, "n_neighbors", low=1)
+        check_choice(self.reduction, "reduction", ("mean", "kth", "min"))
+        check_choice(self.metric, "metric", ("euclidean", "cosine"))
+        check_choice(self.per_class, "per_class", (False, True))
+
+    def _check_own_rows(self, x: FloatArray) -> None:
+        own = self.embeddings_
+        if x.shape[0] != own.shape[0]:
+            raise ValueError(
+                f"exclude_self=True scores the training rows themselves, {own.shape[0]} of them; "
+                f"got {x.shape[0]} rows. Pass all of them in their order, or leave exclude_self out."
+            )
+        smallest = min(_size(members) for members in self._members)
+        if smallest <= self.n_neighbors:
+            raise ValueError(
+                f"exclude_self=True needs more than n_neighbors={self.n_neighbors} training rows"
+                f"{' of every class' if self.per_class else ''}; got {smallest}. Lower n_neighbors."
+            )
+
+        def compare(rows: slice) -> None:
+            other = np.flatnonzero((x[rows] != own[rows]).any(axis=1))
+            if other.size:
+                raise ValueError(
+                    f"exclude_self=True scores the training rows themselves, in their order; "
+                    f"{name_rows(other + rows.start, 'differs', 'differ')} from the training row of that number."
+                )
+
+        blocks.for_rows(compare, x.shape[0], block=blocks.block_rows(x.shape[1] * 8))
+
+    def _grouped(self, labels: Any, n_rows: int) -> tuple[NDArray[Any] | None, Sequence[slice | NDArray[np.intp]]]:
+        """The classes, and the training rows to search in: all at once, or those of each class."""
+        if not self.per_class:
+            if labels is not None:
+                encode_labels(labels, n_rows=n_rows)
+            return None, [slice(0, n_rows)]
+        if labels is None:
+            raise ValueError("per_class=True needs labels: pass them to fit.")
+        classes, codes = encode_labels(labels, n_rows=n_rows)
+        counts = np.bincount(codes)
+        few = np.flatnonzero(counts < self.n_neighbors)
+        if few.size:
+            raise ValueError(
+                f"per_class=True needs at least n_neighbors={self.n_neighbors} rows of every class; class "
+                f"{classes[few[0]].item()!r} has {counts[few[0]]}. Lower n_neighbors, or leave that class out."
+            )
+        return classes, np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
+
+
+_SCORES_BYTES_PER_QUERY = 8 * 1024  # a row of float32 scores against one tile of training rows
+
+
+def _size(members: slice | NDArray[np.intp]) -> int:
+    return int(members.size if isinstance(members, np.ndarray) else members.stop)

@@ -1,0 +1,240 @@
+"""Exact nearest neighbours by float32 products: a bound on their rounding says which rows need a second look.
+
+With rows shifted and scaled, s = q . t - |t|^2 / 2 orders the training rows t of a query q by distance, and a matrix
+product gives all of them. Rounding moves s by at most gamma (|q| |t| + |t|^2 / 2), so a row whose s lies further below
+the k-th best than twice that cannot be among the k nearest. The few others are measured directly, in float64.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.density.statistics import refuse_rows
+from atypicality.validation import FloatArray, name_rows
+
+__all__ = ["Reference", "Search"]
+
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+_TILE_BYTES = 4 * 1024 * 1024  # of training rows in one product
+_GROUP = 16  # scores whose maximum stands for all of them
+_PENDING = 256  # candidates per query that may wait for their exact distance
+_LONGEST = 1e18  # a longer query would overflow a float32 product; training rows have length 1 at most
+_TINY = 1e-30  # more than products lose by underflow
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product."""
+
+    rows: FloatArray
+    metric: str
+    shift: NDArray[np.float32]
+    scale: float
+    half_squares: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, rows: FloatArray, metric: str) -> "Reference":
+        """Read the rows once: check them, and measure their lengths about a rough centre."""
+        shift, squares = _rough_centre(rows, metric), np.empty(rows.shape[0])
+
+        def measure(part: slice) -> None:
+            squares[part] = _squares_about(shift, rows[part], metric, part.start)
+
+        blocks.for_rows(measure, rows.shape[0], block=blocks.block_rows(rows.shape[1] * 8))
+        largest = float(squares.max())
+        scale = 2.0 ** -np.ceil(0.5 * np.log2(largest)) if largest > 0 else 1.0  # a power of two is exact
+        return cls(rows, metric, shift, scale, (0.5 * squares * scale**2).astype(np.float32))
+
+    def prepared(self, rows: FloatArray, out: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows shifted and scaled, in a float32 buffer."""
+        rows = rows if self.metric == "euclidean" else exact_rows(rows, self.metric)
+        np.subtract(rows, self.shift, out=out, casting="same_kind")
+        return np.multiply(out, np.float32(self.scale), out=out)
+
+    def squared_distances(self, queries: Float64, rows: Index) -> Float64:
+        """Squared distance of each query (n, d) to its training row, directly."""
+        gap = exact_rows(self.rows[rows], self.metric)
+        np.subtract(queries, gap, out=gap)
+        return np.asarray(np.vecdot(gap, gap))
+
+
+def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
+    """Rows in float64 for a Euclidean distance: as they are, or scaled to length 1 for the cosine."""
+    exact = rows.astype(np.float64)
+    if metric == "cosine":
+        peak = np.abs(exact).max(axis=1, keepdims=True)
+        zero = np.flatnonzero(peak == 0)
+        if zero.size:
+            raise ValueError(
+                "embeddings must have no row of zeros with metric='cosine'; "
+                f"{name_rows(zero + first_row, 'is', 'are')} zero. Drop those rows, or use metric='euclidean'."
+            )
+        exact /= peak  # first, so that no square overflows or vanishes
+        exact /= np.sqrt(np.vecdot(exact, exact))[:, None]
+    return exact
+
+
+def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: int) -> Float64:
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = exact_rows(rows, metric, first_row=first_row) - shift
+        squares = np.vecdot(gap, gap)
+    if not np.isfinite(squares).all():
+        refuse_rows(rows, gap.dtype, first_row=first_row)
+    return np.asarray(squares)
+
+
+def _rough_centre(rows: FloatArray, metric: str) -> NDArray[np.float32]:
+    """Mean of some rows: a better one would only make the search faster."""
+    sample = rows[:: 1 + rows.shape[0] // 1000].astype(np.float64)
+    if metric == "cosine":
+        sample = exact_rows(sample[sample.any(axis=1)], metric)
+    with np.errstate(invalid="ignore", over="ignore"):
+        centre = (sample.sum(axis=0) / max(1, sample.shape[0])).astype(np.float32)
+    return np.where(np.isfinite(centre), centre, np.float32(0.0))
+
+
+class Search:
+    """The k nearest training rows of a block of queries (n, d), found tile by tile.
+
+    Parameters
+    ----------
+    reference : Reference
+    queries : ndarray of shape (n, d)
+    first_row : int
+        Number of the first query in the whole array.
+    exclude_self : bool
+        Query i does not meet training row `first_row + i`.
+    """
+
+    def __init__(self, reference: Reference, queries: FloatArray, *, first_row: int, exclude_self: bool) -> None:
+        self.reference = reference
+        self.own_row = first_row if exclude_self else None
+        self.exact = exact_rows(queries, reference.metric, first_row=first_row)
+        squares = _squares_about(reference.shift, queries, reference.metric, first_row)
+        with np.errstate(over="ignore"):
+            self.squares = squares * reference.scale**2
+            self.rounded = reference.prepared(queries, np.empty(queries.shape, np.float32))
+        self.rounded[self.squares > _LONGEST**2] = 0.0
+
+    def distances(self, members: Index | slice, k: int) -> Float64:
+        """Distances (n, k) to the nearest of the training rows `members`, ascending."""
+        n_members = members.size if isinstance(members, np.ndarray) else members.stop - members.start
+        found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members))
+        n, d = self.exact.shape
+        tile = min(n_members, blocks.block_rows(4 * d, budget=_TILE_BYTES))
+        group = min(_GROUP, max(1, tile // (8 * k)))
+        scores = np.empty((n, -(-tile // group) * group), np.float32)
+        prepared = np.empty((tile, d), np.float32)
+        for part in blocks.row_slices(n_members, tile):
+            chosen, size = members[part] if isinstance(members, np.ndarray) else part, part.stop - part.start
+            rows = self.reference.prepared(self.reference.rows[chosen], prepared[:size])
+            np.matmul(self.rounded, rows.T, out=scores[:, :size])
+            scores[:, :size] -= self.reference.half_squares[chosen]
+            scores[:, size:] = -np.inf  # where the last tile falls short
+            found.add(
+                scores.reshape(n, group, -1), members[part] if isinstance(members, np.ndarray) else _numbers(part)
+            )
+        return found.distances()
+
+
+def _numbers(rows: slice) -> Index:
+    return np.arange(rows.start, rows.stop)
+
+
+class _Found:
+    """Candidates for the k nearest training rows of each query, kept few by what is known so far."""
+
+    def __init__(self, search: Search, k: int, *, wanted: int) -> None:
+        n, d = search.exact.shape
+        self.search, self.k = search, k
+        self.best = np.full((n, wanted), -np.inf, np.float32)  # the largest group maxima so far
+        self.bound = np.full(n, -np.inf, np.float32)
+        self.gamma = (d + 8) * 2.0**-24  # d products and sums, and the roundings of q, t and |t|^2
+        self.pending = _Pairs.none()
+        self.settled = _Pairs.none()
+        self.done = np.zeros(n, bool)
+
+    def add(self, scores: NDArray[np.float32], columns: Index) -> None:
+        """Take in scores (n, group, n_groups) of the training rows `columns`; column g + n_groups * i is in group g."""
+        peaks = scores.max(axis=1)
+        self._raise_bound(peaks)
+        row, group = np.nonzero(peaks >= self.bound[:, None])
+        near = scores[row, :, group]
+        which, depth = np.nonzero(near >= self.bound[row, None])
+        row, place = row[which], depth * peaks.shape[1] + group[which]
+        column = columns[np.minimum(place, columns.size - 1)]
+        counts = place < columns.size
+        if self.search.own_row is not None:
+            counts &= column != row + self.search.own_row
+        value = near[which, depth].astype(np.float64)
+        self.pending = self.pending.joined(_Pairs(row[counts], column[counts], value[counts]))
+        if self.pending.row.size > _PENDING * self.bound.size:
+            self._settle()
+
+    def distances(self) -> Float64:
+        """The k smallest distances of each query."""
+        self._settle()
+        squares = self.settled.value.reshape(-1, self.k)
+        return np.sqrt(squares) if self.search.reference.metric == "euclidean" else 0.5 * squares
+
+    def _raise_bound(self, peaks: NDArray[np.float32]) -> None:
+        """The k-th largest group maximum bounds the k-th largest score from below; allow for twice the rounding."""
+        rows = np.flatnonzero(~self.done & (peaks.max(axis=1) > self.best[:, 0]))
+        if not rows.size:
+            return
+        wanted = self.best.shape[1]
+        both = np.concatenate([self.best[rows], peaks[rows]], axis=1)
+        both.partition(both.shape[1] - wanted, axis=1)
+        self.best[rows] = both[:, -wanted:]
+        score, square = both[:, -wanted].astype(np.float64), self.search.squares[rows]
+        with np.errstate(invalid="ignore"):
+            length = np.sqrt(square)
+            reach = 1.01 * (length + np.sqrt(np.maximum(square - 2.0 * score, 0.0)))  # no longer row can be so near
+            slack = 2.0 * self.gamma * (length * reach + 0.5 * reach**2) + _TINY
+        bound = np.where((score == -np.inf) | (square > _LONGEST**2), -np.inf, score - slack)
+        self.bound[rows] = np.nextafter(bound.astype(np.float32), np.float32(-np.inf))
+
+    def _settle(self) -> None:
+        """Measure the candidates that can still be among the nearest, and keep the k nearest of each query."""
+        likely = self.pending.value >= self.bound[self.pending.row]
+        pairs = _Pairs(self.pending.row[likely], self.pending.column[likely], np.empty(int(likely.sum())))
+
+        def measure(part: slice) -> None:
+            queries = self.search.exact[pairs.row[part]]
+            pairs.value[part] = self.search.reference.squared_distances(queries, pairs.column[part])
+
+        block = blocks.block_rows(16 * self.search.exact.shape[1])
+        blocks.for_rows(measure, pairs.row.size, block=block, threads=1)
+        self.pending, self.settled = _Pairs.none(), self.settled.joined(pairs).nearest(self.k)
+        full = np.bincount(self.settled.row, self.settled.value, minlength=self.done.size) == 0
+        full &= np.bincount(self.settled.row, minlength=self.done.size) == self.k
+        self.done |= full
+        self.bound[self.done] = np.inf  # k rows at distance 0: nothing is nearer
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Queries and training rows that may be neighbours, each with a number: a score or a squared distance."""
+
+    row: Index
+    column: Index
+    value: Float64
+
+    @classmethod
+    def none(cls) -> "_Pairs":
+        return cls(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0))
+
+    def joined(self, other: "_Pairs") -> "_Pairs":
+        return _Pairs(*(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def nearest(self, k: int) -> "_Pairs":
+        """The k smallest values of each row, in ascending order."""
+        order = np.lexsort((self.column, self.value, self.row))
+        row = self.row[order]
+        place = np.arange(row.size) - np.searchsorted(row, row)
+        order = order[place < k]
+        return _Pairs(self.row[order], self.column[order], self.value[order])

@@ -1,0 +1,138 @@
+"""From class statistics to Gaussians that can score: projection, shrinkage, rank and whitening."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.density.covariance import principal_directions, shrink, whiten
+from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussians
+from atypicality.density.statistics import ClassStatistics
+
+__all__ = ["Solution", "solve"]
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What statistics say: see the attributes of `GaussianAtypicality`.
+
+    Parameters
+    ----------
+    means : ndarray of shape (k, d)
+    covariance : ndarray of shape (d, d), (k, d, d) or (k, d)
+    rank : int or ndarray of shape (k,)
+    components : ndarray of shape (d, n_features) or None
+    gaussians : Gaussians
+        What scores rows.
+    weakness : str
+        Why the densities are weaker than asked for, and what to do; empty if they are not.
+    """
+
+    means: Float64
+    covariance: Float64
+    rank: int | NDArray[np.intp]
+    components: Float64 | None
+    gaussians: Gaussians
+    weakness: str
+
+
+def solve(
+    statistics: ClassStatistics,
+    *,
+    covariance: str,
+    shrinkage: str | float | None,
+    n_components: int | None,
+    precision: str,
+) -> Solution:
+    """Gaussians from statistics whose layout suits these parameters of `GaussianAtypicality`."""
+    tied = covariance == "tied"
+    _check_counts(statistics, tied)
+    components = None if n_components is None else _components(statistics, n_components)
+    sizes = np.array([statistics.counts.sum()]) if tied else statistics.counts
+    matrices = _matrices(statistics, covariance, components, sizes, shrinkage)
+    whitenings = [whiten(matrix, int(n), epsilon=statistics.epsilon) for matrix, n in zip(matrices, sizes, strict=True)]
+    ranks = np.array([whitening.rank for whitening in whitenings])
+    _check_ranks(ranks, statistics, tied)
+    weakness = _weakness(ranks, matrices.shape[1], tied)
+    means = statistics.means if components is None else statistics.means @ components.T
+    centre = np.average(statistics.means, axis=0, weights=statistics.counts).astype(precision)
+    if tied:
+        one = TiedGaussians.of(statistics.means, whitenings[0], components, centre)
+        return Solution(means, matrices[0], int(ranks[0]), components, one, weakness)
+    each = ClassGaussians.of(statistics.means, whitenings, components, centre)
+    return Solution(means, matrices, ranks, components, each, weakness)
+
+
+def _matrices(
+    statistics: ClassStatistics,
+    covariance: str,
+    components: Float64 | None,
+    sizes: NDArray[np.int64],
+    shrinkage: str | float | None,
+) -> Float64:
+    """Covariances to decompose, after shrinkage: (1, d, d) if tied, else (k, d, d) or (k, d)."""
+    scatter, fourth = statistics.scatter, statistics.fourth
+    if covariance == "tied":
+        scatter = scatter[None] if statistics.layout == "pooled" else scatter.sum(axis=0, keepdims=True)
+        fourth = None if fourth is None else fourth.sum(keepdims=True)
+    if components is not None:
+        scatter = components @ scatter @ components.T
+    if covariance == "diagonal" and scatter.ndim == 3:
+        scatter = np.diagonal(scatter, axis1=1, axis2=2)
+    matrices = scatter / sizes.reshape(-1, *[1] * (scatter.ndim - 1))
+    if shrinkage is None:
+        return np.asarray(matrices)
+    powers = [None] * sizes.size if fourth is None else fourth
+    return np.stack([shrink(m, int(n), shrinkage, f) for m, n, f in zip(matrices, sizes, powers, strict=True)])
+
+
+def _components(statistics: ClassStatistics, n_components: int) -> Float64:
+    """Principal directions of all rows: scatter within the classes plus scatter of the class means."""
+    d = statistics.origins.shape[1]
+    if n_components > d:
+        raise ValueError(f"n_components must be at most the {d} columns of the embeddings; got {n_components}.")
+    counts, means = statistics.counts, statistics.means
+    away = (means - np.average(means, axis=0, weights=counts)) * np.sqrt(counts)[:, None]
+    within = statistics.scatter if statistics.layout == "pooled" else statistics.scatter.sum(axis=0)
+    return principal_directions((within + away.T @ away) / counts.sum(), n_components)
+
+
+def _check_counts(statistics: ClassStatistics, tied: bool) -> None:
+    counts, classes = statistics.counts, statistics.classes
+    if counts.sum() < 2:
+        raise ValueError("embeddings must have at least two rows to estimate a covariance; got 1.")
+    if not tied and counts.min() < 2:
+        raise ValueError(
+            f"every class must have at least two rows for a covariance of its own; class {_name(classes[counts < 2])} "
+            "has one. Use covariance='tied', or leave such classes out."
+        )
+
+
+def _check_ranks(ranks: NDArray[np.intp], statistics: ClassStatistics, tied: bool) -> None:
+    if ranks.all():
+        return
+    who = "each class" if tied else f"class {_name(statistics.classes[ranks == 0])}"
+    raise ValueError(
+        f"embeddings must vary within a class; all rows of {who} are equal, so that there is no density. "
+        "Check that these are embeddings of different inputs."
+    )
+
+
+def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
+    low = np.flatnonzero(ranks < d)
+    if not low.size:
+        return ""
+    whose = "the covariance" if tied else f"the covariance of {low.size} of {ranks.size} classes"
+    advice = "" if tied else "; densities of different rank are not comparable, so also consider covariance='tied'"
+    return (
+        f"{whose} has rank {ranks[low].min()} of {d}: the embeddings have constant or dependent columns, or fewer rows "
+        "than columns. Densities are those on the directions that vary, and the others are ignored. Set shrinkage "
+        f"(for example 'oas'), or n_components of at most {ranks.min()}, or fit on more rows{advice}."
+    )
+
+
+def _name(classes: NDArray[np.generic]) -> str:
+    shown = ", ".join(repr(label) for label in classes[:5].tolist())
+    return shown + (f", ... ({classes.size} in all)" if classes.size > 5 else "")

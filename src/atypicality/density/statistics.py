@@ -1,0 +1,301 @@
+"""What a Gaussian learns from rows: class counts, means and scatter, gathered block by block and merged exactly.
+
+Every row is taken relative to a row of its own class before anything is squared, so that neither an offset of all
+embeddings nor the distance between classes costs digits. Products within a block are in the precision asked for,
+sums over blocks in float64.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from atypicality import blocks
+from atypicality.density.classes import encode_labels, merge_classes
+from atypicality.validation import (
+    FloatArray,
+    check_embeddings,
+    check_finite,
+    check_matrix,
+    check_vector,
+    name_rows,
+)
+
+__all__ = [
+    "ClassStatistics",
+    "Layout",
+    "gather_statistics",
+    "merge_statistics",
+    "refuse_rows",
+    "statistics_from_moments",
+]
+
+Float64 = NDArray[np.float64]
+Layout = Literal["pooled", "full", "diagonal"]
+Part = tuple[NDArray[np.intp] | int, list[FloatArray]]
+"""Classes and what a block of rows adds to their sums: first, scatter and, where asked for, third and fourth."""
+
+
+@dataclass(frozen=True)
+class ClassStatistics:
+    """Sums over the rows of each class, of u = x - origin of the class: all that a Gaussian needs, and mergeable.
+
+    Parameters
+    ----------
+    layout : {"pooled", "full", "diagonal"}
+        Whether `scatter` is summed over the classes, kept for each, or only its diagonal is kept for each.
+    epsilon : float
+        Rounding unit of the products in `scatter`.
+    classes : ndarray of shape (k,)
+        Sorted labels.
+    counts : ndarray of shape (k,)
+        Rows of each class.
+    origins, first : ndarray of shape (k, d)
+        The origins, and the sums of u: 0 up to rounding where the origins are the class means.
+    scatter : ndarray of shape (d, d), (k, d, d) or (k, d)
+        Sums of u u^T.
+    third, fourth : ndarray of shape (k, d) and (k,), or None
+        Sums of |u|^2 u and |u|^4, which Ledoit-Wolf needs beside the scatter of each class.
+    """
+
+    layout: Layout
+    epsilon: float
+    classes: NDArray[Any]
+    counts: NDArray[np.int64]
+    origins: Float64
+    first: Float64
+    scatter: Float64
+    third: Float64 | None = None
+    fourth: Float64 | None = None
+
+    @property
+    def means(self) -> Float64:
+        """Class means (k, d)."""
+        return self.origins + self.first / self.counts[:, None]
+
+    @property
+    def spread(self) -> float:
+        """Sum of |u|^2 over all rows."""
+        diagonal = self.layout == "diagonal"
+        return float(np.sum(self.scatter if diagonal else np.trace(self.scatter, axis1=-2, axis2=-1)))
+
+    def about(self, origins: Float64) -> "ClassStatistics":
+        """The same sums about other origins (k, d): u becomes u - step."""
+        step, counts = origins - self.origins, self.counts[:, None]
+        lean = self.first - 0.5 * counts * step
+        if self.layout == "diagonal":
+            scatter = self.scatter - 2.0 * lean * step
+        else:
+            mixed = lean.T @ step if self.layout == "pooled" else lean[:, :, None] * step[:, None, :]
+            scatter = self.scatter - mixed - np.swapaxes(mixed, -2, -1)
+        third, fourth = self._moments_after(step)
+        first = self.first - counts * step
+        return replace(self, origins=origins, first=first, scatter=scatter, third=third, fourth=fourth)
+
+    def _moments_after(self, step: Float64) -> tuple[Float64 | None, Float64 | None]:
+        """Expand |u - step|^2 (u - step) and |u - step|^4 and sum each term over the rows of a class."""
+        if self.third is None or self.fourth is None:
+            return None, None
+        turned = np.matvec(self.scatter, step)
+        trace, length = np.trace(self.scatter, axis1=1, axis2=2), np.vecdot(step, step)
+        along = np.vecdot(self.first, step)
+        third = self.third - 2.0 * turned + length[:, None] * self.first
+        third -= (trace - 2.0 * along + self.counts * length)[:, None] * step
+        fourth = self.fourth + 4.0 * np.vecdot(step, turned) - 4.0 * np.vecdot(self.third, step)
+        fourth += length * (self.counts * length + 2.0 * trace - 4.0 * along)
+        return third, fourth
+
+
+def gather_statistics(
+    embeddings: Any, labels: Any, *, layout: Layout, precision: str, moments: bool = False, width: int | None = None
+) -> ClassStatistics:
+    """Statistics, about the class means, of rows (n, d) of any float type and their labels (n,).
+
+    Rows may be mapped from a file: the layout "full" reads them class by class, the others in their order. `moments`
+    asks for the third and fourth too, and needs the layout "full". `width` is the d that came before, if any did.
+    """
+    x = check_embeddings(embeddings, width=width)
+    classes, codes = encode_labels(labels, n_rows=x.shape[0])
+    if not x.shape[0]:
+        raise ValueError(f"embeddings must have at least one row to fit on; got shape {x.shape}.")
+    raw = _gather_about(_origins(x, codes, classes.size, precision), x, classes, codes, layout, moments)
+    centred = raw.about(raw.means)
+    if raw.spread > 64 * centred.spread:  # origins far from their class cost digits: once more, about its mean
+        raw = _gather_about(centred.origins.astype(precision), x, classes, codes, layout, moments)
+        centred = raw.about(raw.means)
+    return centred
+
+
+def merge_statistics(a: ClassStatistics, b: ClassStatistics) -> ClassStatistics:
+    """Statistics of the rows of both, which may have seen different classes (Chan, Golub and LeVeque 1983)."""
+    classes, at_a, at_b = merge_classes(a.classes, b.classes)
+    a, b = _spread_over(classes, at_a, a), _spread_over(classes, at_b, b)
+    ours, theirs = a.counts[:, None] > 0, b.counts[:, None] > 0
+    share = (b.counts / (a.counts + b.counts))[:, None]
+    step = np.where(ours & theirs, b.origins - a.origins, 0.0)
+    means = np.where(ours, a.origins, b.origins) + share * step
+    a, b = a.about(np.where(ours, means, 0.0)), b.about(np.where(theirs, means, 0.0))
+    moments = a.third is not None and b.third is not None and a.fourth is not None and b.fourth is not None
+    return replace(
+        a,
+        epsilon=max(a.epsilon, b.epsilon),
+        counts=a.counts + b.counts,
+        origins=means,
+        first=a.first + b.first,
+        scatter=a.scatter + b.scatter,
+        third=a.third + b.third if moments else None,  # type: ignore[operator]
+        fourth=a.fourth + b.fourth if moments else None,  # type: ignore[operator]
+    )
+
+
+def statistics_from_moments(counts: Any, means: Any, covariance: Any, classes: Any = None) -> ClassStatistics:
+    """Statistics from counts (k,), class means (k, d) and maximum-likelihood covariance, whose shape is its layout."""
+    centres = check_matrix(means, "means")
+    check_finite(centres, "means")
+    k, d = centres.shape
+    sizes = check_vector(counts, "counts", n_rows=k)
+    bad = np.flatnonzero((sizes < 1) | (sizes != np.floor(sizes)))
+    if bad.size:
+        raise ValueError(f"counts must be whole numbers of at least 1; {name_rows(bad)} {sizes[bad[0]]:g}.")
+    labels, order = encode_labels(np.arange(k) if classes is None else classes, "classes", n_rows=k)
+    if labels.size < k or (np.diff(order) < 0).any():
+        raise ValueError("classes must be sorted and without repeats, in the order of counts and means.")
+    layout, matrix = _check_covariance(covariance, k, d)
+    weights = sizes.sum() if layout == "pooled" else sizes.reshape(-1, *[1] * (matrix.ndim - 1))
+    epsilon, zeros = float(np.finfo(matrix.dtype).eps), np.zeros((k, d))
+    scatter = weights * matrix.astype(np.float64)
+    return ClassStatistics(layout, epsilon, labels, sizes.astype(np.int64), centres.astype(np.float64), zeros, scatter)
+
+
+def _check_covariance(covariance: Any, k: int, d: int) -> tuple[Layout, FloatArray]:
+    array = np.asarray(covariance)
+    flat = check_matrix(array.reshape(-1, array.shape[-1]) if array.ndim == 3 else array, "covariance")
+    shapes: dict[tuple[int, ...], Layout] = {(k, d): "diagonal", (k, d, d): "full", (d, d): "pooled"}
+    if array.shape not in shapes:
+        raise ValueError(f"covariance must have shape {' or '.join(map(str, shapes))}; got {array.shape}.")
+    check_finite(flat, "covariance")
+    matrix, layout = flat.reshape(array.shape), shapes[array.shape]
+    largest = np.abs(matrix).max()
+    tolerance = 1e3 * d * np.finfo(matrix.dtype).eps * largest  # of an eigenvalue that should be 0 or more
+    if layout != "diagonal" and (np.abs(matrix - np.swapaxes(matrix, -2, -1)) > tolerance).any():
+        raise ValueError("covariance must be symmetric. Pass the covariance matrix itself, not a factor of it.")
+    lowest = matrix.min() if layout == "diagonal" else np.linalg.eigvalsh(matrix.astype(np.float64)).min()
+    if lowest < -tolerance:
+        raise ValueError(f"covariance must have no negative eigenvalue; its lowest is {lowest:.3g}.")
+    return layout, matrix
+
+
+def refuse_rows(rows: FloatArray, dtype: np.dtype[Any], *, first_row: int) -> None:
+    """Say what is wrong with rows whose result was not finite: NaN, infinity, or squares that overflow."""
+    check_finite(rows, "embeddings", first_row=first_row)
+    raise ValueError(
+        f"embeddings must have squares that fit into {dtype}; rows from {first_row} on overflow. Rescale the "
+        "embeddings, or use precision='float64'."
+    )
+
+
+def _gather_about(
+    origins: FloatArray, x: FloatArray, classes: NDArray[Any], codes: NDArray[np.intp], layout: Layout, moments: bool
+) -> ClassStatistics:
+    k, d = origins.shape
+    shapes: list[tuple[int, ...]] = [(k, d), {"pooled": (d, d), "full": (k, d, d), "diagonal": (k, d)}[layout]]
+    totals = [np.zeros(shape) for shape in shapes + ([(k, d), (k,)] if moments else [])]
+    with np.errstate(invalid="ignore", over="ignore"):
+        parts = _parts_by_class(origins, x, codes) if layout == "full" else _parts_in_order(origins, x, codes, layout)
+        for where, sums in parts:
+            for position, (total, part) in enumerate(zip(totals, sums, strict=False)):
+                total[... if position == 1 and layout == "pooled" else where] += part
+    if not (np.isfinite(totals[0]).all() and np.isfinite(totals[1]).all()):
+        block = _block(d, x.dtype)
+        blocks.for_rows(lambda rows: check_finite(x[rows], "embeddings", first_row=rows.start), len(x), block=block)
+        refuse_rows(x[:1], origins.dtype, first_row=0)
+    counts = np.bincount(codes, minlength=k)
+    return ClassStatistics(
+        layout, float(np.finfo(origins.dtype).eps), classes, counts, origins.astype(np.float64), *totals
+    )
+
+
+def _origins(x: FloatArray, codes: NDArray[np.intp], k: int, precision: str) -> FloatArray:
+    """A point near each class mean (k, d): the mean of its first rows, few enough to cost next to nothing."""
+    order = _sorted_by_class(codes, k)
+    starts = np.searchsorted(codes[order], np.arange(k))
+    place = np.arange(codes.size) - starts[codes[order]]
+    sample = order[place < min(64, 1 + codes.size // (64 * k))]
+    first = x[order[starts]].astype(np.float64)
+    _, members = _members(codes[sample], np.dtype(np.float64))
+    with np.errstate(invalid="ignore", over="ignore"):  # relative to the first row: equal rows have it as their mean
+        away = members @ (x[sample] - first[codes[sample]])
+        return np.asarray((first + away / members.sum(axis=1)[:, None]).astype(precision))
+
+
+def _parts_in_order(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp], layout: Layout) -> Iterator[Part]:
+    workspace, (n, d) = blocks.Workspace(), x.shape
+
+    def part(rows: slice) -> Part:
+        with workspace.borrow() as buffers, np.errstate(invalid="ignore", over="ignore"):
+            u = buffers("u", (rows.stop - rows.start, d), origins.dtype)
+            np.take(origins, codes[rows], axis=0, out=u, mode="clip")  # "raise" would buffer
+            np.subtract(x[rows], u, out=u, casting="same_kind")
+            present, members = _members(codes[rows], origins.dtype)
+            scatter = u.T @ u if layout == "pooled" else None
+            first = members @ u
+            return present, [first, members @ np.square(u, out=u) if scatter is None else scatter]
+
+    return blocks.map_rows(part, n, block=_block(d, origins.dtype))
+
+
+def _parts_by_class(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp]) -> Iterator[Part]:
+    order = _sorted_by_class(codes, origins.shape[0])
+
+    def parts(rows: slice) -> list[Part]:
+        chosen = order[rows]
+        ends = np.flatnonzero(np.diff(codes[chosen])) + 1
+        with np.errstate(invalid="ignore", over="ignore"):
+            return [_part_of_class(origins, x, codes[group[0]], group) for group in np.split(chosen, ends)]
+
+    for found in blocks.map_rows(parts, x.shape[0], block=_block(x.shape[1], origins.dtype)):
+        yield from found
+
+
+def _part_of_class(origins: FloatArray, x: FloatArray, code: np.intp, rows: NDArray[np.intp]) -> Part:
+    u = np.subtract(x[rows], origins[code], dtype=np.result_type(x, origins)).astype(origins.dtype, copy=False)
+    lengths = np.vecdot(u, u).astype(np.float64)
+    return int(code), [u.sum(axis=0, dtype=np.float64), u.T @ u, lengths @ u, lengths @ lengths]
+
+
+def _sorted_by_class(codes: NDArray[np.intp], k: int) -> NDArray[np.intp]:
+    small = (
+        codes.astype(np.uint16) if k <= 2**16 else codes
+    )  # NumPy sorts 16-bit integers by radix: several times faster
+    return np.argsort(small, kind="stable")
+
+
+def _members(codes: NDArray[np.intp], dtype: np.dtype[Any]) -> tuple[NDArray[np.intp], Any]:
+    """The classes among `codes`, and the sparse 0/1 matrix (classes, rows) whose product with rows sums each class."""
+    order = np.argsort(codes, kind="stable")
+    in_order = codes[order]
+    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
+    entries = (np.ones(codes.size, dtype), order, np.r_[starts, codes.size])
+    return in_order[starts], csr_array(entries, shape=(starts.size, codes.size))
+
+
+def _spread_over(classes: NDArray[Any], at: NDArray[np.intp], statistics: ClassStatistics) -> ClassStatistics:
+    """The same statistics over more classes, those not seen with zeros."""
+
+    def spread(array: Any) -> Any:
+        if array is None:
+            return None
+        out = np.zeros((classes.size, *array.shape[1:]), array.dtype)
+        out[at] = array
+        return out
+
+    names = ["counts", "origins", "first", "third", "fourth"] + (["scatter"] if statistics.layout != "pooled" else [])
+    return replace(statistics, classes=classes, **{name: spread(getattr(statistics, name)) for name in names})
+
+
+def _block(width: int, dtype: np.dtype[Any]) -> int:
+    """Rows of a block: a scatter matrix that waits to be added should not be larger than the block it came from."""
+    return blocks.block_rows(width * dtype.itemsize, budget=2 * blocks.GEMM_BYTES, minimum=2 * width)
