@@ -58,6 +58,7 @@ def test_theory_json_is_stable(capsys, monkeypatch):
         (("theory", "--n-draws", "1"), "n_draws must be at least 2; got 1."),
         (("theory", "--seed", "-1"), "random_state must be at least 0; got -1."),
         (("theory", "--nonsense"), "No such option"),
+        (("demo", "--alpha", "10"), "alpha must lie strictly between 0 and 1; got 10.0."),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(argv, message, capsys):
@@ -92,7 +93,9 @@ def test_missing_files_and_packages_are_mistakes(error, monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("shapes do not match"), TypeError("bad operand"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [ValueError("shapes differ"), TypeError("bad operand"), KeyError("x"), ModuleNotFoundError("No module")]
+)
 def test_a_bug_is_a_traceback(error, monkeypatch):
     raising(monkeypatch, error)  # raised outside the package, as NumPy would
     with pytest.raises(type(error)):

@@ -60,8 +60,10 @@ def _root(
 
 def _is_mistake(error: Exception) -> bool:
     """Whether the user can mend it: bad usage, a missing file or package, or values that a check refused."""
-    if isinstance(error, (_UsageMistake, OSError, ModuleNotFoundError)):
+    if isinstance(error, (_UsageMistake, OSError)):
         return True
+    if isinstance(error, ModuleNotFoundError):  # an optional package, with what to install; others are our own fault
+        return "pip install" in str(error)
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     module = str(frame.f_globals.get("__name__"))
     if isinstance(error, TypeError):  # elsewhere a TypeError is a bug of ours

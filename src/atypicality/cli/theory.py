@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atypicality.cli.printing import make_table
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -62,7 +64,7 @@ def _print_theorem_1(console: "Console", rise: "Theorem1", norms: "list[Theorem1
 
 
 def _overconfidence_table(first: tuple[str, str], rows: "list[tuple[str, str, OverconfidenceRow]]") -> "Table":
-    table = _table(*first, "1", "2", "3", "4", "5", "s.e.", "rise", "at every\nstep")
+    table = make_table(*first, "1", "2", "3", "4", "5", "s.e.", "rise", "at every\nstep")
     for a, b, row in rows:
         means = [f"{100 * value:.2f}" for value in row.overconfidence]
         verdict = "rises" if row.rises else "[bold]no[/]"
@@ -79,7 +81,7 @@ def _print_theorem_2(console: "Console", result: "Theorem2") -> None:
         "over the better of one and none."
     )
     columns = ("one\nsquared", "aware\nsquared", "one\ncross-ent.", "aware\ncross-ent.", "excess\ncross-ent.")
-    table = _table("level", "none", *columns)
+    table = make_table("level", "none", *columns)
     for row in result.rows:
         squared = (row.error_single_squared, row.error_aware_squared)
         cross_entropy = (row.error_single_cross_entropy, row.error_aware_cross_entropy)
@@ -99,13 +101,3 @@ def _verdict(result: "Theorem2") -> str:
     failing = ", ".join(f"{level:g}" for level in result.fails_cross_entropy)
     failed = f"above the better of them at level {failing}" if failing else "not above them at these levels"
     return f"Squared loss: the aware temperature is {held}. Cross-entropy: {failed}."
-
-
-def _table(*columns: str) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table

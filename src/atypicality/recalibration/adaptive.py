@@ -37,7 +37,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
         Dimensions of the code.
     head : sequence of int, default=(128, 128)
         Widths of the layers that turn the code into a temperature.
-    epochs : int, default=30
+    epochs : int, default=60
         Most passes over the rows; training ends earlier when the rows kept apart no longer gain.
     learning_rate : float, default=5e-4
         Of Adam.
@@ -76,7 +76,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
         hidden: Sequence[int] = (1024, 512, 512),
         latent_dim: int = 16,
         head: Sequence[int] = (128, 128),
-        epochs: int = 30,
+        epochs: int = 60,
         learning_rate: float = 5e-4,
         batch_size: int = 128,
         validation_fraction: float = 0.1,

@@ -29,7 +29,7 @@ Layers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 Float32 = NDArray[np.float32]
 
 _FIRST_VARIANCE = 0.1  # from 1, the code of hardly correlated embeddings never starts to carry anything
-_PATIENCE = 8  # epochs without a better one before training ends
+_PATIENCE = 300  # steps without a better epoch before training ends
 _UNIT = math.log(math.e - 1)  # softplus of this is 1: an untrained head changes nothing
 
 
@@ -132,13 +132,14 @@ class _Parts:
         order = self.torch.randperm(len(rows["y"]), generator=self.generator)
         n_apart = int(len(order) * self.training.validation_fraction)
         apart = {name: values[order[:n_apart]] for name, values in rows.items()}
+        patience = math.ceil(_PATIENCE * self.training.batch_size / (len(order) - n_apart))
         best = self._snapshot(apart, 0)
         for epoch in track(range(1, self.training.epochs + 1), "Fitting adaptive temperatures"):
             self._epoch(rows, order[n_apart:])
             now = self._snapshot(apart, epoch)
             if n_apart == 0 or now[0] < best[0]:
                 best = now
-            elif epoch - best[-1] >= _PATIENCE:
+            elif epoch - best[-1] >= patience:
                 break
         return best[1:]
 
