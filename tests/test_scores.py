@@ -12,7 +12,7 @@ from atypicality.conformal.scores import (
     label_scores,
     label_statistics,
     prediction_sets,
-    set_sizes,
+    total_sizes,
 )
 
 RULES = [
@@ -102,7 +102,7 @@ def test_a_label_is_in_its_set_exactly_when_its_score_is_within(n, k, dtype, rul
     thresholds[::10] = np.inf
     sets = prediction_sets(probs, thresholds, rule, draws)
     np.testing.assert_array_equal(sets, expected_sets(probs, thresholds, rule, draws))
-    np.testing.assert_array_equal(set_sizes(probs, thresholds, rule, draws), sets.sum(axis=1))
+    assert total_sizes(probs, [(rule, thresholds)], draws).tolist() == [sets.sum()]
 
 
 @settings(max_examples=60)
@@ -117,6 +117,13 @@ def test_sets_agree_with_scores_for_any_pattern_of_ties(weights, rule, draw, lab
     sets = prediction_sets(probs, thresholds, rule, draws)
     np.testing.assert_array_equal(sets, expected_sets(probs, thresholds, rule, draws))
     assert sets[:, label].all()
+
+
+def test_sizes_of_several_rules_at_once(rng):
+    probs, rules = distributions(300, 80, rng, np.float32), RULES[:4]  # four scores of very different depths
+    candidates = [(rule, rng.random(300) * (index + 1) / 2) for index, rule in enumerate(rules)]
+    sizes = [prediction_sets(probs, thresholds, rule).sum() for rule, thresholds in candidates]
+    assert total_sizes(probs, candidates).tolist() == sizes
 
 
 def test_selection_and_full_sort_agree_where_the_pilot_is_wrong(rng):

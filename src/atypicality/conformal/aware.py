@@ -143,6 +143,7 @@ class AtypicalityAwareConformal(BaseEstimator):
         self.n_edge_, self.n_calibration_, self.n_classes_ = edge.size, calibration.size, rows.shape[1]
         return self
 
+    @returns_like_input
     def assign(self, probs: ArrayLike, *, atypicality: ArrayLike) -> Integers:
         """Region of every row, of shape (n,): the part of the grid whose threshold and promise are its own."""
         check_is_fitted(self, "thresholds_")

@@ -9,7 +9,7 @@ equal to the last bit, and no comparison needs a tolerance. And scores never fal
 so that a set is everything above the first rejected probability: no label is ever ranked by its index.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
-__all__ = ["LabelStatistics", "ScoreRule", "label_scores", "label_statistics", "prediction_sets", "set_sizes"]
+__all__ = ["LabelStatistics", "ScoreRule", "label_scores", "label_statistics", "prediction_sets", "total_sizes"]
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -87,6 +87,9 @@ class ScoreRule:
         return np.asarray(mass + self.penalty * np.maximum(rank - self.k_reg, 0))
 
 
+Candidate = tuple[ScoreRule, Doubles]
+
+
 @dataclass(frozen=True)
 class LabelStatistics:
     """What the scores of the true labels depend on, each of shape (n,): no parameter of a score enters here."""
@@ -122,7 +125,7 @@ def label_statistics(probs: FloatArray, labels: NDArray[np.intp]) -> LabelStatis
         found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * _rounded(own)
         found.above[rows] = np.bincount(which, _rounded(values), size) - found.tied[rows]
 
-    blocks.for_rows(one_block, n, block=blocks.block_rows(k * probs.itemsize))
+    blocks.for_rows(one_block, n, block=_block(probs))
     return found
 
 
@@ -149,42 +152,59 @@ def prediction_sets(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, dra
            [False, False, False]])
     """
     sets = np.empty(probs.shape, np.bool_)
-    _for_accepted(lambda rows, accepted: np.copyto(sets[rows], accepted), probs, thresholds, rule, draws)
+    accept = _accepter(probs, [(rule, thresholds)], draws)
+    blocks.for_rows(lambda rows: np.copyto(sets[rows], next(accept(rows))), len(probs), block=_block(probs))
     return sets
 
 
-def set_sizes(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Any = 1.0) -> NDArray[np.intp]:
-    """Sizes (n,) of the sets that `prediction_sets` gives, without keeping the sets."""
-    sizes = np.empty(probs.shape[0], np.intp)
-    _for_accepted(lambda rows, accepted: np.copyto(sizes[rows], accepted.sum(axis=1)), probs, thresholds, rule, draws)
-    return sizes
+def total_sizes(probs: FloatArray, candidates: Sequence[Candidate], draws: Any = 1.0) -> NDArray[np.intp]:
+    """Sum of the sizes of all sets, for each of several rules with their thresholds (n,): one selection serves all.
+
+    >>> probs, thresholds = np.array([[0.5, 0.375, 0.125]] * 2), np.array([0.875, 0.4])
+    >>> total_sizes(probs, [(ScoreRule("aps", None), thresholds), (ScoreRule("aps", "after"), thresholds)])
+    array([2, 3])
+    """
+    accept = _accepter(probs, candidates, draws)
+    return blocks.reduce_rows(
+        lambda rows: np.array([np.count_nonzero(accepted) for accepted in accept(rows)]),
+        len(probs),
+        block=_block(probs),
+    )
 
 
-def _for_accepted(
-    receive: Callable[[slice, Bools], None], probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Any
-) -> None:
-    """Hand the sets to `receive(rows, accepted)`, block by block."""
-    n, k = probs.shape
-    draws = np.broadcast_to(np.asarray(draws, np.float64), (n,))
-    depth = _pilot_depth(probs, thresholds, rule, draws)
+def _accepter(probs: FloatArray, candidates: Sequence[Candidate], draws: Any) -> Callable[[slice], Iterator[Bools]]:
+    """A function of a block of rows that yields the sets of each candidate."""
+    draws = np.broadcast_to(np.asarray(draws, np.float64), (len(probs),))
+    depths = [_pilot_depth(probs, thresholds, rule, draws) for rule, thresholds in candidates]
 
-    def one_block(rows: slice) -> None:
+    def accept(rows: slice) -> Iterator[Bools]:
         block = np.asarray(probs[rows])
-        if rule.name == "lac":
-            accepted = 1.0 - block.astype(np.float64) <= thresholds[rows, None]
-            if rule.nonempty is not None:
-                accepted |= block == block.max(axis=1, keepdims=True)
-        else:
-            accepted = block > _first_rejected(block, thresholds[rows], rule, draws[rows], depth)[:, None]
-        receive(rows, accepted)
+        ordered = _largest(block, max(depths))
+        for (rule, thresholds), depth in zip(candidates, depths, strict=True):
+            if rule.name == "lac":
+                yield _accepted_by_lac(block, thresholds[rows], rule)
+            else:
+                rejected = _first_rejected(block, ordered[:, :depth], thresholds[rows], rule, draws[rows])
+                yield block > rejected[:, None]
 
-    blocks.for_rows(one_block, n, block=blocks.block_rows(k * probs.itemsize))
+    return accept
+
+
+def _block(probs: FloatArray) -> int:
+    return blocks.block_rows(probs.shape[1] * probs.itemsize)
+
+
+def _accepted_by_lac(block: FloatArray, thresholds: Doubles, rule: ScoreRule) -> Bools:
+    accepted = 1.0 - block.astype(np.float64) <= thresholds[:, None]
+    return accepted if rule.nonempty is None else accepted | (block == block.max(axis=1, keepdims=True))
 
 
 def _pilot_depth(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles) -> int:
     """How many of the largest entries decide nearly every row. It says what is sorted, never how it comes out."""
     n, k = len(probs), int(probs.shape[1])
-    if rule.name == "lac" or k <= NARROW or n <= 2 * PILOT_ROWS:
+    if rule.name == "lac":
+        return 0
+    if k <= NARROW or n <= 2 * PILOT_ROWS:
         return k
     pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(np.intp)
     scores = _scores_along(_largest(np.asarray(probs[pilot]), k), rule, draws[pilot])
@@ -192,30 +212,33 @@ def _pilot_depth(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws:
     return min(k, 1 + int(np.quantile(within, 0.95, method="higher")))
 
 
-def _first_rejected(block: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles, depth: int) -> FloatArray:
-    """The largest probability of each row that is not in its set; -1 where nothing is rejected.
+def _first_rejected(
+    block: FloatArray, ordered: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles
+) -> FloatArray:
+    """The largest probability of each row that is not in its set, from its largest entries; -1 for a full set.
 
     Scores are taken along the row as if each position were the last of its ties: never above the true score of its
     level, and equal to it at the level's end. So the first position above the threshold lies in the first
-    rejected level, also where `depth` cuts through that level.
+    rejected level, also where `ordered` ends inside that level.
     """
-    n, k = block.shape
-    ordered = _largest(block, depth)
+    n, depth = ordered.shape
     within = (_scores_along(ordered, rule, draws) <= thresholds[:, None]).sum(axis=1)
     closed = within < depth
     rejected = np.where(closed, ordered[np.arange(n), np.minimum(within, depth - 1)], block.dtype.type(-1))
     if rule.nonempty is not None:
         rejected = np.where(closed & (rejected == ordered[:, 0]), np.nextafter(rejected, -np.inf), rejected)
     unsettled = np.flatnonzero(~closed)
-    if unsettled.size and depth < k:
-        rejected[unsettled] = _first_rejected(block[unsettled], thresholds[unsettled], rule, draws[unsettled], k)
+    if unsettled.size and depth < block.shape[1]:
+        rest = block[unsettled]
+        whole = _largest(rest, block.shape[1])
+        rejected[unsettled] = _first_rejected(rest, whole, thresholds[unsettled], rule, draws[unsettled])
     return rejected
 
 
 def _largest(block: FloatArray, depth: int) -> FloatArray:
     """The `depth` largest entries of each row, largest first."""
     cut = block.shape[1] - depth
-    chosen = np.partition(block, cut, axis=1)[:, cut:] if cut else block
+    chosen = block if cut == 0 else np.partition(block, cut, axis=1)[:, cut:] if depth else block[:, :0]
     return np.sort(chosen, axis=1)[:, ::-1]
 
 

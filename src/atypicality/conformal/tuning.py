@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.conformal.scores import LabelStatistics, ScoreRule, label_scores, set_sizes
+from atypicality.conformal.scores import LabelStatistics, ScoreRule, label_scores, total_sizes
 from atypicality.conformal.threshold import conformal_rank
 from atypicality.validation import FloatArray
 
@@ -50,13 +50,10 @@ def tune(rule: ScoreRule, probs: FloatArray, found: LabelStatistics, alpha: Frac
     if rule.penalty is not None:
         return rule.with_parameters(k_reg=k_reg, penalty=rule.penalty)
     tried = [rule.with_parameters(k_reg=k_reg, penalty=penalty) for penalty in PENALTIES[rule.name]]
-    sizes = [_total_size(candidate, probs, found, alpha, draws) for candidate in tried]
-    return min(zip(sizes, tried, strict=True), key=lambda pair: (pair[0], -(pair[1].penalty or 0)))[1]
-
-
-def _total_size(rule: ScoreRule, probs: FloatArray, found: LabelStatistics, alpha: Fraction, draws: Any) -> int:
-    threshold = _order_statistic(label_scores(found, rule, draws), alpha)
-    return int(set_sizes(probs, np.full(len(probs), threshold), rule, draws).sum())
+    thresholds = [_order_statistic(label_scores(found, one, draws), alpha) for one in tried]
+    candidates = [(one, np.full(len(probs), threshold)) for one, threshold in zip(tried, thresholds, strict=True)]
+    sizes = total_sizes(probs, candidates, draws)
+    return tried[int(np.flatnonzero(sizes == sizes.min())[-1])]  # penalties ascend: the last is the largest
 
 
 def _order_statistic(values: NDArray[Any], alpha: Fraction) -> float:
