@@ -8,7 +8,7 @@ import scipy.stats
 from conftest import load_outputs
 from scipy.special import softmax
 
-from atypicality import metrics
+from atypicality import blocks, metrics
 from atypicality.groups import QUADRANTS, QuantileGroups
 from atypicality.metrics import by_group
 from atypicality.metrics.intervals import difference_interval, mean_interval, wilson_interval
@@ -165,6 +165,8 @@ def test_bad_arguments_are_named(change, error, match):
 def test_no_arrays_and_no_rows_are_refused():
     with pytest.raises(TypeError, match="by_group needs the arrays of the metric"):
         by_group(metrics.ece, groups=[0])
+    with pytest.raises(TypeError, match="array 0 must be an array with one entry per sample; got 3"):
+        by_group(metrics.ece, 3, groups=[0])
     with pytest.raises(ValueError, match="by_group needs at least one sample"):
         by_group(metrics.ece, confidence=[], correct=[], groups=[])
 
@@ -274,6 +276,24 @@ def test_a_calibrated_model_is_not_called_miscalibrated(metric, rng):
     assert (table.high > 0).all()
 
 
+def test_cells_of_one_sample_do_not_look_miscalibrated(rng):
+    # 100 samples, 50 classes: normal noise is too small for cells this sparse and calls nearly every model guilty
+    repeats, n_rows = 40, 100
+    probs, labels = make_probs(rng, repeats * n_rows, 50, temperature=1.0)
+    table = by_group(metrics.classwise_ece, probs, labels, groups=np.repeat(np.arange(repeats), n_rows))
+    assert np.mean(table.low == 0) >= 0.95 - binomial_slack(0.95, repeats)
+
+
+def test_the_noise_of_class_cells_does_not_depend_on_blocks(rng):
+    probs, labels = make_probs(rng)
+    groups = np.zeros(labels.size, int)
+    whole = by_group(metrics.classwise_ece, probs, labels, groups=groups)
+    with blocks.settings(block_rows=17, n_threads=2):
+        cut = by_group(metrics.classwise_ece, probs, labels, groups=groups)
+    for column in ("value", "standard_error", "low", "high"):
+        np.testing.assert_allclose(getattr(cut, column), getattr(whole, column), rtol=1e-9)
+
+
 @pytest.mark.parametrize("metric", ERRORS, ids=lambda metric: metric.__name__)
 def test_a_miscalibrated_model_is_found_out(metric, rng):
     probs, labels = make_probs(rng, 3000, 4, temperature=3.0)
@@ -287,6 +307,10 @@ def test_all_right_is_not_certain():
     table = by_group(metrics.ece, confidence=np.ones(200), correct=np.ones(200), groups=np.zeros(200, int))
     assert table.value[0] == table.low[0] == 0
     assert 0.012 < table.high[0] < 0.025
+    certain = np.tile([1.0, 0.0], (200, 1))
+    classwise = by_group(metrics.classwise_ece, certain, np.zeros(200, int), groups=np.zeros(200, int))
+    assert classwise.low[0] == 0
+    assert classwise.high[0] == pytest.approx(-math.log(0.025) / 200)
 
 
 @pytest.mark.parametrize("name", ["cifar10-wrn28-10", "cifar10lt-wrn28-4"])

@@ -2,10 +2,28 @@
 
 All of them put the noise of the cells into `intervals.norm_interval`. The plain value of such a metric is biased
 upwards, so it may lie above its own interval; the interval starts at 0 when the data do not speak against it.
+
+Measured coverage of 95 % intervals, in per cent, lowest and highest over samples of 100, 500 and 2000 (class-wise:
+100 and 1000, 2 to 50 classes) and over confidences spread evenly, high, and nearly all at 1. Each rests on 100 to 200
+repeats, so a number errs by about 2:
+
+=====================  ==========  ==============
+error                  calibrated  miscalibrated
+=====================  ==========  ==============
+ece                    95 - 100    93 - 100
+rmsce, debiased        96 - 100    94 - 100
+adaptive_ece           94 - 100    94 - 100
+smooth_ece             94 - 100    93 - 100
+classwise_ece          96 - 100    96 - 100
+percentile bootstrap   0           -
+=====================  ==========  ==============
+
+Where coverage is 100 % the upper end is the conservative one: it must hold for the truth that shows least.
 """
 
+import math
+
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from atypicality import blocks
@@ -47,18 +65,27 @@ def binned_interval(bins: BinSums, rng: np.random.Generator, *, power: int, leve
 
 
 def classwise_interval(
-    probs: NDArray[np.floating], labels: NDArray[np.intp], rows: Losses, rng: np.random.Generator, *, level: float
+    probs: NDArray[np.floating], rows: Losses, rng: np.random.Generator, *, level: float
 ) -> Interval:
-    """Interval of the class-wise calibration error. Classes share their samples, so the noise is drawn per sample."""
+    """Interval of the class-wise calibration error.
+
+    Many of its cells hold a sample or two, where no normal law helps. The noise is that of labels drawn from the
+    probabilities (consistency resampling, Broecker and Smith 2007), exact for a calibrated model, times the ratio of
+    observed to promised standard deviation in each bin. A model without errors may still err in -log(alpha/2) / n of
+    all cases, and each error costs two cells: the interval ends no lower than that.
+    """
     bins = rows.class_bins
-    n_classes, n_bins = bins.count.shape
-    noise = _class_noise(probs, labels, inner_edges(n_bins, rows.pairs.dtype), rng)
+    (n_classes, n_bins), filled = bins.count.shape, np.flatnonzero(bins.count)
+    edges = inner_edges(n_bins, rows.pairs.dtype)
+    drawn = (bins.confidence.reshape(-1) - _drawn_labels(probs, edges, rng)) / bins.total
+    noise = (drawn.reshape(-1, n_classes, n_bins) * _excess_deviation(probs, rows, edges)).reshape(_WIDE_DRAWS, -1)
     cells = (bins.confidence - bins.correct).reshape(-1) / bins.total
 
     def norm(gaps: FloatArray) -> FloatArray:
         return np.asarray(np.abs(gaps).sum(axis=-1) / n_classes)
 
-    return norm_interval(cells, noise, norm, level)
+    error, low, high = norm_interval(cells[filled], noise[:, filled], norm, level)
+    return error, low, max(high, -2 * math.log((1 - level) / 2) / (bins.total * n_classes))
 
 
 def smooth_interval(pairs: Pairs, value: float, rng: np.random.Generator, *, level: float) -> Interval:
@@ -78,25 +105,35 @@ def smooth_interval(pairs: Pairs, value: float, rng: np.random.Generator, *, lev
     return error, min(low, sigma), max(high, sigma)
 
 
-def _class_noise(
-    probs: NDArray[np.floating], labels: NDArray[np.intp], edges: FloatArray, rng: np.random.Generator
-) -> FloatArray:
-    """Noise of every class's bins, (n_draws, k * n_bins): residuals times one normal number per sample and draw."""
+def _drawn_labels(probs: NDArray[np.floating], edges: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Labels drawn from the rows of `probs`, counted per draw, class and bin: (n_draws, k * n_bins)."""
     (n_rows, n_classes), n_bins = probs.shape, edges.size + 1
-    total, high = np.zeros((_WIDE_DRAWS, n_classes)), np.zeros((_WIDE_DRAWS, n_classes * n_bins))
+    counts = np.zeros(_WIDE_DRAWS * n_classes * n_bins)
+    offsets = np.arange(_WIDE_DRAWS) * n_classes * n_bins
 
     def add(rows: slice) -> None:
         block = probs[rows].astype(np.float64)
-        row, column = np.nonzero(block > (edges[0] if edges.size else np.inf))
-        cell = column * n_bins + np.searchsorted(edges, block[row, column])
-        block[np.arange(len(block)), labels[rows]] -= 1
-        draws = rng.standard_normal((len(block), _WIDE_DRAWS))
-        entries = scipy.sparse.csr_array((block[row, column], (cell, row)), shape=(n_classes * n_bins, len(block)))
-        np.add(total, draws.T @ block, out=total)
-        np.add(high, np.asarray(entries @ draws).T, out=high)
+        row = np.arange(len(block))[:, None]
+        ladder = np.cumsum(block, axis=1)
+        ladder /= ladder[:, -1:]
+        # One sorted ladder for all rows: row r climbs from r to r + 1.
+        label = np.searchsorted((ladder + row).reshape(-1), rng.random((len(block), _WIDE_DRAWS)) + row, side="right")
+        label = np.minimum(label - row * n_classes, n_classes - 1)
+        cell = offsets + label * n_bins + np.searchsorted(edges, block[row, label])
+        np.add(counts, np.bincount(cell.reshape(-1), minlength=counts.size), out=counts)
 
     block = blocks.block_rows(n_classes * 8, budget=blocks.GEMM_BYTES)
     blocks.for_rows(add, n_rows, block=block, threads=1)  # in order: the draws must not depend on the blocks
-    noise = high.reshape(-1, n_classes, n_bins)
-    noise[:, :, 0] = total - noise[:, :, 1:].sum(axis=2)
-    return np.asarray(noise.reshape(_WIDE_DRAWS, -1) / n_rows)
+    return counts.reshape(_WIDE_DRAWS, -1)
+
+
+def _excess_deviation(probs: NDArray[np.floating], rows: Losses, edges: FloatArray) -> FloatArray:
+    """Observed over promised standard deviation of the residuals in each bin, all classes together: (n_bins,)."""
+    bins, n_bins = rows.class_bins, edges.size + 1
+    high = probs[probs > (edges[0] if edges.size else np.inf)].astype(np.float64)
+    squares = np.bincount(np.searchsorted(edges, high), high**2, minlength=n_bins)
+    squares[0] = rows.squares.sum() - squares[1:].sum()
+    named = np.bincount(np.searchsorted(edges, rows.label_prob), rows.label_prob, minlength=n_bins)
+    promised = bins.confidence.sum(axis=0) - squares
+    observed = squares - 2 * named + bins.correct.sum(axis=0)
+    return np.asarray(np.sqrt(np.maximum(observed, 0) / np.maximum(promised, 1e-300)).clip(max=1e3))

@@ -64,9 +64,10 @@ class GroupTable:
     def __repr__(self) -> str:
         interval = f"{100 * self.level:g} % interval"
         lines = [("group", "count", self.metric, "std. error", interval)]
+        digits = 4 if np.nanmax(np.abs(self.value), initial=0.0) >= 0.05 else 6
         for row in self.rows():
-            cells = f"{row['value']:.4f}", f"{row['standard_error']:.4f}", f"[{row['low']:.4f}, {row['high']:.4f}]"
-            lines.append((str(row["group"]), str(row["count"]), *cells))
+            value, error, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "standard_error", "low", "high"))
+            lines.append((str(row["group"]), str(row["count"]), value, error, f"[{low}, {high}]"))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
@@ -116,9 +117,8 @@ def by_group(
     The interval of a calibration error (`ece`, `rmsce`, `adaptive_ece`, `debiased_calibration_error`, `classwise_ece`,
     `smooth_ece`) is for the population value over the same bins or bandwidth, and starts at 0 unless the data speak
     against it; see `intervals.norm_interval`. The value itself is the plain one, biased upwards, and may lie above the
-    interval. Measured coverage of 95 % intervals, in 17 worlds with 100, 500 and 2000 samples: 93 to 100 % for the
-    binned errors, and as much for calibrated models, where a percentile bootstrap covers 0 %; see the table in
-    `atypicality.metrics.errors`.
+    interval. Its 95 % intervals covered in 93 to 100 % of simulated samples, calibrated models included, where a
+    percentile bootstrap covers in 0 %: the table is in `atypicality.metrics.errors`.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def _classwise(
     chosen, target = probs[part], labels[part]
     read = rows.read_all(chosen, target, check_integer(options.get("n_bins", 10), "n_bins", low=1))
     value = float(read.class_bins.expected_error().mean())
-    return value, *errors.classwise_interval(chosen, target, read, rng, level=level)
+    return value, *errors.classwise_interval(chosen, read, rng, level=level)
 
 
 def _bootstrapped(
@@ -288,6 +288,9 @@ def _common_length(arrays: tuple[ArrayLike, ...], given: dict[str, ArrayLike]) -
     if not named:
         raise TypeError("by_group needs the arrays of the metric, one entry per sample; got none.")
     converted = {name: to_numpy(array, name) for name, array in named.items()}
+    for name, array in converted.items():
+        if array.ndim == 0:
+            raise TypeError(f"{name} must be an array with one entry per sample; got {array.item()!r}.")
     n_rows = len(next(iter(converted.values())))
     for name, array in converted.items():
         check_length(array, name, n_rows)
