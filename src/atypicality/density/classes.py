@@ -74,7 +74,8 @@ class ClassAtypicality(BaseEstimator):
 
 def check_classes(labels: Any, name: str = "labels", *, n_rows: int | None = None) -> NDArray[Any]:
     """Labels (n,) of any kind that has an order and exact equality: integers, booleans or strings."""
-    array = to_numpy(labels, name)
+    boxed = isinstance(labels, (list, tuple))  # as they are: NumPy would make strings of a mixture without a word
+    array = np.array(labels, dtype=object) if boxed else to_numpy(labels, name)
     if array.ndim != 1:
         raise ValueError(
             f"{name} must be one-dimensional, one class per sample; got shape {array.shape}. "
@@ -139,6 +140,6 @@ def _check_same_kind(labels: NDArray[Any], classes: NDArray[Any]) -> None:
 
 def _unbox(array: NDArray[Any]) -> NDArray[Any]:
     for kind in (str, (bool, np.bool_), (int, np.integer)):
-        if all(isinstance(label, kind) for label in array):  # a mixture would become strings without a word
+        if all(isinstance(label, kind) for label in array):
             return np.array(array.tolist())
     return array

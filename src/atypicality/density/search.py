@@ -73,8 +73,9 @@ def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
                 "embeddings must have no row of zeros with metric='cosine'; "
                 f"{name_rows(zero + first_row, 'is', 'are')} zero. Drop those rows, or use metric='euclidean'."
             )
-        exact /= peak  # first, so that no square overflows or vanishes
-        exact /= np.sqrt(np.vecdot(exact, exact))[:, None]
+        with np.errstate(invalid="ignore"):
+            exact /= peak  # first, so that no square overflows or vanishes
+            exact /= np.sqrt(np.vecdot(exact, exact))[:, None]
     return exact
 
 

@@ -1,0 +1,69 @@
+"""Files larger than the memory they are given: fitted and scored within a ceiling of anonymous memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc/self/status")
+
+PROGRAM = """
+import json, sys, threading, time
+import numpy as np
+import atypicality as aty
+
+def anonymous():  # reading a memory map makes file pages resident; they can be dropped and do not count
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon"))
+
+folder, name = sys.argv[1:]
+estimator = {
+    "gaussian": aty.GaussianAtypicality(),
+    "gaussian float32": aty.GaussianAtypicality(precision="float32"),
+    "neighbors": aty.NeighborAtypicality(),
+}[name]
+rows, labels = np.load(f"{folder}/rows.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
+estimator.fit(rows[:100], labels[:100]).atypicality(rows[:100])  # imports and pools of BLAS come first
+before, peak, done = anonymous(), [0.0], threading.Event()
+
+def watch():
+    while not done.is_set():
+        peak[0] = max(peak[0], anonymous())
+        time.sleep(0.001)
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+with aty.blocks.settings(n_threads=2):
+    scores = estimator.fit(rows, labels).atypicality(rows if "gaussian" in name else rows[:500])
+done.set()
+watcher.join()
+print(json.dumps({"megabytes": peak[0] - before, "mean": float(scores.mean())}))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """192 MiB of float32 rows on disk, and their labels."""
+    folder, rng = tmp_path_factory.mktemp("rows"), np.random.default_rng(0)
+    rows = np.lib.format.open_memmap(folder / "rows.npy", "w+", np.float32, (3 * 2**16, 256))
+    labels = rng.integers(0, 20, rows.shape[0])
+    labels[:100] = np.arange(100) % 2
+    for start in range(0, rows.shape[0], 2**14):
+        part = slice(start, start + 2**14)
+        rows[part] = rng.standard_normal((2**14, 256), dtype=np.float32) + labels[part, None] / 8
+    rows.flush()
+    np.save(folder / "labels.npy", labels)
+    return folder
+
+
+@needs_proc
+@pytest.mark.parametrize("name", ["gaussian", "gaussian float32", "neighbors"])
+def test_memory_stays_far_below_the_size_of_the_file(name, folder):
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), name]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    # per thread a block of 16 MiB, its product and a copy of its labels; statistics and whitening are below 5 MiB
+    assert result["megabytes"] < 110
+    assert np.isfinite(result["mean"])
