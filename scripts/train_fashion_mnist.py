@@ -49,13 +49,19 @@ def long_tail(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def make_network() -> nn.Module:
-    """Three convolutions, a penultimate layer of WIDTH rectified units, a linear head."""
+    """Three convolutions, a penultimate layer of WIDTH units, a linear head."""
 
     def block(inside: int, outside: int) -> list[nn.Module]:
         return [nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(), nn.MaxPool2d(2)]
 
     body = nn.Sequential(
-        *block(1, 32), *block(32, 64), *block(64, 128), nn.Flatten(), nn.Linear(1152, WIDTH), nn.ReLU()
+        *block(1, 32),
+        *block(32, 64),
+        *block(64, 128),
+        nn.Flatten(),
+        nn.Linear(1152, WIDTH),
+        nn.BatchNorm1d(WIDTH),
+        nn.GELU(),
     )
     return nn.ModuleDict({"body": body, "head": nn.Linear(WIDTH, 10)})
 
