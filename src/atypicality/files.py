@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import require
 
-__all__ = ["DEFAULT_LIMIT", "read_arrays", "write_arrays"]
+__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "read_arrays", "replacing", "write_arrays"]
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]
         _write_folder(path, arrays)
         return
     writer = _by_suffix(path, WRITERS)
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         writer(temporary, arrays)
 
 
@@ -75,7 +75,7 @@ def _by_suffix(path: Path, table: Mapping[str, T]) -> T:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends without an error."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)

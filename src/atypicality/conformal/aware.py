@@ -18,7 +18,7 @@ from atypicality.conformal.split import checked_rows, checked_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.groups import GridGroups
-from atypicality.validation import FloatArray, check_alpha, check_choice, check_probs, check_vector
+from atypicality.validation import FloatArray, check_alpha, check_choice, check_groups, check_probs, check_vector
 
 __all__ = ["AtypicalityAwareConformal"]
 
@@ -119,14 +119,22 @@ class AtypicalityAwareConformal(BaseEstimator):
         self.randomized = randomized
         self.random_state = random_state
 
-    def fit(self, probs: ArrayLike, labels: ArrayLike, *, atypicality: ArrayLike) -> Self:
-        """Learn regions and thresholds from a conformal set: probabilities (n, k), labels (n,) and atypicality (n,)."""
+    def fit(
+        self, probs: ArrayLike, labels: ArrayLike, *, atypicality: ArrayLike, edge_rows: ArrayLike | None = None
+    ) -> Self:
+        """Learn regions and thresholds from a conformal set: probabilities (n, k), labels (n,) and atypicality (n,).
+
+        In mode "valid" the rows that choose are drawn at random, unless `edge_rows`, bool (n,), marks them: rows that
+        were set apart beforehand, as by `three_way_split`.
+        """
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
         valid = check_choice(self.mode, "mode", ("valid", "paper")) == "valid"
         rows, classes = checked_rows(probs, labels, least=2 if valid else 1)
         rarity = check_vector(atypicality, "atypicality", n_rows=len(rows))
         edge = calibration = np.arange(len(rows))
-        if valid:
+        if edge_rows is not None:
+            edge, calibration = _given_rows(edge_rows, len(rows), valid)
+        elif valid:
             edge, calibration = split_rows(len(rows), self.edge_fraction, "edge_fraction", seeds.generator("split"))
         found = label_statistics(rows, classes)
         draws = seeds.draws("fit", len(rows)) if self.randomized else np.ones(len(rows))
@@ -175,6 +183,17 @@ class AtypicalityAwareConformal(BaseEstimator):
                 "all classes. Give more rows, fewer groups or a larger alpha.",
                 stacklevel=3,
             )
+
+
+def _given_rows(edge_rows: ArrayLike, n_rows: int, valid: bool) -> tuple[Integers, Integers]:
+    """Positions of the rows that choose and of those that carry the promise, from a mask."""
+    mask = check_groups(edge_rows, "edge_rows", n_rows=n_rows)
+    if not valid or mask.dtype != bool or mask.all() or not mask.any():
+        raise ValueError(
+            'edge_rows must be a bool mask that marks some rows and leaves others, with mode="valid"; '
+            f"got {int(np.count_nonzero(mask))} marked of {n_rows}, dtype {mask.dtype}."
+        )
+    return np.flatnonzero(mask), np.flatnonzero(~mask)
 
 
 def _regions(counts: Integers, alpha: Fraction, n_calibration: int | None) -> Integers:

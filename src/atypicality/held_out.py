@@ -1,0 +1,148 @@
+"""What a head remembers of held-out rows: how rare they were, and how often it erred at each confidence."""
+
+import math
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.validation import check_number, check_vector
+
+__all__ = ["GRID_SIZE", "AbstentionRule", "Drift", "QuantileScale", "error_bound"]
+
+GRID_SIZE = 1025
+"""Most values that a stored curve keeps: enough for a quantile to a thousandth, small enough for a graph."""
+TAIL = 0.99
+CHANCE = 1e-6
+BOUND_LEVEL = 0.95
+
+Vector = NDArray[np.float64]
+
+
+class QuantileScale:
+    """The share of held-out rows at or below a value: their distribution at up to 1025 points, joined by lines.
+
+    Attributes
+    ----------
+    values, levels : ndarray of shape (m,), m at most 1025
+        Strictly increasing values, and the share of held-out rows at or below each.
+    n_rows : int
+
+    Examples
+    --------
+    >>> scale = QuantileScale.from_rows([1.0, 2.0, 2.0, 4.0])
+    >>> scale([0.5, 1.0, 2.0, 3.0, 9.0])
+    array([0.   , 0.25 , 0.75 , 0.875, 1.   ])
+    """
+
+    def __init__(self, values: Vector, levels: Vector, n_rows: int) -> None:
+        self.values, self.levels, self.n_rows = values, levels, n_rows
+
+    @classmethod
+    def from_rows(cls, values: ArrayLike) -> Self:
+        """Learn from held-out values (n,), at least one."""
+        ordered = np.sort(check_vector(values, "values"))
+        chosen = np.round(np.linspace(0, ordered.size - 1, min(ordered.size, GRID_SIZE))).astype(np.intp)
+        kept = np.unique(ordered[chosen])
+        return cls(kept, np.searchsorted(ordered, kept, side="right") / ordered.size, ordered.size)
+
+    def __call__(self, values: ArrayLike) -> Vector:
+        """Quantiles (n,) in [0, 1]: 0 below every held-out value, 1 from the largest on."""
+        return np.interp(check_vector(values, "values"), self.values, self.levels, left=0.0)
+
+
+class Drift:
+    """How new rows' atypicality sits on the scale of held-out rows; needs no labels.
+
+    Attributes
+    ----------
+    share_beyond : float
+        Share of new rows more atypical than every held-out row; about 1 / (n + 1) is expected.
+    share_tail : float
+        Share more atypical than 99 % of the held-out rows; 0.01 is expected.
+    distance : float
+        Largest gap between the two distributions (Kolmogorov and Smirnov's), 0 to 1.
+    significant : bool
+        Whether `share_tail` is larger than chance allows (one in a million) and at least twice what is expected.
+    """
+
+    def __init__(self, scale: QuantileScale, atypicality: Vector) -> None:
+        levels = np.sort(scale(atypicality))
+        n = levels.size
+        self.n_rows = n
+        self.share_beyond = float(np.mean(atypicality > scale.values[-1])) if n else 0.0
+        self.share_tail = float(np.mean(levels > TAIL)) if n else 0.0
+        steps = np.arange(n + 1) / max(n, 1)
+        self.distance = float(max(np.max(steps[1:] - levels), np.max(levels - steps[:-1]))) if n else 0.0
+        self.significant = n > 0 and self.share_tail >= 2 * (1 - TAIL) and self._chance(scale.n_rows) < CHANCE
+
+    def _chance(self, n_held_out: int) -> float:
+        """Chance of a tail this heavy without drift: binomial, its share itself estimated from the held-out rows."""
+        from scipy.stats import betabinom
+
+        beyond = max(1, round((1 - TAIL) * n_held_out))
+        law = betabinom(self.n_rows, beyond + 1, n_held_out - beyond + 1)
+        return float(law.sf(round(self.share_tail * self.n_rows) - 1))
+
+    def message(self) -> str:
+        """One sentence with the numbers."""
+        return (
+            f"{self.share_tail:.1%} of these {self.n_rows} rows are more atypical than {TAIL:.0%} of the held-out "
+            f"calibration rows ({1 - TAIL:.0%} expected), and {self.share_beyond:.1%} more than any of them: the data "
+            "has drifted. Confidence and coverage are not promised there; look at those rows, or refit on newer data."
+        )
+
+
+def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BOUND_LEVEL) -> Vector:
+    """Upper confidence bound of an error rate after `errors` of `n` (Clopper and Pearson's, one-sided).
+
+    >>> float(error_bound(np.array([0]), np.array([58]))[0]) < 0.051
+    True
+    """
+    from scipy.special import betaincinv
+
+    with np.errstate(invalid="ignore"):
+        bound = betaincinv(errors + 1.0, np.maximum(n - errors, 1e-12), level)
+    return np.where(errors >= n, 1.0, bound)
+
+
+class AbstentionRule:
+    """Which predictions to keep so that at most a stated share of them is wrong, from held-out confidence.
+
+    Attributes
+    ----------
+    confidence : ndarray of shape (m,), m at most 1025
+        Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
+    kept, errors : ndarray of int, of shape (m,)
+        Held-out rows kept at each threshold, and how many of them were wrong.
+
+    Examples
+    --------
+    >>> rule = AbstentionRule.from_rows(np.linspace(0.5, 1, 500), np.linspace(0.5, 1, 500) > 0.6)
+    >>> 0.55 < rule.threshold(0.05) < 0.65
+    True
+    """
+
+    def __init__(self, confidence: Vector, kept: NDArray[np.intp], errors: NDArray[np.intp]) -> None:
+        self.confidence, self.kept, self.errors = confidence, kept, errors
+
+    @classmethod
+    def from_rows(cls, confidence: ArrayLike, correct: ArrayLike) -> Self:
+        """Learn the risk-coverage curve from held-out confidence (n,) and whether each prediction was right (n,)."""
+        values = check_vector(confidence, "confidence")
+        wrong = 1 - check_vector(correct, "correct", n_rows=values.size)
+        order = np.argsort(-values, kind="stable")
+        ordered, errors = values[order], np.cumsum(wrong[order])
+        last = np.flatnonzero(np.append(np.diff(ordered) < 0, True))  # equal confidence is kept or left together
+        chosen = last[np.unique(np.round(np.linspace(0, last.size - 1, min(last.size, GRID_SIZE))).astype(np.intp))]
+        return cls(ordered[chosen], (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
+
+    def threshold(self, max_risk: float) -> float:
+        """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no share qualifies.
+
+        The largest kept share is taken whose error rate is below `max_risk` with a 95 % upper bound, so that a lucky
+        handful of rows cannot choose it.
+        """
+        max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
+        good = np.flatnonzero(error_bound(self.errors, self.kept) <= max_risk)
+        return float(self.confidence[good[-1]]) if good.size else math.inf

@@ -1,0 +1,180 @@
+"""What a head says about each sample, as plain arrays, a table, a file, or a line a person can read."""
+
+import csv
+import html
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.files import replacing, write_arrays
+from atypicality.groups import QUADRANTS
+from atypicality.held_out import Drift
+from atypicality.validation import require
+
+__all__ = ["Reliability"]
+
+SHOWN = 5
+PER_SAMPLE = (
+    *("label", "confidence", "proba", "prediction_set"),
+    *("atypicality", "atypicality_quantile", "quadrant", "accepted", "ids"),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Reliability:
+    """Per-sample answers of a `ReliabilityHead` for n samples and k classes.
+
+    Attributes
+    ----------
+    label : ndarray of int, of shape (n,)
+        Predicted column; `class_names[label]` is its name where names are known.
+    confidence : ndarray of shape (n,)
+        Recalibrated probability of `label`.
+    proba : ndarray of shape (n, k)
+    atypicality, atypicality_quantile : ndarray of shape (n,), or None without a density
+        Larger is rarer; the quantile is the share of held-out calibration rows at or below it.
+    quadrant : ndarray of str, of shape (n,), or None without a density
+        "reliable", "extrapolation", "ambiguous" or "untrustworthy".
+    prediction_set : ndarray of bool, of shape (n, k)
+    accepted : ndarray of bool, of shape (n,), or None
+        With `max_risk`: whether the prediction is kept.
+    drift : Drift or None
+        How far the samples' atypicality has moved from that of the held-out rows.
+    class_names, ids : ndarray of str, or None
+    """
+
+    label: NDArray[np.intp]
+    confidence: NDArray[np.float64]
+    proba: NDArray[Any]
+    prediction_set: NDArray[np.bool_]
+    atypicality: NDArray[np.float64] | None = None
+    atypicality_quantile: NDArray[np.float64] | None = None
+    quadrant: NDArray[Any] | None = None
+    accepted: NDArray[np.bool_] | None = None
+    drift: Drift | None = None
+    class_names: NDArray[Any] | None = None
+    ids: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return int(self.label.size)
+
+    def names(self) -> NDArray[Any]:
+        """Name of each class (k,): `class_names`, or the column indices as text."""
+        return np.arange(self.proba.shape[1]).astype(str) if self.class_names is None else self.class_names
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """One array (n,) per column of the table; sets as text, names separated by " | "."""
+        names = self.names()
+        parts = {
+            "id": self.ids,
+            "label": names[self.label],
+            "confidence": self.confidence,
+            "atypicality": self.atypicality,
+            "atypicality_quantile": self.atypicality_quantile,
+            "quadrant": self.quadrant,
+            "prediction_set": np.array([" | ".join(names[row]) for row in self.prediction_set], dtype=str),
+            "set_size": self.prediction_set.sum(axis=1),
+            "accepted": self.accepted,
+        }
+        return {name: values for name, values in parts.items() if values is not None}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The table row by row, as plain Python values."""
+        columns = {name: values.tolist() for name, values in self.columns().items()}
+        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame."""
+        pandas = require("pandas", extra="parquet", feature="to_frame")
+        return pandas.DataFrame(self.columns())
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as CSV; text that a spreadsheet would run as a formula is written with a leading quote."""
+        with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(self.columns())
+            writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
+
+    def to_jsonl(self, path: str | os.PathLike[str]) -> None:
+        """Write one JSON object per sample; the prediction set is a list of names."""
+        names = self.names()
+        with replacing(Path(path)) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+            for row, members in zip(self.rows(), self.prediction_set, strict=True):
+                stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the table and the probabilities as Parquet."""
+        write_arrays(Path(path).with_suffix(".parquet"), self.columns() | {"proba": self.proba})
+
+    def to_npz(self, path: str | os.PathLike[str]) -> None:
+        """Write every array, sets as bool (n, k)."""
+        arrays = {name: getattr(self, name) for name in (*PER_SAMPLE, "class_names")}
+        write_arrays(Path(path).with_suffix(".npz"), {name: part for name, part in arrays.items() if part is not None})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write in the format of the ending: .csv, .jsonl, .parquet or .npz."""
+        writers = {".csv": self.to_csv, ".jsonl": self.to_jsonl, ".parquet": self.to_parquet, ".npz": self.to_npz}
+        suffix = Path(path).suffix.lower()
+        if suffix not in writers:
+            raise ValueError(f"{os.fspath(path)!r} must end in one of {', '.join(writers)}.")
+        writers[suffix](path)
+
+    def quadrant_shares(self) -> dict[str, float]:
+        """Share of the samples in each quadrant; empty without a density."""
+        if self.quadrant is None or not len(self):
+            return {}
+        return {name: float(np.mean(self.quadrant == name)) for name in QUADRANTS}
+
+    def _headline(self) -> list[str]:
+        if not len(self):
+            return ["0 samples"]
+        size = self.prediction_set.sum(axis=1).mean()
+        parts = [f"{len(self)} samples", f"mean confidence {self.confidence.mean():.3f}", f"mean set size {size:.2f}"]
+        if self.accepted is not None:
+            parts.append(f"{self.accepted.mean():.1%} accepted")
+        shares = [f"{name} {share:.1%}" for name, share in self.quadrant_shares().items()]
+        return parts + shares
+
+    def _preview(self) -> tuple[list[str], list[list[str]]]:
+        parts = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        first: dict[str, Any] = {name: part[:SHOWN] for name, part in parts.items()}
+        head = replace(self, **first)
+        rows = [[_short(value) for value in row.values()] for row in head.rows()]
+        return list(head.columns()), rows
+
+    def __repr__(self) -> str:
+        header, rows = self._preview()
+        widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in [header, *rows]
+        ]
+        rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        return "\n".join([f"Reliability: {', '.join(self._headline())}", *lines, *rest])
+
+    def _repr_html_(self) -> str:
+        header, rows = self._preview()
+        cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        title = html.escape(", ".join(self._headline()))
+        table = f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p><b>Reliability</b>: {title}</p>{table}{more}"
+
+
+def _defuse(value: Any) -> Any:
+    """Text that opens with a formula's first character, behind a quote: a spreadsheet then shows it as it is."""
+    return "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
