@@ -190,9 +190,8 @@ def test_a_temperature_at_its_limit_is_noted_and_has_no_error():
 def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
     brightness = np.linspace(0.0, 1.0, len(world))
     brightness[:100] = np.nan
-    outputs = aty.ModelOutputs(
-        labels=world.labels, attributes={"site": np.arange(len(world)) % 3, "brightness": brightness}
-    )
+    attributes = {"site": np.arange(len(world)) % 3, "brightness": brightness, "patient": np.arange(len(world))}
+    outputs = aty.ModelOutputs(labels=world.labels, attributes=attributes)
     evaluation = aty.evaluate({"model": world.probs}, outputs, n_groups=4)
     sites = evaluation.table("subgroups", attribute="site", metric="accuracy")
     assert [row["subgroup"] for row in sites] == ["0", "1", "2"]
@@ -203,6 +202,8 @@ def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
         row["subgroup"]: row["count"] for row in evaluation.table("subgroups", attribute="brightness", metric="ece")
     }
     assert counts == {"missing": 100, "group 1": 275, "group 2": 275, "group 3": 275, "group 4": 275}
+    assert not evaluation.table("subgroups", attribute="patient")
+    assert any("attribute patient has 1200 values" in note for note in evaluation.notes)
 
 
 def test_a_bare_head_is_measured_on_its_own_edges(outputs, train):

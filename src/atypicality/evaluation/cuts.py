@@ -16,6 +16,9 @@ __all__ = ["Axis", "Cuts", "Edges", "stored_edges"]
 
 Codes = NDArray[np.intp]
 
+MOST_SUBGROUPS = 200
+"""An attribute with more values is a name or a number, not a subgroup."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -73,9 +76,10 @@ class Cuts:
         """Every way to cut the rows for one method, from its confidence (n,) and its own stored edges."""
         sure = self._groups("confidence", confidence, self.grid[1], edges.confidence, method)
         axes = [Axis("overall", [{}], np.zeros(confidence.size, np.intp)), sure, *self.subgroups]
-        if self.atypicality is not None and self.grid_atypicality is not None:
+        rarity = self.context.atypicality
+        if rarity is not None and self.atypicality is not None and self.grid_atypicality is not None:
             axes += [self.atypicality, _crossed("grid", self.grid_atypicality, sure)]
-            axes.append(self._quadrants(confidence, edges.quadrants))
+            axes.append(_quadrant_axis(edges.quadrants or Quadrants().fit(confidence, rarity), confidence, rarity))
         if self.classes is not None:
             axes += [self.classes, _crossed("class_grid", self.classes, sure)]
         return axes
@@ -121,6 +125,9 @@ class Cuts:
         for attribute, values in self.context.outputs.attributes.items():
             names = self._cut_numbers(attribute, values) if values.dtype.kind == "f" else values.astype(str)
             found, codes = np.unique(names, return_inverse=True)
+            if found.size > MOST_SUBGROUPS:
+                self._note(f"attribute {attribute} has {found.size} values, too many for subgroups.")
+                continue
             yield Axis("subgroups", [{"attribute": attribute, "subgroup": name} for name in found.tolist()], codes)
 
     def _cut_numbers(self, attribute: str, values: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
@@ -132,14 +139,6 @@ class Cuts:
             names[known] = [f"group {code + 1}" for code in axis.codes]
         return names
 
-    def _quadrants(self, confidence: NDArray[np.float64], stored: Quadrants | None) -> Axis:
-        rarity = self.context.atypicality
-        assert rarity is not None
-        quadrants = stored if stored is not None else Quadrants().fit(confidence, rarity)
-        names = quadrants.assign(confidence, rarity)
-        codes = np.argmax(names[:, None] == np.array(QUADRANTS), axis=1)
-        return Axis("quadrants", [{"quadrant": name} for name in QUADRANTS], codes)
-
     def _add_ranges(self, axis: str, method: str, edges: NDArray[np.float64], codes: Codes) -> None:
         counts = np.bincount(codes, minlength=edges.size - 1)
         self.ranges += [
@@ -150,6 +149,12 @@ class Cuts:
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+
+def _quadrant_axis(quadrants: Quadrants, confidence: NDArray[np.float64], rarity: NDArray[np.float64]) -> Axis:
+    names = quadrants.assign(confidence, rarity)
+    codes = np.argmax(names[:, None] == np.array(QUADRANTS), axis=1)
+    return Axis("quadrants", [{"quadrant": name} for name in QUADRANTS], codes)
 
 
 def _crossed(table: str, rows: Axis, columns: Axis) -> Axis:

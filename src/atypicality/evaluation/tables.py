@@ -80,6 +80,14 @@ class Measured:
     alphas: dict[str, float] = field(default_factory=dict)
     n_classes: int = 0
 
+    def add(self, rows: Iterable[tuple[str, list[Row]]], scored: Scored) -> None:
+        """Take in the rows of one method."""
+        for table, more in rows:
+            self.rows[table] += more
+        self.n_classes = scored.n_classes
+        if scored.alpha is not None:
+            self.alphas[scored.name] = scored.alpha
+
 
 def measure(
     answers: Iterable[tuple[str, Answer, Edges]], context: Context, options: Options, edges: Edges | None = None
@@ -91,20 +99,12 @@ def measure(
     cuts = Cuts(context, options.n_groups, options.grid, edges or Edges())
     measured = Measured(notes=cuts.notes)
     kept = _kept_rows(len(context.outputs), options)
+    labels = context.outputs.need("labels")
     for name, answer, own in answers:
-        labels = context.outputs.need("labels")
         with naming(name):
             scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
         axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
-        for axis in axes:
-            measured.rows[axis.table] += _rows(axis, scored, options)
-        measured.rows["overall"] += _whole_rows(scored)
-        measured.rows["risk_coverage"] += risk_rows(scored)
-        measured.rows["class_scores"] += class_score_rows(scored, labels)
-        measured.rows["predictions"] += _prediction_rows(scored, axes, kept)
-        measured.n_classes = scored.n_classes
-        if scored.alpha is not None:
-            measured.alphas[name] = scored.alpha
+        measured.add(_method_rows(scored, axes, labels, kept, options), scored)
     if cuts.atypicality is not None and context.outputs.logits is not None:
         rows, notes = temperature_rows(context, cuts.atypicality)
         measured.rows["temperatures"], measured.notes = rows, measured.notes + notes
@@ -160,9 +160,21 @@ def assemble(
     )
 
 
+def _method_rows(
+    scored: Scored, axes: list[Axis], labels: NDArray[np.intp], kept: NDArray[np.intp], options: Options
+) -> Iterator[tuple[str, list[Row]]]:
+    """All rows of one method, with the table that they belong to."""
+    for axis in axes:
+        yield axis.table, _rows(axis, scored, options)
+    yield "overall", _whole_rows(scored)
+    yield "risk_coverage", risk_rows(scored)
+    yield "class_scores", class_score_rows(scored, labels)
+    yield "predictions", _prediction_rows(scored, axes, kept)
+
+
 def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
     rows = []
-    for metric in ONLY.get(axis.table) or METRICS[axis.table] + (SET_METRICS if scored.sizes is not None else ()):
+    for metric in _metrics(axis.table, scored):
         column = grouped(
             metric,
             scored,
@@ -175,6 +187,12 @@ def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
         for key, values in zip(axis.keys, zip(*column, strict=True), strict=True):
             rows.append({"method": scored.name, **key, "metric": metric} | dict(zip(STATISTICS, values, strict=True)))
     return rows
+
+
+def _metrics(table: str, scored: Scored) -> tuple[str, ...]:
+    if table in ONLY:
+        return ONLY[table]
+    return METRICS[table] + (SET_METRICS if scored.sizes is not None else ())
 
 
 def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Axis]:
