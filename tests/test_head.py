@@ -1,0 +1,251 @@
+"""The head: disjoint parts, answers that equal its parts called by hand, and plain words where something is lost."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from conftest import needs
+from numpy.testing import assert_allclose, assert_array_equal
+
+import atypicality as aty
+from atypicality import blocks, metrics
+from atypicality.datasets import load_fashion_mnist_lt, make_world
+from atypicality.head import ReliabilityHead
+from atypicality.outputs import ModelOutputs, Parts, three_way_split
+
+
+def world_outputs(n, seed=0, **options):
+    world = make_world(n, random_state=seed, atypical_noise=1.0, **options)
+    return ModelOutputs(world.logits, embeddings=world.embeddings, labels=world.labels)
+
+
+def quick_head(**options):
+    options.setdefault("recalibration", aty.AtypicalityAwareRecalibration.paper())
+    return ReliabilityHead(**options)
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    train, calibration, test = load_fashion_mnist_lt()
+    return quick_head().fit(train=train, calibration=calibration), calibration, test
+
+
+def test_parts_are_disjoint_complete_and_told(bundled):
+    head, calibration, _ = bundled
+    assert head.sizes_ == {"train": 10_000, "recalibration": 2500, "edges": 833, "thresholds": 1667}
+    assert sum(head.sizes_.values()) - 10_000 == len(calibration)
+    for size in ("2,500", "833", "1,667"):
+        assert size in head.summary()
+
+
+def test_answers_equal_the_parts_called_by_hand(bundled):
+    head, _, test = bundled
+    answer = head.predict(test)
+    densities = head.density_.class_log_density(test.embeddings)
+    rarity = head.density_.atypicality(test.embeddings)
+    probs = head.recalibration_.predict_proba(test.logits, atypicality=rarity, class_log_density=densities)
+    assert_allclose(answer.atypicality, rarity, rtol=1e-12)
+    assert_allclose(answer.proba, probs, atol=1e-6)
+    assert_array_equal(answer.label, answer.proba.argmax(axis=1))
+    assert_allclose(answer.confidence, answer.proba.max(axis=1), atol=1e-7)
+    assert_array_equal(
+        answer.prediction_set, head.prediction_sets_.predict_set(answer.proba, atypicality=answer.atypicality)
+    )
+    assert_array_equal(answer.quadrant, head.quadrants_.assign(answer.confidence, answer.atypicality))
+
+
+def test_the_head_repairs_the_model(bundled):
+    head, _, test = bundled
+    answer = head.predict(test)
+    raw = np.exp(test.logits - test.logits.max(axis=1, keepdims=True))
+    raw /= raw.sum(axis=1, keepdims=True)
+    assert metrics.nll(answer.proba, test.labels) < metrics.nll(raw, test.labels) - 0.1
+    assert metrics.accuracy(answer.proba, test.labels) > metrics.accuracy(raw, test.labels) + 0.02
+    # coverage of 5,000 rows at .9: the law given the calibration rows has sd below .01
+    assert metrics.coverage(answer.prediction_set, test.labels) > 0.88
+
+
+def test_quantiles_are_of_held_out_rows(bundled):
+    head, calibration, test = bundled
+    held_out = head.density_.atypicality(calibration.embeddings)
+    answer = head.predict(test)
+    exact = (held_out[None, :] <= answer.atypicality[:, None]).mean(axis=1)
+    # the scale knows one half of the calibration rows: Dvoretzky-Kiefer-Wolfowitz at 1e-6 for 2,500 rows is .054
+    assert np.abs(answer.atypicality_quantile - exact).max() < 0.054
+
+
+def test_max_risk_keeps_predictions_that_err_rarely(bundled):
+    head, _, test = bundled
+    answer = head.predict(test, max_risk=0.05)
+    wrong = answer.label != test.labels
+    assert wrong.mean() > 0.1
+    assert answer.accepted.mean() > 0.5
+    assert wrong[answer.accepted].mean() < 0.05
+    assert head.predict(test).accepted is None
+
+
+def test_block_size_and_threads_change_nothing(bundled):
+    head, _, test = bundled
+    whole = head.predict(test[:500])
+    with blocks.settings(n_threads=2, block_rows=77):
+        pieces = head.predict(test[:500])
+    assert_allclose(pieces.proba, whole.proba, atol=1e-6)
+    assert_array_equal(pieces.prediction_set, whole.prediction_set)
+
+
+def test_empty_in_empty_out(bundled):
+    head, _, test = bundled
+    answer = head.predict(test[:0])
+    assert len(answer) == 0
+    assert answer.prediction_set.shape == (0, 10)
+    assert "0 samples" in repr(answer)
+
+
+def test_drift_is_told(bundled):
+    head, _, test = bundled
+    moved = ModelOutputs(test.logits, embeddings=test.embeddings.astype("f4") * 3)
+    with pytest.warns(UserWarning, match="the data has drifted"):
+        answer = head.predict(moved)
+    assert answer.drift.share_tail > 0.1
+
+
+def test_given_parts_are_taken_as_they_are():
+    outputs = world_outputs(3000)
+    parts = three_way_split(outputs, recalibration=0.4, edges=0.2)
+    head = quick_head().fit(train=world_outputs(2000, seed=1), calibration=parts)
+    assert head.sizes_ == {"train": 2000, "recalibration": 1200, "edges": 600, "thresholds": 1200}
+
+
+def test_few_rows_mean_few_groups():
+    head = quick_head().fit(train=world_outputs(1000, seed=1), calibration=world_outputs(600))
+    # 300 rows for sets, 200 of them thresholds: 2 / 0.1 = 20 rows in each of 3 x 3 cells, 200 / 16 < 20 in 4 x 4
+    assert head.prediction_sets_.n_groups == (3, 3)
+
+
+def test_a_fitted_density_may_be_given_and_kept():
+    train = world_outputs(2000, seed=1)
+    density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
+    head = quick_head().fit(train=density, calibration=world_outputs(2000))
+    assert head.density_ is density
+    before = head.recalibration_
+    head.refit(world_outputs(2000, seed=5))
+    assert head.density_ is density
+    assert head.recalibration_ is not before
+
+
+def test_given_atypicality_needs_no_embeddings(rng):
+    outputs = world_outputs(2000)
+    given = ModelOutputs(outputs.logits, labels=outputs.labels, atypicality=rng.normal(size=2000))
+    answer = quick_head().fit(calibration=given).predict(given[:50])
+    assert_array_equal(answer.atypicality, given.atypicality[:50])
+    with pytest.raises(ValueError, match="atypicality"):
+        quick_head().fit(calibration=given).predict(ModelOutputs(outputs.logits[:3]))
+
+
+def test_without_a_density_it_says_what_is_lost():
+    outputs = world_outputs(2000)
+    bare = ModelOutputs(outputs.logits, labels=outputs.labels)
+    with pytest.warns(UserWarning, match="no quadrants and no drift warning"):
+        head = ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(calibration=bare)
+    answer = head.predict(bare[:20])
+    assert answer.quadrant is None
+    assert answer.prediction_set.any(axis=1).all()
+
+
+def test_classes_the_density_never_saw_get_the_row_minimum():
+    outputs = world_outputs(3000, n_classes=4)
+    train = world_outputs(2000, seed=1, n_classes=4)
+    seen = train[np.flatnonzero(train.labels != 2)]
+    head = quick_head().fit(train=seen, calibration=outputs)
+    densities = head._rarity(outputs[:30])[1]
+    assert densities.shape == (30, 4)
+    assert_array_equal(densities[:, 2], np.delete(densities, 2, axis=1).min(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda o: quick_head().fit(train=o), ValueError, "calibration must be given"),
+        (lambda o: quick_head().fit(train=o, calibration=ModelOutputs(o.logits)), ValueError, "must have labels"),
+        (
+            lambda o: quick_head().fit(train=ModelOutputs(labels=[0, 1]), calibration=o),
+            ValueError,
+            "must have embeddings",
+        ),
+        (lambda o: quick_head().fit(train=o, calibration=o.split(0.5, stratify=True)[0]), ValueError, "stratified"),
+        (lambda o: quick_head().predict(o), Exception, "not fitted"),
+        (
+            lambda o: quick_head().fit(o, o).predict(ModelOutputs(o.logits)),
+            ValueError,
+            "must have embeddings; they have only logits",
+        ),
+        (
+            lambda o: quick_head().fit(o, o).predict(ModelOutputs(o.logits, embeddings=o.embeddings[:, :3])),
+            ValueError,
+            "embeddings must have 8 columns",
+        ),
+    ],
+)
+def test_mistakes_are_explained(call, error, message):
+    with pytest.raises(error, match=message):
+        call(world_outputs(1500))
+
+
+# what a Reliability shows and writes
+
+
+@pytest.fixture(scope="module")
+def answer(bundled):
+    head, _, test = bundled
+    part = test[:6]
+    part.ids = np.array(["=1+1", "b", "c", "d", "e", "f"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # six rows are no drift, and no test of it
+        return head.predict(part, max_risk=0.1)
+
+
+def test_repr_is_readable(answer):
+    text = repr(answer)
+    assert text.startswith("Reliability: 6 samples, mean confidence ")
+    assert "... 1 more" in text
+    assert "<table>" in answer._repr_html_()
+
+
+def test_csv_defuses_formulas(answer, tmp_path):
+    answer.to_csv(tmp_path / "a.csv")
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[0].startswith("id,label,confidence,atypicality,atypicality_quantile,quadrant,prediction_set")
+    assert lines[1].startswith("'=1+1,")
+    assert len(lines) == 7
+
+
+def test_jsonl_holds_sets_as_lists(answer, tmp_path):
+    answer.save(tmp_path / "a.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == answer.ids.tolist()
+    assert [len(row["prediction_set"]) for row in rows] == answer.prediction_set.sum(axis=1).tolist()
+
+
+def test_npz_holds_every_array(answer, tmp_path):
+    answer.save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert_array_equal(arrays["prediction_set"], answer.prediction_set)
+        assert_array_equal(arrays["proba"], answer.proba)
+
+
+@needs("pyarrow", "pandas")
+def test_parquet_and_frame(answer, tmp_path):
+    import pandas as pd
+
+    answer.save(tmp_path / "a.parquet")
+    assert_array_equal(pd.read_parquet(tmp_path / "a.parquet")["label"], answer.to_frame()["label"])
+
+
+def test_unknown_ending_is_refused(answer, tmp_path):
+    with pytest.raises(ValueError, match=r"must end in one of \.csv, \.jsonl, \.parquet, \.npz"):
+        answer.save(tmp_path / "a.xlsx")
+
+
+def test_parts_keep_their_names():
+    assert Parts._fields == ("recalibration", "edges", "thresholds")
