@@ -41,8 +41,10 @@ class ReliabilityHead(BaseEstimator):
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
-        "auto" is `AtypicalityAwareConformal(alpha=0.1)` with as many groups as the rows support, or
-        `SplitConformal(alpha=0.1)` without atypicality.
+        "auto" is `AtypicalityAwareConformal` with as many groups as the rows support, or `SplitConformal` without
+        atypicality.
+    alpha : float in (0, 1), default=0.1
+        Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
         Cuts the calibration rows into parts.
 
@@ -92,11 +94,13 @@ class ReliabilityHead(BaseEstimator):
         recalibration: Any = "auto",
         prediction_sets: Any = "auto",
         *,
+        alpha: float = 0.1,
         random_state: int = 0,
     ) -> None:
         self.density = density
         self.recalibration = recalibration
         self.prediction_sets = prediction_sets
+        self.alpha = alpha
         self.random_state = random_state
 
     def fit(self, train: Any = None, calibration: ModelOutputs | Parts | None = None) -> Self:
@@ -184,7 +188,7 @@ class ReliabilityHead(BaseEstimator):
     def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
         sets = self.prediction_sets
         if isinstance(sets, str) and sets == "auto":
-            sets = SplitConformal() if atypicality is None else _aware_sets(len(probs))
+            sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(len(probs), self.alpha)
         sets = clone(sets)
         if isinstance(sets, AtypicalityAwareConformal):
             if atypicality is None:
@@ -336,14 +340,14 @@ class _Answer:
             self.atypicality[rows] = atypicality
 
 
-def _aware_sets(n_rows: int) -> AtypicalityAwareConformal:
+def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
     """As many groups, up to the paper's six by six, as leave every cell 2 / alpha threshold rows on average."""
-    sets = AtypicalityAwareConformal()
-    needed = math.ceil(ROWS_PER_GROUP / check_alpha(sets.alpha))
+    sets = AtypicalityAwareConformal(alpha=alpha)
+    needed = math.ceil(ROWS_PER_GROUP / check_alpha(alpha))
     thresholds = n_rows * (1 - sets.edge_fraction)
     largest = max(sets.n_groups)
     groups = max([g for g in range(1, largest + 1) if thresholds / g**2 >= needed], default=1)
-    return AtypicalityAwareConformal(n_groups=(groups, groups))
+    return AtypicalityAwareConformal(alpha=alpha, n_groups=(groups, groups))
 
 
 def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:

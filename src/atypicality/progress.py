@@ -1,11 +1,12 @@
 """Progress bars: the one place that draws them. On a terminal one bar on stderr, in a pipe or a log nothing."""
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["track"]
+__all__ = ["track", "working"]
 
 T = TypeVar("T")
 
@@ -44,3 +45,15 @@ def _drawn(items: Iterable[T], description: str, total: int | None) -> Iterator[
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         yield from progress.track(items, total=total, description=description)
+
+
+@contextlib.contextmanager
+def working(description: str) -> Iterator[None]:
+    """A sign of life while the block runs, if stderr is a terminal; for work whose length nobody knows."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(description):
+        yield

@@ -17,9 +17,10 @@ from atypicality.groups import QUADRANTS
 from atypicality.held_out import Drift
 from atypicality.validation import require
 
-__all__ = ["Reliability"]
+__all__ = ["Reliability", "check_ending"]
 
 SHOWN = 5
+ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
 PER_SAMPLE = (
     *("label", "confidence", "proba", "prediction_set"),
     *("atypicality", "atypicality_quantile", "quadrant", "accepted", "ids"),
@@ -119,11 +120,7 @@ class Reliability:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write in the format of the ending: .csv, .jsonl, .parquet or .npz."""
-        writers = {".csv": self.to_csv, ".jsonl": self.to_jsonl, ".parquet": self.to_parquet, ".npz": self.to_npz}
-        suffix = Path(path).suffix.lower()
-        if suffix not in writers:
-            raise ValueError(f"{os.fspath(path)!r} must end in one of {', '.join(writers)}.")
-        writers[suffix](path)
+        getattr(self, f"to_{check_ending(path)[1:]}")(path)
 
     def quadrant_shares(self) -> dict[str, float]:
         """Share of the samples in each quadrant; empty without a density."""
@@ -166,6 +163,13 @@ class Reliability:
         title = html.escape(", ".join(self._headline()))
         table = f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
         return f"<p><b>Reliability</b>: {title}</p>{table}{more}"
+
+
+def check_ending(path: str | os.PathLike[str]) -> str:
+    """The ending of a file that `Reliability.save` can write, or an error that lists them."""
+    if (ending := Path(path).suffix.lower()) not in ENDINGS:
+        raise ValueError(f"{os.fspath(path)!r} must end in one of {', '.join(ENDINGS)}.")
+    return ending
 
 
 def _defuse(value: Any) -> Any:

@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, llm, theory
+from atypicality.cli import demo, evaluate, export, fit, llm, predict, theory
 
 __all__ = ["app", "main"]
 
@@ -21,6 +21,10 @@ _CHECKS = ("atypicality.validation", "atypicality.arrays")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("demo")(demo.command)
+app.command("fit")(fit.command)
+app.command("predict")(predict.command)
+app.command("evaluate")(evaluate.command)
+app.command("export")(export.command)
 app.command("llm")(llm.command)
 app.command("theory")(theory.command)
 

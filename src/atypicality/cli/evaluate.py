@@ -1,0 +1,22 @@
+"""`atypicality evaluate`: a saved head against the bare model, on labelled outputs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
+    file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print every table as one JSON object.")] = False,
+) -> None:
+    """Measure a saved head and the bare model by atypicality, confidence, class and subgroup."""
+    from atypicality.bundle import load
+    from atypicality.evaluation import evaluate
+    from atypicality.outputs import ModelOutputs
+
+    result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, ModelOutputs.load(file))
+    typer.echo(result.to_json() if as_json else str(result))

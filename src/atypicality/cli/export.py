@@ -1,0 +1,20 @@
+"""`atypicality export`: a saved head as an ONNX graph."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
+    onnx: Annotated[Path, typer.Option(help="File to write.")],
+    verify: Annotated[bool, typer.Option(help="Compare the graph with the head in onnxruntime.")] = True,
+) -> None:
+    """Write a saved head as an ONNX graph that needs no Python."""
+    from atypicality.bundle import load
+
+    load(head).export_onnx(onnx, verify=verify)
+    typer.echo(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))

@@ -1,0 +1,32 @@
+"""`atypicality fit`: outputs in, a saved head out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    calibration: Annotated[Path, typer.Option(help="Outputs with logits and labels that the model never trained on.")],
+    out: Annotated[Path, typer.Option(help="Folder to save the head in.")],
+    train: Annotated[
+        Path | None,
+        typer.Option(help="Outputs with embeddings and labels of training rows; not needed with given atypicality."),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
+    random_state: Annotated[int, typer.Option(help="Seed of the split of the calibration rows.")] = 0,
+) -> None:
+    """Fit a reliability head on a model's outputs and save it."""
+    from atypicality.head import ReliabilityHead
+    from atypicality.outputs import ModelOutputs
+    from atypicality.progress import working
+
+    rows = None if train is None else ModelOutputs.load(train)
+    with working("fitting"):
+        head = ReliabilityHead(alpha=alpha, random_state=random_state)
+        head.fit(train=rows, calibration=ModelOutputs.load(calibration))
+        head.save(out)
+    typer.echo(head.summary())
+    typer.echo(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")

@@ -1,0 +1,27 @@
+"""`atypicality predict`: one row per sample, in the format of the file's ending."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
+    file: Annotated[Path, typer.Argument(help="Outputs to judge: logits, and embeddings or atypicality.")],
+    out: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl, .parquet or .npz.")],
+    max_risk: Annotated[
+        float | None, typer.Option(help="Also say which predictions to keep so that at most this share is wrong.")
+    ] = None,
+) -> None:
+    """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
+    from atypicality.bundle import load
+    from atypicality.outputs import ModelOutputs
+    from atypicality.reliability import check_ending
+
+    check_ending(out)
+    answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
+    answer.save(out)
+    typer.echo(f"{answer!r}\nwritten to {out}")
