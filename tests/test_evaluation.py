@@ -15,6 +15,7 @@ from atypicality.datasets import make_world
 from atypicality.evaluation.schema import STATISTICS, TABLES
 from atypicality.evaluation.statistics import exact_interval
 from atypicality.groups import QUADRANTS, QuantileGroups
+from atypicality.head import ReliabilityHead
 
 GROUPED = ("atypicality_groups", "confidence_groups", "class_groups", "classes", "grid", "class_grid", "quadrants")
 MEASURED = [name for name, columns in TABLES.items() if set(STATISTICS) <= set(columns)]
@@ -223,6 +224,22 @@ def test_a_bare_head_is_measured_on_its_own_edges(outputs, train):
     assert evaluation.table("class_groups")  # the head's density has counted the classes
     fresh = aty.evaluate(head, rest, train=density)  # asked for explicitly: quantiles of these rows
     assert set(column(fresh, "atypicality_groups", "count", metric="ece")) == {len(rest) / 5}
+
+
+def test_a_reliability_head_is_cut_at_the_quantiles_it_reports(outputs, train):
+    head = ReliabilityHead().fit(train=train, calibration=outputs[:800])
+    rest = outputs[800:]
+    evaluation = aty.evaluate({"head": head, "uncalibrated": "uncalibrated"}, rest, n_groups=4)
+    said = head.predict(rest)
+    groups = np.maximum(np.ceil(said.atypicality_quantile * 4), 1).astype(int) - 1
+    for method in ("head", "uncalibrated"):
+        counts = column(evaluation, "atypicality_groups", "count", method=method, metric="ece")
+        assert counts.tolist() == np.bincount(groups, minlength=4).tolist()
+    found = [row["quadrant"] for row in evaluation.table("predictions", method="head")]
+    assert found == list(said.quadrant)
+    assert column(evaluation, "overall", method="head", metric="coverage") == pytest.approx(
+        metrics.coverage(said.prediction_set, rest.labels)
+    )
 
 
 def test_a_head_without_a_density_lends_its_atypicality(outputs, train):

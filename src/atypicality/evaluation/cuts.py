@@ -39,16 +39,29 @@ class Edges:
     quadrants: Quadrants | None = None
 
 
-def stored_edges(method: Any) -> Edges:
-    """The edges of a head (`atypicality_groups_`, `grid_`, `quadrants_`), or of the conformal predictor in a pair."""
+def stored_edges(method: Any, n_groups: int, n_grid: int) -> Edges:
+    """The edges of a head, or of the conformal predictor in a pair.
+
+    Quantiles of atypicality come from `atypicality_groups_`, or at any number of groups from `quantiles_`, the scale
+    of a head's held-out rows; the grid from `grid_`, and quadrants from `quadrants_`.
+    """
     owners = [method[1]] if isinstance(method, tuple) else [method, getattr(method, "prediction_sets_", None)]
     grid = _first(getattr(owner, "grid_", None) for owner in owners)
+    scale = getattr(method, "quantiles_", None)
     return Edges(
-        _first(getattr(owner, "atypicality_groups_", None) for owner in owners),
-        getattr(grid, "atypicality_groups_", None),
+        _first([getattr(method, "atypicality_groups_", None), _edges_on(scale, n_groups)]),
+        _first([getattr(grid, "atypicality_groups_", None), _edges_on(scale, n_grid)]),
         getattr(grid, "confidence_groups_", None),
-        _first(getattr(owner, "quadrants_", None) for owner in owners),
+        getattr(method, "quadrants_", None),
     )
+
+
+def _edges_on(scale: Any, n_groups: int) -> QuantileGroups | None:
+    """Groups between the values of a scale at equal steps of its levels."""
+    if not hasattr(scale, "levels"):  # none, or the groups of a recalibrator
+        return None
+    steps = np.arange(1, n_groups) / n_groups
+    return QuantileGroups.from_edges(np.unique(np.interp(steps, scale.levels, scale.values)))
 
 
 @dataclass

@@ -79,7 +79,7 @@ def evaluate(
     options = Options.checked(n_groups, grid, n_bins, keep_samples=kept, seed=seed)
     _warn_of_calibration_data(named, outputs)
     context = _context(named, outputs, train, groups)
-    edges = {name: stored_edges(method) for name, method in named.items()}
+    edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
     shared = Edges() if train is not None else _shared(edges.values())
     measured = measure(_answers(named, context, edges), context, options, shared)
     settings = {"random_state": seed, "groups": groups, "stored_edges": shared != Edges()}
