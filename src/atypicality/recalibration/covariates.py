@@ -70,12 +70,14 @@ class Polynomial:
 def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:
     """Columns with weighted mean 0 and variance 1 behind a first column of ones, and the map back.
 
-    Returns the new columns (n, p) and a matrix (p, p): coefficients of the new columns, multiplied by it from
-    the left, are coefficients of the old ones.
+    A column that does not vary becomes 0. Returns the new columns (n, p) and a matrix (p, p): coefficients of the new
+    columns, multiplied by it from the left, are coefficients of the old ones.
     """
     center = weights @ columns
     scale = np.sqrt(weights @ (columns - center) ** 2)
-    center[0], scale[0] = 0.0, 1.0
+    flat = scale <= 1e-12 * np.abs(columns).max(axis=0)  # a square or product may be constant where its factors vary
+    flat[0], center[0], scale[0] = False, 0.0, 1.0
+    columns, scale = np.where(flat, center, columns), np.where(flat, 1.0, scale)
     back = np.diag(1 / scale)
     back[0, 1:] = -(center / scale)[1:]
     return (columns - center) / scale, back

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
-from atypicality.recalibration import passes
 from atypicality.recalibration.parameters import Ridge, Solution
 from atypicality.recalibration.problem import Problem
-from atypicality.recalibration.solver import projected_hessian, solve
+from atypicality.recalibration.quadratic import Picture, picture_at
+from atypicality.recalibration.solver import TOLERANCE, solve
 from atypicality.validation import check_number
 
 __all__ = ["Choice", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
@@ -42,8 +41,10 @@ UNSUPPORTED = 1e-3
 """Share of a group's parameters below which the data determine none of them: its strength is left where it is."""
 LARGEST = 1e8
 """Precision, in units of `FIRST`, at which a parameter is 0 to all digits that matter."""
-CURVATURE_WORK = 1e10
-"""Rows times squared parameters that one Hessian may cost; beyond it, evenly spaced rows stand for all."""
+REACH = 10.0
+"""Factor by which strengths may move before the loss is pictured anew: the picture fades with the distance."""
+INNER = 30
+"""Updates of the strengths on one quadratic picture of the loss."""
 ROUGH = 1e-7
 """Tolerance of the optima on the way, in units of the mean loss."""
 
@@ -97,7 +98,7 @@ def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> di
 
 
 def choose_strengths(
-    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.05, max_iter: int = 30
+    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.05, max_iter: int = 15
 ) -> Choice:
     """Strengths of maximal evidence, one standard error to the safe side.
 
@@ -109,29 +110,55 @@ def choose_strengths(
     n_effective : float
         How many rows the labels are worth: their number, or the sum of their weights.
     tolerance : float, default=0.05
-        Change of the logarithm of every strength at which the fixed point has been reached.
-    max_iter : int, default=30
+        Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
+        data determine less than one parameter count by that part.
+    max_iter : int, default=15
+        Optima that are solved for on the way.
     """
     solution = temperature_start(problem)
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
+    if solution.loss <= TOLERANCE:  # every label has the largest logit: there is nothing to learn but the temperature
+        return Choice(dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
     for _ in range(max_iter):
         penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
         solution = solve(penalised, start=solution, tolerance=ROUGH)
-        effective = _effective(penalised, solution, groups, strengths)
-        theta = penalised.standardise(solution)
-        change = 0.0
-        for name, index in groups.items():
-            if effective[name] < UNSUPPORTED * index.size or strengths[name] >= largest:
-                continue
-            ratio = effective[name] / (n_effective * float(theta[index] @ theta[index])) / strengths[name]
-            strengths[name] = min(largest, strengths[name] * ratio**1.5)  # beyond the fixed point's step: it is slow
-            change = max(change, abs(np.log(ratio)))
-        if change < tolerance:
+        picture = picture_at(penalised, penalised.standardise(solution))
+        before = strengths
+        strengths, effective = _fixed_point(picture, groups, strengths, n_effective, largest)
+        if _change(before, strengths, effective) < tolerance:
             break
     strengths = {name: min(largest, value * _caution(effective[name])) for name, value in strengths.items()}
     return Choice(strengths, effective, solution)
+
+
+def _fixed_point(
+    picture: Picture, groups: Groups, strengths: Mapping[str, float], n_effective: float, largest: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """MacKay's updates to their end on a quadratic picture of the loss; also the parameters that are determined."""
+    current, effective = dict(strengths), dict.fromkeys(groups, 0.0)
+    for _ in range(INNER):
+        penalty = np.zeros(picture.free.size)
+        for name, index in groups.items():
+            penalty[index] = current[name]
+        theta, spread = picture.move(penalty)
+        before = dict(current)
+        for name, index in groups.items():
+            effective[name] = max(0.0, float(picture.free[index].sum() - current[name] * spread[index].sum()))
+            if effective[name] < UNSUPPORTED * index.size or current[name] >= largest:
+                continue
+            ratio = effective[name] / (n_effective * float(theta[index] @ theta[index])) / current[name]
+            step = current[name] * ratio
+            current[name] = min(max(step, strengths[name] / REACH), strengths[name] * REACH, largest)
+        if _change(before, current, effective) < 0.01:
+            break
+    return current, effective
+
+
+def _change(before: Mapping[str, float], after: Mapping[str, float], effective: Mapping[str, float]) -> float:
+    """Largest change of the logarithm of a strength; a group with less than one determined parameter counts by that."""
+    return max((abs(np.log(after[name] / before[name])) * min(1.0, effective[name]) for name in after), default=0.0)
 
 
 def temperature_start(problem: Problem) -> Solution:
@@ -144,23 +171,3 @@ def temperature_start(problem: Problem) -> Solution:
 
 def _caution(effective: float) -> float:
     return float(np.exp(min(CAUTION * np.sqrt(2 / max(effective, 1e-9)), 50.0)))
-
-
-def _effective(
-    problem: Problem, solution: Solution, groups: Groups, strengths: Mapping[str, float]
-) -> dict[str, float]:
-    """Parameters of each group that the data determine, as opposed to the ridge."""
-    rows = max(2048, int(CURVATURE_WORK / problem.n_parameters**2))
-    part = problem if problem.n_rows <= rows else problem.take(slice(None, None, -(-problem.n_rows // rows)))
-    second = passes.evaluate(part, part.standardise(solution), order=2).hessian
-    assert second is not None
-    matrix = projected_hessian(problem, second)  # of all rows: a class may be missing from the part
-    unit = 1 / np.sqrt(np.diag(matrix))
-    factor = cho_factor(matrix * unit[:, None] * unit + 1e-12 * np.eye(unit.size), lower=True)
-    inverse = cho_solve(factor, np.eye(unit.size)) * unit[:, None] * unit
-    free = np.diag(problem.project(np.eye(unit.size)))
-    spread = np.diag(problem.project(inverse))
-    return {
-        name: max(0.0, float(free[index].sum() - strengths[name] * spread[index].sum()))
-        for name, index in groups.items()
-    }

@@ -1,0 +1,92 @@
+"""A quadratic picture of the loss around an optimum: where the optimum moves under other strengths, and how surely.
+
+With H the Hessian of the mean loss at the optimum under penalty A (a diagonal), the optimum under penalty B is near
+``(H + B)^-1 (H + A) theta``. Its uncertainty is the inverse of H + B divided by the number of rows.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from atypicality.recalibration import passes
+from atypicality.recalibration.parameters import Vector
+from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.solver import projected_hessian
+
+__all__ = ["Picture", "picture_at"]
+
+EXACT_UP_TO = 512
+"""Parameters up to which the Hessian is inverted as a whole."""
+WORK = 1e10
+"""Rows times squared parameters that one whole Hessian may cost; beyond it, evenly spaced rows stand for all."""
+
+
+class Picture(Protocol):
+    """What both pictures offer; `free` (P,) is 1 for a parameter, less where the projection takes some of it."""
+
+    free: Vector
+
+    def move(self, penalty: Vector) -> tuple[Vector, Vector]:
+        """The optimum under another penalty (P,), and the diagonal of the inverse Hessian there (P,)."""
+
+
+def picture_at(problem: Problem, theta: Vector) -> Picture:
+    """The picture around `theta`, the optimum of `problem`: whole where that is cheap, else in blocks."""
+    if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO:
+        return _Whole(problem, theta)
+    return _Blocks(problem, theta)
+
+
+class _Whole:
+    def __init__(self, problem: Problem, theta: Vector) -> None:
+        self._problem, identity = problem, np.eye(theta.size)
+        self.free = np.diag(problem.project(identity))
+        rows = max(2048, int(WORK / theta.size**2))
+        part = problem if problem.n_rows <= rows else problem.take(slice(None, None, -(-problem.n_rows // rows)))
+        second = passes.evaluate(part, theta, "exact").curvature - np.diag(problem.penalty)
+        self._matrix = projected_hessian(problem, second)  # of all rows: a class may be missing from the part
+        self._target = self._matrix @ theta + problem.penalty * theta
+
+    def move(self, penalty: Vector) -> tuple[Vector, Vector]:
+        matrix, identity = self._matrix + np.diag(penalty), np.eye(penalty.size)
+        unit = 1 / np.sqrt(np.diag(matrix))
+        factor = cho_factor(matrix * unit[:, None] * unit + 1e-12 * identity, lower=True, overwrite_a=True)
+        inverse = cho_solve(factor, identity, overwrite_b=True) * unit[:, None] * unit
+        return self._problem.project(inverse @ self._target), np.diag(self._problem.project(inverse))
+
+
+class _Blocks:
+    """The Hessian cut into blocks: the shared parameters, and those of each class (at most two).
+
+    Among hundreds of classes two of them hardly meet in one row: on models of 100 classes the number of parameters
+    that the data determine came out within 6 % of the exact one.
+    """
+
+    def __init__(self, problem: Problem, theta: Vector) -> None:
+        found = passes.evaluate(problem, theta, "sparse").curvature
+        self._n_shared, n_inputs, k = found.crossed.shape
+        self._shape = n_inputs, k
+        self._shared, self._own = found.shared, found.moments.transpose(2, 0, 1).copy()
+        for _, column, value in found.kept:
+            for a, b in np.ndindex(n_inputs, n_inputs):
+                self._own[:, a, b] -= np.bincount(column, value[a] * value[b], minlength=k)
+        self.free = np.ones(theta.size)
+        self.free[self._n_shared :] = np.tile(problem.seen, n_inputs)
+        self._shared_target, self._own_target = self._split(problem.penalty * theta)
+        shared, own = self._split(theta)
+        self._shared_target = self._shared_target + self._shared @ shared
+        self._own_target = self._own_target + np.einsum("kab,kb->ka", self._own, own)
+
+    def move(self, penalty: Vector) -> tuple[Vector, Vector]:
+        first, second = self._split(penalty)
+        shared = np.linalg.inv(self._shared + np.diag(first))
+        own = np.linalg.inv(self._own + second[:, :, None] * np.eye(second.shape[1]))
+        theta = self._join(shared @ self._shared_target, np.einsum("kab,kb->ka", own, self._own_target))
+        return theta * self.free, self._join(np.diag(shared), np.diagonal(own, axis1=1, axis2=2)) * self.free
+
+    def _split(self, theta: Vector) -> tuple[Vector, Vector]:
+        return theta[: self._n_shared], theta[self._n_shared :].reshape(self._shape).T
+
+    def _join(self, shared: Vector, own: Vector) -> Vector:
+        return np.concatenate([shared, own.T.ravel()])
