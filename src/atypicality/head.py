@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
+from atypicality.density.columns import class_positions, in_columns
 from atypicality.groups import Quadrants
 from atypicality.held_out import AbstentionRule, Drift, QuantileScale
 from atypicality.metrics import accuracy, ece, nll
@@ -276,27 +277,8 @@ class ReliabilityHead(BaseEstimator):
         return -densities.max(axis=1), self._align(densities)
 
     def _align(self, densities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Columns of the density in the order of the logits'; a class that it never saw gets the row minimum."""
-        classes = self.density_.classes_
-        if classes.dtype.kind in "iu":
-            columns = classes.astype(np.intp)
-        elif self.class_names_ is None:
-            raise ValueError(
-                "a density with named classes needs class_names in the outputs, in the order of the columns."
-            )
-        else:
-            place = {name: column for column, name in enumerate(self.class_names_.tolist())}
-            unknown = [name for name in classes.tolist() if str(name) not in place]
-            if unknown:
-                raise ValueError(f"the density knows the class {unknown[0]!r}, which is not among class_names.")
-            columns = np.array([place[str(name)] for name in classes.tolist()])
-        if columns.max() >= self.n_classes_ or columns.min() < 0:
-            raise ValueError(f"the density knows class {columns.max()}, and the logits have {self.n_classes_} columns.")
-        if columns.size == self.n_classes_ and (columns == np.arange(columns.size)).all():
-            return densities
-        aligned = np.repeat(densities.min(axis=1, keepdims=True), self.n_classes_, axis=1)
-        aligned[:, columns] = densities
-        return aligned
+        positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
+        return in_columns(densities, positions, self.n_classes_)
 
     def summary(self) -> str:
         """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text."""
@@ -319,6 +301,12 @@ class ReliabilityHead(BaseEstimator):
         from atypicality.bundle import save
 
         save(self, folder)
+
+    def export_onnx(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+        """Write the head as one ONNX file (extra `onnx`), by default compared with itself first; see `export_onnx`."""
+        from atypicality.export import export_onnx
+
+        export_onnx(self, path, verify=verify)
 
 
 class _Answer:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
+from atypicality.density.columns import class_positions, in_columns
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_choice
 
@@ -103,8 +104,8 @@ def _with_density(context: Context, density: Any) -> Context:
         context = replace(context, atypicality=np.asarray(density.atypicality(embeddings)))
     if hasattr(density, "class_log_density") and context.outputs.n_classes is not None:
         values = np.asarray(density.class_log_density(embeddings))
-        positions = _positions(density.classes_, context.outputs)
-        context = replace(context, class_log_density=_to_columns(values, positions, context.outputs.n_classes))
+        positions = class_positions(density.classes_, context.outputs.n_classes, context.outputs.class_names)
+        context = replace(context, class_log_density=in_columns(values, positions, context.outputs.n_classes))
     return context
 
 
@@ -116,29 +117,8 @@ def _class_atypicality(outputs: ModelOutputs, train: Any, density: Any) -> NDArr
             return train.class_atypicality
         labels = train.labels
     elif hasattr(density, "counts_"):
-        labels = np.repeat(_positions(density.classes_, outputs), to_numpy(density.counts_, "counts_").astype(np.intp))
+        positions = class_positions(density.classes_, outputs.n_classes, outputs.class_names)
+        labels = np.repeat(positions, to_numpy(density.counts_, "counts_").astype(np.intp))
     else:
         return None
     return np.asarray(ClassAtypicality().fit(labels).atypicality(np.arange(outputs.n_classes)))
-
-
-def _positions(classes: Any, outputs: ModelOutputs) -> NDArray[np.intp]:
-    """Where the classes of a density stand among the columns of the logits."""
-    names = to_numpy(classes, "classes_")
-    if names.dtype.kind in "iu":
-        bad = [int(name) for name in names if not 0 <= name < (outputs.n_classes or 0)]
-        if bad:
-            raise ValueError(f"train has classes outside the {outputs.n_classes} columns of the logits: {bad[:5]}.")
-        return names.astype(np.intp)
-    known = {} if outputs.class_names is None else {str(name): j for j, name in enumerate(outputs.class_names)}
-    missing = [str(name) for name in names if str(name) not in known]
-    if missing:
-        raise ValueError(f"train has classes that class_names of the outputs does not list: {missing[:5]}.")
-    return np.array([known[str(name)] for name in names], np.intp)
-
-
-def _to_columns(values: NDArray[np.float64], positions: NDArray[np.intp], n_classes: int) -> NDArray[np.float64]:
-    """Class densities in the order of the logits; a class without training rows gets the row minimum."""
-    wide = np.repeat(values.min(axis=1, keepdims=True), n_classes, axis=1)
-    wide[:, positions] = values
-    return wide
