@@ -1,0 +1,163 @@
+"""The model card of a saved head: what was fitted, on how much, what it changed and where its limits are, in Markdown.
+
+Every number comes from the fitted head. Class names are text from elsewhere: they are shown as they are, never as
+Markdown or HTML.
+"""
+
+import re
+import unicodedata
+from typing import Any
+
+from atypicality._version import __version__
+
+__all__ = ["escape", "model_card"]
+
+LONGEST_NAME = 60
+MOST_NAMES = 50
+
+_MARKDOWN = re.compile(r"([!-/:-@\[-`{-~])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_ODD = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+
+
+def escape(text: str) -> str:
+    r"""Text that Markdown shows as it is, on one line and not too long.
+
+    >>> print(escape("<b>*cat*</b>"))
+    &lt;b&gt;\*cat\*&lt;\/b&gt;
+    """
+    shown = text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."
+    plain = "".join("\ufffd" if unicodedata.category(letter) in _ODD else letter for letter in shown)
+    return _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), plain)
+
+
+def model_card(head: Any) -> str:
+    """The card of a fitted `ReliabilityHead`, as Markdown.
+
+    Parameters
+    ----------
+    head : ReliabilityHead
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist_lt
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist_lt()
+    >>> card = model_card(ReliabilityHead().fit(train=train, calibration=calibration))
+    >>> print(card.splitlines()[0])
+    # Reliability head for 10 classes
+    """
+    sections = [
+        f"# Reliability head for {head.n_classes_} classes",
+        "It goes with one trained classifier, whose logits it reads, and says of every prediction how far to trust "
+        f"it. Written by atypicality {__version__}.",
+        "## Use\n\n" + _usage(head),
+        "## What was fitted\n\n" + _parts(head),
+        "## On how much\n\n" + _rows(head),
+        "## What it changed\n\n" + _metrics(head),
+        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _limits(head)),
+        "## Classes\n\n" + _classes(head),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _usage(head: Any) -> str:
+    given = "logits=logits"
+    if head.density_ is not None or hasattr(head.recalibration_, "network_"):
+        given += ", embeddings=embeddings"
+    elif head.quantiles_ is not None:
+        given += ", atypicality=atypicality"
+    return (
+        "```python\nimport atypicality as aty\n\n"
+        'head = aty.load("path/to/this/folder")\n'
+        f"answer = head.predict(aty.ModelOutputs({given}))\n```"
+    )
+
+
+def _parts(head: Any) -> str:
+    parts = {
+        "density": head.density_,
+        "recalibration": head.recalibration_,
+        "prediction sets": head.prediction_sets_,
+    }
+    return _table(
+        ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
+    )
+
+
+def _rows(head: Any) -> str:
+    sizes = _table(["used for", "rows"], [[escape(name), f"{size:,}"] for name, size in head.sizes_.items()])
+    return f"{sizes}\n\nFingerprint of the calibration data: `{head.fingerprint_}`."
+
+
+def _metrics(head: Any) -> str:
+    before, after = head.metrics_["before"], head.metrics_["after"]
+    rows = [[escape(name), f"{before[name]:.4f}", f"{after[name]:.4f}"] for name in before]
+    return "On calibration rows that recalibration did not see:\n\n" + _table(["metric", "before", "after"], rows)
+
+
+def _limits(head: Any) -> list[str]:
+    sets = head.prediction_sets_
+    promise = f"{1 - float(sets.alpha):.4g}"
+    limits = [
+        "All numbers above, and all promises, are for data like the calibration rows. Where inputs, labels or the "
+        "class mix change, fit again on newer rows.",
+        "Another version of the classifier needs another head.",
+    ]
+    if hasattr(sets, "regions_"):
+        limits.append(
+            f"Prediction sets hold the label with a chance of at least {promise} in each of {sets.thresholds_.size} "
+            f"regions of atypicality and confidence, whose thresholds rest on {_span(sets.counts_)} rows each; not in "
+            "every subgroup."
+        )
+        short = int(sets.too_few_.sum())
+    else:
+        limits.append(
+            f"Prediction sets hold the label with a chance of at least {promise} on average over all inputs, from "
+            f"{sets.n_calibration_:,} rows; not for rare inputs in particular."
+        )
+        short = int(sets.too_few_)
+    if getattr(sets, "mode", "valid") != "valid":
+        limits.append("One set of rows chose the regions and set their thresholds: the promise is approximate.")
+    if short:
+        limits.append(f"{short} of the thresholds had too few rows: sets there hold all classes.")
+    return limits + _more_limits(head)
+
+
+def _more_limits(head: Any) -> list[str]:
+    limits = []
+    absent = getattr(head.recalibration_, "absent_classes_", None)
+    if absent is not None and absent.size:
+        limits.append(f"{absent.size} of {head.n_classes_} classes had no recalibration row.")
+    if head.quantiles_ is None:
+        limits.append("There is no atypicality: no quadrants, no warning of drift.")
+    elif head.density_ is None:
+        limits.append("Atypicality is given with the data; it must be measured as it was for the calibration rows.")
+    weakness = getattr(getattr(head.density_, "_solution", None), "weakness", "")
+    if weakness:
+        limits.append("The density is weaker than asked for: its covariance is not of full rank.")
+    if hasattr(head.density_, "embeddings_"):
+        limits.append(
+            f"The bundle holds the {head.density_.embeddings_.shape[0]:,} training embeddings themselves: share it "
+            "only where they may be shared."
+        )
+    return limits
+
+
+def _span(counts: Any) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _classes(head: Any) -> str:
+    if head.class_names_ is None:
+        return f"{head.n_classes_} columns without names."
+    names = head.class_names_.tolist()
+    shown = [f"{column}. {escape(name) or '(empty)'}" for column, name in enumerate(names[:MOST_NAMES])]
+    more = [] if len(names) <= MOST_NAMES else [f"\n... and {len(names) - MOST_NAMES} more."]
+    return "\n".join(shown + more)
