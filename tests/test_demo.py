@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
+from atypicality.bundle import load
 from atypicality.cli import main
-from atypicality.demo import AWARE, MODEL, SINGLE, _names, run_demo
+from atypicality.demo import AWARE, MODEL, SINGLE, run_demo
 from atypicality.groups import QUADRANTS
-from atypicality.outputs import ModelOutputs
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_sets_keep_their_promise(demo):
 
 
 def test_parts_are_counted(demo):
-    assert demo.sizes == {"density": 10000, "recalibration": 2500, "sets": 2500, "test": 5000}
+    assert demo.sizes == {"train": 10000, "recalibration": 2500, "edges": 833, "thresholds": 1667, "test": 5000}
     assert sum(demo.class_counts.values()) == 10000
     assert sum(row.count for row in demo.quadrants) == 5000
 
@@ -59,14 +59,15 @@ def test_one_example_of_each_kind(demo):
         assert example.prediction_set
 
 
-def test_command_prints_the_same_numbers_as_json(demo, capsys):
-    assert main(["demo", "--json"]) == 0
+def test_command_prints_the_same_numbers_as_json_and_saves_the_head(demo, capsys, tmp_path):
+    assert main(["demo", "--json", "--out", str(tmp_path)]) == 0
+    assert load(tmp_path / "head").summary() == demo.head.summary()
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(demo.to_dict(), allow_nan=False))
 
 
-def test_command_fits_80_columns_and_tells_what_to_run_next(demo, capsys, monkeypatch):
+def test_command_fits_80_columns_and_tells_what_to_run_next(demo, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("atypicality.demo.run_demo", lambda **settings: demo)
-    assert main(["demo"]) == 0
+    assert main(["demo", "--out", str(tmp_path / "x")]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "…" not in out
@@ -78,8 +79,3 @@ def test_command_fits_80_columns_and_tells_what_to_run_next(demo, capsys, monkey
         "atypicality theory",
     ):
         assert words in out
-
-
-def test_classes_without_names_are_numbered():
-    plain = _names(ModelOutputs(np.zeros((2, 3))))
-    assert plain.tolist() == ["0", "1", "2"]

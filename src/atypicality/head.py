@@ -28,6 +28,8 @@ __all__ = ["ReliabilityHead"]
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Rows are answered in chunks of about this size, so that no intermediate array of all rows ever exists."""
 RECALIBRATION_SHARE = 0.5
+PURPOSES = ("train", "recalibration", "edges", "thresholds")
+REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows promises little
 
 
@@ -283,7 +285,7 @@ class ReliabilityHead(BaseEstimator):
     def summary(self) -> str:
         """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text."""
         check_is_fitted(self, "recalibration_")
-        sizes = ", ".join(f"{name} {size:,}" for name, size in self.sizes_.items())
+        sizes = ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)
         sets = self.prediction_sets_
         lines = [
             f"ReliabilityHead for {self.n_classes_} classes",
@@ -294,7 +296,7 @@ class ReliabilityHead(BaseEstimator):
             "  held-out rows   before -> after recalibration",
         ]
         before, after = self.metrics_["before"], self.metrics_["after"]
-        return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in before)])
+        return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the head as a bundle: one safetensors file, one JSON file, one model card."""
@@ -340,9 +342,8 @@ def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
 
 def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:
     before = softmax(np.asarray(logits, np.float64), axis=1)
-    found = {"accuracy": accuracy, "nll": nll, "ece": ece}
     return {
-        when: {name: float(metric(values, labels)) for name, metric in found.items()}
+        when: {name: float(metric(values, labels)) for name, metric in REPORTED.items()}
         for when, values in (("before", before), ("after", probs))
     }
 

@@ -1,6 +1,7 @@
 """`atypicality demo`: the whole pipeline on bundled real outputs, explained as it goes."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,35 +25,43 @@ _MEANING = {
     "untrustworthy": ("atypical", "unsure"),
 }
 _NEXT = """\
-Next, with your own model (logits, embeddings of the last hidden layer, labels of held-out rows):
+The head is saved in {head}. Next, with your own model's outputs (logits, embeddings and labels as .npz):
+
+  atypicality fit --train train.npz --calibration calibration.npz --out my-head
+  atypicality predict my-head new.npz --out answers.csv
+
+or in Python:
 
   import atypicality as aty
-  density = aty.GaussianAtypicality().fit(train_embeddings, train_labels)
-  rarity = density.atypicality(embeddings)
-  recalibration = aty.AtypicalityAwareRecalibration().fit(logits, labels, atypicality=rarity)
-  probs = recalibration.predict_proba(new_logits, atypicality=density.atypicality(new_embeddings))
+  head = aty.ReliabilityHead().fit(train=aty.ModelOutputs(embeddings=..., labels=...),
+                                   calibration=aty.ModelOutputs(logits, embeddings=..., labels=...))
+  print(head.predict(aty.ModelOutputs(new_logits, embeddings=new_embeddings)))
 
-In the shell, `atypicality theory` shows why confidence and rarity belong together."""
+`atypicality theory` shows why confidence and rarity belong together."""
 
 
 def command(
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
     random_state: Annotated[int, typer.Option("--random-state", "--seed", help="Seed of the calibration halves.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder to save the fitted head in.")] = Path("demo-output"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
     from atypicality.demo import run_demo
+    from atypicality.progress import working
 
-    demo = run_demo(alpha=alpha, random_state=random_state)
+    with working("fitting and measuring"):
+        demo = run_demo(alpha=alpha, random_state=random_state)
+        demo.head.save(out / "head")
     if as_json:
         typer.echo(json.dumps(demo.to_dict(), indent=2, allow_nan=False))
         return
     from rich.console import Console
 
-    _print(Console(highlight=False), demo)
+    _print(Console(highlight=False), demo, out / "head")
 
 
-def _print(console: "Console", demo: "Demo") -> None:
+def _print(console: "Console", demo: "Demo", saved: Path) -> None:
     from atypicality.demo import AWARE, MODEL, SINGLE
 
     (common, most), *_, (rare, fewest) = demo.class_counts.items()
@@ -60,10 +69,11 @@ def _print(console: "Console", demo: "Demo") -> None:
     console.print("[bold]Which predictions can be trusted?[/]")
     console.print(
         f"A small network has learnt {len(demo.class_counts)} kinds of clothing, some from few images: of "
-        f"{sizes['density']:,} training rows {most:,} are {common} and {fewest} {rare}. From its embeddings we learn "
-        f"how rare an input is; {sizes['recalibration']:,} held-out rows mend the probabilities, and {sizes['sets']:,} "
-        f"others decide how large a prediction set must be to hold the label {1 - demo.alpha:.0%} of the time. All "
-        f"numbers below come from {sizes['test']:,} test rows that nothing was fitted on.\n"
+        f"{sizes['train']:,} training rows {most:,} are {common} and {fewest} {rare}. From its embeddings we learn "
+        f"how rare an input is; {sizes['recalibration']:,} held-out rows mend the probabilities, and "
+        f"{sizes['edges'] + sizes['thresholds']:,} others decide how large a prediction set must be to "
+        f"hold the label {1 - demo.alpha:.0%} of the time. All numbers below come from {sizes['test']:,} test "
+        "rows that nothing was fitted on.\n"
     )
     console.print("[bold]1. Overall[/]  (ECE: gap between confidence and accuracy, smaller is better)")
     console.print(_overall(demo))
@@ -77,7 +87,7 @@ def _print(console: "Console", demo: "Demo") -> None:
     console.print(_quadrants(demo))
     console.print("[bold]5. One prediction of each kind[/]  (the row nearest to the middle of its kind)")
     console.print(_examples(demo))
-    console.print(_NEXT, soft_wrap=True)
+    console.print(_NEXT.format(head=saved), soft_wrap=True)
 
 
 def _overall(demo: "Demo") -> "Table":
@@ -140,8 +150,8 @@ def _promise(demo: "Demo") -> str:
 
     single, aware = (min(_values(demo, "coverage", method)) for method in (SINGLE, AWARE))
     return (
-        f"Asked for: {1 - demo.alpha:.0%}. The fifth that is covered worst: {single:.1%} with one threshold for all, "
-        f"{aware:.1%} with thresholds by atypicality and confidence.\n"
+        f"Asked for: {1 - demo.alpha:.0%}. The fifth that is covered worst: {single:.1%} with one temperature and one "
+        f"threshold for all, {aware:.1%} with both made aware of atypicality.\n"
     )
 
 
