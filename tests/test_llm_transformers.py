@@ -81,8 +81,9 @@ def test_scores_are_those_of_a_plain_pass_in_float64(family, seed, rng):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_prompt_scores_the_same_alone_in_any_batch_and_in_any_order(family, seed, rng):
-    texts = sentences(rng, 40)
+@pytest.mark.parametrize("beginning", ["", "then it is in New York and the dog ran under the tree and "])
+def test_a_prompt_scores_the_same_alone_in_any_batch_and_in_any_order(family, beginning, seed, rng):
+    texts = [beginning + text for text in sentences(rng, 40)]
     made = scorer(family, seed)
     alone = np.array([made.score([text])[0].log_probs.sum() for text in texts])
     order = rng.permutation(len(texts))
@@ -166,6 +167,17 @@ def test_logits_of_a_whole_batch_never_exist(seed, rng, monkeypatch):
     head.register_forward_hook(lambda module, inputs, output: heights.append(output.shape[0]))
     made.score(sentences(rng, 30))
     assert max(heights) <= 7  # the probe's single row of three positions comes first and has its own shape
+
+
+@pytest.mark.parametrize(("family", "at_most"), [("llama", 0.5), ("gpt2", 0.5), ("gemma2", 1.1)])
+def test_what_prompts_share_is_run_once(family, at_most, seed, rng):
+    made = scorer(family, seed, batch_tokens=40)
+    beginning = "then it is in New York and the dog ran under the tree and "
+    texts = [beginning + text for text in sentences(rng, 30, longest=4)]
+    seen = []
+    made.model.get_input_embeddings().register_forward_pre_hook(lambda module, args: seen.append(args[0].numel()))
+    made.score(texts)
+    assert sum(seen) < at_most * sum(made.count_tokens(texts))  # gemma2's logits are bent: it runs whole
 
 
 def test_the_model_keeps_its_mode(seed):

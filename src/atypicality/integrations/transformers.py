@@ -1,7 +1,10 @@
 """Causal language models of Hugging Face `transformers` as prompt scorers: right padding, exact in any batch."""
 
+import contextlib
+import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,14 @@ from atypicality.validation import check_integer, require
 
 __all__ = ["TransformersScorer"]
 
+Scored = tuple[NDArray[np.float64], NDArray[np.float64]]
+
 CPU_BATCH_TOKENS = 512
-GPU_BATCH_TOKENS = 16384
+OTHER_BATCH_TOKENS = 16384
+WORTH_SHARING = 8
+"""Tokens at the beginning of all prompts from which on they are run once for all."""
 CPU_LOGITS = 2**23
-GPU_LOGITS = 2**28
+OTHER_LOGITS = 2**28
 """Entries of the next-token logits that exist at one time: 32 MB, or 1 GB on an accelerator, whatever the batch."""
 UNBOUNDED = 2**31
 """Tokenizers without a limit claim lengths above this."""
@@ -39,7 +46,8 @@ class TransformersScorer:
 
     Batches are padded on the right, where a causal model cannot look, so a prompt's values do not depend on its
     batch. Prompts are batched by length under a budget of tokens. The logits over the vocabulary are made for a few
-    positions at a time and only the entries asked for are kept. Sums over tokens are in float64.
+    positions at a time and only the entries asked for are kept. What all prompts of a call have in common at their
+    beginning, such as a template's instructions, is run once. Sums over tokens are in float64.
 
     Parameters
     ----------
@@ -92,9 +100,10 @@ class TransformersScorer:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         name, options = _source(model)
         options |= {"trust_remote_code": False, "revision": revision or "main"}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
-        options |= {"weights_only": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(name, **options)
+        weights = {"weights_only": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
+        with _quiet_in_a_pipe(transformers.utils.logging):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
+            loaded = transformers.AutoModelForCausalLM.from_pretrained(name, **options, **weights)
         return cls(loaded.to(device), tokenizer, batch_tokens=batch_tokens)
 
     @property
@@ -172,23 +181,32 @@ class TransformersScorer:
 
     # from tokens to log-probabilities
 
-    def _run(
-        self, sequences: list[list[int]], after: list[int]
-    ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def _run(self, sequences: list[list[int]], after: list[int]) -> list[Scored]:
         """For each sequence the log-probabilities of its tokens from the second on, and of the tokens `after` it."""
         torch = require("torch", extra="llm", feature="TransformersScorer")
         self._check_lengths(sequences)
-        found: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         training = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode():
-                logits_of = self._logits_of(torch)
-                batches = list(self._batches(sequences))
-                for rows in track(batches, "Scoring prompts"):
-                    found |= zip(rows, self._batch(torch, [sequences[i] for i in rows], after, logits_of), strict=True)
+                return self._run_shared(_Pass(torch, self.model), sequences, after)
         finally:
             self.model.train(training)
+
+    def _run_shared(self, plain: "_Pass", sequences: list[list[int]], after: list[int]) -> list[Scored]:
+        """Prompts of one template begin alike: run what they share once, and the rest of each on top of it."""
+        shared = _common_beginning(sequences) if len(sequences) > 1 else []
+        after_shared = plain.on_top_of(shared) if len(shared) >= WORTH_SHARING else None
+        if after_shared is None:
+            return self._run_batches(plain, sequences, after)
+        [(first, _)] = plain.batch([shared], [])
+        rests = self._run_batches(after_shared, [ids[len(shared) - 1 :] for ids in sequences], after)
+        return [(np.r_[first, rest], following) for rest, following in rests]
+
+    def _run_batches(self, run: "_Pass", sequences: list[list[int]], after: list[int]) -> list[Scored]:
+        found: dict[int, Scored] = {}
+        for rows in track(list(self._batches(sequences)), "Scoring prompts"):
+            found |= zip(rows, run.batch([sequences[i] for i in rows], after), strict=True)
         return [found[i] for i in range(len(sequences))]
 
     def _check_lengths(self, sequences: list[list[int]]) -> None:
@@ -204,7 +222,7 @@ class TransformersScorer:
         """Rows by falling length, cut so that rows times the longest stay within the budget."""
         budget = self.batch_tokens
         if budget is None:
-            budget = CPU_BATCH_TOKENS if self.model.device.type == "cpu" else GPU_BATCH_TOKENS
+            budget = CPU_BATCH_TOKENS if self.model.device.type == "cpu" else OTHER_BATCH_TOKENS
         check_integer(budget, "batch_tokens", low=1)
         rows = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
         while rows:
@@ -212,59 +230,113 @@ class TransformersScorer:
             yield rows[:size]
             rows = rows[size:]
 
-    def _batch(
-        self, torch: Any, sequences: list[list[int]], after: list[int], logits_of: Callable[..., Iterator[Any]]
-    ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        device = self.model.device
-        lengths = [len(ids) for ids in sequences]
-        ids = torch.zeros((len(sequences), max(lengths)), dtype=torch.long)
+
+class _Pass:
+    """A model's pass over batches of token sequences, each on top of tokens that were run before, if any."""
+
+    def __init__(self, torch: Any, model: Any, past: Any = None, n_past: int = 0) -> None:
+        self.torch, self.model, self.past, self.n_past = torch, model, past, n_past
+        self.body, self.head = model.base_model, model.get_output_embeddings()
+        self.in_parts = past is not None or self._parts_agree()
+
+    def batch(self, sequences: list[list[int]], after: list[int]) -> list[Scored]:
+        """Log-probabilities of each sequence's tokens from the second on, and of the tokens `after` its end."""
+        torch, device = self.torch, self.model.device
+        lengths = torch.tensor([len(ids) for ids in sequences])
+        ids = torch.zeros((len(sequences), int(lengths.max())), dtype=torch.long)
         for row, tokens in enumerate(sequences):
             ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        last = torch.arange(1, max(lengths) + 1) == torch.tensor(lengths)[:, None]
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
         targets = torch.roll(ids, -1, dims=1)[mask].to(device)
+        ends = lengths.cumsum(0) - 1  # the last positions, among all real ones in a row
+        values, following = self._pick(self._logits(ids.to(device), mask.to(device)), targets, ends.to(device), after)
+        pieces = np.split(values, ends[:-1].numpy() + 1)
+        return [(np.minimum(piece[:-1], 0.0), row) for piece, row in zip(pieces, following, strict=True)]
+
+    def _pick(
+        self, blocks: Iterator[Any], targets: Any, ends: Any, after: list[int]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of the logits of all positions, block by block, keep only the log-probabilities that were asked for."""
+        torch, place = self.torch, 0
         picked, following = [], []
-        asked = torch.tensor(after, dtype=torch.long, device=device)
-        place = 0
-        for logits in logits_of(ids.to(device), mask.to(device)):
-            rows = slice(place, place + len(logits))
-            place += len(logits)
+        for logits in blocks:
             norm = torch.logsumexp(logits, dim=-1)
-            picked.append(logits.gather(-1, targets[rows, None])[:, 0] - norm)
-            ends = last[mask][rows].to(device)
-            following.append(logits[ends][:, asked] - norm[ends, None])
-        values = torch.cat(picked).double().cpu().numpy()
-        nexts = torch.cat(following).double().cpu().numpy()
-        pieces = np.split(values, np.cumsum(lengths)[:-1])
-        return [(np.minimum(piece[:-1], 0.0), after_row) for piece, after_row in zip(pieces, nexts, strict=True)]
+            picked.append(logits.gather(-1, targets[place : place + len(logits), None])[:, 0] - norm)
+            rows = ends[(ends >= place) & (ends < place + len(logits))] - place
+            following.append(logits[rows][:, after] - norm[rows, None])
+            place += len(logits)
+        return tuple(torch.cat(values).double().cpu().numpy() for values in (picked, following))
 
-    def _logits_of(self, torch: Any) -> Callable[..., Iterator[Any]]:
-        """How to get float32 logits of the real positions of a batch, a few at a time.
+    def _logits(self, ids: Any, mask: Any) -> Iterator[Any]:
+        """float32 logits of the real positions of a batch, a few at a time.
 
-        Body and output layer apart, where together they give what the model gives; some models scale or bend the
-        logits afterwards, and these run whole, one sequence at a time.
+        Body and output layer run apart where together they give what the model gives. Some models scale or bend their
+        logits afterwards: these run whole, one sequence at a time.
         """
-        body, head = self.model.base_model, self.model.get_output_embeddings()
-        if body is self.model or head is None or not self._parts_agree(torch, body, head):
-            return self._whole
-        entries = CPU_LOGITS if self.model.device.type == "cpu" else GPU_LOGITS
-        step = max(1, entries // head.weight.shape[0])
+        if self.in_parts:
+            entries = CPU_LOGITS if self.model.device.type == "cpu" else OTHER_LOGITS
+            hidden = self._hidden(ids, mask)[mask]
+            return (self.head(part).float() for part in hidden.split(max(1, entries // self.head.weight.shape[0])))
+        rows = (row[kept][None] for row, kept in zip(ids, mask, strict=True))
+        return (self.model(input_ids=row, use_cache=False).logits[0].float() for row in rows)
 
-        def in_pieces(ids: Any, mask: Any) -> Iterator[Any]:
-            hidden = body(input_ids=ids, attention_mask=mask.long(), use_cache=False)[0][mask]
-            return (head(piece).float() for piece in hidden.split(step))
+    def _hidden(self, ids: Any, mask: Any) -> Any:
+        if self.past is None:
+            return self.body(input_ids=ids, attention_mask=mask.long(), use_cache=False)[0]
+        past = copy.deepcopy(self.past)
+        past.batch_repeat_interleave(len(ids))
+        mask = self.torch.cat([mask.new_ones((len(ids), self.n_past)), mask], dim=1)
+        return self.body(input_ids=ids, attention_mask=mask.long(), past_key_values=past, use_cache=True)[0]
 
-        return in_pieces
-
-    def _parts_agree(self, torch: Any, body: Any, head: Any) -> bool:
-        probe = torch.arange(1, 4, device=self.model.device)[None]
+    def _parts_agree(self) -> bool:
+        if self.body is self.model or self.head is None:
+            return False
+        probe = self.torch.arange(1, 4, device=self.model.device)[None]
         whole = self.model(input_ids=probe, use_cache=False).logits.float()
-        parts = head(body(input_ids=probe, use_cache=False)[0]).float()
-        return bool(whole.shape == parts.shape and torch.allclose(whole, parts, rtol=1e-5, atol=1e-6))
+        parts = self.head(self.body(input_ids=probe, use_cache=False)[0]).float()
+        return bool(whole.shape == parts.shape and self.torch.allclose(whole, parts, rtol=1e-5, atol=1e-6))
 
-    def _whole(self, ids: Any, mask: Any) -> Iterator[Any]:
-        for row, kept in zip(ids, mask, strict=True):
-            yield self.model(input_ids=row[kept][None], use_cache=False).logits[0].float()
+    def on_top_of(self, shared: list[int]) -> "_Pass | None":
+        """A pass that starts at the last of the shared tokens, or None for a model whose memory cannot be copied.
+
+        Only plain key-value memories are: the last shared token must come out of them as it does without them.
+        """
+        if not self.in_parts:
+            return None
+        ids = self.torch.tensor([shared], device=self.model.device)
+        past = self.body(input_ids=ids[:, :-1], use_cache=True).get("past_key_values")
+        if type(past).__name__ != "DynamicCache" or not hasattr(past, "batch_repeat_interleave"):
+            return None
+        made = _Pass(self.torch, self.model, past, len(shared) - 1)
+        with_past = made._hidden(ids[:, -1:], self.torch.ones_like(ids[:, -1:], dtype=self.torch.bool))[0, -1]
+        without = self.body(input_ids=ids, use_cache=False)[0][0, -1]
+        tolerance = 1e-4 if without.dtype == self.torch.float32 else 3e-2  # rounding of half precision
+        close = (with_past - without).norm() <= tolerance * without.norm()
+        return made if bool(close) else None
+
+
+@contextlib.contextmanager
+def _quiet_in_a_pipe(logging: Any) -> Iterator[None]:
+    """Without the package's own progress bars, unless someone is there to see them."""
+    silenced = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if silenced:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if silenced:
+            logging.enable_progress_bar()
+
+
+def _common_beginning(sequences: list[list[int]]) -> list[int]:
+    """What all sequences begin with: what the first and the last of them in order do.
+
+    >>> _common_beginning([[1, 2, 3], [1, 2], [1, 2, 4]])
+    [1, 2]
+    """
+    first, last = min(sequences), max(sequences)
+    size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:size]
 
 
 def _source(model: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
