@@ -42,6 +42,8 @@ def command(
     """Classify texts with a language model: logits of the labels and how rare each prompt is."""
     from atypicality.llm import PromptClassifier, load_template
 
+    if (compare or as_json) and label is None:
+        raise typer.BadParameter("a comparison needs --label, the true classes")
     words = [word.strip() for word in labels.split(",")] if labels else []
     chosen = load_template(template, words)
     texts = _read(data, text or ["text"], label, encoding, limit)
@@ -83,7 +85,6 @@ def _compared(outputs: "ModelOutputs", classifier: "PromptClassifier") -> Any:
     from atypicality.evaluation import compare
     from atypicality.recalibration import ContentFreeCalibration
 
-    outputs.need("labels")
     content_free = ContentFreeCalibration().fit(classifier.content_free())
     methods = {"uncalibrated": "uncalibrated", "content-free": content_free, "ts": "ts", "aar": "aar"}
     return compare(methods, outputs, n_groups=4)

@@ -1,0 +1,94 @@
+"""`atypicality llm`: files in, an outputs file out, one line for every mistake."""
+
+import json
+
+import numpy as np
+import pytest
+
+from atypicality import ModelOutputs
+from atypicality.cli import main
+from atypicality.llm import TREC
+
+WORDS = list(TREC.labels)
+CODES = ["NUM:dist", "LOC:city", "HUM:ind", "DESC:def", "ENTY:animal", "ABBR:exp"]
+
+
+@pytest.fixture
+def files(tmp_path, rng):
+    """Questions as the TREC files write them, and the scores of a model that is right two times in three."""
+    lines, records = [], []
+    for row in range(240):
+        label = row % 6
+        question = f"What is thing {row} ?"
+        lines.append(f"{CODES[label]} {question}")
+        logits = rng.normal(size=6) + 2.0 * np.eye(6)[label]
+        scores = dict(zip(WORDS, (logits - np.logaddexp.reduce(logits)).tolist(), strict=True))
+        surprise = (-rng.gamma(2.0, 2.0, 12)).tolist()
+        records.append({"prompt": TREC.fill(question), "log_probs": surprise, "label_log_probs": scores})
+    for text in ("N/A", "[MASK]", ""):
+        records.append({"prompt": TREC.fill(text), "log_probs": [-1.0], "label_log_probs": dict.fromkeys(WORDS, -2.0)})
+    records += [{"prompt": f" {word}", "log_probs": [-float(len(word))]} for word in WORDS]
+    (tmp_path / "questions.txt").write_text("\n".join(lines))
+    (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, records)))
+    return tmp_path
+
+
+def run(folder, *more, data="questions.txt", template="trec"):
+    arguments = ["llm", "--model", str(folder / "scores.jsonl"), "--data", str(folder / data)]
+    return main([*arguments, "--template", template, "--out", str(folder / "out.npz"), *more])
+
+
+def test_outputs_are_written_with_labels_and_the_chosen_atypicality(files, capsys):
+    assert run(files, "--label", "first-word", "--atypicality", "per_token", "--limit", "100") == 0
+    outputs = ModelOutputs.load(files / "out.npz")
+    assert len(outputs) == 100
+    assert outputs.class_names.tolist() == WORDS
+    assert outputs.labels.tolist() == [row % 6 for row in range(100)]
+    np.testing.assert_allclose(outputs.attributes["atypicality_total"], 12 * outputs.atypicality)
+    assert outputs.class_atypicality.tolist() == [float(len(word)) for word in WORDS]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "ModelOutputs(100 rows, 6 classes" in captured.err
+
+
+def test_the_comparison_is_printed_as_a_table_or_as_json(files, capsys):
+    assert run(files, "--label", "first-word", "--compare") == 0
+    printed = capsys.readouterr().out
+    assert "content-free" in printed
+    assert run(files, "--label", "first-word", "--json") == 0
+    evaluation = json.loads(capsys.readouterr().out)
+    assert set(evaluation["methods"]) == {"uncalibrated", "content-free", "ts", "aar"}
+
+
+def test_own_templates_and_labels(files, capsys):
+    (files / "mine.txt").write_text(TREC.text)
+    assert run(files, "--label", "first-word", "--labels", ", ".join(WORDS), template=str(files / "mine.txt")) == 2
+    assert "label 'NUM:dist' is not one of the template's labels" in capsys.readouterr().err
+    plain = [line.partition(" ")[2] for line in (files / "questions.txt").read_text().splitlines()]
+    (files / "plain.txt").write_text("\n".join(plain))
+    assert run(files, "--labels", "Number, Person", data="plain.txt", template=str(files / "mine.txt")) == 0
+    outputs = ModelOutputs.load(files / "out.npz")
+    assert outputs.class_names.tolist() == ["Number", "Person"]
+    assert outputs.labels is None
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--atypicality", "mean"), "atypicality must be one of 'total'"),
+        (("--label", "kind"), "record 1 has no 'kind'"),
+        (("--template", "trek"), "no template named 'trek'"),
+        (("--data", "absent.txt"), "no file at 'absent.txt'"),
+        (("--model", "http://localhost:1/v1"), "a server needs --served-model"),
+        (("--model", "http://localhost:1/v1?key=secret", "--served-model", "m"), "must hold no user name"),
+        (("--compare",), "a comparison needs --label"),
+        (("--limit", "0"), "limit"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_two(more, message, files, capsys):
+    plain = [line.partition(" ")[2] for line in (files / "questions.txt").read_text().splitlines()]
+    (files / "plain.txt").write_text("\n".join(plain))
+    assert run(files, *more, data="plain.txt") == 2
+    error = capsys.readouterr().err.splitlines()
+    assert message in error[-1]
+    assert "secret" not in error[-1]
