@@ -12,10 +12,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import needs
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atypicality.llm import AG_NEWS, OpenAICompatibleScorer, PromptClassifier, TokenScores
 from atypicality.llm.client import ServerFaultError
 from atypicality.llm.handshake import CONTINUED, SENTENCE, SHUFFLED
+from atypicality.llm.openai import parse_answer
 
 pytestmark = needs("httpx")
 
@@ -445,3 +448,29 @@ def test_token_scores_say_what_is_wrong():
         TokenScores.checked([-1.0] * 3, 2)
     with pytest.raises(ValueError, match="ends must be as many as the log-probabilities, 2"):
         TokenScores.checked([-1.0, -2.0], ends=[1])
+
+
+# answers of any shape
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+ENTRIES = st.lists(st.none() | st.dictionaries(st.text(max_size=2), st.fixed_dictionaries({"logprob": JSON}) | JSON))
+LOGPROBS = st.fixed_dictionaries({"tokens": st.lists(JSON) | JSON, "token_logprobs": st.lists(JSON) | JSON})
+CHOICES = st.fixed_dictionaries({"logprobs": LOGPROBS | JSON, "prompt_logprobs": ENTRIES | JSON})
+ANSWERS = st.fixed_dictionaries(
+    {"choices": st.lists(CHOICES, max_size=2) | JSON, "usage": st.fixed_dictionaries({"prompt_tokens": JSON}) | JSON}
+)
+
+
+@given(answer=ANSWERS, mode=st.sampled_from(["echo", "prompt_logprobs"]), prompt=st.text(max_size=8))
+def test_any_answer_is_understood_or_refused_in_words(answer, mode, prompt):
+    try:
+        scores = parse_answer(answer, mode, prompt)
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert scores.n_tokens >= scores.log_probs.size
+        assert (scores.log_probs <= 0).all()

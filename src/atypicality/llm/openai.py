@@ -197,6 +197,8 @@ def parse_answer(answer: Mapping[str, Any], mode: str, prompt: str) -> TokenScor
     read = _read_prompt_logprobs if mode == "prompt_logprobs" else _read_echo
     values, names, pieces = read(choices[0])
     n_tokens = _prompt_tokens(answer, len(values), mode)
+    if n_tokens < 1:
+        raise ValueError("the answer has no tokens of the prompt")
     if len(values) < n_tokens:
         raise ValueError(f"{len(values)} log-probabilities came for a prompt of {n_tokens} tokens")
     scored, first = _without_first(values[:n_tokens])
@@ -249,10 +251,16 @@ def _prompt_tokens(answer: Mapping[str, Any], n_values: int, mode: str) -> int:
 def _without_first(values: list[Any]) -> tuple[NDArray[np.float64], int]:
     """Numbers of the tokens, without a first one that has none, and how many were left out."""
     first = 1 if values and values[0] is None else 0
-    wrong = [i for i, v in enumerate(values) if i >= first and (isinstance(v, bool) or not isinstance(v, (int, float)))]
+    wrong = [place for place, value in enumerate(values) if place >= first and not _is_number(value)]
     if wrong:
         raise ValueError(f"the log-probability of token {wrong[0]} is {values[wrong[0]]!r:.40}, not a number")
     return np.array(values[first:], np.float64), first
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):  # JSON has whole numbers of any size, and Python counts True among them
+        return not isinstance(value, bool) and abs(value) < 2**63
+    return isinstance(value, float)
 
 
 def _ends(pieces: list[str], prompt: str) -> NDArray[np.intp] | None:

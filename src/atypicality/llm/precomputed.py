@@ -89,7 +89,7 @@ class PrecomputedScorer:
         for number, record in enumerate(readers[path.suffix.lower()](path), start=1):
             try:
                 yield _parse(record)
-            except (TypeError, KeyError, ValueError) as error:
+            except (TypeError, KeyError, ValueError, OverflowError) as error:
                 raise ValueError(f"{self._name}, record {number}: {_reason(error)}.") from error
 
 
