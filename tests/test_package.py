@@ -12,8 +12,10 @@ import atypicality
 SOURCE = Path(atypicality.__file__).parent
 PUBLIC = [
     "AdaptiveTemperatureScaling",
+    "AtypicalityAwareClassifier",
     "AtypicalityAwareConformal",
     "AtypicalityAwareRecalibration",
+    "BundleError",
     "ClassAtypicality",
     "ClassGroups",
     "ContentFreeCalibration",
@@ -25,6 +27,8 @@ PUBLIC = [
     "NeighborAtypicality",
     "Quadrants",
     "QuantileGroups",
+    "Reliability",
+    "ReliabilityHead",
     "SplitConformal",
     "TemperatureScaling",
     "VectorScaling",
@@ -33,6 +37,7 @@ PUBLIC = [
     "compare",
     "datasets",
     "evaluate",
+    "load",
     "metrics",
     "theory",
     "three_way_split",

@@ -10,10 +10,13 @@ from atypicality._version import __version__
 
 if TYPE_CHECKING:
     from atypicality import blocks, datasets, metrics, theory
+    from atypicality.bundle import BundleError, load
     from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
     from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
+    from atypicality.head import ReliabilityHead
+    from atypicality.integrations.sklearn import AtypicalityAwareClassifier
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.recalibration import (
         AdaptiveTemperatureScaling,
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
         TemperatureScaling,
         VectorScaling,
     )
+    from atypicality.reliability import Reliability
 
 _HOME = {
     "AdaptiveTemperatureScaling": "recalibration",
+    "AtypicalityAwareClassifier": "integrations.sklearn",
     "AtypicalityAwareConformal": "conformal",
     "AtypicalityAwareRecalibration": "recalibration",
+    "BundleError": "bundle",
     "ClassAtypicality": "density",
     "ClassGroups": "groups",
     "ContentFreeCalibration": "recalibration",
@@ -40,19 +46,24 @@ _HOME = {
     "NeighborAtypicality": "density",
     "Quadrants": "groups",
     "QuantileGroups": "groups",
+    "Reliability": "reliability",
+    "ReliabilityHead": "head",
     "SplitConformal": "conformal",
     "TemperatureScaling": "recalibration",
     "VectorScaling": "recalibration",
     "compare": "evaluation",
     "evaluate": "evaluation",
+    "load": "bundle",
     "three_way_split": "outputs",
 }
 _MODULES = ("blocks", "datasets", "metrics", "theory")
 
 __all__ = [
     "AdaptiveTemperatureScaling",
+    "AtypicalityAwareClassifier",
     "AtypicalityAwareConformal",
     "AtypicalityAwareRecalibration",
+    "BundleError",
     "ClassAtypicality",
     "ClassGroups",
     "ContentFreeCalibration",
@@ -64,6 +75,8 @@ __all__ = [
     "NeighborAtypicality",
     "Quadrants",
     "QuantileGroups",
+    "Reliability",
+    "ReliabilityHead",
     "SplitConformal",
     "TemperatureScaling",
     "VectorScaling",
@@ -72,6 +85,7 @@ __all__ = [
     "compare",
     "datasets",
     "evaluate",
+    "load",
     "metrics",
     "theory",
     "three_way_split",
