@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, evaluate, export, fit, llm, predict, theory
+from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, theory
 
 __all__ = ["app", "main"]
 
@@ -24,6 +24,7 @@ app.command("demo")(demo.command)
 app.command("fit")(fit.command)
 app.command("predict")(predict.command)
 app.command("evaluate")(evaluate.command)
+app.command("report")(report.command)
 app.command("export")(export.command)
 app.command("llm")(llm.command)
 app.command("theory")(theory.command)

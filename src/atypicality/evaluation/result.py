@@ -1,6 +1,7 @@
 """`Evaluation`: every table a report or a paper needs, frozen, with its JSON form. It computes and draws nothing."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -89,6 +90,12 @@ class Evaluation:
                 "Evaluation.to_frame needs pandas: pip install pandas, or use Evaluation.table.", name="pandas"
             ) from error
         return DataFrame(rows, columns=list(TABLES[name]))
+
+    def report(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write one self-contained HTML page; `options` are those of `atypicality.report.write_report`."""
+        from atypicality.report import write_report
+
+        write_report(self, path, **options)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Everything as strict JSON text with stable keys."""

@@ -1,0 +1,25 @@
+"""`atypicality report`: a saved head against the bare model, as one HTML page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
+    file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "Reliability report",
+) -> None:
+    """Write an interactive page about a saved head and the bare model. It needs no network."""
+    from atypicality.bundle import load
+    from atypicality.evaluation import evaluate
+    from atypicality.outputs import ModelOutputs
+
+    fitted = load(head)
+    result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))
+    result.report(out, head=fitted, title=title)
+    typer.echo(f"wrote {out}")

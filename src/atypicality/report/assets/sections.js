@@ -1,0 +1,130 @@
+// The views that do not follow a selection, and the start.
+
+function groupPoints(table, method, metric) {
+  return rows(table, { method, metric }).map((row) => ({ ...row, x: row.group + 1, y: row.value }));
+}
+
+const AXES = {
+  atypicality_groups: "input atypicality group, 1 = most typical",
+  confidence_groups: "confidence group, 1 = least sure",
+  class_groups: "class atypicality group, 1 = most common",
+};
+
+function groupChart(table, metric, yTitle, extra = {}) {
+  const methods = DATA.methods.filter((method) => measured(table, { method, metric }));
+  if (!methods.length) return null;
+  const series = methods.map((method) => ({ method, points: groupPoints(table, method, metric) }));
+  const xTicks = unique(series.flatMap((one) => one.points.map((point) => point.x))).sort((a, b) => a - b).map((value) => [value, String(value)]);
+  const chart = lineChart({ label: `${yTitle} by ${AXES[table]}`, xTitle: AXES[table], yTitle, series, xTicks, ...extra });
+  return h("figure", {}, chart);
+}
+
+const targetOf = () => {
+  const asked = unique(Object.values(DATA.alpha));
+  return asked.length === 1 ? 1 - asked[0] : null;
+};
+
+const METRICS = {
+  accuracy: ["accuracy", percent], confidence: ["mean confidence", percent], overconfidence: ["confidence minus accuracy", percent],
+  ece: ["expected calibration error (ECE)", percent], rmsce: ["root mean square calibration error", percent], nll: ["log loss", (value) => decimal(value, 3)],
+  brier: ["Brier score", (value) => decimal(value, 3)], adaptive_ece: ["adaptive ECE", percent], classwise_ece: ["classwise ECE", percent],
+  debiased_calibration_error: ["debiased squared calibration error", (value) => decimal(value, 4)], smooth_ece: ["smooth ECE", percent],
+  risk_coverage_area: ["area under the risk-coverage curve", percent], coverage: ["coverage of prediction sets", percent],
+  set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["largest coverage gap of a class", percent],
+  coverage_gap_size: ["largest coverage gap of a set size", percent],
+};
+
+function overallTable() {
+  const found = unique(TABLES.overall.map((row) => row.metric));
+  const at = new Map(TABLES.overall.map((row) => [`${row.metric}|${row.method}`, row]));
+  const shown = (metric, row) => {
+    if (!row) return "–";
+    const form = METRICS[metric]?.[1] ?? ((value) => decimal(value, 4));
+    return [form(row.value), known(row.low) ? h("div", { class: "quiet" }, `${form(row.low)} to ${form(row.high)}`) : null];
+  };
+  const column = (method) => ({ title: method, value: (metric) => at.get(`${metric}|${method}`)?.value, show: (metric) => shown(metric, at.get(`${metric}|${method}`)) });
+  const words = { title: "measure", text: true, value: (metric) => METRICS[metric]?.[0] ?? metric };
+  return dataTable({ id: "overall-table", caption: "All samples together, with 95% intervals", columns: [words, ...DATA.methods.map(column)], data: found });
+}
+
+function gapName(row) {
+  if (row.axis === "class") return className(+row.worst);
+  return ["quadrant", "subgroup", "set_size"].includes(row.axis) ? row.worst : row.worst.split(", ").map((part) => +part + 1).join(", ");
+}
+
+function gapTable() {
+  const columns = [
+    { title: "method", text: true, value: (row) => row.method, show: (row) => name(row.method) },
+    { title: "groups of", text: true, value: (row) => row.axis.replaceAll("_", " ") },
+    { title: "covered least", text: true, value: gapName, show: (row) => name(gapName(row)) },
+    { title: "samples", value: (row) => row.count, show: (row) => whole(row.count) },
+    { title: "coverage", value: (row) => row.value, show: (row) => percent(row.value) },
+    { title: "95% interval", value: (row) => row.low, show: (row) => `${percent(row.low)} to ${percent(row.high)}` },
+    { title: "asked for", value: (row) => row.target, show: (row) => percent(row.target) },
+  ];
+  return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis", columns, data: TABLES.coverage_gaps });
+}
+
+function drawSets() {
+  const methods = DATA.methods.filter((method) => measured("overall", { method, metric: "coverage" }));
+  if (!methods.length) return;
+  const target = targetOf();
+  const coverage = (table) => groupChart(table, "coverage", "sets that hold the label", { target, ceiling: 1 });
+  const size = (table) => groupChart(table, "set_size", "mean set size", { form: decimal, floor: 0 });
+  const tables = Object.keys(AXES).filter((table) => measured(table, { metric: "coverage" }));
+  const sizes = unique(TABLES.set_sizes.map((row) => row.size)).sort((a, b) => a - b);
+  const every = Math.ceil(sizes.length / 12);
+  const series = methods.map((method) => ({ method, points: rows("set_sizes", { method, metric: "share" }).map((row) => ({ ...row, x: row.size, y: row.value })) }));
+  const shares = lineChart({ label: "Share of samples by set size", xTitle: "classes in the prediction set", yTitle: "share of samples", series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
+  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, shares)), TABLES.coverage_gaps.length ? gapTable() : null);
+}
+
+function drawSubgroups() {
+  const attributes = unique(TABLES.subgroups.map((row) => row.attribute));
+  put("subgroups", attributes.map((attribute) => {
+    const subgroups = unique(rows("subgroups", { attribute }).map((row) => row.subgroup));
+    const at = new Map(rows("subgroups", { attribute }).map((row) => [[row.subgroup, row.method, row.metric].join("\u0000"), row]));
+    const find = (subgroup, method, metric) => at.get([subgroup, method, metric].join("\u0000"));
+    const shown = (row, form) => (row ? [form(row.value), h("div", { class: "quiet" }, `${form(row.low)} to ${form(row.high)}`)] : "–");
+    const column = (metric, title, form) => (method) => ({ title: `${title}, ${method}`, value: (subgroup) => find(subgroup, method, metric)?.value, show: (subgroup) => shown(find(subgroup, method, metric), form) });
+    const ranges = new Map(rows("group_ranges", { axis: `attribute ${attribute}` }).map((row) => [String(row.group), rangeText(row.axis, row.group, null, (value) => decimal(value, 3))]));
+    const text = (subgroup) => (ranges.has(subgroup) ? `${+subgroup + 1}: ${ranges.get(subgroup)}` : subgroup);
+    const withSets = DATA.methods.filter((method) => measured("subgroups", { method, metric: "coverage" }));
+    const columns = [
+      { title: attribute, text: true, value: text, show: (subgroup) => name(text(subgroup)) },
+      { title: "samples", value: (subgroup) => find(subgroup, DATA.methods[0], "accuracy")?.count, show: (subgroup) => whole(find(subgroup, DATA.methods[0], "accuracy")?.count) },
+      ...DATA.methods.map(column("accuracy", "accuracy", percent)), ...DATA.methods.map(column("ece", "ECE", percent)), ...withSets.map(column("coverage", "coverage", percent)),
+    ];
+    return dataTable({ caption: `By ${attribute}`, columns, data: subgroups });
+  }));
+}
+
+function drawRisk() {
+  const series = DATA.methods.map((method) => ({ method, points: rows("risk_coverage", { method, metric: "risk" }).map((row) => ({ ...row, x: row.percent, y: row.value })) }));
+  const xTicks = [1, 20, 40, 60, 80, 100].map((value) => [value, `${value}%`]);
+  put("risk", legend(DATA.methods), h("figure", {}, lineChart({ label: "Share of errors among the surest predictions", xTitle: "share of predictions kept, the surest first", yTitle: "share of them that are wrong", series, xTicks, floor: 0, marks: false })));
+}
+
+function chooser(label, id, values, texts, now, change) {
+  if (values.length < 2) return null;
+  const options = values.map((value, place) => h("option", { value: String(place), selected: value === now }, texts[place]));
+  return h("label", {}, `${label} `, h("select", { id, on: { change: (event) => change(values[+event.target.value]) } }, options));
+}
+
+function start() {
+  const redraw = (key) => (value) => { state[key] = value; drawLinked(); };
+  const measures = Object.keys(MEASURES).filter((metric) => measured("grid", { metric }));
+  put("choices",
+    chooser("Show", "measure", measures, measures.map((metric) => MEASURES[metric].title), state.measure, redraw("measure")),
+    DATA.methods.length > 2 ? chooser("Left", "before", DATA.methods, DATA.methods, state.before, redraw("before")) : null,
+    DATA.methods.length > 2 ? chooser("Right", "after", DATA.methods, DATA.methods, state.after, redraw("after")) : null);
+  drawLinked();
+  const errors = { floor: 0 };
+  put("groups", legend(DATA.methods), h("div", { class: "pair" }, ["atypicality_groups", "class_groups"].flatMap((table) => [groupChart(table, "ece", "expected calibration error", errors), groupChart(table, "accuracy", "accuracy", { ceiling: 1 })])));
+  drawSets();
+  drawSubgroups();
+  drawRisk();
+  put("overall", overallTable());
+}
+
+start();

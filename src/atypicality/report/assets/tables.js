@@ -1,0 +1,82 @@
+// Tables that sort by any column and copy as tab-separated text.
+
+const PAGE_ROWS = 15;
+
+// columns: [{ title, value: row => sortable, show: row => node or text, text: true for words }]
+function dataTable({ id, caption, columns, data, paged = false }) {
+  const state = { column: null, down: false, page: 0 };
+  const body = h("tbody");
+  const heads = columns.map((column, place) => {
+    const button = h("button", { type: "button", on: { click: () => sortBy(place) } }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }));
+    return h("th", { scope: "col", class: column.text ? "words" : null }, button);
+  });
+  const status = h("span", { class: "quiet", role: "status" });
+  const copy = h("button", { type: "button", class: "action", on: { click: () => copyText(asText(columns, ordered()), status) } }, "Copy table");
+  const turn = (step) => () => { state.page += step; draw(); };
+  const back = h("button", { type: "button", class: "action", on: { click: turn(-1) } }, "Previous");
+  const next = h("button", { type: "button", class: "action", on: { click: turn(1) } }, "Next");
+  const where = h("span", { class: "quiet" });
+
+  function ordered() {
+    if (state.column === null) return data;
+    const value = columns[state.column].value;
+    const sign = state.down ? -1 : 1;
+    return [...data].sort((a, b) => sign * compare(value(a), value(b)));
+  }
+
+  function sortBy(place) {
+    state.down = state.column === place ? !state.down : false;
+    state.column = place;
+    state.page = 0;
+    heads.forEach((head, other) => head.setAttribute("aria-sort", other === place ? (state.down ? "descending" : "ascending") : "none"));
+    draw();
+  }
+
+  function draw() {
+    const all = ordered();
+    const first = paged ? state.page * PAGE_ROWS : 0;
+    const last = paged ? Math.min(first + PAGE_ROWS, all.length) : all.length;
+    body.replaceChildren(...all.slice(first, last).map((row) => h("tr", {}, columns.map((column) => cell(column, row)))));
+    where.textContent = all.length ? `${whole(first + 1)} to ${whole(last)} of ${whole(all.length)}` : "no samples";
+    back.disabled = first === 0;
+    next.disabled = last >= all.length;
+  }
+
+  draw();
+  const table = h("table", { id }, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body);
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
+  return h("div", { class: "table" }, scroll, h("div", { class: "controls" }, paged ? [back, where, next] : null, copy, status));
+}
+
+function cell(column, row) {
+  return h("td", { class: column.text ? "words" : null }, column.show ? column.show(row) : String(column.value(row) ?? "–"));
+}
+
+function compare(a, b) {
+  if (!known(a) || !known(b)) return known(a) - known(b);
+  return typeof a === "string" ? a.localeCompare(b) : a - b;
+}
+
+function asText(columns, data) {
+  const line = (values) => values.map(plain).join("\t");
+  return [line(columns.map((column) => column.title)), ...data.map((row) => line(columns.map((column) => column.value(row))))].join("\n");
+}
+
+function plain(value) {
+  if (typeof value !== "string") return known(value) ? String(value) : "";
+  const text = value.replace(/[\t\r\n]+/g, " ");
+  return /^[=+\-@]/.test(text) ? `'${text}` : text; // a spreadsheet would run it as a formula
+}
+
+async function copyText(text, status) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", {}, text);
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  status.textContent = "copied";
+}

@@ -1,0 +1,146 @@
+"""What the report's script reads: the tables it draws, and the samples for the linked views, as compact JSON."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from atypicality.evaluation import Evaluation
+
+__all__ = ["BUDGET", "LONGEST_TEXT", "as_script", "page_data"]
+
+BUDGET = 2_400_000
+"""Most bytes of data: with script and style the page stays under 3 MB. Samples are thinned out evenly to keep it."""
+LONGEST_TEXT = 120
+
+_TABLES = {
+    "overall": None,
+    "atypicality_groups": ("accuracy", "confidence", "ece", "coverage", "set_size"),
+    "confidence_groups": ("accuracy", "coverage", "set_size"),
+    "class_groups": ("accuracy", "ece", "coverage", "set_size"),
+    "classes": ("accuracy", "confidence", "coverage"),
+    "grid": None,
+    "quadrants": ("share", "accuracy", "confidence", "ece", "coverage", "set_size"),
+    "subgroups": ("accuracy", "ece", "coverage", "set_size"),
+    "calibration_curve": None,
+    "risk_coverage": ("risk",),
+    "set_sizes": None,
+    "coverage_gaps": None,
+    "group_ranges": None,
+}
+"""The tables that the page draws, with their metrics where not all of them are drawn."""
+
+
+def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]:
+    """Everything the page draws, as plain values: `null` stands for what is unknown.
+
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(500, n_classes=3)
+    >>> data = page_data(aty.evaluate({"model": world.probs}, world.outputs()), "model", "model")
+    >>> len(data["samples"]["row"]), data["samples"]["kept"]
+    (500, 500)
+    """
+    settings = evaluation.settings
+    data = {
+        "kind": evaluation.kind,
+        "methods": list(evaluation.methods),
+        "before": before,
+        "after": after,
+        "nSamples": evaluation.n_samples,
+        "nSplits": evaluation.n_splits,
+        "nBins": settings.get("n_bins"),
+        "alpha": dict(settings.get("alpha") or {}),
+        "classes": [_class_name(row) for row in evaluation.table("class_info")],
+        "tables": {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()},
+    }
+    samples = _samples(evaluation)
+    room = max(1, BUDGET - _size(data))
+    return data | {"samples": _every(samples, math.ceil(_size(samples) / room))}
+
+
+def as_script(data: Any) -> str:
+    r"""JSON that stays data inside a script element, whatever the texts in it.
+
+    >>> as_script("</script>")
+    '"\\u003c/script>"'
+    """
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for letter in "<&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate has no UTF-8 form
+
+
+def _size(data: Any) -> int:
+    return len(as_script(data).encode())
+
+
+def _class_name(row: dict[str, Any]) -> str:
+    return _short(str(row["class_index"]) if row["name"] is None else row["name"])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+
+
+def _table(evaluation: Evaluation, name: str, metrics: Sequence[str] | None) -> dict[str, list[Any]]:
+    rows = evaluation.table(name)
+    chosen = rows if metrics is None else [row for row in rows if row["metric"] in metrics]
+    columns = [column for column in evaluation.tables[name] if column != "standard_error"]
+    return {column: [_plain(row[column]) for row in chosen] for column in columns}
+
+
+def _plain(value: Any, digits: int = 6) -> Any:
+    if isinstance(value, str):
+        return _short(value)
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
+
+
+def _samples(evaluation: Evaluation) -> dict[str, Any]:
+    columns = evaluation.tables["samples"]
+    ids = columns["id"]
+    shared = {
+        "row": columns["row"],
+        "id": None if all(text is None for text in ids) else [text if text is None else _short(text) for text in ids],
+        "label": columns["label"],
+        "atypicality": [_plain(value, 5) for value in columns["atypicality"]],
+        "group": columns["grid_group"],
+    }
+    return shared | {"methods": [_predictions(evaluation, method) for method in evaluation.methods]}
+
+
+def _predictions(evaluation: Evaluation, method: str) -> dict[str, Any]:
+    columns = evaluation.tables["predictions"]
+    places = [place for place, name in enumerate(columns["method"]) if name == method]
+
+    def column(name: str) -> list[Any] | None:
+        values = [columns[name][place] for place in places]
+        return None if all(value is None for value in values) else values
+
+    covered = column("covered")
+    return {
+        "prediction": column("prediction"),
+        "confidence": [_plain(value) for value in column("confidence") or ()],
+        "group": column("confidence_group"),
+        "quadrant": _letters(column("quadrant")),
+        "size": column("set_size"),
+        "covered": None if covered is None else [int(value) for value in covered],
+    }
+
+
+def _letters(quadrants: list[str] | None) -> str | None:
+    """One letter a sample: the first one of its quadrant; the four differ."""
+    return None if quadrants is None else "".join(name[0] if name else "-" for name in quadrants)
+
+
+def _every(samples: dict[str, Any], step: int) -> dict[str, Any]:
+    """Every `step`-th sample, and how many there were."""
+    thin = {name: None if values is None else values[::step] for name, values in samples.items() if name != "methods"}
+    methods = [
+        {name: None if values is None else values[::step] for name, values in method.items()}
+        for method in samples["methods"]
+    ]
+    return thin | {"methods": methods, "kept": len(samples["row"])}
