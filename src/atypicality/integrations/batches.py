@@ -1,0 +1,119 @@
+"""Batches of any loader, taken apart: what the model is called with, and the labels."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.validation import check_labels
+
+__all__ = ["Batch", "logits_of", "read_batch", "refuse_shuffling", "to_array"]
+
+LABELS = ("labels", "label")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How to call the model, and the labels (n,) where there are any."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    labels: NDArray[np.intp] | None
+
+    def __len__(self) -> int:
+        for value in _tensors((self.args, self.kwargs)):
+            return int(value.shape[0])
+        raise TypeError("a batch must hold tensors with one row per sample; it holds none.")
+
+    def on(self, device: Any) -> "Batch":
+        """The same batch with its tensors on a device."""
+        return Batch(_moved(self.args, device), _moved(self.kwargs, device), self.labels)
+
+
+def read_batch(batch: Any, network: Any) -> Batch:
+    """Inputs and labels of a batch: a tensor, a pair (inputs, labels), or a dict with the key "labels"."""
+    labels = None
+    if isinstance(batch, Mapping):
+        found = [name for name in LABELS if name in batch]
+        labels = batch[found[0]] if found else None
+        inputs: Any = {name: value for name, value in batch.items() if name not in LABELS}
+    elif isinstance(batch, (tuple, list)):
+        if len(batch) > 2 or not batch:
+            raise TypeError(
+                f"a batch must be a tensor, a pair (inputs, labels) or a dict; got a {type(batch).__name__} of "
+                f"{len(batch)} parts. Let the loader give pairs."
+            )
+        inputs, labels = (batch[0], batch[1]) if len(batch) == 2 else (batch[0], None)
+    else:
+        inputs = batch
+    args, kwargs = _call(inputs, network)
+    read = Batch(args, kwargs, None if labels is None else check_labels(to_array(labels), "the labels of a batch"))
+    if read.labels is not None and read.labels.size != len(read):
+        raise ValueError(f"a batch must have one label per row; got {read.labels.size} for {len(read)} rows.")
+    return read
+
+
+def refuse_shuffling(loader: Any, torch: Any) -> None:
+    """Refuse a loader whose order changes from run to run, for rows that must continue where they ended."""
+    if isinstance(getattr(loader, "sampler", None), torch.utils.data.RandomSampler):
+        raise ValueError(
+            "loader must give the same order in every run when out= is given; build it with shuffle=False."
+        )
+
+
+def logits_of(answer: Any) -> Any:
+    """Logits (n, k) of what a model returned: a tensor, something with .logits, a dict, or a tuple led by them."""
+    if isinstance(answer, Mapping) and "logits" in answer:
+        answer = answer["logits"]
+    elif hasattr(answer, "logits"):
+        answer = answer.logits
+    elif isinstance(answer, (tuple, list)) and answer:
+        answer = answer[0]
+    if not hasattr(answer, "ndim") or answer.ndim not in (1, 2):
+        what = f"shape {tuple(answer.shape)}" if hasattr(answer, "shape") else type(answer).__name__
+        raise TypeError(f"the model must return logits (n, k), alone, first in a tuple or as .logits; got {what}.")
+    return answer[:, None] if answer.ndim == 1 else answer
+
+
+def to_array(tensor: Any) -> NDArray[Any]:
+    """A NumPy array of a tensor on any device; bfloat16, which NumPy lacks, becomes float32."""
+    if not hasattr(tensor, "detach"):
+        return np.asarray(tensor)
+    tensor = tensor.detach()
+    array: NDArray[Any] = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).cpu().numpy()
+    return array
+
+
+def _call(inputs: Any, network: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), _accepted(dict(inputs), network)
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def _accepted(inputs: dict[str, Any], network: Any) -> dict[str, Any]:
+    """Entries that the model's forward knows: tokenised data sets carry their texts and numbers along."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return {name: value for name, value in inputs.items() if hasattr(value, "shape")}
+    return {name: value for name, value in inputs.items() if name in {parameter.name for parameter in parameters}}
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    if hasattr(values, "shape") and len(values.shape):
+        yield values
+    elif isinstance(values, (Mapping, tuple, list)):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _tensors(value)
+
+
+def _moved(values: Any, device: Any) -> Any:
+    if hasattr(values, "to"):
+        return values.to(device)
+    if isinstance(values, Mapping):
+        return {name: _moved(value, device) for name, value in values.items()}
+    return tuple(_moved(value, device) for value in values) if isinstance(values, (tuple, list)) else values

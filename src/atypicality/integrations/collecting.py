@@ -1,0 +1,213 @@
+"""Logits and embeddings of any PyTorch classifier, collected batch by batch, in memory or on disk."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.integrations.batches import Batch, logits_of, read_batch, refuse_shuffling, to_array
+from atypicality.integrations.row_files import RowFolder
+from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
+from atypicality.outputs import ModelOutputs
+from atypicality.progress import track
+from atypicality.validation import check_choice, require
+
+__all__ = ["collect"]
+
+Arrays = dict[str, NDArray[Any]]
+SAME_ROWS = 1e-2
+"""How far repeated rows may differ, relative to their largest entry: other batches, devices and precisions round
+differently, another model differs by more."""
+
+
+def collect(
+    model: Any,
+    loader: Iterable[Any],
+    *,
+    layer: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    device: Any = None,
+    autocast: str | None = None,
+) -> ModelOutputs:
+    """Run a classifier over batches and keep its logits, its labels, and the embeddings that enter its last layer.
+
+    The last layer is found by tracing one batch: the linear layer whose output is the logits. Where that layer ends a
+    head that reads the first token of a sequence (RoBERTa and its kin), the embedding is that token's, as it enters the
+    head; where logits are those of one token among many (GPT-2 and Llama as classifiers), it is that token's.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Used in evaluation mode and without gradients; its modes, hooks, gradients and device are afterwards what
+        they were, also after an error. DataParallel and torch.compile are looked through: the network inside runs.
+    loader : iterable of batches
+        Tensors, pairs (inputs, labels), or dicts such as a tokenizer makes; a dict's labels are "labels" or "label".
+    layer : str, optional
+        Name of another layer (as in `model.named_modules()`) whose input is the embedding. Of a sequence (n, t, d) the
+        first token is taken, of maps (n, c, h, w) the mean over places.
+    out : path, optional
+        A folder to write to, batch by batch, instead of memory. A run that was stopped, in whatever way, goes on where
+        it ended when it is started again with the same model and loader; the loader's order must not change.
+    device : str or torch.device, optional
+        Where to run; by default where the model is.
+    autocast : {"float16", "bfloat16"}, optional
+        Mixed precision; by default the model's own.
+
+    Returns
+    -------
+    ModelOutputs
+        Memory-mapped where `out` is given.
+
+    Raises
+    ------
+    ValueError
+        When no single linear layer makes the logits: the message lists the candidates for `layer`.
+
+    Examples
+    --------
+    ::
+
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        collect(model, [(torch.ones(5, 4), torch.tensor([0, 1, 2, 0, 1]))])
+        # ModelOutputs(5 rows, 3 classes; logits float32 (5, 3), embeddings float32 (5, 8), labels)
+    """
+    torch = require("torch", extra="torch", feature="collect")
+    check_choice(autocast, "autocast", (None, "float16", "bfloat16"))
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    network = unwrapped(model, torch)
+    if out is not None:
+        refuse_shuffling(loader, torch)
+    with _ready(network, device, autocast, torch) as place:
+        batches = (read_batch(batch, network) for batch in loader)
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("loader must give at least one batch; it gave none.")
+        site = named_site(network, layer) if layer is not None else _find(network, first.on(place), torch)
+        rows = _Memory() if out is None else RowFolder(out, f"the input of layer {site.name!r}")
+        total = len(loader) if isinstance(loader, Sized) else None
+        _collect(network, itertools.chain([first], batches), site, rows, place, total)
+    return rows.outputs() if isinstance(rows, _Memory) else ModelOutputs.load(rows.path)
+
+
+def _find(network: Any, batch: Batch, torch: Any) -> Site:
+    return find_site(network, lambda: logits_of(network(*batch.args, **batch.kwargs)), torch)
+
+
+def _collect(
+    network: Any, batches: Iterator[Batch], site: Site, rows: "RowFolder | _Memory", place: Any, total: int | None
+) -> None:
+    """Append every row that is not there yet, after a look whether those that are there are the same."""
+    seen, done = 0, rows.rows
+    labels = rows.first("labels", done) if isinstance(rows, RowFolder) and "labels" in rows else None
+    with Tap(site).on(network) as tap:
+        for batch in track(batches, "Collecting", total=total):
+            start, seen = seen, seen + len(batch)
+            if start < done and labels is not None and batch.labels is not None:
+                _check_same(rows, "labels", labels[start:seen], batch.labels)
+            if start and seen <= done:
+                continue
+            arrays = _run(network, batch.on(place), tap)
+            if start == 0 and isinstance(rows, RowFolder) and done:
+                for name, array in arrays.items():
+                    _check_same(rows, name, rows.first(name, seen), array)
+            if rows.complete:
+                return
+            if seen > done:
+                rows.append({name: array[max(0, done - start) :] for name, array in arrays.items()})
+    if seen < done:
+        raise ValueError(f"loader gave {seen} rows, and {done} of an earlier run are in the folder. Choose another.")
+    rows.finish()
+
+
+def _run(network: Any, batch: Batch, tap: Tap) -> Arrays:
+    logits = logits_of(network(*batch.args, **batch.kwargs))
+    arrays = {"logits": to_array(logits), "embeddings": to_array(tap.embeddings(logits))}
+    if arrays["logits"].dtype == np.float16:
+        arrays["logits"] = arrays["logits"].astype(np.float32)
+    if batch.labels is not None:
+        arrays["labels"] = batch.labels.astype(np.int64)
+    for name, array in arrays.items():
+        if array.shape[0] != len(batch):
+            raise ValueError(f"{name} must have one row per sample; got {array.shape[0]} for {len(batch)} samples.")
+    return arrays
+
+
+def _check_same(rows: Any, name: str, stored: NDArray[Any], new: NDArray[Any]) -> None:
+    """Refuse to go on where an earlier run wrote something else for the same rows."""
+    if not _close(stored, new[: len(stored)]):
+        raise ValueError(
+            f"the folder {str(rows.path)!r} holds {name} of another model or loader: rows that are there differ. "
+            "Choose another folder, or go on with the model and the order of rows that it was begun with."
+        )
+
+
+def _close(stored: NDArray[Any], new: NDArray[Any]) -> bool:
+    if stored.shape != new.shape:
+        return False
+    finite = np.isfinite(stored)
+    if (finite != np.isfinite(new)).any():
+        return False
+    old, recent = (np.where(finite, part, 0).astype(np.float64) for part in (stored, new))
+    largest = float(np.abs(old).max(initial=0.0))
+    allowed = SAME_ROWS * largest if stored.dtype.kind == "f" else 0.0
+    return float(np.abs(old - recent).max(initial=0.0)) <= allowed
+
+
+class _Memory:
+    """Rows kept in memory, with the face of a `RowFolder`."""
+
+    rows, complete = 0, False
+
+    def __init__(self) -> None:
+        self._parts: list[Arrays] = []
+
+    def append(self, arrays: Arrays) -> None:
+        if self._parts and set(arrays) != set(self._parts[0]):
+            raise ValueError(f"every batch must give {', '.join(self._parts[0])}; one gave {', '.join(arrays)}.")
+        self._parts.append(arrays)
+
+    def finish(self) -> None:
+        pass
+
+    def outputs(self) -> ModelOutputs:
+        joined: dict[str, Any] = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        return ModelOutputs(**joined)
+
+
+@contextlib.contextmanager
+def _ready(network: Any, device: Any, autocast: str | None, torch: Any) -> Iterator[Any]:
+    """The network in evaluation mode on its device, which is given; everything is put back afterwards."""
+    modes = [(module, module.training) for module in network.modules()]
+    devices = {value.device for value in itertools.chain(network.parameters(), network.buffers())}
+    here = next(iter(devices), torch.device("cpu"))
+    place = here if device is None else torch.device(device)
+    if device is not None and len(devices) > 1:
+        raise ValueError(f"device must be left out for a model that lies on {len(devices)} devices.")
+    try:
+        network.eval()
+        if place != here:
+            network.to(place)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())  # not inference mode: what a model caches must stay usable in training
+            stack.enter_context(_uncompiled(network, torch))
+            if autocast is not None:
+                stack.enter_context(torch.autocast(place.type, dtype=getattr(torch, autocast)))
+            yield place
+    finally:
+        if place != here:
+            network.to(here)
+        for module, training in modes:
+            module.training = training
+
+
+@contextlib.contextmanager
+def _uncompiled(network: Any, torch: Any) -> Iterator[None]:
+    """Run parts that were compiled as they were written: hooks added after compilation are not seen otherwise."""
+    compiled = any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in network.modules())
+    with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
+        yield

@@ -1,0 +1,191 @@
+"""A folder of .npy files that grows row by row and survives being killed at any moment.
+
+Rows go to `NAME.npy.part`. Which rows count is said by `progress.json` alone, replaced as a whole after the rows have
+reached the disk, so that a run that starts again writes the next row where the last counted one ended. The files get
+their final header and name when all rows are there: an unfinished folder is never mistaken for a finished one.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.files import replacing
+
+__all__ = ["RowFolder"]
+
+PROGRESS = "progress.json"
+STATES = ("collecting", "finishing", "complete")
+
+
+class RowFolder:
+    """Named arrays with a common number of rows, in a folder that `ModelOutputs.load` reads once it is complete.
+
+    Parameters
+    ----------
+    path : path
+        Of a folder that is new, empty, or was begun by an earlier run.
+    note : str
+        What the rows are; a folder that was begun with another note is refused.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that are safely there.
+    complete : bool
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> RowFolder(path, "scores").append({"labels": np.arange(3)})
+    >>> folder = RowFolder(path, "scores")  # the process was killed, and starts again
+    >>> folder.append({"labels": np.arange(2)})
+    >>> folder.finish()
+    >>> np.load(Path(path) / "labels.npy")
+    array([0, 1, 2, 0, 1])
+    """
+
+    def __init__(self, path: str | os.PathLike[str], note: str) -> None:
+        self.path = Path(path)
+        self.note = note
+        self.rows, self.state = 0, STATES[0]
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        if (self.path / PROGRESS).exists():
+            self._resume()
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise FileExistsError(
+                f"the folder {str(self.path)!r} is not empty and no earlier run began it; choose another name."
+            )
+        else:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._commit()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rows are there and the files have their final names."""
+        return self.state == "complete"
+
+    def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Add rows to every array; they count once all of them are on the disk."""
+        (n_rows,) = {array.shape[0] for array in arrays.values()}
+        if not self._kinds:
+            self._kinds = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
+        self._check(arrays)
+        for name, array in arrays.items():
+            self._write(name, array)
+        self.rows += n_rows
+        self._commit()
+
+    def finish(self) -> None:
+        """Give every file its final header and name; safe to be killed in, and to be called again."""
+        self.state = "finishing"
+        self._commit()
+        for name in self._kinds:
+            if (part := self._part(name)).exists():
+                header = self._header(name, self.rows)
+                with open(part, "r+b") as file:
+                    file.truncate(len(header) + self.rows * self._row_bytes(name))
+                    file.write(header)
+                    _to_disk(file)
+                os.replace(part, self.path / f"{name}.npy")
+        self.state = "complete"
+        self._commit()
+
+    def first(self, name: str, n_rows: int) -> NDArray[Any]:
+        """The first rows of an array that is there already."""
+        if name not in self._kinds:
+            raise ValueError(f"the folder {str(self.path)!r} was begun without {name}; choose another.")
+        dtype, inner = self._kinds[name]
+        n_rows = min(n_rows, self.rows)
+        file = self._part(name) if self._part(name).exists() else self.path / f"{name}.npy"
+        count = n_rows * int(np.prod(inner, dtype=np.int64))
+        return np.fromfile(file, dtype, count, offset=len(self._header(name, 0))).reshape(n_rows, *inner)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._kinds
+
+    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if set(arrays) != set(self._kinds):
+            raise ValueError(f"every batch must give {', '.join(self._kinds)}; this one gave {', '.join(arrays)}.")
+        for name, array in arrays.items():
+            dtype, inner = self._kinds[name]
+            if array.dtype != dtype or array.shape[1:] != inner:
+                raise ValueError(
+                    f"{name} must stay {dtype} with rows of shape {inner}; row {self.rows} on brings {array.dtype} "
+                    f"with rows of shape {array.shape[1:]}."
+                )
+
+    def _write(self, name: str, array: NDArray[Any]) -> None:
+        header = self._header(name, 0)
+        with open(self._part(name), "r+b" if self.rows else "wb") as file:
+            if not self.rows:
+                file.write(header)
+            file.seek(len(header) + self.rows * self._row_bytes(name))
+            file.truncate()  # rows of a batch that was never counted
+            file.write(np.ascontiguousarray(array).data)
+            _to_disk(file)
+
+    def _header(self, name: str, n_rows: int) -> bytes:
+        """NumPy pads headers so that their length does not depend on the number of rows."""
+        dtype, inner = self._kinds[name]
+        stream = io.BytesIO()
+        claims = {"descr": dtype.str, "fortran_order": False, "shape": (n_rows, *inner)}
+        np.lib.format.write_array_header_1_0(stream, claims)
+        return stream.getvalue()
+
+    def _row_bytes(self, name: str) -> int:
+        dtype, inner = self._kinds[name]
+        return dtype.itemsize * int(np.prod(inner, dtype=np.int64))
+
+    def _part(self, name: str) -> Path:
+        return self.path / f"{name}.npy.part"
+
+    def _commit(self) -> None:
+        arrays = {name: [dtype.str, list(inner)] for name, (dtype, inner) in self._kinds.items()}
+        content = {"state": self.state, "note": self.note, "rows": self.rows, "arrays": arrays if self.rows else {}}
+        with replacing(self.path / PROGRESS) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+            _to_disk(file)
+
+    def _resume(self) -> None:
+        note = self._read_progress()
+        if note != self.note:
+            raise ValueError(
+                f"the folder {str(self.path)!r} was begun for {note}, not for {self.note}; choose another."
+            )
+        for name in self._kinds:
+            needed = len(self._header(name, 0)) + self.rows * self._row_bytes(name)
+            file = self._part(name) if self._part(name).exists() else self.path / f"{name}.npy"
+            if not file.exists() or file.stat().st_size < needed:
+                raise ValueError(
+                    f"{file.name!r} in {str(self.path)!r} is shorter than the {self.rows} rows it should hold; "
+                    "remove the folder and collect again."
+                )
+        if self.state == "finishing":
+            self.finish()
+
+    def _read_progress(self) -> str:
+        try:
+            content = json.loads((self.path / PROGRESS).read_text(encoding="utf-8"))
+            self.state = STATES[STATES.index(content["state"])]
+            self.rows = int(content["rows"])
+            self._kinds = {
+                name: (np.dtype(str(dtype)), tuple(map(int, inner)))
+                for name, (dtype, inner) in content["arrays"].items()
+            }
+            return str(content["note"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{PROGRESS!r} in {str(self.path)!r} is damaged ({error}); remove the folder and collect again."
+            ) from error
+
+
+def _to_disk(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
