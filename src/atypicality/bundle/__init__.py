@@ -1,6 +1,8 @@
 """A fitted head on disk: one safetensors file, one JSON file and a model card; written whole, read without trust."""
 
 import os
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ __all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save"]
 
 MAX_BYTES = 2 * 2**30
 """Most bytes of tensors that `load` reads unless told otherwise."""
-MAX_JSON_BYTES = 16 * 2**20
+MAX_JSON_BYTES = 8 * 2**20
 """Most bytes of JSON that `load` reads unless told otherwise."""
 _ATTEMPTS = 100
 
@@ -57,9 +59,16 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
     check_is_fitted(head)
     tensors: dict[str, Any] = {}
     described = HEAD.write(head, Place.start(tensors))
-    return write_bundle(
-        Path(folder), tensors, lambda sha256, size: compose(described, sha256, size), card=model_card(head)
-    )
+    return write_bundle(Path(folder), tensors, partial(_composed, described), card=model_card(head))
+
+
+def _composed(head: Any, sha256: str, size: int) -> tuple[bytes, str]:
+    """The JSON file; a warning where its reader will have to raise a limit."""
+    text, seal = compose(head, sha256, size)
+    for option, found, limit in (("max_bytes", size, MAX_BYTES), ("max_json_bytes", len(text), MAX_JSON_BYTES)):
+        if found > limit:
+            warnings.warn(f"the bundle is large: load it with {option}={found} or more.", stacklevel=4)
+    return text, seal
 
 
 def load(

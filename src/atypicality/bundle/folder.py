@@ -64,6 +64,8 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
         ) from error
     except OSError as error:
         raise BundleError(f"{name} in {str(folder)!r} cannot be read: {error.strerror}.") from error
+    except MemoryError as error:
+        raise BundleError(f"{name} needs more memory than there is. Lower {option} to refuse such files.") from error
 
 
 _READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
@@ -161,7 +163,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _tidy(folder: Path, *, keep: str) -> None:
     """Remove tensors of older bundles and what interrupted writers left."""
-    for entry in os.scandir(folder):
-        if entry.name != keep and (TENSORS.fullmatch(entry.name) or TEMPORARY.fullmatch(entry.name)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(entry.path)
+    for name in os.listdir(folder):
+        if name != keep and (TENSORS.fullmatch(name) or TEMPORARY.fullmatch(name)):
+            (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,48 @@
+"""Kill processes that save over one folder, at random moments, and count what the folder then loads as.
+
+Run as `python bundle_kills.py FOLDER N`; prints one JSON object.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import bundle_cases as cases
+
+from atypicality.bundle import load, save
+
+
+def killed_writer(heads, folder, delay):
+    """Save the heads in turn, over and over, in a process that is killed after a while."""
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                for head in heads:
+                    save(head, folder)
+        finally:
+            os._exit(1)
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the writer ended by itself"
+
+
+def main(folder, n):
+    heads = [cases.fitted(seed=0), cases.fitted(seed=7)]
+    save(heads[0], folder)
+    chance, counts = random.Random(0), {"first": 0, "second": 0, "neither": 0, "unfinished": 0}
+    for _ in range(n):
+        killed_writer(heads, folder, chance.uniform(0, 0.03))
+        counts["unfinished"] += any(name.endswith(".tmp") for name in os.listdir(folder))
+        found = load(folder)
+        same = [cases.difference(head, found) is None for head in heads]
+        counts["first" if same[0] else "second" if same[1] else "neither"] += 1
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

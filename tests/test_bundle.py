@@ -1,0 +1,502 @@
+"""Bundles: what is loaded is what was saved, to the last bit; anything else is one error; no crash loses a head."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import bundle_cases as cases
+import numpy as np
+import pytest
+from conftest import needs
+
+import atypicality as aty
+from atypicality.bundle import BundleError, document, folder, load, save
+from atypicality.bundle.table import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
+from atypicality.card import escape, model_card
+from atypicality.head import ReliabilityHead
+
+MUTATIONS = 200
+KILLS = 25
+
+
+@pytest.fixture(scope="module")
+def heads():
+    return cases.every_head()
+
+
+@pytest.fixture(scope="module")
+def head():
+    return cases.fitted(recalibration=cases.RECALIBRATIONS["aware"])
+
+
+@pytest.fixture
+def bundle(head, tmp_path):
+    save(head, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+# What is loaded is what was saved
+
+
+def test_every_class_of_the_closed_list_is_tried(heads):
+    seen = {type(part) for head in heads.values() for part in vars(head).values()}
+    listed = {record.cls for record in (*DENSITIES, *RECALIBRATIONS, *PREDICTION_SETS)}
+    assert listed - seen == {aty.AdaptiveTemperatureScaling}  # below: it needs torch to be fitted
+
+
+def test_every_attribute_comes_back_to_the_last_bit(heads, tmp_path):
+    for number, (name, head) in enumerate(heads.items()):
+        sha256 = save(head, tmp_path / str(number))
+        again = load(tmp_path / str(number), sha256=sha256)
+        assert cases.difference(head, again) is None, name
+
+
+def test_another_process_gives_the_same_answers(heads, tmp_path):
+    for number, head in enumerate(heads.values()):
+        save(head, tmp_path / str(number))
+    code = (
+        "import sys; import bundle_cases as cases; from atypicality.bundle import load\n"
+        f"for number in range({len(heads)}):\n"
+        f"    head = load(sys.argv[1] + '/' + str(number)); print(cases.digest(head, cases.asked(head)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = {name: cases.digest(head, cases.asked(head)) for name, head in heads.items()}
+    assert dict(zip(heads, found.stdout.split(), strict=True)) == expected
+
+
+@needs("torch")
+def test_a_network_comes_back(tmp_path):
+    small = aty.AdaptiveTemperatureScaling(hidden=(8, 6), latent_dim=2, head=(4,), epochs=2)
+    head = cases.fitted(recalibration=small, prediction_sets=aty.SplitConformal())
+    save(head, tmp_path)
+    assert cases.difference(head, load(tmp_path)) is None
+    assert cases.digest(load(tmp_path), cases.asked(head)) == cases.digest(head, cases.asked(head))
+
+
+def test_a_loaded_head_can_be_saved_and_refitted(bundle, head, tmp_path):
+    again = load(bundle)
+    assert save(again, tmp_path / "second") == json.loads((bundle / "head.json").read_text())["sha256"]
+    newer = cases.outputs_of(9)
+    assert cases.difference(cases.quiet(copy.deepcopy(head).refit, newer), cases.quiet(again.refit, newer)) in (
+        None,
+        "head.density_.statistics_",
+    )
+
+
+def test_bundles_of_the_first_format_still_load():
+    # Written by `python tests/bundle_cases.py`: a change that breaks this breaks every bundle that users have.
+    golden = Path(__file__).with_name("golden") / "bundle_format_1"
+    head, expected = load(golden), json.loads((golden / "answers.json").read_text())
+    found = cases.answers(head, cases.asked(head)[:8])
+    np.testing.assert_allclose(found["proba"], expected["proba"], rtol=1e-9)  # matrix products differ by machine
+    np.testing.assert_allclose(found["atypicality"], expected["atypicality"], rtol=1e-9)
+    assert found["prediction_set"].tolist() == expected["prediction_set"]
+    assert found["quadrant"].tolist() == expected["quadrant"]
+
+
+def test_a_density_with_work_put_off_is_solved_before_it_is_saved(tmp_path):
+    rows = cases.outputs_of(1)
+    density = aty.GaussianAtypicality().partial_fit(rows.embeddings, rows.labels)
+    head = cases.fitted()
+    head.density_ = density
+    save(head, tmp_path)
+    np.testing.assert_array_equal(load(tmp_path).density_.means_, density.means_)
+
+
+def test_a_loaded_density_says_that_it_cannot_go_on(bundle, head):
+    rows, density = cases.outputs_of(1), load(bundle).density_
+    with pytest.raises(ValueError, match=r"loaded from a bundle.*Fit a new density"):
+        density.partial_fit(rows.embeddings, rows.labels)
+    for one, other in ((density, head.density_), (head.density_, density)):
+        with pytest.raises(ValueError, match="loaded from a bundle"):
+            one.merge(other)
+    copy.deepcopy(density).fit(rows.embeddings, rows.labels)  # a new fit is no problem
+
+
+# What can be saved
+
+
+def test_only_fitted_heads_of_known_parts_are_saved(tmp_path, head):
+    with pytest.raises(ValueError, match="not fitted"):
+        save(ReliabilityHead(), tmp_path)
+    odd = copy.copy(head)
+    odd.recalibration_ = type("Mine", (aty.TemperatureScaling,), {})()
+    with pytest.raises(TypeError, match=r"head\.recalibration_ is a Mine, which a bundle cannot hold"):
+        save(odd, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_head_that_could_not_be_loaded_is_not_saved(tmp_path, head):
+    odd = copy.deepcopy(head)
+    odd.quantiles_.values[0] = np.nan
+    with pytest.raises(ValueError, match=r"head\.quantiles_\.values must be finite"):
+        save(odd, tmp_path)
+    odd = copy.deepcopy(head)
+    odd.prediction_sets_.n_classes_ = 5
+    with pytest.raises(ValueError, match="has size 5 where other parts of the head have 4"):
+        save(odd, tmp_path)
+
+
+def test_somebody_elses_readme_is_left_alone(tmp_path, head):
+    (tmp_path / "README.md").write_text("# My model\n")
+    with pytest.raises(FileExistsError, match="was not written by a bundle"):
+        head.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_a_folder_keeps_one_bundle_and_other_files(bundle, head):
+    (bundle / "notes.txt").write_text("mine")
+    (bundle / ".atypicality-0123.tmp").write_text("left by a crash")
+    other = cases.fitted(seed=7)
+    other.save(bundle)
+    assert cases.difference(other, load(bundle)) is None
+    names = sorted(path.name for path in bundle.iterdir())
+    assert names[:3] == ["README.md", "head.json", "notes.txt"]
+    assert len(names) == 4
+    assert {oct(path.stat().st_mode & 0o777) for path in bundle.iterdir()} == {oct(0o666 & ~umask())}
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# What cannot be loaded
+
+
+def rewritten(bundle, change):
+    """The bundle with its head's JSON changed and the hashes computed again."""
+    content = json.loads((bundle / "head.json").read_text())
+    change(content["head"])
+    text, _ = document.compose(content["head"], content["tensors_sha256"], content["tensors_bytes"])
+    (bundle / "head.json").write_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"format": 1', '"format": 2', "format 2, newer than 1.*Upgrade atypicality"),
+        ('"format": 1', '"format": "1"', "must state its format"),
+        ('"format": 1', '"format": 1, "format": 1', "repeated key, among 'format'"),
+        ('"format": 1', '"format": NaN', "constant NaN"),
+        ('"format": 1', '"format": 1e999', "too large for a float"),
+        ('"format": 1', f'"format": {"7" * 5000}', "whole number of 5000 digits"),
+        ('"format": 1', f'"format": {"[" * 50}1{"]" * 50}', "nested deeper than 40"),
+        ('"format": 1', f'"format": {"[" * 500_000}', "nested deeper than 40"),
+        ('"format": 1', '"format": 1, "more": 1', "must have the keys"),
+        ('"format": 1', '"format": 1 // one', "is not JSON"),
+        ('"library_version"', '"library_versioo"', "must have the keys"),
+        ("AtypicalityAwareConformal", "AtypicalityAwareConforman", "does not match its own sha256"),
+    ],
+)
+def test_json_is_read_strictly(bundle, old, new, message):
+    text = (bundle / "head.json").read_text()
+    assert old in text
+    (bundle / "head.json").write_text(text.replace(old, new, 1))
+    with pytest.raises(BundleError, match=message):
+        load(bundle)
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 2_000_000, '"' + "\\" * 2_000_001, "[],{}" * 400_000, '{"a":' * 30])
+def test_hostile_text_takes_no_longer_than_its_length(bundle, text):  # a search that starts again would take hours
+    (bundle / "head.json").write_text(text)
+    with pytest.raises(BundleError, match="is not JSON"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '"head"', "\ufeff{}", "nul", "\x00"])
+def test_other_json_is_no_bundle(bundle, text):
+    (bundle / "head.json").write_text(text, encoding="utf-8")
+    with pytest.raises(BundleError, match=r"head\.json (must|is not JSON)"):
+        load(bundle)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h["fitted"]["density_"].update({"class": "Popen"}), "class GaussianAtypicality or .*got 'Popen'"),
+        (lambda h: h["fitted"].update(density_=h["fitted"]["prediction_sets_"]), "got 'AtypicalityAwareConformal'"),
+        (lambda h: h["fitted"].update(class_names_=["a", "a", "b", "c"]), "class_names_ must be distinct"),
+        (lambda h: h["fitted"].update(class_names_=["a", "b", "c"]), "has size 3 where other parts .* have 4"),
+        (lambda h: h["fitted"].update(class_names_=["a", "b", "c", 4]), "class_names_.3 must be text"),
+        (lambda h: h["fitted"].update(quantiles_=None), "quadrants and quantiles come together"),
+        (lambda h: h["fitted"].update(fingerprint_="<script>"), "fingerprint_ must match"),
+        (lambda h: h["fitted"].update(extra=1), "exactly its own keys; missing or unknown: extra"),
+        (lambda h: h["fitted"].pop("sizes_"), "exactly its own keys; missing or unknown: sizes_"),
+        (lambda h: h["fitted"].update(n_classes_=True), "n_classes_ must be a whole number"),
+        (lambda h: h["fitted"].update(n_classes_=10**12), "n_classes_ must be in"),
+        (lambda h: h["fitted"]["recalibration_"]["fitted"].update(largest_spread_=-1.0), "largest_spread_ must be a f"),
+        (lambda h: h["parameters"].update(random_state="0"), "random_state must be a whole number"),
+        (lambda h: h["parameters"].update(density=None), "density=None must go without quantiles"),
+        (lambda h: h["fitted"]["prediction_sets_"]["parameters"].update(alpha=1.0), "alpha must lie strictly between"),
+        (lambda h: h["fitted"]["prediction_sets_"]["parameters"].update(alpha="1/0"), "alpha must be a fraction"),
+        (lambda h: h["fitted"]["prediction_sets_"]["fitted"].update(k_reg_=None), "score 'raps' must have its para"),
+        (lambda h: h["fitted"]["abstention_"]["fitted"].update(kept=7), "kept must say that it is a tensor"),
+    ],
+)
+def test_meaning_is_checked_behind_right_hashes(bundle, change, message):
+    rewritten(bundle, change)
+    with pytest.raises(BundleError, match=message):
+        load(bundle)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("quantiles_.values", lambda a: a[::-1], "must be strictly increasing"),
+        ("quantiles_.levels", lambda a: a[:-1], "has size .* where other parts"),
+        ("prediction_sets_.thresholds_", lambda a: a * np.nan, "must hold no NaN"),
+        ("prediction_sets_.regions_", lambda a: a + 1, "regions must be numbered from 0"),
+        ("prediction_sets_.too_few_", lambda a: np.full(a.shape, 2, np.uint8).view(bool), "must be 0 or 1"),
+        ("prediction_sets_.grid_.atypicality_groups_.edges_", lambda a: a * np.inf, "must be finite"),
+        ("density_.classes_", lambda a: a + 1, "density .* class.* 4 columns"),
+        ("density_.classes_", lambda a: a[::-1], "must be sorted"),
+        ("density_._solution.covariance", lambda a: a[:-1], "the covariance must have shape"),
+        ("density_._solution.gaussians.centre", lambda a: a.astype(np.float32), "the type that precision= names"),
+        ("density_.counts_", lambda a: -a, "must be positive and finite"),
+        ("recalibration_.solution_.scores", lambda a: a.astype(np.complex64), "must be float64; got complex64"),
+        ("recalibration_.calibration_shares_", lambda a: 2 * a, "be shares that sum to 1"),
+        ("abstention_.errors", lambda a: a + 1000, "errors must be among the rows kept"),
+    ],
+)
+def test_tensors_are_checked_behind_right_hashes(bundle, head, tmp_path, name, change, message):
+    saved = cases.Saved.of(bundle, bundle)
+    tensors = cases.load_tensors(saved.data)
+    tensors[f"head.{name}"] = np.ascontiguousarray(change(tensors[f"head.{name}"]))
+    saved.write_sealed(tmp_path / "hostile", json.loads(saved.text)["head"], tensors)
+    with pytest.raises(BundleError, match=message):
+        load(tmp_path / "hostile")
+
+
+def test_tensors_that_belong_nowhere_are_refused(bundle, tmp_path):
+    saved = cases.Saved.of(bundle, bundle)
+    tensors = cases.load_tensors(saved.data) | {"head.payload": np.zeros(3)}
+    saved.write_sealed(tmp_path / "hostile", json.loads(saved.text)["head"], tensors)
+    with pytest.raises(BundleError, match=r"belong to no part: head\.payload"):
+        load(tmp_path / "hostile")
+
+
+def test_only_regular_files_inside_the_folder_are_read(bundle, tmp_path):
+    path = bundle / "head.json"
+    path.rename(tmp_path / "outside.json")
+    with pytest.raises(BundleError, match=r"head\.json is missing"):
+        load(bundle)
+    path.symlink_to(tmp_path / "outside.json")
+    with pytest.raises(BundleError, match=r"head\.json must be a regular file"):
+        load(bundle)
+    path.unlink()
+    os.mkfifo(path)  # opening it would wait for a writer for ever
+    with pytest.raises(BundleError, match=r"head\.json must be a regular file"):
+        load(bundle)
+    for odd in (tmp_path / "nowhere", tmp_path / "outside.json"):
+        with pytest.raises(BundleError, match=r"head\.json .*(missing|cannot be read)"):
+            load(odd)
+    rewritten_name = json.loads((tmp_path / "outside.json").read_text()) | {"tensors_sha256": "../" * 21 + "x"}
+    rewritten_name.pop("sha256")
+    path.unlink()
+    path.write_text(json.dumps(rewritten_name | {"sha256": document._digest(rewritten_name)}))
+    with pytest.raises(BundleError, match="tensors_sha256 must match"):
+        load(bundle)
+
+
+def test_sizes_are_limited_before_reading(bundle):
+    with pytest.raises(BundleError, match=r"head\.json has \d+ bytes, and the limit is 100\. Raise max_json_bytes"):
+        load(bundle, max_json_bytes=100)
+    with pytest.raises(BundleError, match=r"tensors-.* should have \d+ bytes, .* limit is 100\. Raise max_bytes"):
+        load(bundle, max_bytes=100)
+    with pytest.raises(ValueError, match="max_bytes must be at least 1"):
+        load(bundle, max_bytes=0)
+    os.truncate(next(bundle.glob("tensors-*")), 2**40)  # a sparse file: reading it would need a terabyte
+    with pytest.raises(BundleError, match=f"has {2**40} bytes"):
+        load(bundle)
+
+
+def test_a_bundle_beyond_the_limits_says_so_when_it_is_saved(head, tmp_path, monkeypatch):
+    monkeypatch.setattr("atypicality.bundle.MAX_BYTES", 1000)
+    with pytest.warns(UserWarning, match=r"load it with max_bytes=\d{4,} or more"):
+        save(head, tmp_path)
+
+
+def test_the_expected_head_can_be_pinned(bundle, tmp_path):
+    sha256 = save(cases.fitted(seed=7), tmp_path / "other")
+    with pytest.raises(BundleError, match=r"not the expected .* it is another head"):
+        load(bundle, sha256=sha256)
+
+
+@pytest.mark.parametrize("mutation", [cases.blind, cases.sealed], ids=["blind", "sealed"])
+def test_mutated_bundles_are_refused_or_the_same_head(head, bundle, tmp_path, rng, mutation):
+    # Without new hashes: the same head or an error. With them nothing can tell another head from this one but the
+    # pinned hash; it must still be a head whose answers are answers, or a plain error of the data.
+    save(cases.fitted(seed=7), tmp_path / "other")
+    saved, target = cases.Saved.of(bundle, tmp_path / "other"), tmp_path / "mutated"
+    outputs, seal = cases.asked(head)[:20], json.loads(saved.text)["sha256"]
+    refused = 0
+    for _ in range(MUTATIONS):
+        mutation(saved, target, rng)
+        try:
+            found = load(target)
+        except BundleError:
+            refused += 1
+            continue
+        if mutation is cases.blind:
+            assert cases.difference(head, found) is None
+            continue
+        assert answers_are_answers(found, outputs)
+        try:
+            assert cases.difference(head, load(target, sha256=seal)) is None
+        except BundleError as error:
+            assert "another head" in str(error)
+    assert refused > MUTATIONS / 3
+
+
+def answers_are_answers(head, outputs):
+    try:
+        answer = cases.quiet(head.predict, outputs)
+    except ValueError:
+        return True
+    return answer.proba.shape == answer.prediction_set.shape == (20, 4)
+
+
+def test_nothing_is_run_and_no_pickle_is_known(bundle):
+    code = (
+        "import sys\n"
+        "events = []\n"
+        "from atypicality.bundle import load\n"
+        "load(sys.argv[1])\n"
+        "sys.addaudithook(lambda name, args: events.append(name))\n"
+        "load(sys.argv[1])\n"
+        "print(sorted({e for e in events if e.split('.')[0] in "
+        "('exec', 'compile', 'subprocess', 'socket', 'pickle', 'import', 'ctypes', 'marshal')}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(bundle)], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+# No crash loses a head
+
+
+def test_a_crash_at_every_step_leaves_the_old_or_the_new_head(tmp_path, head, monkeypatch):
+    other, steps = cases.fitted(seed=7), ("fsync", "replace", "unlink", "listdir")
+    for limit in range(50):
+        save(head, tmp_path / "bundle")
+        calls = iter(range(limit))
+        with monkeypatch.context() as patch:
+            for name in steps:
+                patch.setattr(folder.os, name, stopping(getattr(os, name), calls))
+            try:
+                save(other, tmp_path / "bundle")
+                done = True
+            except StoppedError:
+                done = False
+        found = load(tmp_path / "bundle")
+        assert None in (cases.difference(head, found), cases.difference(other, found))
+        if done:
+            assert limit > 8
+            assert cases.difference(other, found) is None
+            return
+    pytest.fail("the save never came to its end")
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopping(call, calls):
+    def wrapped(*args, **options):
+        if next(calls, None) is None:
+            raise StoppedError
+        return call(*args, **options)
+
+    return wrapped
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new_head(tmp_path):
+    found = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("bundle_kills.py")), str(tmp_path / "bundle"), str(KILLS)],
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counts = json.loads(found.stdout)
+    assert counts["first"] + counts["second"] == KILLS
+    assert counts["neither"] == 0
+
+
+def test_a_reader_beside_a_writer_gets_the_old_or_the_new_head(bundle, head, monkeypatch):
+    other, once = cases.fitted(seed=7), iter([None])
+    from atypicality import bundle as package
+
+    def overtaken(*args, **options):
+        for _ in once:
+            save(other, bundle)  # between the reading of the JSON file and that of the tensors
+        return folder.read_tensors(*args, **options)
+
+    monkeypatch.setattr(package, "read_tensors", overtaken)
+    assert cases.difference(other, load(bundle)) is None
+
+
+# The model card
+
+
+def test_the_card_tells_the_fitted_numbers(bundle, head):
+    card = (bundle / "README.md").read_text(encoding="utf-8")
+    for part in ("GaussianAtypicality", "AtypicalityAwareRecalibration", "AtypicalityAwareConformal", "aty.load("):
+        assert part in card
+    for when, column in (("before", 2), ("after", 3)):
+        for name, value in head.metrics_[when].items():
+            row = next(line.split("|") for line in card.splitlines() if line.startswith(f"| {name} |"))
+            assert row[column].strip() == f"{value:.4f}"
+    for size in head.sizes_.values():
+        assert f"| {size:,} |" in card
+    assert head.fingerprint_ in card
+
+
+def test_the_card_names_what_is_lost(heads):
+    assert "no quadrants, no warning of drift" in model_card(heads["without atypicality"])
+    assert "too few rows: sets there hold all classes" in model_card(heads["sets too few"])
+    assert "training embeddings themselves" in model_card(heads["density neighbours"])
+    assert "Atypicality is given with the data" in model_card(heads["atypicality given"])
+    assert "the promise is approximate" in model_card(heads["sets paper sets"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>",
+        "![x](http://evil.example/x.png)",
+        "a\n# Heading\n\n- item",
+        "`code` | *star* | _under_ | [link](javascript:alert(1))",
+        "\u202eright to left\u2066",
+        "&lt;b&gt; &#60;",
+        "\ud800",
+        "x" * 10_000,
+        "",
+    ],
+)
+def test_class_names_are_shown_and_never_obeyed(head, name):
+    odd = copy.copy(head)
+    odd.class_names_ = np.array([name, "b", "c", "d"])
+    card = model_card(odd)
+    assert len(card.splitlines()) == len(model_card(head).splitlines())
+    line = next(line for line in card.splitlines() if line.startswith("0. "))
+    assert len(line) < 300
+    assert not re.search(r"(?<!\\)[`*_\[\]()!|#<>~]|<|[\u202a-\u202e\u2066-\u2069]", line.replace("(empty)", "")[3:])
+    card.encode("utf-8")
+
+
+def test_escaping_keeps_letters():
+    assert escape("Größe 4 猫") == "Größe 4 猫"
+    assert escape("a.b") == "a\\.b"
+    assert escape("1 < 2 & 3") == "1 &lt; 2 &amp; 3"
