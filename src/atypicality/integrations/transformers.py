@@ -20,7 +20,7 @@ __all__ = ["TransformersScorer"]
 
 Scored = tuple[NDArray[np.float64], NDArray[np.float64]]
 
-CPU_BATCH_TOKENS = 512
+CPU_BATCH_TOKENS = 256
 OTHER_BATCH_TOKENS = 16384
 WORTH_SHARING = 8
 """Tokens at the beginning of all prompts from which on they are run once for all."""
@@ -56,7 +56,7 @@ class TransformersScorer:
         while it scores.
     tokenizer : transformers.PreTrainedTokenizerBase
     batch_tokens : int, optional
-        Tokens of a batch, padding included; a longer prompt is a batch of its own. Default: 512 on a CPU, 16,384 else.
+        Tokens of a batch, padding included; a longer prompt is a batch of its own. Default: 256 on a CPU, 16,384 else.
 
     Examples
     --------
