@@ -388,6 +388,13 @@ def test_the_key_goes_to_the_server_and_nowhere_else(server, connect, tmp_path, 
     assert KEY not in shown + path.read_text() + repr(vars(scorer)) + repr(vars(scorer._client))
 
 
+def test_a_proxy_of_the_environment_does_not_get_to_read_it(server, connect, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert len(connect(max_retries=0).score(PROMPTS[:1])) == 1
+
+
 def test_no_key_no_header(server, connect, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     connect().score(PROMPTS[:1])

@@ -72,6 +72,7 @@ class JsonClient:
         self._client = httpx.Client(
             timeout=timeout,
             follow_redirects=False,
+            trust_env=self._url.startswith("https:"),  # a proxy for plain http would read the key
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )
