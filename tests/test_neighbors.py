@@ -125,6 +125,22 @@ def test_blocks_and_threads_change_nothing(metric, rng):
             np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_many_small_classes(metric, rng):
+    # most classes are dropped without being measured: their neighbours are sure to be further than those of another
+    rows, queries, labels = rng.standard_normal((1200, 6)), rng.standard_normal((60, 6)), np.arange(1200) % 80
+    queries[0] *= 1e30
+    full = distances(queries, rows, metric)
+    for reduction, reduce in REDUCTIONS.items():
+        each = [reduce(np.sort(full[:, labels == y], axis=1)[:, :4]) for y in range(80)]
+        found = NeighborAtypicality(4, reduction=reduction, metric=metric, per_class=True).fit(rows, labels)
+        np.testing.assert_allclose(found.atypicality(queries), np.min(each, axis=0), rtol=1e-10)
+        own = distances(rows, rows, metric)
+        np.fill_diagonal(own, np.inf)
+        each = [reduce(np.sort(own[:, labels == y], axis=1)[:, :4]) for y in range(80)]
+        np.testing.assert_allclose(found.atypicality(rows, exclude_self=True), np.min(each, axis=0), rtol=1e-10)
+
+
 def test_candidates_are_measured_early_when_there_are_many(rng, monkeypatch):
     monkeypatch.setattr(search, "_PENDING", 2)
     monkeypatch.setattr(search, "_TILE_BYTES", 4 * 5 * 50)

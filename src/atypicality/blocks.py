@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 import numpy as np
@@ -108,7 +108,7 @@ def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads
             for rows in row_slices(n_rows, block):
                 if len(waiting) >= 2 * threads:
                     yield waiting.popleft().result()
-                waiting.append(pool.submit(function, rows))
+                waiting.append(pool.submit(copy_context().run, function, rows))  # `settings` hold on threads too
             while waiting:
                 yield waiting.popleft().result()
         finally:

@@ -107,8 +107,10 @@ class NeighborAtypicality(BaseEstimator):
 
         def score(rows: slice) -> None:
             search = Search(self._reference, x[rows], first_row=rows.start, exclude_self=exclude_self)
-            values = [self._reduced(search.distances(members, self.n_neighbors)) for members in self._members]
-            out[rows] = np.min(values, axis=0)
+            best = np.full(rows.stop - rows.start, np.inf)
+            for members in self._members:
+                np.minimum(best, search.reduced(members, self.n_neighbors, self._reduced, best), out=best)
+            out[rows] = best
 
         blocks.for_rows(score, x.shape[0], block=blocks.block_rows(_SCORES_BYTES_PER_QUERY, budget=blocks.GEMM_BYTES))
         return out

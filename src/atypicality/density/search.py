@@ -5,6 +5,7 @@ product gives all of them. Rounding moves s by at most gamma (|q| |t| + |t|^2 / 
 the k-th best than twice that cannot be among the k nearest. The few others are measured directly, in float64.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,12 @@ from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
 from atypicality.validation import FloatArray, name_rows
 
-__all__ = ["Reference", "Search"]
+__all__ = ["Reduction", "Reference", "Search"]
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
+Reduction = Callable[[Float64], Float64]
+"""Distances (n, k) of each query, ascending, to one number (n,): never smaller where no distance is."""
 
 _TILE_BYTES = 4 * 1024 * 1024  # of training rows in one product
 _GROUP = 16  # scores whose maximum stands for all of them
@@ -121,13 +124,16 @@ class Search:
             self.rounded = reference.prepared(queries, np.empty(queries.shape, np.float32))
         self.rounded[self.squares > _LONGEST**2] = 0.0
 
-    def distances(self, members: Index | slice, k: int) -> Float64:
-        """Distances (n, k) to the nearest of the training rows `members`, ascending."""
+    def reduced(self, members: Index | slice, k: int, reduce: Reduction, ceiling: Float64) -> Float64:
+        """Reduce the distances (n, k) to the nearest of the training rows `members` to (n,).
+
+        Infinite where the result is sure to be above the `ceiling` (n,), so that it need not be measured.
+        """
         n_members = members.size if isinstance(members, np.ndarray) else members.stop - members.start
-        found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members))
         n, d = self.exact.shape
         tile = min(n_members, blocks.block_rows(4 * d, budget=_TILE_BYTES))
         group = min(_GROUP, max(1, tile // (8 * k)))
+        found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members))
         scores = np.empty((n, -(-tile // group) * group), np.float32)
         prepared = np.empty((tile, d), np.float32)
         for part in blocks.row_slices(n_members, tile):
@@ -136,14 +142,11 @@ class Search:
             np.matmul(self.rounded, rows.T, out=scores[:, :size])
             scores[:, :size] -= self.reference.half_squares[chosen]
             scores[:, size:] = -np.inf  # where the last tile falls short
-            found.add(
-                scores.reshape(n, group, -1), members[part] if isinstance(members, np.ndarray) else _numbers(part)
-            )
-        return found.distances()
-
-
-def _numbers(rows: slice) -> Index:
-    return np.arange(rows.start, rows.stop)
+            numbers = members[part] if isinstance(members, np.ndarray) else np.arange(part.start, part.stop)
+            found.add(scores.reshape(n, group, -1), numbers)
+        if group == 1:
+            found.drop_above(ceiling, reduce)
+        return found.reduced(reduce)
 
 
 class _Found:
@@ -157,7 +160,9 @@ class _Found:
         self.gamma = (d + 8) * 2.0**-24  # d products and sums, and the roundings of q, t and |t|^2
         self.pending = _Pairs.none()
         self.settled = _Pairs.none()
-        self.done = np.zeros(n, bool)
+        self.slack = np.full(n, np.inf)  # twice the rounding of a score
+        self.done = np.zeros(n, bool)  # k rows at distance 0: nothing is nearer
+        self.dropped = np.zeros(n, bool)
 
     def add(self, scores: NDArray[np.float32], columns: Index) -> None:
         """Take in scores (n, group, n_groups) of the training rows `columns`; column g + n_groups * i is in group g."""
@@ -176,11 +181,24 @@ class _Found:
         if self.pending.row.size > _PENDING * self.bound.size:
             self._settle()
 
-    def distances(self) -> Float64:
-        """The k smallest distances of each query."""
+    def drop_above(self, ceiling: Float64, reduce: Reduction) -> None:
+        """Drop queries whose result is sure to be above a ceiling; right only where a group is a single score."""
+        largest = np.sort(self.best, axis=1)[:, : -self.k - 1 : -1]
+        squares = self.search.squares[:, None] - 2.0 * largest - self.slack[:, None]
+        at_least = reduce(self._distances(np.maximum(squares, 0.0) / self.search.reference.scale**2))
+        self.dropped = at_least > ceiling
+        self.bound[self.dropped] = np.inf
+
+    def reduced(self, reduce: Reduction) -> Float64:
+        """The result of each query, infinite for those dropped."""
         self._settle()
-        squares = self.settled.value.reshape(-1, self.k)
-        return np.sqrt(squares) if self.search.reference.metric == "euclidean" else 0.5 * squares
+        kept = self.settled.value[~self.dropped[self.settled.row]]
+        out = np.full(self.dropped.size, np.inf)
+        out[~self.dropped] = reduce(self._distances(kept.reshape(-1, self.k)))
+        return out
+
+    def _distances(self, squares: Float64) -> Float64:
+        return np.asarray(np.sqrt(squares) if self.search.reference.metric == "euclidean" else 0.5 * squares)
 
     def _raise_bound(self, peaks: NDArray[np.float32]) -> None:
         """The k-th largest group maximum bounds the k-th largest score from below; allow for twice the rounding."""
@@ -196,7 +214,8 @@ class _Found:
             length = np.sqrt(square)
             reach = 1.01 * (length + np.sqrt(np.maximum(square - 2.0 * score, 0.0)))  # no longer row can be so near
             slack = 2.0 * self.gamma * (length * reach + 0.5 * reach**2) + _TINY
-        bound = np.where((score == -np.inf) | (square > _LONGEST**2), -np.inf, score - slack)
+        self.slack[rows] = np.where((score == -np.inf) | (square > _LONGEST**2), np.inf, slack)
+        bound = np.where(self.slack[rows] == np.inf, -np.inf, score - slack)
         self.bound[rows] = np.nextafter(bound.astype(np.float32), np.float32(-np.inf))
 
     def _settle(self) -> None:
@@ -208,13 +227,13 @@ class _Found:
             queries = self.search.exact[pairs.row[part]]
             pairs.value[part] = self.search.reference.squared_distances(queries, pairs.column[part])
 
-        block = blocks.block_rows(16 * self.search.exact.shape[1])
+        block = blocks.block_rows(16 * self.search.exact.shape[1], budget=blocks.GEMM_BYTES)
         blocks.for_rows(measure, pairs.row.size, block=block, threads=1)
         self.pending, self.settled = _Pairs.none(), self.settled.joined(pairs).nearest(self.k)
         full = np.bincount(self.settled.row, self.settled.value, minlength=self.done.size) == 0
         full &= np.bincount(self.settled.row, minlength=self.done.size) == self.k
         self.done |= full
-        self.bound[self.done] = np.inf  # k rows at distance 0: nothing is nearer
+        self.bound[self.done] = np.inf
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ __all__ = [
 
 Float64 = NDArray[np.float64]
 Layout = Literal["pooled", "full", "diagonal"]
-Part = tuple[NDArray[np.intp] | int, list[FloatArray]]
+Part = tuple[NDArray[np.intp] | slice | int, list[FloatArray]]
 """Classes and what a block of rows adds to their sums: first, scatter and, where asked for, third and fourth."""
 
 
@@ -223,7 +223,7 @@ def _origins(x: FloatArray, codes: NDArray[np.intp], k: int, precision: str) -> 
     order = _sorted_by_class(codes, k)
     starts = np.searchsorted(codes[order], np.arange(k))
     place = np.arange(codes.size) - starts[codes[order]]
-    sample = order[place < min(64, 1 + codes.size // (64 * k))]
+    sample = order[place < min(64, 1 + 2048 // k)]
     first = x[order[starts]].astype(np.float64)
     _, members = _members(codes[sample], np.dtype(np.float64))
     with np.errstate(invalid="ignore", over="ignore"):  # relative to the first row: equal rows have it as their mean
@@ -242,7 +242,8 @@ def _parts_in_order(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp],
             present, members = _members(codes[rows], origins.dtype)
             scatter = u.T @ u if layout == "pooled" else None
             first = members @ u
-            return present, [first, members @ np.square(u, out=u) if scatter is None else scatter]
+            where = slice(None) if present.size == len(origins) else present  # several times faster to add to
+            return where, [first, members @ np.square(u, out=u) if scatter is None else scatter]
 
     return blocks.map_rows(part, n, block=_block(d, origins.dtype))
 
