@@ -123,13 +123,13 @@ def _name(text: str) -> str:
 
 def _header(evaluation: Evaluation, title: str) -> str:
     names = ", ".join(_name(method) for method in evaluation.methods)
-    how = "on labelled samples that nothing was fitted on"
+    how = "on labelled samples"
     if evaluation.kind == "compare":
         how = f"refitted over {evaluation.n_splits} random halves; numbers are means over them"
     links = "".join(f'<li><a href="#{place}">{words}</a></li>' for place, words in _places(evaluation).items())
     return (
         f"<header><h1>{_text(title)}</h1>\n<p>{evaluation.n_samples:,} samples, {evaluation.n_classes:,} classes. "
-        f'Measured, {how}: {names}.</p>\n<nav aria-label="Sections"><ul>{links}</ul></nav></header>'
+        f'Measured {how}: {names}.</p>\n<nav aria-label="Sections"><ul>{links}</ul></nav></header>'
     )
 
 
@@ -138,8 +138,8 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     said = f"From {_name(before)} to {_name(after)}" if before != after else f"What {_name(after)} does"
     return (
         '<section id="summary" class="cards">\n'
-        f'<div class="card good"><h3>{said}</h3>{_list(summary.improved)}</div>\n'
-        f'<div class="card warn"><h3>Where not to trust {_name(after)}</h3>{_list(summary.caution)}</div>\n'
+        f'<div class="card good"><h2>{said}</h2>{_list(summary.improved)}</div>\n'
+        f'<div class="card warn"><h2>Where not to trust {_name(after)}</h2>{_list(summary.caution)}</div>\n'
         "</section>\n<noscript><p>The views below are drawn by the script in this file; allow it to see them.</p>"
         "</noscript>"
     )
@@ -192,7 +192,7 @@ _WORDS = {
 }
 _BODIES = {
     "where": '<div class="controls" id="choices"></div><div id="ramp"></div><div class="pair" id="grids"></div>'
-    '<h3>Four kinds of prediction</h3><div class="pair" id="quadrants"></div>',
+    '<h3>Four kinds of prediction</h3><div class="pair" id="quadrants"></div><p id="hint" role="status"></p>',
     "chosen": '<div id="selection"></div><div class="pair" id="reliability"></div><div id="classes"></div>'
     '<div id="samples"></div>',
     "by-group": '<div id="groups"></div>',

@@ -109,11 +109,11 @@ class _Facts:
         before = None if self.before is None else self.at(table, metric, self.before, **where)
         shown = self.number(form, table, after)
         if before is None:
-            return (f"{words} is ", shown, f" (95% interval {interval[0]}", *interval[1:], ").")
+            return (f"{words} is ", shown, " (95% interval ", *interval, ").")
         start = self.number(form, table, before)
         first = self.interval(form, table, before)
         return (
-            f"{words} {_verb(start, shown)} from ",
+            f"{words} {_verb(start, shown)}from ",
             start,
             " to ",
             shown,
@@ -126,8 +126,8 @@ class _Facts:
 
     def interval(self, form: str, table: str, row: Mapping[str, Any]) -> Sentence:
         if not (math.isfinite(row["low"]) and math.isfinite(row["high"])):
-            return ("", "unknown")
-        return ("", self.number(form, table, row, "low"), " to ", self.number(form, table, row, "high"))
+            return ("unknown",)
+        return (self.number(form, table, row, "low"), " to ", self.number(form, table, row, "high"))
 
     def most_atypical(self) -> list[Sentence]:
         rows = self.rows("atypicality_groups", method=self.after, metric="accuracy")
@@ -146,7 +146,7 @@ class _Facts:
             )
             for metric, text in words.items()
         ]
-        end: Sentence = (" It has ", self.count("atypicality_groups", last), " samples.")
+        end: Sentence = (" The group has ", self.count("atypicality_groups", last), " samples.")
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
 
     def sets(self) -> list[Sentence]:
@@ -154,7 +154,7 @@ class _Facts:
         if coverage is None or size is None:
             return []
         alpha = self.evaluation.settings["alpha"].get(self.after)
-        asked = "" if alpha is None else f" (asked for: {1 - alpha:.4g})"
+        asked = "" if alpha is None else f" (asked for: {100 * (1 - alpha):.4g}%)"
         return [
             (
                 "Prediction sets hold the true class for ",
@@ -246,7 +246,7 @@ class _Facts:
                 self.number("{:.1%}", "coverage_gaps", row),
                 " of ",
                 self.count("coverage_gaps", row),
-                f" samples, where {row['target']:.4g} was asked for.",
+                f" samples, where {100 * row['target']:.4g}% was asked for.",
             )
             for row in short
         ]
@@ -272,8 +272,8 @@ _AXES = {
 
 def _verb(before: Number, after: Number) -> str:
     if before.text == after.text:
-        return "stayed:"
-    return "rose" if after.value > before.value else "fell"
+        return "hardly changed, "
+    return "rose " if after.value > before.value else "fell "
 
 
 def _overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

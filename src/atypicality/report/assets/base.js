@@ -23,10 +23,11 @@ function put(id, ...children) {
 }
 
 const known = (value) => value !== null && value !== undefined;
-const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)}%` : "–");
-const decimal = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
+const fixed = (value, digits) => value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−"); // no "-0.0"
+const percent = (value, digits = 1) => (known(value) ? `${fixed(100 * value, digits)}%` : "–");
+const decimal = (value, digits = 2) => (known(value) ? fixed(value, digits) : "–");
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
-const signed = (value) => (known(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(1)}` : "–");
+const signed = (value) => (known(value) ? (value >= 0.0005 ? "+" : "") + fixed(100 * value, 1) : "–");
 
 const TABLES = Object.fromEntries(
   Object.entries(DATA.tables).map(([table, columns]) => {

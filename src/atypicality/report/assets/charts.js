@@ -1,6 +1,6 @@
 // Line charts and reliability diagrams as SVG: counts on hover, intervals as bars, axis titles in words.
 
-const SIZE = { width: 380, height: 270, left: 56, right: 14, top: 12, bottom: 48 };
+const SIZE = { width: 380, height: 270, left: 64, right: 22, top: 12, bottom: 48 };
 
 function ticks(low, high, wanted = 5) {
   const rough = (high - low) / wanted || 1;
@@ -53,7 +53,9 @@ function lineChart({ label, xTitle, yTitle, series, xTicks, form = percent, floo
   const inset = marks ? 22 : 0;
   const x = scale(Math.min(...xs), Math.max(...xs), SIZE.left + inset, SIZE.width - SIZE.right - inset);
   const y = scale(...bounds, SIZE.height - SIZE.bottom, SIZE.top);
-  const yTicks = ticks(...bounds).map((value) => [value, form(value)]);
+  const found = ticks(...bounds);
+  const digits = found.every((value) => Math.abs(100 * value - Math.round(100 * value)) < 1e-6) ? 0 : 1;
+  const yTicks = found.map((value) => [value, form === percent ? percent(value, digits) : form(value)]);
   const svg = frame({ label, xTitle, yTitle, x, y, xTicks, yTicks });
   if (known(target)) {
     svg.append(s("line", { class: "target", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: y(target), y2: y(target) }, s("title", {}, `asked for: ${form(target)}`)));

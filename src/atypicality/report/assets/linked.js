@@ -14,7 +14,9 @@ const MEASURES = {
 };
 
 function painter(measure) {
-  const values = shownMethods().flatMap((method) => rows("grid", { method, metric: measure })).map((row) => row.value).filter(known);
+  const cells = shownMethods().flatMap((method) => rows("grid", { method, metric: measure })).filter((row) => known(row.value));
+  const full = cells.filter((row) => row.count >= 30); // a cell of four samples shall not set the scale
+  const values = (full.length ? full : cells).map((row) => row.value);
   if (measure === "overconfidence") {
     const most = Math.max(0.1, ...values.map(Math.abs));
     return { low: -most, high: most, stops: DIFFERENCE };
@@ -189,7 +191,7 @@ function sampleTable(chosen) {
 function selectionText(count) {
   const wanted = state.selection;
   const thin = SAMPLES.row.length < DATA.nSamples ? `; this page keeps ${whole(SAMPLES.row.length)} of ${whole(DATA.nSamples)} samples` : "";
-  const text = (words) => h("span", { id: "selection-text", role: "status", "data-count": count }, words, `: ${whole(count)} samples${thin}`);
+  const text = (words) => h("span", { id: "selection-text", "data-count": count }, words, `: ${whole(count)} samples${thin}`);
   if (!wanted) return text("All samples");
   const place = wanted.kind === "cell" ? `Atypicality group ${wanted.group + 1}, confidence group ${wanted.level + 1} of ` : `Quadrant “${wanted.quadrant}” of `;
   return text([place, name(wanted.method)]);
@@ -211,6 +213,7 @@ function drawLinked() {
   put("quadrants", methods.filter((method) => measured("quadrants", { method })).map(drawQuadrants));
   const chosen = LINKED ? members() : [];
   put("selection", LINKED ? selectionText(chosen.length) : h("span", {}, "Means over random halves: no single samples to choose from."), state.selection ? h("button", { type: "button", class: "action", id: "clear", on: { click: () => select(null) } }, "Show all samples") : null);
+  put("hint", state.selection ? [h("span", {}, `${whole(chosen.length)} samples chosen. `), h("a", { href: "#chosen" }, "See them")] : null);
   put("reliability", methods.map((method) => reliability(method, binsOf(method, chosen))));
   put("classes", classTable(chosen));
   if (LINKED) put("samples", sampleTable(chosen));

@@ -1,0 +1,377 @@
+"""The report: numbers equal to the evaluation's, hostile text stays text, and a real browser agrees."""
+
+import html.parser
+import json
+import math
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from conftest import REQUIRE_ALL, needs
+from report_cases import HOSTILE, NAMES, QUADRANTS, comparison, evaluation_and_head
+
+import atypicality as aty
+from atypicality.card import model_card
+from atypicality.cli import main
+from atypicality.datasets import make_world
+from atypicality.report import data as report_data
+from atypicality.report import render_report, write_report
+from atypicality.report.card_html import card_to_html
+from atypicality.report.data import as_script, page_data
+from atypicality.report.summary import Number, summarise
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def needs_chromium(test):
+    """Skip by name without Chromium and Playwright; with REQUIRE_ALL=1 they must be there."""
+    if CHROMIUM is None and REQUIRE_ALL:
+        raise FileNotFoundError("REQUIRE_ALL=1, and chromium is not installed")
+    return needs("playwright")(pytest.mark.skipif(CHROMIUM is None, reason="not installed: chromium")(test))
+
+
+class Elements(html.parser.HTMLParser):
+    """Start tags in order, and the `data` elements with their texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.numbers = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "data":
+            self.numbers.append([dict(attributes), ""])
+
+    def handle_data(self, text):
+        if self.numbers and not self.numbers[-1][1]:
+            self.numbers[-1][1] = text
+
+
+@pytest.fixture(scope="module")
+def page_text():
+    evaluation, head = evaluation_and_head()
+    return render_report(evaluation, head=head, title=HOSTILE)
+
+
+def value_of(evaluation, source):
+    table, where, column = json.loads(source)
+    [row] = evaluation.table(table, **where)
+    return row[column]
+
+
+def test_every_number_of_the_summary_is_the_evaluations(page_text):
+    evaluation, _ = evaluation_and_head()
+    numbers = Elements(page_text).numbers
+    assert len(numbers) > 20
+    for attributes, text in numbers:
+        value = value_of(evaluation, attributes["data-source"])
+        assert float(attributes["value"]) == value
+        shown = float(re.sub("[%,]", "", text)) / (100 if text.endswith("%") else 1)
+        digits = len(text.rstrip("%").partition(".")[2]) + (2 if text.endswith("%") else 0)
+        assert abs(shown - value) <= 0.5000001 * 10.0**-digits
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "ece", "nll"])
+def test_the_summary_says_rose_and_fell_and_overlap(metric):
+    evaluation, _ = evaluation_and_head()
+    first, last = (evaluation.table("overall", method=m, metric=metric)[0] for m in ("uncalibrated", "head"))
+    sentences = summarise(evaluation, "uncalibrated", "head").improved
+    [sentence] = [s for s in sentences if s[1].table == "overall" and s[1].where["metric"] == metric]
+    direction = "rose from " if last["value"] > first["value"] else "fell from "
+    assert sentence[0].endswith("hardly changed, from " if sentence[1].text == sentence[3].text else direction)
+    assert (sentence[1].value, sentence[3].value) == (first["value"], last["value"])
+    parted = last["high"] < first["low"] or first["high"] < last["low"]
+    assert sentence[-1] == (")." if parted else "; they overlap).")
+
+
+def test_the_weakest_class_is_named():
+    evaluation, _ = evaluation_and_head()
+    rows = [row for row in evaluation.table("classes", method="head", metric="accuracy") if row["count"] >= 30]
+    worst = min(rows, key=lambda row: row["value"])
+    [sentence] = [s for s in summarise(evaluation, None, "head").caution if s[0].startswith("The class")]
+    assert sentence[1].text == NAMES[worst["class_index"]]
+    assert [part.value for part in sentence if isinstance(part, Number)] == [worst["value"], worst["count"]]
+
+
+def test_hostile_text_makes_no_elements(page_text):
+    tags = Elements(page_text).tags
+    assert [tag for tag, _ in tags].count("script") == 2
+    assert {tag for tag, _ in tags}.isdisjoint({"img", "i", "b", "iframe", "link"})
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on") or name == "style"]
+    assert HOSTILE not in page_text
+
+
+def test_the_policy_allows_only_what_is_in_the_file(page_text):
+    [policy] = [a["content"] for t, a in Elements(page_text).tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", page_text)
+
+
+def test_the_card_shows_names_as_they_are():
+    _, head = evaluation_and_head()
+    shown = card_to_html(model_card(head))
+    assert HOSTILE.replace("<", "&lt;").replace(">", "&gt;") in shown
+    assert {tag for tag, _ in Elements(shown).tags} <= {
+        *("h3", "p", "pre", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td")
+    }
+
+
+def test_same_evaluation_same_bytes(page_text):
+    evaluation, head = evaluation_and_head()
+    assert render_report(aty.Evaluation.from_json(evaluation.to_json()), head=head, title=HOSTILE) == page_text
+
+
+def test_a_comparison_has_no_samples_and_still_a_page():
+    page = render_report(comparison())
+    assert '"samples":{"row":[]' in page
+    for attributes, _ in Elements(page).numbers:
+        assert float(attributes["value"]) == value_of(comparison(), attributes["data-source"])
+
+
+def test_without_atypicality_the_page_leaves_out_its_sections(tmp_path):
+    world = make_world(300, 3)
+    outputs = aty.ModelOutputs(world.logits, labels=world.labels)
+    aty.evaluate("uncalibrated", outputs).report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Where it can be trusted" not in page
+    assert "Accuracy is " in page
+
+
+def test_ten_thousand_samples_stay_under_three_megabytes(tmp_path):
+    world = make_world(10_000, 10, temperature=2.0)
+    outputs = aty.ModelOutputs(
+        world.logits,
+        embeddings=world.embeddings,
+        labels=world.labels,
+        ids=[f"folder/of/images/number_{row:06d}.png" for row in range(10_000)],
+    )
+    train = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    methods = dict.fromkeys(("a", "b", "c"), world.probs)
+    evaluation = aty.evaluate(methods, outputs, train=train)
+    evaluation.report(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 3_000_000
+    assert len(page_data(evaluation, "a", "c")["samples"]["row"]) == 10_000
+
+
+def test_samples_are_thinned_evenly_where_they_do_not_fit(monkeypatch):
+    evaluation, _ = evaluation_and_head()
+    whole = page_data(evaluation, "uncalibrated", "head")
+    rest = len(as_script({**whole, "samples": None}))
+    monkeypatch.setattr(report_data, "BUDGET", rest + len(as_script(whole["samples"])) // 3)
+    thin = page_data(evaluation, "uncalibrated", "head")["samples"]
+    assert thin["row"] == whole["samples"]["row"][:: len(whole["samples"]["row"]) // len(thin["row"])]
+    assert thin["kept"] == 1500
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "\u2028", "\ud800", "&lt;"])
+def test_script_data_comes_back_and_breaks_nothing(text):
+    written = as_script({"name": text})
+    assert "<" not in written
+    written.encode("utf-8")
+    assert json.loads(written) == {"name": text}
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_an_unknown_method_is_refused(side):
+    with pytest.raises(ValueError, match=f"{side} must be"):
+        render_report(evaluation_and_head()[0], **{side: "nobody"})
+
+
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_report(evaluation_and_head()[0], tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_the_page(tmp_path, capsys):
+    from report_cases import make_outputs
+
+    _, head = evaluation_and_head()
+    head.save(tmp_path / "head")
+    make_outputs(400, 3).save(tmp_path / "test.npz")
+    out = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "head"), str(tmp_path / "test.npz"), "--out", str(out)]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert 'id="card"' in out.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+class Opened:
+    """A page in the browser, with what it said and asked for."""
+
+    def __init__(self, browser, path, **options):
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.trouble, self.requests = [], []
+        self.page.on("console", lambda message: self.trouble.append(message.text))
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.trouble.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def count(self):
+        return int(self.page.get_attribute("#selection-text", "data-count"))
+
+    def of_total(self, table):
+        total = self.page.inner_text(f".table:has(#{table}) .controls").partition(" of ")[2]
+        return int(re.match(r"[\d,]+", total)[0].replace(",", ""))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.context.close()
+        assert kind or not self.trouble
+        assert kind or len(self.requests) == 1  # the file itself
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory, page_text):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page_text, encoding="utf-8")
+    return path
+
+
+@needs_chromium
+def test_a_click_on_a_cell_filters_everything(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    with Opened(browser, page_path) as opened:
+        page = opened.page
+        assert opened.of_total("sample-table") == opened.count() == 1500
+        cells = [row for row in evaluation.table("grid", method="head", metric="overconfidence") if row["count"]]
+        row = max(cells, key=lambda row: row["count"])
+        before = page.inner_html("#reliability")
+        choice = {"kind": "cell", "method": "head", "group": row["group"], "level": row["confidence_group"]}
+        button = page.locator(
+            "button.cell[data-choice={}]".format(json.dumps(json.dumps(choice, separators=(",", ":"))))
+        )
+        button.click()
+        assert opened.count() == opened.of_total("sample-table") == row["count"]
+        assert page.inner_html("#reliability") != before
+        assert sum(map(int, page.locator("#class-table tbody td:nth-child(2)").all_inner_texts())) == row["count"]
+        page.click("#clear")
+        assert opened.count() == 1500
+
+
+@needs_chromium
+def test_keys_reach_cells_and_quadrants(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    shares = {r["quadrant"]: r["count"] for r in evaluation.table("quadrants", method="head", metric="share")}
+    with Opened(browser, page_path) as opened:
+        page = opened.page
+        page.focus("button.cell[tabindex='0']")
+        page.keyboard.press("ArrowDown")
+        focused = page.evaluate("document.activeElement.dataset.count")
+        page.keyboard.press("Enter")
+        assert opened.count() == int(focused)
+        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+        page.keyboard.press("Enter")
+        assert opened.count() == 1500
+        for place, quadrant in enumerate(QUADRANTS):
+            page.locator("#quadrants figure").nth(1).locator("button").nth(place).focus()
+            page.keyboard.press("Enter")
+            assert opened.count() == shares[quadrant]
+
+
+@needs_chromium
+def test_hostile_names_are_seen_as_text(browser, page_path):
+    with Opened(browser, page_path) as opened:
+        page = opened.page
+        assert page.title() == HOSTILE
+        shown = page.locator("#class-table tbody td:first-child").all_inner_texts()
+        assert [text.strip() for text in shown] == [text.replace("\u2028", "\u2028") for text in NAMES]
+        assert page.locator("img").count() == 0
+        assert HOSTILE in page.inner_text("#sample-table")
+
+
+@needs_chromium
+def test_tables_sort_and_copy(browser, page_path):
+    with Opened(browser, page_path, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        page = opened.page
+        page.click("#class-table th:nth-child(2) button")
+        counts = [int(text) for text in page.locator("#class-table td:nth-child(2)").all_inner_texts()]
+        assert counts == sorted(counts)
+        assert page.get_attribute("#class-table th:nth-child(2)", "aria-sort") == "ascending"
+        page.click(".table:has(#class-table) >> text=Copy table")
+        page.wait_for_selector("text=copied")
+        lines = page.evaluate("navigator.clipboard.readText()").split("\n")
+        assert len(lines) == 5
+        assert any(line.startswith("'=cmd") for line in lines)  # not a formula where it is pasted
+
+
+@needs_chromium
+def test_drawn_numbers_are_the_evaluations(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    with Opened(browser, page_path) as opened:
+        cells = opened.page.locator("#grids table").nth(1).locator("button.cell").all()
+        counts = sorted(int(cell.get_attribute("data-count")) for cell in cells)
+        rows = evaluation.table("grid", method="head", metric="accuracy")
+        assert counts == sorted(int(row["count"]) for row in rows if row["count"])
+        text = opened.page.inner_text("#overall-table tbody tr:first-child td:nth-child(4)")
+        [accuracy] = evaluation.table("overall", method="head", metric="accuracy")
+        assert text.startswith(f"{accuracy['value']:.1%}")
+
+
+@needs_chromium
+def test_selected_reliability_adds_up(browser, page_path):
+    """All four quadrants' diagrams together hold every sample once."""
+    with Opened(browser, page_path) as opened:
+        total = 0
+        for place in range(4):
+            opened.page.locator("#quadrants figure").nth(1).locator("button").nth(place).click()
+            titles = opened.page.locator("#reliability figure").nth(1).locator("path.mark title").all_text_contents()
+            total += sum(int(re.search(r"([\d,]+) samples", text)[1].replace(",", "")) for text in titles)
+        assert total == 1500
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    "options",
+    [{"viewport": {"width": 360, "height": 740}}, {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}],
+    ids=["phone", "dark"],
+)
+def test_nothing_sticks_out(browser, page_path, options):
+    with Opened(browser, page_path, **options) as opened:
+        assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        background = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert np.mean([int(part) for part in re.findall(r"\d+", background)][:3]) > 128 or "color_scheme" in options
+        assert len(opened.page.locator("svg.chart").all()) >= 8
+
+
+@needs_chromium
+def test_a_comparison_opens_without_trouble(browser, tmp_path):
+    write_report(comparison(), tmp_path / "page.html")
+    with Opened(browser, tmp_path / "page.html") as opened:
+        assert opened.page.locator("#samples table").count() == 0
+        assert opened.page.locator("#grids .cell").count() > 0
+
+
+def test_no_number_of_a_summary_is_unknown():
+    for evaluation in (evaluation_and_head()[0], comparison()):
+        summary = summarise(evaluation, evaluation.methods[0], evaluation.methods[-1])
+        parts = [part for sentence in (*summary.improved, *summary.caution) for part in sentence]
+        assert all(math.isfinite(part.value) for part in parts if isinstance(part, Number))
