@@ -33,10 +33,13 @@ def killed_writer(heads, folder, delay):
 
 def main(folder, n):
     heads = [cases.fitted(seed=0), cases.fitted(seed=7)]
-    save(heads[0], folder)
+    started = time.perf_counter()
+    for head in heads:
+        save(head, folder)
+    both = time.perf_counter() - started  # what a writer needs for one round
     chance, counts = random.Random(0), {"first": 0, "second": 0, "neither": 0, "unfinished": 0}
     for _ in range(n):
-        killed_writer(heads, folder, chance.uniform(0, 0.03))
+        killed_writer(heads, folder, chance.uniform(0, 1.5 * both))
         counts["unfinished"] += any(name.endswith(".tmp") for name in os.listdir(folder))
         found = load(folder)
         same = [cases.difference(head, found) is None for head in heads]
