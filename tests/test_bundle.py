@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from conftest import needs
 import atypicality as aty
 from atypicality.bundle import BundleError, document, folder, load, save
 from atypicality.bundle.table import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
-from atypicality.card import escape, model_card
 from atypicality.head import ReliabilityHead
 
 MUTATIONS = 200
@@ -445,58 +443,3 @@ def test_a_reader_beside_a_writer_gets_the_old_or_the_new_head(bundle, head, mon
 
     monkeypatch.setattr(package, "read_tensors", overtaken)
     assert cases.difference(other, load(bundle)) is None
-
-
-# The model card
-
-
-def test_the_card_tells_the_fitted_numbers(bundle, head):
-    card = (bundle / "README.md").read_text(encoding="utf-8")
-    for part in ("GaussianAtypicality", "AtypicalityAwareRecalibration", "AtypicalityAwareConformal", "aty.load("):
-        assert part in card
-    for when, column in (("before", 2), ("after", 3)):
-        for name, value in head.metrics_[when].items():
-            row = next(line.split("|") for line in card.splitlines() if line.startswith(f"| {name} |"))
-            assert row[column].strip() == f"{value:.4f}"
-    for size in head.sizes_.values():
-        assert f"| {size:,} |" in card
-    assert head.fingerprint_ in card
-
-
-def test_the_card_names_what_is_lost(heads):
-    assert "no quadrants, no warning of drift" in model_card(heads["without atypicality"])
-    assert "too few rows: sets there hold all classes" in model_card(heads["sets too few"])
-    assert "training embeddings themselves" in model_card(heads["density neighbours"])
-    assert "Atypicality is given with the data" in model_card(heads["atypicality given"])
-    assert "the promise is approximate" in model_card(heads["sets paper sets"])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "<script>alert(1)</script>",
-        "![x](http://evil.example/x.png)",
-        "a\n# Heading\n\n- item",
-        "`code` | *star* | _under_ | [link](javascript:alert(1))",
-        "\u202eright to left\u2066",
-        "&lt;b&gt; &#60;",
-        "\ud800",
-        "x" * 10_000,
-        "",
-    ],
-)
-def test_class_names_are_shown_and_never_obeyed(head, name):
-    odd = copy.copy(head)
-    odd.class_names_ = np.array([name, "b", "c", "d"])
-    card = model_card(odd)
-    assert len(card.splitlines()) == len(model_card(head).splitlines())
-    line = next(line for line in card.splitlines() if line.startswith("0. "))
-    assert len(line) < 300
-    assert not re.search(r"(?<!\\)[`*_\[\]()!|#<>~]|<|[\u202a-\u202e\u2066-\u2069]", line.replace("(empty)", "")[3:])
-    card.encode("utf-8")
-
-
-def test_escaping_keeps_letters():
-    assert escape("Größe 4 猫") == "Größe 4 猫"
-    assert escape("a.b") == "a\\.b"
-    assert escape("1 < 2 & 3") == "1 &lt; 2 &amp; 3"
