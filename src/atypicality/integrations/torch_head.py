@@ -1,0 +1,176 @@
+"""A fitted head as a PyTorch module, for use behind a model at inference."""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from atypicality.export_parts import refusals
+from atypicality.groups import QUADRANTS
+from atypicality.integrations.torch_parts import Density, Sets, keep, make_recalibration
+
+__all__ = ["ReliabilityModule", "ReliabilityTensors"]
+
+Tensor = Any
+
+
+class ReliabilityTensors(NamedTuple):
+    """What a `ReliabilityModule` says about n samples and k classes, as tensors on the module's device.
+
+    Attributes
+    ----------
+    label : int64 (n,)
+        -1 for a row that is not valid.
+    confidence : float64 (n,)
+    proba : (n, k), in the type of the logits, at least float32
+    prediction_set : bool (n, k)
+    valid : bool (n,)
+        False for a row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality: its set is full, its
+        numbers are NaN, its quadrant the last.
+    atypicality, atypicality_quantile : float64 (n,), or None
+    quadrant : int64 (n,), or None
+        In the order of `atypicality.groups.QUADRANTS`.
+    """
+
+    label: Tensor
+    confidence: Tensor
+    proba: Tensor
+    prediction_set: Tensor
+    valid: Tensor
+    atypicality: Tensor | None
+    atypicality_quantile: Tensor | None
+    quadrant: Tensor | None
+
+
+class ReliabilityModule(nn.Module):
+    """A fitted `ReliabilityHead` as an `nn.Module`: logits and embeddings in, `ReliabilityTensors` out.
+
+    Its numbers are those of `head.predict`: float64 inside, probabilities in the type of the logits. It moves between
+    devices like any module and stays in float64 whatever `half()` or `to(dtype)` ask of the model around it. It
+    has no parameters to train and passes no gradients. Where Python refuses a bad row, the module answers `valid` =
+    False for it, and other rows do not notice.
+
+    Examples
+    --------
+    ::
+
+        module = ReliabilityModule.from_head(head).to("cuda")
+        answer = module(logits, embeddings)
+        answer.prediction_set, answer.valid
+    """
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        check_is_fitted(head, "recalibration_")
+        if reasons := refusals(head):
+            raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
+        self.n_classes = head.n_classes_
+        self.n_features = None if head.density_ is None else head.density_.n_features_in_
+        self.has_rarity = head.quantiles_ is not None
+        self.density = None if head.density_ is None else Density(head)
+        self.recalibration = make_recalibration(head.recalibration_)
+        self.sets = Sets(head.prediction_sets_)
+        if self.has_rarity:
+            self.thresholds = head.quadrants_.confidence_threshold_, head.quadrants_.atypicality_threshold_
+            values, levels = head.quantiles_.values, head.quantiles_.levels
+            slopes = np.r_[0.0, np.diff(levels) / np.diff(values), 0.0]
+            keep(self, values=values, slopes=slopes, starts=np.r_[values[:1], values], levels=np.r_[0.0, levels])
+
+    @classmethod
+    def from_head(cls, head: Any) -> Self:
+        """The module of a fitted head; refuses the parts that `export_onnx` refuses, with the reasons.
+
+        Parameters
+        ----------
+        head : ReliabilityHead
+            Fitted, with a Gaussian density or none, any of our convex recalibrators, and sets that are not randomised.
+        """
+        return cls(head)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
+    def forward(
+        self, logits: Tensor, embeddings: Tensor | None = None, atypicality: Tensor | None = None
+    ) -> ReliabilityTensors:
+        """Answer for a batch.
+
+        Parameters
+        ----------
+        logits : tensor of shape (n, k)
+            Any float type; -inf masks a class. One column z of a binary model becomes [0, z].
+        embeddings : tensor of shape (n, d), optional
+            Needed when the head has a density.
+        atypicality : tensor of shape (n,), optional
+            Needed when the head takes atypicality as given.
+        """
+        logits = self._checked_logits(logits)
+        valid = logits.isfinite().any(dim=1) & ~(logits.isnan() | logits.isposinf()).any(dim=1)
+        rarity, densities = self._rarity(logits.shape[0], valid, embeddings, atypicality)
+        if rarity is not None:
+            valid = valid & rarity.isfinite()  # finite embeddings may still overflow
+            rarity = torch.where(valid, rarity, 0.0)
+            densities = None if densities is None else torch.where(valid[:, None], densities, 0.0)
+        z = torch.where(valid[:, None], logits, torch.zeros_like(logits)).double()
+        probs, known = self.recalibration(z, z.isneginf(), rarity, densities, logits.dtype)
+        valid = valid if known is None else valid & known
+        return self._answer(probs, valid, rarity)
+
+    def _checked_logits(self, logits: Tensor) -> Tensor:
+        if logits.ndim == 2 and logits.shape[1] == 1 and self.n_classes == 2:
+            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+            raise ValueError(f"logits must have shape (n, {self.n_classes}); got {tuple(logits.shape)}.")
+        return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+    def _rarity(self, n: int, valid: Tensor, embeddings: Any, atypicality: Any) -> tuple[Any, Any]:
+        """Atypicality (n,), NaN for bad rows, and class log-densities (n, k), where there are any."""
+        if self.density is None:
+            if not self.has_rarity:
+                return None, None
+            if atypicality is None or atypicality.shape != (n,):
+                raise ValueError(f"atypicality must be given, of shape ({n},): this head takes it as it is.")
+            return atypicality.double(), None
+        if embeddings is None or embeddings.shape != (n, self.n_features):
+            got = None if embeddings is None else tuple(embeddings.shape)
+            raise ValueError(f"embeddings must have shape ({n}, {self.n_features}); got {got}.")
+        good = valid & embeddings.isfinite().all(dim=1)
+        rarity, densities = self.density(torch.where(good[:, None], embeddings.double(), 0.0))
+        return torch.where(good, rarity, torch.nan), densities
+
+    def _answer(self, probs: Tensor, valid: Tensor, rarity: Any) -> ReliabilityTensors:
+        top, label = probs.max(dim=1)
+        confidence = top.double().clamp(max=1.0)
+        sets = self.sets(probs, confidence, rarity) | ~valid[:, None]
+        quantile = quadrant = None
+        if rarity is not None:
+            quantile = torch.where(valid, self._quantile(rarity), torch.nan)
+            unsure, atypical = confidence < self.thresholds[0], rarity > self.thresholds[1]
+            quadrant = torch.where(valid, 2 * unsure.long() + atypical.long(), len(QUADRANTS) - 1)
+            rarity = torch.where(valid, rarity, torch.nan)
+        return ReliabilityTensors(
+            label=torch.where(valid, label, -1),
+            confidence=torch.where(valid, confidence, torch.nan),
+            proba=torch.where(valid[:, None], probs, torch.full_like(probs, torch.nan)),
+            prediction_set=sets,
+            valid=valid,
+            atypicality=rarity,
+            atypicality_quantile=quantile,
+            quadrant=quadrant,
+        )
+
+    def _quantile(self, rarity: Tensor) -> Tensor:
+        """As `QuantileScale`: lines through the stored points, 0 before the first and constant after the last."""
+        place = torch.searchsorted(self.values, rarity, right=True)
+        return self.slopes[place] * (rarity - self.starts[place]) + self.levels[place]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move buffers as asked, but keep their types: thresholds in half precision would promise nothing."""
+        before = dict(self.named_buffers())
+        super()._apply(fn, recurse)
+        for name, old in before.items():
+            owner, _, leaf = name.rpartition(".")
+            module = self.get_submodule(owner)
+            if (new := getattr(module, leaf)).dtype != old.dtype:
+                setattr(module, leaf, old.to(new.device))
+        return self

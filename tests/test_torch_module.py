@@ -1,0 +1,224 @@
+"""The torch module of a head: the same numbers as the head in Python, on any float type, and calm about bad rows."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import atypicality as aty
+from atypicality.datasets import make_world
+from atypicality.groups import QUADRANTS
+from atypicality.head import ReliabilityHead
+from atypicality.outputs import ModelOutputs
+
+torch = pytest.importorskip("torch")
+from atypicality.integrations.torch import ReliabilityModule  # noqa: E402 - needs torch
+
+TIED = aty.GaussianAtypicality()
+PAPER = aty.AtypicalityAwareRecalibration.paper()
+RAPS = aty.AtypicalityAwareConformal(n_groups=(2, 2))
+
+
+def outputs_of(n, seed, **options):
+    world = make_world(n, random_state=seed, atypical_noise=1.0, **options)
+    logits = world.logits.astype(np.float32)
+    logits[::17, 2] = -np.inf  # masked classes
+    labels = np.where(np.isneginf(logits[np.arange(n), world.labels]), 0, world.labels)
+    return ModelOutputs(logits, embeddings=world.embeddings.astype(np.float32), labels=labels)
+
+
+def fitted(density=TIED, recalibration=PAPER, sets=RAPS, seed=0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        head = ReliabilityHead(density, recalibration, sets)
+        return head.fit(train=outputs_of(400, seed), calibration=outputs_of(900, seed + 1))
+
+
+def predicted(head, outputs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return head.predict(outputs)
+
+
+def answered(module, outputs):
+    embeddings = None if module.density is None else torch.from_numpy(np.array(outputs.embeddings))
+    given = None if outputs.atypicality is None else torch.from_numpy(outputs.atypicality)
+    return module(torch.from_numpy(np.array(outputs.logits)), embeddings, given)
+
+
+def assert_equal_answers(head, outputs):
+    ours, theirs = answered(ReliabilityModule.from_head(head), outputs), predicted(head, outputs)
+    assert ours.valid.all()
+    # the same formula in float64, summed in another order, then rounded to the type of the logits
+    epsilon = np.finfo(theirs.proba.dtype).eps
+    assert_allclose(ours.proba, theirs.proba, rtol=0, atol=max(epsilon, 1e-12))
+    assert ours.proba.numpy().dtype == theirs.proba.dtype
+    assert_array_equal(ours.label, theirs.label)
+    # equal probabilities have equal sets; a last bit of a probability can move a score across a threshold it equals
+    rarity = {} if isinstance(head.prediction_sets_, aty.SplitConformal) else {"atypicality": ours.atypicality.numpy()}
+    assert_array_equal(ours.prediction_set, head.prediction_sets_.predict_set(ours.proba.numpy(), **rarity))
+    assert (ours.prediction_set.numpy() != theirs.prediction_set).mean() < 0.01
+    assert_allclose(ours.confidence, theirs.confidence, rtol=0, atol=max(epsilon, 1e-12))
+    if theirs.atypicality is None:
+        assert ours.atypicality is ours.quadrant is None
+        return
+    assert_allclose(ours.atypicality, theirs.atypicality, rtol=1e-10)
+    assert_allclose(ours.atypicality_quantile, theirs.atypicality_quantile, atol=1e-9)
+    assert_array_equal(np.array(QUADRANTS)[ours.quadrant], theirs.quadrant)
+
+
+DENSITIES = {
+    "tied": TIED,
+    "full": aty.GaussianAtypicality("full"),
+    "diagonal": aty.GaussianAtypicality("diagonal"),
+    "marginal": aty.GaussianAtypicality(marginal=True),
+    "full-marginal": aty.GaussianAtypicality("full", marginal=True, shrinkage=0.1),
+    "components": aty.GaussianAtypicality(n_components=3),
+    "full-components": aty.GaussianAtypicality("full", n_components=3),
+}
+RECALIBRATIONS = {
+    "aware": aty.AtypicalityAwareRecalibration(strength=0.01),
+    "aware-diagonal": aty.AtypicalityAwareRecalibration(class_mixing="diagonal", strength=0.1, class_density=False),
+    "aware-none": aty.AtypicalityAwareRecalibration(covariates=(), class_mixing=False, strength=0.1),
+    "prior": aty.AtypicalityAwareRecalibration(strength=0.1, class_prior=[0.1, 0.2, 0.3, 0.4, 0.0]),
+    "temperature": aty.TemperatureScaling(),
+    "vector": aty.VectorScaling(strength=0.01),
+    "grouped": aty.GroupTemperatureScaling(3),
+}
+SETS = {
+    "lac": aty.SplitConformal("lac"),
+    "aps": aty.SplitConformal("aps", nonempty=None),
+    "after": aty.SplitConformal("aps", nonempty="after"),
+    "saps": aty.AtypicalityAwareConformal("saps", n_groups=(2, 1)),
+    "raps": aty.AtypicalityAwareConformal("raps", n_groups=(1, 3), alpha=0.2),
+    "infinite": aty.SplitConformal(alpha=0.001, k_reg=1, penalty=0.1),
+}
+
+
+@pytest.mark.parametrize("density", DENSITIES.values(), ids=list(DENSITIES))
+def test_densities(density, seed):
+    assert_equal_answers(fitted(density=density, seed=seed), outputs_of(300, seed + 2))
+
+
+@pytest.mark.parametrize("recalibration", RECALIBRATIONS.values(), ids=list(RECALIBRATIONS))
+def test_recalibrations(recalibration, seed):
+    assert_equal_answers(fitted(recalibration=recalibration, seed=seed), outputs_of(300, seed + 2))
+
+
+def test_an_ensemble_of_temperatures(seed):
+    head, ensemble = fitted(recalibration=aty.TemperatureScaling(), seed=seed), aty.EnsembleTemperatureScaling()
+    ensemble.temperature_, ensemble.weights_, ensemble.n_classes_ = 2.0, np.array([0.5, 0.3, 0.2]), 5
+    head.recalibration_ = ensemble
+    assert_equal_answers(head, outputs_of(300, seed + 2))
+
+
+@pytest.mark.parametrize("sets", SETS.values(), ids=list(SETS))
+def test_prediction_sets(sets, seed):
+    assert_equal_answers(fitted(sets=sets, seed=seed), outputs_of(300, seed + 2))
+
+
+def test_double_logits_and_rows_far_outside(seed):
+    head, outputs = fitted(recalibration=RECALIBRATIONS["aware"], seed=seed), outputs_of(200, seed + 2)
+    assert_equal_answers(head, ModelOutputs(outputs.logits.astype(float), embeddings=outputs.embeddings))
+    assert_equal_answers(head, ModelOutputs(outputs.logits * 30, embeddings=outputs.embeddings * 20))
+
+
+def test_tied_probabilities_and_a_density_with_missing_classes(seed):
+    train, calibration, test = (outputs_of(n, seed + n) for n in (400, 900, 100))
+    test.logits[:50] = np.round(test.logits[:50])  # ties
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        aware = aty.AtypicalityAwareRecalibration(strength=0.1)
+        head = ReliabilityHead(recalibration=aware).fit(train=train[train.labels != 1], calibration=calibration)
+    assert_equal_answers(head, test)
+
+
+def test_given_atypicality_and_none_at_all(seed):
+    calibration, test = outputs_of(900, seed), outputs_of(200, seed + 1)
+    rng = np.random.default_rng(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = [
+            ModelOutputs(part.logits, labels=part.labels, atypicality=rng.random(len(part)))
+            for part in (calibration, test)
+        ]
+        assert_equal_answers(
+            ReliabilityHead(recalibration=PAPER, prediction_sets=RAPS).fit(calibration=given[0]), given[1]
+        )
+        bare = ReliabilityHead(density=None, recalibration=aty.TemperatureScaling()).fit(calibration=calibration)
+    assert_equal_answers(bare, ModelOutputs(test.logits))
+
+
+def test_one_logit_of_a_binary_model(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, 600)
+    z = (labels * 2.0 - 1 + rng.normal(size=600)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        head = ReliabilityHead(density=None, recalibration=aty.TemperatureScaling())
+        head.fit(calibration=ModelOutputs(z[:, None], labels=labels))
+    ours = ReliabilityModule.from_head(head)(torch.from_numpy(z[:, None]))
+    assert_allclose(ours.proba, head.predict(ModelOutputs(z[:, None])).proba, atol=1e-7)
+
+
+def test_bad_rows_get_the_full_set_and_disturb_nobody(seed):
+    head, outputs = fitted(recalibration=RECALIBRATIONS["aware"], seed=seed), outputs_of(40, seed + 2)
+    logits, embeddings = np.array(outputs.logits), np.array(outputs.embeddings)
+    logits[0, 1], logits[1, 1], logits[2] = np.nan, np.inf, -np.inf
+    embeddings[3, 0], embeddings[4, 0], embeddings[5] = np.nan, np.inf, 3e38
+    module = ReliabilityModule.from_head(head)
+    ours = module(torch.from_numpy(logits), torch.from_numpy(embeddings))
+    bad = np.arange(40) < 5
+    assert_array_equal(ours.valid[:5], np.zeros(5, bool))
+    assert ours.valid[6:].all()
+    assert ours.prediction_set[bad].all()
+    assert ours.proba[bad].isnan().all()
+    assert ours.confidence[bad].isnan().all()
+    assert ours.atypicality[bad].isnan().all()
+    assert (ours.label[bad] == -1).all()
+    assert (ours.quadrant[bad] == 3).all()
+    clean = answered(module, outputs)
+    for name in ("proba", "prediction_set", "atypicality", "quadrant", "label"):
+        assert torch.equal(getattr(ours, name)[6:], getattr(clean, name)[6:]), name
+
+
+def test_it_keeps_its_precision_inside_a_model_in_half_precision(seed):
+    head, outputs = fitted(seed=seed), outputs_of(50, seed + 2)
+    module = ReliabilityModule.from_head(head)
+    before = answered(module, outputs)
+    around = torch.nn.ModuleDict({"model": torch.nn.Linear(2, 2), "head": module}).half()
+    assert around["model"].weight.dtype == torch.float16
+    assert not list(module.parameters())
+    for ours, theirs in zip(answered(around["head"], outputs), before, strict=True):
+        assert torch.equal(ours, theirs)
+    half = module(torch.from_numpy(outputs.logits).half(), torch.from_numpy(outputs.embeddings))
+    assert half.proba.dtype == torch.float32
+
+
+def test_its_state_travels(seed):
+    first, second = (ReliabilityModule.from_head(fitted(seed=s)) for s in (seed, seed + 10))
+    stream = io.BytesIO()
+    torch.save(first.state_dict(), stream)
+    stream.seek(0)
+    first.load_state_dict(torch.load(stream, weights_only=True))
+    assert not torch.equal(first.density.gaussians.means, second.density.gaussians.means)
+
+
+def test_empty_batches_and_wrong_shapes(seed):
+    module = ReliabilityModule.from_head(fitted(seed=seed))
+    width = module.n_features
+    assert module(torch.zeros(0, 5), torch.zeros(0, width)).prediction_set.shape == (0, 5)
+    with pytest.raises(ValueError, match=r"logits must have shape \(n, 5\); got \(2, 4\)"):
+        module(torch.zeros(2, 4), torch.zeros(2, width))
+    with pytest.raises(ValueError, match=r"embeddings must have shape .* got None"):
+        module(torch.zeros(2, 5))
+    with pytest.raises(ValueError, match=r"embeddings must have shape \(2, .* got \(3, "):
+        module(torch.zeros(2, 5), torch.zeros(3, width))
+
+
+def test_heads_that_cannot_be_modules_say_why():
+    head = fitted(density=aty.NeighborAtypicality(), recalibration=aty.TemperatureScaling())
+    with pytest.raises(ValueError, match="cannot be a torch module: its density is NeighborAtypicality"):
+        ReliabilityModule.from_head(head)
