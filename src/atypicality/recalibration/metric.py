@@ -6,11 +6,12 @@ sparse product. A full mixing matrix gets the Kronecker product of its two mean 
 Grosse 2015), and its coupling to the other parameters is left to L-BFGS.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from atypicality.recalibration.kernels import Fields, shared_terms
 from atypicality.recalibration.newton import Cholesky, Metric
@@ -20,11 +21,19 @@ from atypicality.recalibration.row_statistics import FloatArray
 
 __all__ = ["SparseCurvature", "sparse_curvature", "sparse_metric"]
 
-KEPT = 0.05
-"""Probability above which an entry enters the sparse product: at most 20 in a row, and usually two."""
+KEPT = 0.01
+"""Probability above which an entry enters the sparse product: at most 100 in a row, and usually three or four."""
 SINGLE = float(np.finfo(np.float32).eps)
 DENSE = 4000
 """Class-wise parameters up to which they are solved for together; beyond, each on its own."""
+
+
+class Kept(NamedTuple):
+    """Entries ``sqrt(w_i) p_ij x_ij`` of the sparse second part, one row of values per class-wise input."""
+
+    row: NDArray[np.intp]
+    column: NDArray[np.intp]
+    values: FloatArray
 
 
 @dataclass
@@ -36,8 +45,7 @@ class SparseCurvature:
     shared : ndarray of shape (s, s)
     crossed : ndarray of shape (s, r, k)
     moments : ndarray of shape (r, r, k)
-    kept : list of (row, column, value (r, m)) arrays
-        Entries ``sqrt(w_i) p_ij x_ij`` of the second part.
+    kept : list of Kept
     outputs, inputs : ndarray of shape (k, k), or None
         Means of ``A_i = diag(p) - p p'`` and of ``trace(A_i) x x'``, for a full mixing matrix.
     """
@@ -45,7 +53,7 @@ class SparseCurvature:
     shared: Vector
     crossed: Vector
     moments: Vector
-    kept: list[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]] = field(repr=False)
+    kept: list[Kept] = field(repr=False)
     outputs: Vector | None = None
     inputs: Vector | None = None
 
@@ -80,19 +88,67 @@ def sparse_metric(problem: Problem, sums: SparseCurvature) -> Metric:
     """The approximate Hessian, penalty included, ready to be solved with."""
     layout, n_shared = problem.layout, problem.layout.mixing.start
     start = layout.scores.start if problem.mixing == "full" else layout.mixing.start
-    classwise = np.arange(start, layout.size)
+    places = np.r_[np.arange(n_shared), np.arange(start, layout.size)]
+    dense = _SparseHessian(problem, sums, problem.penalty[places])
     parts: list[tuple[NDArray[np.intp], Metric]] = []
-    if classwise.size <= DENSE:
-        places = np.r_[np.arange(n_shared), classwise]
-        parts.append((places, Cholesky(_dense(problem, sums, problem.penalty[places]), SINGLE)))
+    if places.size <= DENSE:
+        parts.append((places, Cholesky(dense.scaled(), SINGLE, dense.unit)))
     else:
-        parts.append((np.arange(n_shared), Cholesky(sums.shared + np.diag(problem.penalty[:n_shared]), SINGLE)))
-        own = np.einsum("aak->ak", sums.moments) - _kept_squares(problem, sums)
-        parts.append((classwise, _Diagonal(own.ravel() + problem.penalty[classwise])))
+        parts.append((places[:n_shared], Cholesky(dense.shared, SINGLE)))
+        parts.append((places[n_shared:], _Diagonal(dense.unit[n_shared:] ** -2)))
     if sums.outputs is not None and sums.inputs is not None:
-        places = np.arange(layout.mixing.start, layout.mixing.stop)
-        parts.append((places, _Kronecker(sums.outputs, sums.inputs, problem.penalty[places[0]])))
+        mixing = np.arange(layout.mixing.start, layout.mixing.stop)
+        parts.append((mixing, _Kronecker(sums.outputs, sums.inputs, float(np.median(problem.penalty[mixing])))))
     return _Blocks(problem, parts)
+
+
+class _SparseHessian:
+    """Shared and class-wise parameters together, scaled to a unit diagonal, in float32: a metric needs no more."""
+
+    def __init__(self, problem: Problem, sums: SparseCurvature, penalty: Vector) -> None:
+        n_shared, n_inputs, k = sums.crossed.shape
+        self._sums, self._n_shared = sums, n_shared
+        row = np.concatenate([kept.row for kept in sums.kept])
+        column = np.concatenate([kept.column for kept in sums.kept])
+        values = np.concatenate([kept.values for kept in sums.kept], axis=1)
+        self._row = np.repeat(row, n_inputs)  # an entry for every input, those of a row beside each other
+        self._place = (n_shared + column[:, None] + k * np.arange(n_inputs)).ravel()
+        self._value = values.T.ravel()
+        self.shared = sums.shared + np.diag(penalty[:n_shared])
+        own = np.einsum("aak->ak", sums.moments).ravel() + penalty[n_shared:]
+        kept = np.bincount(self._place, self._value**2, minlength=penalty.size)[n_shared:]
+        diagonal = np.r_[np.diag(self.shared), np.maximum(own - kept, SINGLE * own)]
+        self.unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+
+    def scaled(self) -> FloatArray:
+        """The lower triangle, with ones on the diagonal."""
+        unit, n_shared, size = self.unit, self._n_shared, self.unit.size
+        n_inputs, k = self._sums.moments.shape[1:]
+        matrix = np.zeros((size, size), np.float32)
+        matrix[:n_shared, :n_shared] = self.shared * unit[:n_shared, None] * unit[:n_shared]
+        crossed = self._sums.crossed.reshape(n_shared, -1)
+        matrix[n_shared:, :n_shared] = (crossed * unit[:n_shared, None] * unit[n_shared:]).T
+        own = np.arange(k) + n_shared
+        for a in range(n_inputs):
+            for b in range(a):
+                left, right = own + a * k, own + b * k
+                matrix[left, right] = self._sums.moments[a, b] * unit[left] * unit[right]
+        value = self._value * unit[self._place]
+        for first, second in _pairs(self._row):
+            left, right = self._place[first], self._place[second]
+            places = np.maximum(left, right) * size + np.minimum(left, right)
+            np.subtract.at(matrix.reshape(-1), places, (value[first] * value[second]).astype(np.float32))
+        matrix[np.diag_indices_from(matrix)] = 1
+        return matrix
+
+
+def _pairs(row: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """All pairs of different entries of the same row, `row` being sorted: by their distance."""
+    for distance in range(1, row.size):
+        second = np.flatnonzero(row[distance:] == row[:-distance])
+        if not second.size:
+            return
+        yield second + distance, second
 
 
 class _Blocks:
@@ -157,44 +213,9 @@ def _shared_sums(
     return shared, crossed
 
 
-def _kept_entries(
-    p: FloatArray, inputs: list[FloatArray | None], weights: Vector, first_row: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
+def _kept_entries(p: FloatArray, inputs: list[FloatArray | None], weights: Vector, first_row: int) -> Kept:
     chosen = np.flatnonzero(p > KEPT)
     row, column = np.divmod(chosen, p.shape[1])
     values = np.sqrt(weights)[row] * p.ravel()[chosen]
     kept = [values if own is None else values * own.ravel()[chosen] for own in inputs]
-    return row + first_row, column, np.stack(kept) if kept else np.empty((0, row.size))
-
-
-def _kept_matrix(problem: Problem, sums: SparseCurvature) -> csr_array:
-    """The second part's factor (n, r k), sparse."""
-    row, column = (np.concatenate([entry[i] for entry in sums.kept]) for i in (0, 1))
-    values = np.concatenate([entry[2] for entry in sums.kept], axis=1)
-    n_inputs, k = values.shape[0], problem.n_classes
-    columns = (np.arange(n_inputs)[:, None] * k + column).ravel()
-    entries = (values.ravel().astype(np.float32), (np.tile(row, n_inputs), columns))
-    return csr_array(entries, shape=(problem.n_rows, n_inputs * k))
-
-
-def _kept_squares(problem: Problem, sums: SparseCurvature) -> Vector:
-    squares = _kept_matrix(problem, sums).power(2).sum(axis=0)
-    return np.asarray(squares, dtype=np.float64).reshape(-1, problem.n_classes)
-
-
-def _dense(problem: Problem, sums: SparseCurvature, penalty: Vector) -> FloatArray:
-    """Shared and class-wise parameters together, in float32: a metric needs no more."""
-    n_shared, n_inputs, k = sums.crossed.shape
-    matrix = np.empty((penalty.size, penalty.size), np.float32)
-    matrix[:n_shared, :n_shared] = sums.shared
-    matrix[:n_shared, n_shared:] = sums.crossed.reshape(n_shared, -1)
-    matrix[n_shared:, :n_shared] = matrix[:n_shared, n_shared:].T
-    if n_inputs:
-        kept = _kept_matrix(problem, sums)
-        np.negative((kept.T @ kept).toarray(), out=matrix[n_shared:, n_shared:])
-    for a in range(n_inputs):
-        for b in range(n_inputs):
-            own = np.arange(k) + n_shared
-            matrix[own + a * k, own + b * k] += sums.moments[a, b]
-    matrix[np.diag_indices_from(matrix)] += penalty
-    return matrix
+    return Kept(row + first_row, column, np.stack(kept) if kept else np.empty((0, row.size)))

@@ -22,6 +22,12 @@ RENEW_ABOVE = 1e-4
 """Certificate above which an approximate metric is gathered anew with every evaluation: it is far from the optimum."""
 RENEW_AFTER = 10
 """Steps after which an approximate metric is gathered anew in any case."""
+TRUSTED = 0.1
+"""Contraction of the certificate by the last step up to which an approximate metric is believed.
+
+A step in a metric B leaves ``(1 - H B) g`` of the gradient g: where the certificate falls by a factor r, B differs from
+the inverse of the Hessian H by about sqrt(r), and the certificate is enlarged accordingly. Else H is multiplied with.
+"""
 MEMORY = 12
 """Pairs of steps and gradient changes that L-BFGS keeps."""
 Pairs = deque[tuple[Vector, Vector, float]]
@@ -84,16 +90,20 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
     """Step with a line search until half of the squared Newton decrement is certified to be below `tolerance`."""
     theta, current, n_passes = start, oracle.evaluate(start, True), 1
     pairs: Pairs = deque(maxlen=MEMORY)
-    since = 0
+    since, last = 0, math.inf
     for n_iter in range(max_iter):
         if current.curvature is not None:
             metric, since = oracle.metric(current.curvature), 0
             pairs.clear()
         step = -_two_loops(current.gradient, pairs, metric)
         certificate = -0.5 * float(current.gradient @ step)
+        contraction, last = certificate / last, certificate
         if certificate <= tolerance and oracle.product is not None:
-            step, certificate = _refine(oracle.product, theta, current.gradient, step, pairs, metric)
-            n_passes += 1
+            if contraction <= TRUSTED:
+                certificate /= 1 - math.sqrt(contraction)
+            else:
+                step, certificate = _refine(oracle.product, theta, current.gradient, step, pairs, metric)
+                n_passes += 1
         if current.objective <= tolerance:  # a last step could run away: there may be no finite optimum
             return Optimum(theta, current.objective, min(certificate, current.objective), n_iter, n_passes)
         if certificate <= tolerance:
@@ -118,15 +128,17 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
 class Cholesky:
     """A positive semidefinite matrix, scaled to a unit diagonal and lifted by its rounding error, factored.
 
-    Lifting makes directions without curvature harmless: a consistent gradient has nothing along them.
+    Lifting makes directions without curvature harmless: a consistent gradient has nothing along them. Only the lower
+    triangle is read; with `unit` the matrix is scaled already.
     """
 
-    def __init__(self, matrix: FloatArray, relative_noise: float) -> None:
-        diagonal = np.diag(matrix).astype(np.float64)
-        self._unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        scaled = matrix * self._unit[:, None].astype(matrix.dtype)
-        scaled *= self._unit.astype(matrix.dtype)
-        lift = 8 * relative_noise
+    def __init__(self, matrix: FloatArray, relative_noise: float, unit: Vector | None = None) -> None:
+        scaled = matrix
+        if unit is None:
+            diagonal = np.diag(matrix)
+            unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+            scaled = matrix * unit[:, None] * unit
+        self._unit, lift = unit, 8 * relative_noise
         while True:
             scaled[np.diag_indices_from(scaled)] = 1.0 + lift
             try:

@@ -14,7 +14,7 @@ from atypicality.recalibration.kernels import Buffers, contract, expected_inputs
 from atypicality.recalibration.metric import SparseCurvature, sparse_curvature
 from atypicality.recalibration.newton import Evaluation
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.plain import plain_sums
+from atypicality.recalibration.plain import plain_model
 from atypicality.recalibration.problem import Problem
 
 __all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses"]
@@ -24,14 +24,9 @@ WIDE = np.dtype(np.float64)
 
 def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
-    workspace = blocks.Workspace()
-
-    def block(rows: slice) -> _Sums:
-        with workspace.borrow() as buffers:
-            plain = plain_sums(problem, rows, theta, curvature, buffers)
-            return _Sums(*plain) if plain is not None else _block_sums(problem, rows, theta, curvature, buffers)
-
-    sums = blocks.reduce_rows(block, problem.n_rows, _Sums.merge, block=_rows_per_block(problem, curvature == "exact"))
+    plain = plain_model(problem, theta)
+    found = None if plain is None else plain.sums(curvature)
+    sums = _all_sums(problem, theta, curvature) if found is None else _Sums(*found)
     penalised = problem.penalty * theta
     objective = sums.log_norm - float(problem.label_mean @ theta) + 0.5 * float(penalised @ theta)
     if isinstance(sums.curvature, np.ndarray):
@@ -41,6 +36,12 @@ def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "spars
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
     """Projected Hessian of the objective at `theta` times a projected `direction`, in one pass."""
+    plain = plain_model(problem, theta)
+    sums = _all_products(problem, theta, direction) if plain is None else plain.product(direction)
+    return problem.project(sums + problem.penalty * direction)
+
+
+def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
     workspace = blocks.Workspace()
 
     def block(rows: slice) -> Vector:
@@ -53,8 +54,7 @@ def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vecto
             e *= change
             return contract(problem, fields, rows, e, problem.weights[rows], buffers)
 
-    product = blocks.reduce_rows(block, problem.n_rows, block=_rows_per_block(problem, False))
-    return problem.project(product + problem.penalty * direction)
+    return blocks.reduce_rows(block, problem.n_rows, block=_rows_per_block(problem, False))
 
 
 def row_losses(problem: Problem, theta: Vector) -> Vector:
@@ -102,6 +102,17 @@ class _Sums:
         if self.curvature is not None:
             self.curvature += other.curvature  # type: ignore[operator]  # both are of the kind that was asked for
         return self
+
+
+def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> _Sums:
+    workspace = blocks.Workspace()
+
+    def block(rows: slice) -> _Sums:
+        with workspace.borrow() as buffers:
+            return _block_sums(problem, rows, theta, curvature, buffers)
+
+    height = _rows_per_block(problem, curvature == "exact")
+    return blocks.reduce_rows(block, problem.n_rows, _Sums.merge, block=height)
 
 
 def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> _Sums:

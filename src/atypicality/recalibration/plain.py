@@ -1,56 +1,165 @@
-"""A shorter way through blocks of plain problems: features and scores only, no masked class, moderate logits.
+"""A shorter way through plain problems: features and scores only, no masked class, logits of moderate size.
 
-Large problems spend their time here. The logits are multiplied and exponentiated as they are, without first being
-shifted or standardised, and the exponentials of the scores stay outside, so that sums over classes and over rows are
-products with a vector.
+Large problems spend their time here. The logits z are multiplied and exponentiated as they are, without first being
+shifted or standardised, and the exponentials t of the scores stay outside: with ``e_ij = exp(m_i z_ij)`` the
+probabilities are ``e_ij t_j / sum_j e_ij t_j``, so that sums over classes and over rows are products with a vector.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from atypicality import blocks
 from atypicality.recalibration.kernels import Buffers
+from atypicality.recalibration.metric import KEPT, Kept, SparseCurvature
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.problem import Near, Problem
+from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["plain_sums"]
+__all__ = ["PlainModel", "plain_model"]
 
-LARGEST = 30.0
-"""Bound on the largest predictor of a row, and on a score: exp of their sums and differences fits float32."""
-
-
-def plain_sums(
-    problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers
-) -> tuple[float, Vector, Vector | None] | None:
-    """Log-normaliser, gradient sums and (features only) Hessian of a block, or None where it must go the long way."""
-    c, _, _, s = problem.parts(theta)
-    multiplier = (problem.features[rows] @ c) / problem.scale
-    top = problem.rows.top[rows]
-    if not _suits(problem, rows, multiplier * top, multiplier, s, curvature):
-        return None
-    z, weights = problem.logits[rows], problem.weights[rows]
-    factor = np.ones(z.shape[1], z.dtype) if s is None else np.exp(s).astype(z.dtype)
-    same = multiplier[0] if problem.features.shape[1] == 1 and np.ptp(multiplier) == 0 else multiplier[:, None]
-    e = np.multiply(z, same.astype(z.dtype), out=buffers("e", z.shape, z.dtype))
-    np.exp(e, out=e)
-    totals = (e @ factor).astype(np.float64)
-    moved = np.multiply(e, z, out=buffers("moved", z.shape, z.dtype))
-    mean = (moved @ factor) / totals
-    gradient = np.empty(problem.layout.size)
-    gradient[problem.layout.features] = (weights * (mean - top) / problem.scale) @ problem.features[rows]
-    if s is not None:
-        gradient[problem.layout.scores] = factor * ((weights / totals).astype(z.dtype) @ e)
-    log_norm = float(weights @ (np.log(totals) - multiplier * top))
-    if curvature is None:
-        return log_norm, gradient, None
-    spread = (np.vecdot(moved, z) / totals - mean**2) / problem.scale**2
-    return log_norm, gradient, (problem.features[rows] * (weights * spread)[:, None]).T @ problem.features[rows]
+LARGEST, LARGEST_SCORE = 60.0, 10.0
+"""Bounds on the largest product of a row and on the scores: exp of their sum, and squares beside it, fit float32."""
 
 
-def _suits(
-    problem: Problem, rows: slice, largest: Vector, multiplier: Vector, scores: Vector | None, curvature: str | None
-) -> bool:
+def plain_model(problem: Problem, theta: Vector) -> "PlainModel | None":
+    """The model at `theta`, or None where the problem must go the long way."""
     if problem.mixing is not None or problem.densities is not None or problem.logits.dtype != problem.dtype:
-        return False
-    if curvature is not None and (scores is not None or curvature == "sparse"):
-        return False
-    moderate = np.abs(largest).max() <= LARGEST and (scores is None or np.abs(scores).max() <= LARGEST / 2)
-    return bool(moderate and (multiplier >= 0).all() and not problem.rows.masked[rows].any())
+        return None
+    c, _, _, s = problem.parts(theta)
+    multiplier = (problem.features @ c) / problem.scale
+    largest = multiplier * problem.rows.top
+    moderate = np.abs(largest).max() <= LARGEST and (s is None or np.abs(s).max() <= LARGEST_SCORE)
+    if not moderate or multiplier.min() < 0 or problem.rows.masked.any():
+        return None
+    factor = np.ones(problem.n_classes) if s is None else np.exp(s)
+    return PlainModel(problem, multiplier, factor.astype(problem.dtype))
+
+
+class PlainModel:
+    """Multipliers m (n,) of the raw logits and factors t (k,), with per-row sums that the blocks of a pass fill in."""
+
+    def __init__(self, problem: Problem, multiplier: Vector, factor: FloatArray) -> None:
+        n, dtype = problem.n_rows, problem.dtype
+        self.problem, self.multiplier, self.factor = problem, multiplier, factor
+        self.weights, self.features = problem.weights.astype(dtype), problem.features.astype(dtype)
+        same = bool(np.ptp(multiplier) == 0)  # one number for all rows is a faster product than one per row
+        self._step = multiplier[0].astype(dtype) if same else multiplier[:, None].astype(dtype)
+        self.totals, self.first, self.second = (np.empty(n, dtype) for _ in range(3))
+        self.workspace = blocks.Workspace()
+
+    def sums(self, curvature: str | None) -> tuple[float, Vector, Vector | SparseCurvature | None] | None:
+        """Log-normaliser, gradient sums and curvature of all rows; None where exact curvature has class-wise parts."""
+        problem = self.problem
+        if curvature == "exact" and problem.class_scores:
+            return None
+        columns = self._reduce(lambda rows, buffers: self._column_sums(rows, curvature, buffers))
+        totals = self.totals.astype(np.float64)
+        mean = self.first / totals
+        gradient = np.empty(problem.layout.size)
+        gradient[problem.layout.features] = (
+            problem.weights * (mean - problem.rows.top) / problem.scale
+        ) @ problem.features
+        gradient[problem.layout.scores] = columns.sums[0] if problem.class_scores else 0.0
+        log_norm = float(problem.weights @ (np.log(totals) - self.multiplier * problem.rows.top))
+        if curvature is None:
+            return log_norm, gradient, None
+        spread = problem.weights * (self.second / totals - mean**2) / problem.scale**2
+        shared = (problem.features * spread[:, None]).T @ problem.features
+        return log_norm, gradient, shared if curvature == "exact" else self._sparse(shared, columns)
+
+    def product(self, direction: Vector) -> Vector:
+        """Sums of the Hessian times a direction over all rows."""
+        problem = self.problem
+        change, _, _, scores = problem.parts(direction)
+        slope = (problem.features @ change) / problem.scale
+        shift = np.zeros(problem.n_classes) if scores is None else scores
+        turned = np.empty(problem.n_rows)
+        columns = self._reduce(lambda rows, buffers: self._product_sums(rows, slope, shift, turned, buffers))
+        product = np.empty(problem.layout.size)
+        product[problem.layout.features] = (problem.weights * turned / problem.scale) @ problem.features
+        product[problem.layout.scores] = columns.sums[0] if problem.class_scores else 0.0
+        return product
+
+    def _reduce(self, function: Callable[[slice, Buffers], "_Columns"]) -> "_Columns":
+        def block(rows: slice) -> _Columns:
+            with self.workspace.borrow() as buffers, np.errstate():
+                if self.problem.n_classes >= 256:  # rows longer than its buffer are multiplied in place, without a copy
+                    np.setbufsize(256)
+                return function(rows, buffers)
+
+        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize)
+        return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
+
+    def _exponentials(self, rows: slice, second: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
+        """E and e z of a block; fills the rows' sums of e t, e z t and, if wanted, e z z t."""
+        z = self.problem.logits[rows]
+        step = self._step if self._step.ndim == 0 else self._step[rows]
+        e, moved, squared = buffers("plain", (3, *z.shape), z.dtype)  # one call: borrowing costs, too
+        np.multiply(z, step, out=e)
+        np.exp(e, out=e)
+        np.matmul(e, self.factor, out=self.totals[rows])
+        np.multiply(e, z, out=moved)
+        np.matmul(moved, self.factor, out=self.first[rows])
+        if second:
+            np.multiply(moved, z, out=squared)
+            np.matmul(squared, self.factor, out=self.second[rows])
+        return e, moved
+
+    def _column_sums(self, rows: slice, curvature: str | None, buffers: Buffers) -> "_Columns":
+        e, moved = self._exponentials(rows, curvature is not None, buffers)
+        if not self.problem.class_scores:
+            return _Columns(np.zeros((1, 0)))
+        share = self.weights[rows] / self.totals[rows]
+        if curvature is None:
+            return _Columns(((share @ e) * self.factor)[None].astype(np.float64))
+        scaled = self.features[rows] * share[:, None]
+        mean = self.first[rows] / self.totals[rows]
+        own = np.concatenate([share[:, None], scaled * mean[:, None]], axis=1).T @ e
+        own[1:] = (scaled.T @ moved - own[1:]) / self.problem.scale
+        near = [self._scan(rows, e)] if self.problem.near is None else []
+        return _Columns((own * self.factor).astype(np.float64), near)
+
+    def _scan(self, rows: slice, e: FloatArray) -> Near:
+        """Entries of a block with a probability above `KEPT`."""
+        floor = KEPT * self.totals[rows]
+        chosen = np.flatnonzero(e > (floor / self.factor.max())[:, None])
+        row, column = np.divmod(chosen, e.shape[1])
+        truly = e.ravel()[chosen] * self.factor[column] > floor[row]
+        row, column = row[truly] + rows.start, column[truly]
+        return Near(row, column, self.problem.logits[row, column])
+
+    def _sparse(self, shared: Vector, columns: "_Columns") -> SparseCurvature:
+        if self.problem.near is None:
+            self.problem.near = Near(*(np.concatenate(part) for part in zip(*columns.near, strict=True)))
+        near = self.problem.near
+        p = np.exp(self.multiplier[near.row] * near.logit) * self.factor[near.column] / self.totals[near.row]
+        kept = Kept(near.row, near.column, (np.sqrt(self.problem.weights[near.row]) * p)[None])
+        return SparseCurvature(shared, columns.sums[1:, None], columns.sums[None, :1], [kept])
+
+    def _product_sums(self, rows: slice, slope: Vector, shift: Vector, turned: Vector, buffers: Buffers) -> "_Columns":
+        e, moved = self._exponentials(rows, True, buffers)
+        shifted = (self.factor * shift).astype(e.dtype)
+        totals, a = self.totals[rows], slope[rows]
+        change = (a * self.first[rows] + e @ shifted) / totals
+        turned[rows] = (a * self.second[rows] + moved @ shifted - change * self.first[rows]) / totals
+        if not self.problem.class_scores:
+            return _Columns(np.zeros((1, 0)))
+        share = self.weights[rows] / totals
+        own = np.stack([share, share * change]).astype(e.dtype) @ e
+        across = (share * a).astype(e.dtype) @ moved
+        return _Columns((self.factor * (across + shift * own[0] - own[1]))[None].astype(np.float64))
+
+
+@dataclass
+class _Columns:
+    """Sums over rows for every class (m, k), and entries found on the way."""
+
+    sums: Vector
+    near: list[Near] = field(default_factory=list)
+
+    def merge(self, other: "_Columns") -> "_Columns":
+        self.sums += other.sums
+        self.near += other.near
+        return self

@@ -2,14 +2,14 @@
 
 import copy
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.recalibration.parameters import Layout, Ridge, Solution, Vector
-from atypicality.recalibration.row_statistics import RowStatistics, read_rows, weighted_median
+from atypicality.recalibration.row_statistics import FloatArray, RowStatistics, read_rows, weighted_median
 from atypicality.validation import (
     check_choice,
     check_finite,
@@ -22,13 +22,21 @@ from atypicality.validation import (
     name_rows,
 )
 
-__all__ = ["Mixing", "Problem"]
+__all__ = ["Mixing", "Near", "Problem"]
 
 Mixing = Literal["diagonal", "full"]
 Rows = slice | NDArray[np.intp]
 
 SMALL = 2**21
 """Up to this many logits a pass works in float64 whatever the input: it costs milliseconds and carries no noise."""
+
+
+class Near(NamedTuple):
+    """Entries of the logits that can hold a noticeable probability; found once, by the first pass that needs them."""
+
+    row: NDArray[np.intp]
+    column: NDArray[np.intp]
+    logit: FloatArray
 
 
 class Problem:
@@ -103,6 +111,7 @@ class Problem:
                 f"the median standard deviation of a row is {self.scale:g}. Constant rows say nothing about the class."
             )
         self.density_rows, self.density_scale = self._read_densities()
+        self.near: Near | None = None
         self._set_ridge(ridge or Ridge())
 
     @property
@@ -174,10 +183,11 @@ class Problem:
 
     def take(self, rows: Rows) -> "Problem":
         """Some of the rows, in the same standard units: strengths mean the same and solutions carry over."""
-        other = self._forget("seen", "dtype", "label_mean")
+        other = self._forget("seen", "label_mean")
+        other.dtype = self.dtype  # a part of a large problem is read like the whole
         for name in ("logits", "labels", "features", "density_features"):
             setattr(other, name, getattr(self, name)[rows])
-        other.rows = self.rows.take(rows)
+        other.rows, other.near = self.rows.take(rows), None
         if self.densities is not None and self.density_rows is not None:
             other.densities, other.density_rows = self.densities[rows], self.density_rows.take(rows)
         weights = self.weights[rows]

@@ -20,7 +20,7 @@ class TemperatureScaling(ConvexRecalibrator):
     r"""Divide the logits by one temperature: ``softmax(z / T)``.
 
     The cross-entropy is convex in 1/T, which is solved for to a certified optimum. T is limited on both sides:
-    where every label has the largest logit, T stops at a mean loss of 1e-10 (no finite optimum exists); where the
+    where every label has the largest logit, T stops at a mean loss of 2e-10 (no finite optimum exists); where the
     logits are no better than chance, T stops where probabilities are uniform to about six digits. Both warn.
 
     Attributes

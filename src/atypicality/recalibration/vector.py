@@ -38,7 +38,7 @@ class VectorScaling(ConvexRecalibrator):
     Notes
     -----
     With ``strength=0`` and labels that the scales and biases can separate, no finite optimum exists: the fit stops
-    at a mean loss of 1e-10 and warns.
+    at a mean loss of 2e-10 and warns.
 
     Examples
     --------
