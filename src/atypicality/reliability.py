@@ -128,15 +128,30 @@ class Reliability:
             return {}
         return {name: float(np.mean(self.quadrant == name)) for name in QUADRANTS}
 
-    def _headline(self) -> list[str]:
+    def summary(self) -> dict[str, Any]:
+        """Counts and means over all samples: confidence, set size, shares of quadrants and of kept rows."""
         if not len(self):
-            return ["0 samples"]
-        size = self.prediction_set.sum(axis=1).mean()
-        parts = [f"{len(self)} samples", f"mean confidence {self.confidence.mean():.3f}", f"mean set size {size:.2f}"]
+            return {"samples": 0}
+        found: dict[str, Any] = {
+            "samples": len(self),
+            "mean_confidence": float(self.confidence.mean()),
+            "mean_set_size": float(self.prediction_set.sum(axis=1).mean()),
+        }
         if self.accepted is not None:
-            parts.append(f"{self.accepted.mean():.1%} accepted")
-        shares = [f"{name} {share:.1%}" for name, share in self.quadrant_shares().items()]
-        return parts + shares
+            found["accepted"] = float(self.accepted.mean())
+        if self.quadrant is not None:
+            found["quadrants"] = self.quadrant_shares()
+        return found
+
+    def _headline(self) -> str:
+        found = self.summary()
+        if not len(self):
+            return "0 samples"
+        parts = [f"{len(self)} samples", f"mean confidence {found['mean_confidence']:.3f}"]
+        parts.append(f"mean set size {found['mean_set_size']:.2f}")
+        if self.accepted is not None:
+            parts.append(f"{found['accepted']:.1%} accepted")
+        return ", ".join(parts + [f"{name} {share:.1%}" for name, share in self.quadrant_shares().items()])
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         parts = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
@@ -153,14 +168,14 @@ class Reliability:
             for line in [header, *rows]
         ]
         rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join([f"Reliability: {', '.join(self._headline())}", *lines, *rest])
+        return "\n".join([f"Reliability: {self._headline()}", *lines, *rest])
 
     def _repr_html_(self) -> str:
         header, rows = self._preview()
         cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
-        title = html.escape(", ".join(self._headline()))
+        title = html.escape(self._headline())
         table = f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
         return f"<p><b>Reliability</b>: {title}</p>{table}{more}"
 

@@ -1,5 +1,6 @@
 """`atypicality fit`: outputs in, a saved head out."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ def command(
     ] = None,
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
     random_state: Annotated[int, typer.Option(help="Seed of the split of the calibration rows.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Fit a reliability head on a model's outputs and save it."""
     from atypicality.head import ReliabilityHead
@@ -28,5 +30,8 @@ def command(
         head = ReliabilityHead(alpha=alpha, random_state=random_state)
         head.fit(train=rows, calibration=ModelOutputs.load(calibration))
         head.save(out)
+    if as_json:
+        typer.echo(json.dumps({"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out)}, indent=2))
+        return
     typer.echo(head.summary())
     typer.echo(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")

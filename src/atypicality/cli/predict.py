@@ -1,5 +1,6 @@
 """`atypicality predict`: one row per sample, in the format of the file's ending."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ def command(
     max_risk: Annotated[
         float | None, typer.Option(help="Also say which predictions to keep so that at most this share is wrong.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
     """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
     from atypicality.bundle import load
@@ -24,4 +26,7 @@ def command(
     check_ending(out)
     answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
     answer.save(out)
+    if as_json:
+        typer.echo(json.dumps(answer.summary() | {"out": str(out)}, indent=2))
+        return
     typer.echo(f"{answer!r}\nwritten to {out}")

@@ -1,0 +1,109 @@
+"""The commands around a head: files in, a head, answers and tables out, and one line for every mistake."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from conftest import needs
+
+import atypicality as aty
+from atypicality.cli import main
+from atypicality.datasets import load_fashion_mnist_lt
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of outputs, and a head fitted on them by the command."""
+    path = tmp_path_factory.mktemp("files")
+    train, calibration, test = load_fashion_mnist_lt()
+    train[:3000].save(path / "train.npz")
+    calibration[:1200].save(path / "calibration.safetensors")
+    test[:500].save(path / "test")
+    arguments = ["--train", "train.npz", "--calibration", "calibration.safetensors", "--out", "head"]
+    assert main(["fit", *(str(path / a) if not a.startswith("--") else a for a in arguments)]) == 0
+    return path
+
+
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_fit_says_what_it_did(folder, capsys):
+    outputs = ("--train", folder / "train.npz", "--calibration", folder / "calibration.safetensors")
+    code, out, _ = run(capsys, "fit", *outputs, "--out", folder / "again", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["sizes"] == {"train": 3000, "recalibration": 600, "edges": 200, "thresholds": 400}
+    assert told["metrics"]["after"]["nll"] < told["metrics"]["before"]["nll"]
+    assert aty.load(folder / "again").sizes_ == told["sizes"]
+
+
+def test_predict_writes_what_the_head_says(folder, capsys):
+    code, out, _ = run(
+        capsys, "predict", folder / "head", folder / "test", "--out", folder / "a.csv", "--max-risk", 0.1
+    )
+    assert code == 0
+    assert "500 samples" in out
+    answer = aty.load(folder / "head").predict(aty.ModelOutputs.load(folder / "test"), max_risk=0.1)
+    with open(folder / "a.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["confidence"]) for row in rows] == answer.confidence.tolist()
+    assert [row["label"] for row in rows] == answer.class_names[answer.label].tolist()
+    assert [row["accepted"] == "True" for row in rows] == answer.accepted.tolist()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "npz", pytest.param("parquet", marks=needs("pyarrow"))])
+def test_predict_writes_every_format(folder, capsys, ending):
+    code, out, _ = run(capsys, "predict", folder / "head", folder / "test", "--out", folder / f"b.{ending}", "--json")
+    assert code == 0
+    assert json.loads(out)["samples"] == 500
+    assert (folder / f"b.{ending}").stat().st_size > 1000
+
+
+def test_evaluate_prints_tables_or_json(folder, capsys):
+    code, out, _ = run(capsys, "evaluate", folder / "head", folder / "test")
+    assert code == 0
+    assert "ECE and accuracy by input atypicality" in out
+    code, out, _ = run(capsys, "evaluate", folder / "head", folder / "test", "--json")
+    assert aty.Evaluation.from_json(out).methods == ("uncalibrated", "head")
+
+
+@needs("onnx", "onnxruntime")
+def test_export_writes_a_graph_that_agrees(folder, capsys):
+    import onnxruntime
+
+    code, out, _ = run(capsys, "export", folder / "head", "--onnx", folder / "head.onnx")
+    assert code == 0
+    assert "its answers equal the head's" in out
+    test = aty.ModelOutputs.load(folder / "test")
+    session = onnxruntime.InferenceSession(folder / "head.onnx")
+    inputs = {"logits": np.asarray(test.logits), "embeddings": test.embeddings.astype(np.float32)}
+    (sets,) = session.run(["prediction_set"], inputs)
+    np.testing.assert_array_equal(sets, aty.load(folder / "head").predict(test).prediction_set)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "head", "test", "--out", "a.xlsx"), "must end in one of .csv, .jsonl, .parquet, .npz"),
+        (("predict", "head", "nowhere.npz", "--out", "a.csv"), "no file or folder at"),
+        (("predict", "nowhere", "test", "--out", "a.csv"), "nowhere"),
+        (("predict", "head", "test", "--out", "a.csv", "--max-risk", "5"), "max_risk must be a finite number"),
+        (("evaluate", "head", "train.npz"), "must have logits"),
+        (("fit", "--calibration", "train.npz", "--out", "x"), "must have logits"),
+        (("fit", "--calibration", "train.npz"), "Missing option '--out'"),
+        (
+            ("fit", "--train", "train.npz", "--calibration", "test", "--alpha", "10", "--out", "x"),
+            "For 10 percent pass",
+        ),
+        (("export", "head"), "Missing option '--onnx'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(folder, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(folder)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert message in err
