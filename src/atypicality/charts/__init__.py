@@ -1,0 +1,37 @@
+"""One function per figure of the paper: an `Evaluation` in, an Altair chart out; needs the extra `report`.
+
+A chart is shown in a notebook as it is, and saved with `chart.save("figure.png")`, also as SVG, PDF or HTML. Colours
+are Okabe and Ito's, which the colour-blind can tell apart; counts are on hover. Nothing is measured here: every number
+drawn is in a table of the evaluation.
+"""
+
+from atypicality.charts.fitted import class_scores, multiplier, temperatures
+from atypicality.charts.groups import (
+    confidence_grid,
+    coverage_at_levels,
+    coverage_by_group,
+    quality_by_group,
+    reliability_diagram,
+    risk_coverage,
+    subgroup_bars,
+)
+from atypicality.charts.samples import atypicality_distribution, extreme_samples, quadrant_scatter
+from atypicality.charts.theorems import theorem_1_curves, theorem_2_curves
+
+__all__ = [
+    "atypicality_distribution",
+    "class_scores",
+    "confidence_grid",
+    "coverage_at_levels",
+    "coverage_by_group",
+    "extreme_samples",
+    "multiplier",
+    "quadrant_scatter",
+    "quality_by_group",
+    "reliability_diagram",
+    "risk_coverage",
+    "subgroup_bars",
+    "temperatures",
+    "theorem_1_curves",
+    "theorem_2_curves",
+]
