@@ -12,23 +12,29 @@ NAMES = ["cat", HOSTILE, "=cmd|' /C calc'!A0", "\u202eright to left & \u2028 <!-
 QUADRANTS = ("reliable", "extrapolation", "ambiguous", "untrustworthy")
 
 
-def make_outputs(n_samples=1500, seed=0):
-    world = make_world(n_samples, 4, temperature=2.0, class_imbalance=8, atypical_noise=0.5, random_state=seed)
+@functools.cache
+def world_outputs():
+    """One world of 5,000 rows, to be cut into parts: another seed would be another world."""
+    world = make_world(5000, 4, temperature=2.0, class_imbalance=8, atypical_noise=0.5)
+    rows = np.arange(5000)
     return aty.ModelOutputs(
         world.logits,
         embeddings=world.embeddings,
         labels=world.labels,
-        attributes={"side<b>": np.where(np.arange(n_samples) % 3 == 0, "left", HOSTILE)},
+        attributes={"side<b>": np.where(rows % 3 == 0, "left", HOSTILE), "length": np.sin(rows)},
         class_names=NAMES,
-        ids=[f"{HOSTILE} {row}" for row in range(n_samples)],
+        ids=[f"{HOSTILE} {row}" for row in rows],
     )
+
+
+TRAIN, CALIBRATION, TEST = slice(0, 2000), slice(2000, 3500), slice(3500, 5000)
 
 
 @functools.cache
 def evaluation_and_head():
     from atypicality.head import ReliabilityHead
 
-    train, calibration, test = make_outputs(2000, 1), make_outputs(1500, 2), make_outputs()
+    train, calibration, test = (world_outputs()[part] for part in (TRAIN, CALIBRATION, TEST))
     head = ReliabilityHead().fit(train=train, calibration=calibration)
     scaled = aty.TemperatureScaling().fit(*calibration.need("logits", "labels"))
     methods = {"uncalibrated": "uncalibrated", "one <i>temperature</i>": scaled, "head": head}
@@ -37,4 +43,4 @@ def evaluation_and_head():
 
 @functools.cache
 def comparison():
-    return aty.compare(["uncalibrated", "ts", "aar"], make_outputs(800), train=make_outputs(800, 1), n_splits=2)
+    return aty.compare(["uncalibrated", "ts", "aar"], world_outputs()[TEST], train=world_outputs()[TRAIN], n_splits=2)

@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import REQUIRE_ALL, needs
-from report_cases import HOSTILE, NAMES, QUADRANTS, comparison, evaluation_and_head
+from report_cases import HOSTILE, NAMES, QUADRANTS, TEST, comparison, evaluation_and_head, world_outputs
 
 import atypicality as aty
 from atypicality.card import model_card
@@ -199,11 +199,9 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_the_command_writes_the_page(tmp_path, capsys):
-    from report_cases import make_outputs
-
     _, head = evaluation_and_head()
     head.save(tmp_path / "head")
-    make_outputs(400, 3).save(tmp_path / "test.npz")
+    world_outputs()[TEST].save(tmp_path / "test.npz")
     out = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "head"), str(tmp_path / "test.npz"), "--out", str(out)]) == 0
     assert "wrote" in capsys.readouterr().out
@@ -303,7 +301,7 @@ def test_hostile_names_are_seen_as_text(browser, page_path):
         page = opened.page
         assert page.title() == HOSTILE
         shown = page.locator("#class-table tbody td:first-child").all_inner_texts()
-        assert [text.strip() for text in shown] == [text.replace("\u2028", "\u2028") for text in NAMES]
+        assert [text.strip() for text in shown] == NAMES
         assert page.locator("img").count() == 0
         assert HOSTILE in page.inner_text("#sample-table")
 

@@ -86,6 +86,6 @@ def class_scores(evaluation: Evaluation, *, method: str | None = None) -> Chart:
         alt.Tooltip("value:Q", title="Score", format=".3f"),
         alt.Tooltip("count:Q", title="Samples", format=",.0f"),
     ]
-    colour = alt.Color("method:N", title="Method", scale=scale_of(names))
+    colour = alt.Color("method:N", title="Method", scale=scale_of(names, evaluation.methods))
     zero = chart.mark_rule(strokeDash=[5, 4], color="#777").encode(y=alt.datum(0))
     return zero + chart.mark_point(filled=True, size=70, opacity=1).encode(x, y, colour, tooltip=tip)

@@ -48,17 +48,16 @@ def confidence_grid(
     >>> chart = confidence_grid(aty.evaluate({"model": world.probs}, world.outputs(), train=density))
     """
     check_choice(metric, "metric", _GRID_METRICS)
-    table, title = {"atypicality": ("grid", "Input"), "class": ("class_grid", "Class")}[
-        check_choice(by, "by", ("atypicality", "class"))
-    ]
+    table = {"atypicality": "grid", "class": "class_grid"}[check_choice(by, "by", ("atypicality", "class"))]
+    title = GROUPINGS[by][1]
     names = methods_of(evaluation, methods)
     rows = filled(evaluation, table, names, metric=metric)
     alt, chart = altair(), base(rows, f"the grid of {metric}")
-    x = alt.X("group:O", title=f"{title} atypicality group (1 = most typical)", axis=alt.Axis(labelAngle=0))
+    x = alt.X("group:O", title=title, axis=alt.Axis(labelAngle=0))
     y = alt.Y("confidence_group:O", title="Confidence group (1 = least confident)", sort="descending")
     colour = alt.Color("value:Q", title=METRICS[metric], scale=_grid_scale(metric, rows))
     tip = [
-        alt.Tooltip("group:O", title=f"{title} atypicality group"),
+        alt.Tooltip("group:O", title=title),
         alt.Tooltip("confidence_group:O", title="Confidence group"),
         alt.Tooltip("value:Q", title=METRICS[metric], format=".3f"),
         alt.Tooltip("low:Q", title="Interval from", format=".3f"),
@@ -66,19 +65,33 @@ def confidence_grid(
         alt.Tooltip("count:Q", title="Samples", format=",.0f"),
     ]
     cells = chart.mark_rect().encode(x, y, colour, tooltip=tip)
-    text = chart.mark_text(fontSize=10, stroke="white", strokeWidth=2.5, strokeOpacity=0.75).encode(
-        x, y, text=alt.Text("value:Q", format=".2f")
-    )
-    front = chart.mark_text(fontSize=10, color="black").encode(x, y, text=alt.Text("value:Q", format=".2f"))
-    return (cells + text + front).facet(alt.Column("method:N", title=None, sort=list(names)))
+    ink = alt.condition(_is_dark(metric, rows), alt.value("white"), alt.value("black"))
+    text = chart.mark_text(fontSize=10).encode(x, y, color=ink, text=alt.Text("value:Q", format=".2f"))
+    return (cells + text).facet(alt.Column("method:N", title=None, sort=list(names)))
 
 
 def _grid_scale(metric: str, rows: list[dict[str, Any]]) -> Any:
     alt = altair()
     if metric == "overconfidence":
-        most = max([0.05, *(abs(row["value"]) for row in rows if row["count"] >= 30)])
+        most = _largest_gap(rows)
         return alt.Scale(scheme="blueorange", domain=[-most, most], domainMid=0, clamp=True)
     return alt.Scale(scheme="cividis")
+
+
+def _largest_gap(rows: list[dict[str, Any]]) -> float:
+    """Over cells of at least 30 samples: a few samples shall not set the scale of colours."""
+    gaps = [abs(float(row["value"])) for row in rows if row["count"] >= 30]
+    return max([0.05, *gaps])
+
+
+def _is_dark(metric: str, rows: list[dict[str, Any]]) -> Any:
+    """Where the colours are dark: at both ends for differences, at the low end for amounts."""
+    value = altair().datum.value
+    if metric == "overconfidence":
+        most = 0.7 * _largest_gap(rows)
+        return (value > most) | (value < -most)
+    values = [row["value"] for row in rows]
+    return value < (min(values) + max(values)) / 2
 
 
 def quality_by_group(
@@ -113,7 +126,13 @@ def quality_by_group(
     alt, chart = altair(), base(rows, f"{metric} by {by}")
     drawn = [name for name in names if any(row["method"] == name for row in rows)]
     x = alt.X("group:O", title=title, axis=alt.Axis(labelAngle=0))
-    return error_lines(chart, x, METRICS[metric], drawn, zero=metric not in ("accuracy", "confidence", "coverage"))
+    return error_lines(
+        chart,
+        x,
+        METRICS[metric],
+        scale_of(drawn, evaluation.methods),
+        zero=metric not in ("accuracy", "confidence", "coverage"),
+    )
 
 
 def coverage_by_group(
@@ -182,7 +201,7 @@ def subgroup_bars(
     bars = chart.mark_bar().encode(
         x,
         alt.Y("value:Q", title=METRICS[metric]),
-        alt.Color("method:N", title="Method", scale=scale_of(names)),
+        alt.Color("method:N", title="Method", scale=scale_of(names, evaluation.methods)),
         tooltip=tip,
     )
     whiskers = chart.mark_rule(strokeWidth=1.5).encode(x, alt.Y("low:Q", title=METRICS[metric]), alt.Y2("high:Q"))
@@ -203,7 +222,7 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
         alt.Tooltip("value:Q", title="Accuracy", format=".3f"),
         alt.Tooltip("count:Q", title="Samples", format=",.0f"),
     ]
-    colour = alt.Color("method:N", title=None, scale=scale_of(names), legend=None)
+    colour = alt.Color("method:N", title=None, scale=scale_of(names, evaluation.methods), legend=None)
     honest = chart.mark_rule(strokeDash=[5, 4], color="#777").encode(
         x=alt.datum(0), y=alt.datum(0), x2=alt.datum(1), y2=alt.datum(1)
     )
@@ -219,7 +238,7 @@ def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None
     rows = filled(evaluation, "risk_coverage", names, metric="risk")
     alt, chart = altair(), base(rows, "risk and coverage")
     x = alt.X("percent:Q", title="Predictions kept, the surest first (percent)")
-    colour = alt.Color("method:N", title="Method", scale=scale_of(names))
+    colour = alt.Color("method:N", title="Method", scale=scale_of(names, evaluation.methods))
     title = "Share of the kept that are wrong"
     tip = [
         alt.Tooltip("method:N", title="Method"),

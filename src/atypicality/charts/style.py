@@ -77,17 +77,19 @@ def methods_of(evaluation: Evaluation, methods: Sequence[str] | str | None) -> t
     return chosen
 
 
-def scale_of(names: Sequence[str]) -> Any:
-    """A fixed colour for each name, in order."""
-    return altair().Scale(domain=list(names), range=[PALETTE[place % len(PALETTE)] for place in range(len(names))])
+def scale_of(names: Sequence[str], among: Sequence[str] | None = None) -> Any:
+    """Colours by place `among` all names, so that a method keeps its colour where others are left out."""
+    everything = list(names if among is None else among)
+    colours = [PALETTE[everything.index(name) % len(PALETTE)] for name in names]
+    return altair().Scale(domain=list(names), range=colours)
 
 
-def error_lines(chart: Any, x: Any, title: str, methods: Sequence[str], *, zero: bool = False) -> Any:
+def error_lines(chart: Any, x: Any, title: str, scale: Any, *, zero: bool = False) -> Any:
     """Lines with marks and intervals, one colour and shape for each method; counts on hover."""
     alt = altair()
     y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero))
-    colour = alt.Color("method:N", title="Method", scale=scale_of(methods))
-    shift = alt.XOffset("method:N", sort=list(methods), scale=alt.Scale(paddingOuter=1))
+    colour = alt.Color("method:N", title="Method", scale=scale)
+    shift = alt.XOffset("method:N", sort=scale.domain, scale=alt.Scale(paddingOuter=1))
     tip = [
         alt.Tooltip("method:N", title="Method"),
         alt.Tooltip("value:Q", title=title, format=".4f"),
@@ -98,7 +100,7 @@ def error_lines(chart: Any, x: Any, title: str, methods: Sequence[str], *, zero:
     bars = chart.mark_rule(strokeWidth=1.5).encode(x, alt.Y("low:Q", title=title), alt.Y2("high:Q"), colour, shift)
     lines = chart.mark_line().encode(x, y, colour, shift)
     marks = chart.mark_point(filled=True, size=55, opacity=1).encode(
-        x, y, colour, shift, alt.Shape("method:N", title="Method", scale=alt.Scale(domain=list(methods))), tooltip=tip
+        x, y, colour, shift, alt.Shape("method:N", title="Method", scale=alt.Scale(domain=scale.domain)), tooltip=tip
     )
     return lines + bars + marks
 

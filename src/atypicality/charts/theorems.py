@@ -78,7 +78,9 @@ def _errors(result: Theorem2) -> Chart:
     chart = base(rows, "theorem 2").properties(title=f"True coefficients of norm {result.norm:g}")
     names = list(_ERRORS.values())
     x = alt.X("atypicality:Q", title="Input atypicality (right = rarer)", scale=alt.Scale(zero=False))
-    y = alt.Y("error:Q", title="Mean squared calibration error")
+    y = alt.Y(
+        "error:Q", title="Mean squared calibration error", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e")
+    )
     colour = alt.Color("temperature:N", title="Temperature", scale=alt.Scale(domain=names, range=list(PALETTE[:3])))
     tip = [
         alt.Tooltip("level:Q", title="Level"),

@@ -184,7 +184,7 @@ _WORDS = {
     "by-group": "Groups of about equally many samples. Bars are 95% intervals; hover for counts.",
     "prediction-sets": "A prediction set holds every class that cannot be ruled out. It should hold the true one as "
     "often as was asked for, for rare inputs too.",
-    "by-subgroup": "The model and the methods did not see these attributes.",
+    "by-subgroup": "Groups of samples by the attributes that came with the outputs, with 95% intervals.",
     "risk-coverage": "If only the surest predictions are kept and the others go to a person: how many of those kept "
     "are wrong?",
     "numbers": "",

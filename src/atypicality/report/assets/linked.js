@@ -44,13 +44,15 @@ function choice(selection, attributes, ...children) {
   return h("button", { type: "button", "aria-pressed": String(pressed), "data-choice": JSON.stringify(selection), on: { click }, ...attributes }, ...children);
 }
 
+const edge = (value) => (value > 0.99995 ? `1 − ${(1 - value).toExponential(0)}` : percent(value, 1 + (value > 0.99)));
+
 function drawGrid(method, scaleOf) {
   const { form, title } = MEASURES[state.measure];
   const cells = new Map(rows("grid", { method, metric: state.measure }).map((row) => [`${row.group},${row.confidence_group}`, row]));
   const groups = unique([...cells.values()].map((row) => row.group));
   const levels = unique([...cells.values()].map((row) => row.confidence_group)).sort((a, b) => b - a);
   const head = h("tr", {}, h("th", {}, "confidence"), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
-  const body = levels.map((level) => h("tr", {}, h("th", { scope: "row" }, rangeText("confidence", level, method, (value) => percent(value, 1 + (value > 0.99)))), groups.map((group) => h("td", {}, drawCell(method, cells.get(`${group},${level}`), form, title, scaleOf)))));
+  const body = levels.map((level) => h("tr", {}, h("th", { scope: "row" }, rangeText("confidence", level, method, edge)), groups.map((group) => h("td", {}, drawCell(method, cells.get(`${group},${level}`), form, title, scaleOf)))));
   const foot = h("tr", {}, h("td"), h("th", { colspan: groups.length }, "atypicality group, from the most typical (1) to the most atypical"));
   const table = h("table", { class: "grid", on: { keydown: moveInGrid } }, h("caption", {}, name(method)), h("thead", {}, head), h("tbody", {}, body), h("tfoot", {}, foot));
   const first = table.querySelector('[aria-pressed="true"]') ?? table.querySelector("button.cell");

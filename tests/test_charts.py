@@ -1,0 +1,237 @@
+"""Charts: valid specifications, data equal to the evaluation's tables, words on the axes, and pictures that render."""
+
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+from conftest import needs
+from report_cases import HOSTILE, QUADRANTS, TEST, comparison, evaluation_and_head, world_outputs
+
+from atypicality import charts
+from atypicality.charts.samples import _png
+from atypicality.theory import theorem_1, theorem_2
+
+pytestmark = needs("altair", "vl_convert")
+
+SETS = "head"
+
+
+def texts():
+    return [f"{HOSTILE} {row}" for row in range(1500)]
+
+
+def held_out():
+    _, head = evaluation_and_head()
+    return head.density_.atypicality(world_outputs()[TEST].embeddings)
+
+
+DRAWN = {
+    "quadrant_scatter": lambda e, h: charts.quadrant_scatter(e),
+    "quadrant_scatter_with_examples": lambda e, h: charts.quadrant_scatter(
+        e, examples={0: HOSTILE, 7: np.zeros((8, 8), np.uint8), 9: np.full((4, 6, 3), 200, np.uint8)}
+    ),
+    "atypicality_distribution": lambda e, h: charts.atypicality_distribution(e),
+    "extreme_samples": lambda e, h: charts.extreme_samples(e, texts()),
+    "grid_overconfidence": lambda e, h: charts.confidence_grid(e),
+    "grid_accuracy": lambda e, h: charts.confidence_grid(e, "accuracy"),
+    "class_grid": lambda e, h: charts.confidence_grid(e, "accuracy", by="class"),
+    "grid_coverage": lambda e, h: charts.confidence_grid(e, "coverage", methods=SETS),
+    "grid_set_size": lambda e, h: charts.confidence_grid(e, "set_size", methods=[SETS]),
+    "ece_by_atypicality": lambda e, h: charts.quality_by_group(e),
+    "accuracy_by_class": lambda e, h: charts.quality_by_group(e, "accuracy", by="class"),
+    "temperatures": lambda e, h: charts.temperatures(e),
+    "multiplier": lambda e, h: charts.multiplier(h.recalibration_, held_out()),
+    "class_scores": lambda e, h: charts.class_scores(e),
+    "coverage_by_atypicality": lambda e, h: charts.coverage_by_group(e),
+    "size_by_confidence": lambda e, h: charts.coverage_by_group(e, "set_size", by="confidence"),
+    "coverage_at_levels": lambda e, h: charts.coverage_at_levels({0.1: e, 0.05: e}),
+    "subgroup_bars": lambda e, h: charts.subgroup_bars(e, "ece"),
+    "reliability_diagram": lambda e, h: charts.reliability_diagram(e),
+    "risk_coverage": lambda e, h: charts.risk_coverage(e),
+    "theorem_1": lambda e, h: charts.theorem_1_curves(theorem_1(n_draws=4)),
+    "theorem_2": lambda e, h: charts.theorem_2_curves([theorem_2(n_draws=4), theorem_2(norm=2.0, n_draws=4)]),
+}
+
+
+def walk(node):
+    yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from walk(child)
+
+
+def data_of(chart):
+    """Every inline data set of a chart, the largest last."""
+    spec = chart.to_dict()
+    found = [node["values"] for node in walk(spec) if isinstance(node, dict) and isinstance(node.get("values"), list)]
+    return sorted([*found, *spec.get("datasets", {}).values()], key=len)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_chart_is_valid_says_what_its_axes_are_and_renders(name):
+    chart = DRAWN[name](*evaluation_and_head())
+    spec = chart.to_dict(validate=True)
+    json.dumps(spec, allow_nan=False)
+    for node in walk(spec):
+        for channel in ("x", "y", "color"):
+            place = node.get(channel) if isinstance(node, dict) else None
+            if isinstance(place, dict) and "field" in place and place.get("axis", 0) is not None:
+                assert "title" in place
+                assert place["title"] is None or (place["title"] != place["field"] and "_" not in place["title"])
+    assert any("tooltip" in node for node in walk(spec) if isinstance(node, dict))
+    picture = render(chart)
+    assert np.ptp(np.frombuffer(picture[100:], np.uint8)) > 0
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width > 200
+    assert height > 100
+    assert len(picture) > 2500  # a blank picture of this size is smaller
+
+
+def render(chart):
+    import vl_convert
+
+    picture = vl_convert.vegalite_to_png(chart.to_json(), scale=1)
+    assert picture.startswith(b"\x89PNG")
+    return picture
+
+
+def test_every_public_function_is_drawn_here():
+    drawn = {name for names in (function.__code__.co_names for function in DRAWN.values()) for name in names}
+    assert set(charts.__all__) <= drawn
+
+
+def numbers(rows, *keys):
+    return sorted(tuple(str(row[key]) for key in keys) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "where"),
+    [
+        ("grid_overconfidence", "grid", {"metric": "overconfidence"}),
+        ("class_grid", "class_grid", {"metric": "accuracy"}),
+        ("grid_coverage", "grid", {"metric": "coverage", "method": SETS}),
+        ("ece_by_atypicality", "atypicality_groups", {"metric": "ece"}),
+        ("accuracy_by_class", "class_groups", {"metric": "accuracy"}),
+        ("temperatures", "temperatures", {}),
+        ("class_scores", "class_scores", {}),
+        ("coverage_by_atypicality", "atypicality_groups", {"metric": "coverage"}),
+        ("size_by_confidence", "confidence_groups", {"metric": "set_size"}),
+        ("subgroup_bars", "subgroups", {"metric": "ece", "attribute": "side<b>"}),
+        ("reliability_diagram", "calibration_curve", {"metric": "accuracy"}),
+        ("risk_coverage", "risk_coverage", {"metric": "risk"}),
+    ],
+)
+def test_the_data_drawn_are_the_tables(name, table, where):
+    evaluation, head = evaluation_and_head()
+    rows = [row for row in evaluation.table(table, **where) if row["count"] > 0]
+    assert numbers(data_of(DRAWN[name](evaluation, head))[-1], "count", "value") == numbers(rows, "count", "value")
+
+
+def test_groups_are_counted_from_one():
+    evaluation, _ = evaluation_and_head()
+    rows = data_of(charts.quality_by_group(evaluation))[-1]
+    assert sorted({row["group"] for row in rows}) == [1, 2, 3, 4, 5]
+
+
+def test_a_method_keeps_its_colour_where_others_are_left_out():
+    evaluation, _ = evaluation_and_head()
+    everything, one = (charts.risk_coverage(evaluation, methods=m).to_dict() for m in (None, "head"))
+    scales = [
+        next(n["color"]["scale"] for n in walk(spec) if isinstance(n, dict) and "color" in n)
+        for spec in (everything, one)
+    ]
+    assert dict(zip(*scales[0].values(), strict=True))["head"] == scales[1]["range"][0]
+
+
+def test_the_scatter_has_every_sample_in_its_quadrant():
+    evaluation, _ = evaluation_and_head()
+    rows = data_of(charts.quadrant_scatter(evaluation))[-1]
+    shares = {row["quadrant"]: row["count"] for row in evaluation.table("quadrants", method="head", metric="share")}
+    assert {name: sum(row["quadrant"] == name for row in rows) for name in QUADRANTS} == shares
+
+
+def test_extremes_are_the_smallest_and_largest_with_their_percentiles():
+    evaluation, _ = evaluation_and_head()
+    rows = data_of(charts.extreme_samples(evaluation, texts(), n_shown=2))[-1]
+    values = sorted(row["atypicality"] for row in evaluation.table("samples"))
+    assert [row["atypicality"] for row in rows] == [*values[:2], *values[-2:]]
+    assert [row["percentile"] for row in rows] == pytest.approx([100 / 1500, 200 / 1500, 100 * 1499 / 1500, 100.0])
+    assert all(row["text"] == f"{HOSTILE} {row['row']}" for row in rows)
+
+
+def test_phi_is_the_recalibrations_own():
+    _, head = evaluation_and_head()
+    rows = data_of(charts.multiplier(head.recalibration_, held_out(), n_points=5))[-1]
+    places = [row["atypicality"] for row in rows]
+    assert (places[0], places[-1]) == (held_out().min(), held_out().max())
+    assert [row["multiplier"] for row in rows] == head.recalibration_.multiplier(places).tolist()
+
+
+def test_theorem_curves_are_the_results():
+    result = theorem_1(n_draws=4)
+    drawn = [row["value"] for row in data_of(charts.theorem_1_curves(result))[-1]]
+    assert drawn == [value for row in result.rows for value in row.overconfidence]
+    second = theorem_2(n_draws=4)
+    drawn = [row["error"] for row in data_of(charts.theorem_2_curves(second))[-1]]
+    names = ("error_uncalibrated", "error_single_squared", "error_aware_squared")
+    assert drawn == [getattr(row, name) for row in second.rows for name in names]
+
+
+def test_a_comparison_is_drawn_too():
+    chart = charts.quality_by_group(comparison())
+    assert {row["method"] for row in data_of(chart)[-1]} == {"uncalibrated", "ts", "aar"}
+    render(chart)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
+def test_charts_are_saved(tmp_path, ending):
+    path = tmp_path / f"figure.{ending}"
+    charts.temperatures(evaluation_and_head()[0]).save(path)
+    assert path.stat().st_size > 1000
+
+
+def test_images_become_png_byte_for_byte():
+    import base64
+    import zlib
+
+    image = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    body = base64.b64decode(_png(image).partition(",")[2])
+    assert struct.unpack(">II", body[16:24]) == (4, 3)
+    start = body.index(b"IDAT") + 4
+    lines = np.frombuffer(
+        zlib.decompress(body[start : start + struct.unpack(">I", body[start - 8 : start - 4])[0]]), np.uint8
+    )
+    np.testing.assert_array_equal(lines.reshape(3, 5)[:, 1:], image)
+
+
+def test_what_cannot_be_drawn_is_named():
+    evaluation, _ = evaluation_and_head()
+    with pytest.raises(ValueError, match="metric must be"):
+        charts.confidence_grid(evaluation, "nonsense")
+    with pytest.raises(ValueError, match="by must be"):
+        charts.quality_by_group(evaluation, by="nonsense")
+    with pytest.raises(ValueError, match="methods must be"):
+        charts.reliability_diagram(evaluation, methods=["nobody"])
+    with pytest.raises(ValueError, match="attribute must be"):
+        charts.subgroup_bars(evaluation, attribute="nothing")
+    with pytest.raises(ValueError, match="no rows for the grid of coverage"):
+        charts.confidence_grid(evaluation, "coverage", methods="uncalibrated")
+    with pytest.raises(ValueError, match="single samples"):
+        charts.quadrant_scatter(comparison())
+    with pytest.raises(ValueError, match="row 99999 is not kept"):
+        charts.quadrant_scatter(evaluation, examples={99999: "text"})
+    with pytest.raises(ValueError, match="uint8 arrays of shape"):
+        charts.quadrant_scatter(evaluation, examples={0: np.zeros(3)})
+    with pytest.raises(ValueError, match="one entry a sample, 1500; got 2"):
+        charts.extreme_samples(evaluation, ["a", "b"])
+    with pytest.raises(ValueError, match="at least one evaluation"):
+        charts.coverage_at_levels({})
+
+
+def test_unknown_numbers_become_null():
+    evaluation, _ = evaluation_and_head()
+    [*_, rows] = data_of(charts.class_scores(evaluation))
+    assert all(
+        value is None or not isinstance(value, float) or math.isfinite(value) for r in rows for value in r.values()
+    )
