@@ -18,6 +18,7 @@ from atypicality.integrations.collecting import collect
 from atypicality.integrations.row_files import RowFolder
 from atypicality.outputs import ModelOutputs
 
+pytestmark = needs("torch")
 torch = pytest.importorskip("torch")
 nn = torch.nn
 

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import needs
 from numpy.testing import assert_allclose, assert_array_equal
 
 import atypicality as aty
@@ -13,6 +14,7 @@ from atypicality.groups import QUADRANTS
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
 
+pytestmark = needs("torch")
 torch = pytest.importorskip("torch")
 from atypicality.integrations.torch import ReliabilityModule  # noqa: E402 - needs torch
 
