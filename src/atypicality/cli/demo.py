@@ -25,7 +25,8 @@ _MEANING = {
     "untrustworthy": ("atypical", "unsure"),
 }
 _NEXT = """\
-The head is saved in {head}. Next, with your own model's outputs (logits, embeddings and labels as .npz):
+Open {out}/report.html to look closer; the head is saved in {out}/head.
+Next, with your own model's outputs (logits, embeddings and labels as .npz):
 
   atypicality fit --train train.npz --calibration calibration.npz --out my-head
   atypicality predict my-head new.npz --out answers.csv
@@ -43,7 +44,7 @@ or in Python:
 def command(
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
     random_state: Annotated[int, typer.Option("--random-state", "--seed", help="Seed of the calibration halves.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder to save the fitted head in.")] = Path("demo-output"),
+    out: Annotated[Path, typer.Option(help="Folder for the fitted head and the report.")] = Path("demo-output"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
@@ -53,15 +54,16 @@ def command(
     with working("fitting and measuring"):
         demo = run_demo(alpha=alpha, random_state=random_state)
         demo.head.save(out / "head")
+        demo.evaluation.report(out / "report.html", head=demo.head, title="Fashion-MNIST, long-tailed")
     if as_json:
         typer.echo(json.dumps(demo.to_dict(), indent=2, allow_nan=False))
         return
     from rich.console import Console
 
-    _print(Console(highlight=False), demo, out / "head")
+    _print(Console(highlight=False), demo, out)
 
 
-def _print(console: "Console", demo: "Demo", saved: Path) -> None:
+def _print(console: "Console", demo: "Demo", out: Path) -> None:
     from atypicality.demo import AWARE, MODEL, SINGLE
 
     (common, most), *_, (rare, fewest) = demo.class_counts.items()
@@ -87,7 +89,7 @@ def _print(console: "Console", demo: "Demo", saved: Path) -> None:
     console.print(_quadrants(demo))
     console.print("[bold]5. One prediction of each kind[/]  (the row nearest to the middle of its kind)")
     console.print(_examples(demo))
-    console.print(_NEXT.format(head=saved), soft_wrap=True)
+    console.print(_NEXT.format(out=out), soft_wrap=True)
 
 
 def _overall(demo: "Demo") -> "Table":
