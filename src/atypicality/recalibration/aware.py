@@ -50,7 +50,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     class_density : {"auto", True, False}, default="auto"
         Whether class log-densities are used: where they are given, always (and they are needed), never.
     class_mixing : {"auto", "full", "diagonal", False}, default="auto"
-        The form of W; by default a full matrix up to 32 classes, then its diagonal.
+        The form of W; by default a full matrix up to 24 classes, its diagonal up to 256, then none (see `terms_`).
     strength : "auto", float or mapping of str to float, default="auto"
         Half of it times the squared standardised parameters is added to the mean loss. By default one for each of
         the groups ``multiplier``, ``class_density``, ``class_scaling`` (the diagonal of W), ``class_mixing`` (the
@@ -292,7 +292,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         values[np.isposinf(values)] = 0.0
         if self.extrapolation == "clip":
             spread = -values.min(axis=1, keepdims=True)
-            values *= np.minimum(1.0, largest_spread / np.maximum(spread, np.finfo(np.float64).tiny))
+            floor = max(largest_spread, float(np.finfo(np.float64).tiny))  # no row divides by a spread of 0
+            values *= floor / np.maximum(spread, floor)
         return values
 
 

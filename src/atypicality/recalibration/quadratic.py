@@ -7,7 +7,8 @@ With H the Hessian of the mean loss at the optimum under penalty A (a diagonal),
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cholesky
+from scipy.linalg.lapack import dpotri
 
 from atypicality.recalibration import passes
 from atypicality.recalibration.parameters import Vector
@@ -49,10 +50,11 @@ class _Whole:
         self._target = self._matrix @ theta + problem.penalty * theta
 
     def move(self, penalty: Vector) -> tuple[Vector, Vector]:
-        matrix, identity = self._matrix + np.diag(penalty), np.eye(penalty.size)
+        matrix = self._matrix + np.diag(penalty)
         unit = 1 / np.sqrt(np.diag(matrix))
-        factor = cho_factor(matrix * unit[:, None] * unit + 1e-12 * identity, lower=True, overwrite_a=True)
-        inverse = cho_solve(factor, identity, overwrite_b=True) * unit[:, None] * unit
+        scaled = matrix * unit[:, None] * unit + 1e-12 * np.eye(unit.size)
+        lower, _ = dpotri(cholesky(scaled, lower=True), lower=1)
+        inverse = (np.tril(lower) + np.tril(lower, -1).T) * unit[:, None] * unit
         return self._problem.project(inverse @ self._target), np.diag(self._problem.project(inverse))
 
 

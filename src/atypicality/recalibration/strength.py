@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from atypicality.recalibration.parameters import Ridge, Solution
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
-from atypicality.recalibration.solver import TOLERANCE, solve
+from atypicality.recalibration.solver import solve
 from atypicality.validation import check_number
 
 __all__ = ["Choice", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
@@ -118,7 +118,7 @@ def choose_strengths(
     solution = temperature_start(problem)
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
-    if solution.loss <= TOLERANCE:  # every label has the largest logit: there is nothing to learn but the temperature
+    if solution.loss <= ROUGH:  # every label has the largest logit: there is nothing to learn but the temperature
         return Choice(dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
     for _ in range(max_iter):

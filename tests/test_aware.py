@@ -1,0 +1,591 @@
+"""AtypicalityAwareRecalibration: the paper's optimum, its effect on real outputs, and a default that does no harm."""
+
+import warnings
+
+import numpy as np
+import pytest
+from conftest import load_outputs, needs
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp, softmax
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from atypicality import AtypicalityAwareRecalibration, GaussianAtypicality, TemperatureScaling, blocks
+from atypicality.datasets.worlds import make_world
+from atypicality.metrics import ece
+from atypicality.recalibration.mixing import DIAGONAL_UP_TO, FULL_UP_TO
+
+SHARED = ("cifar10-wrn28-10", "cifar10lt-wrn28-4")
+
+
+def nll(probs, labels):
+    return -np.log(probs[np.arange(labels.size), labels]).mean()
+
+
+def densities(world):
+    """Exact class log-densities of a world, up to a constant per row."""
+    return -0.5 * ((world.embeddings[:, None] - world.class_means) ** 2).sum(axis=2)
+
+
+def fit(world, estimator=None, **options):
+    estimator = AtypicalityAwareRecalibration(**options) if estimator is None else estimator
+    return estimator.fit(world.logits, world.labels, atypicality=world.atypicality)
+
+
+def predict(estimator, world):
+    return estimator.predict_proba(world.logits, atypicality=world.atypicality)
+
+
+def paper_optimum(logits, labels, atypicality):
+    """Smallest mean cross-entropy of the paper's form, by a general-purpose minimiser in float64."""
+    z = logits.astype(np.float64)
+    z = (z - z.max(axis=1, keepdims=True)) / z.std()
+    a = (atypicality - atypicality.mean()) / atypicality.std()
+    features, rows = np.stack([np.ones_like(a), a, a**2], axis=1), np.arange(labels.size)
+
+    def loss(theta):
+        scores = z * (features @ theta[:3])[:, None] + theta[3:]
+        residual = softmax(scores, axis=1)
+        residual[rows, labels] -= 1
+        gradient = np.r_[features.T @ (residual * z).sum(axis=1), residual.sum(axis=0)] / labels.size
+        return (logsumexp(scores, axis=1) - scores[rows, labels]).mean(), gradient
+
+    start = np.r_[1.0, np.zeros(2 + z.shape[1])]
+    for _ in range(3):  # restarts clear the memory: the line search gives up early near the optimum
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 0, "gtol": 1e-9})
+        start = found.x
+    return found.fun
+
+
+@pytest.fixture(scope="module", params=SHARED)
+def real(request):
+    test, train = load_outputs(request.param, "test"), load_outputs(request.param, "train_statistics")
+    density = GaussianAtypicality.from_statistics(train["counts"], train["means"], train["covariance"])
+    embeddings = test["embeddings"].astype(np.float64)
+    return {
+        "name": request.param,
+        "logits": test["logits"].astype(np.float64),
+        "labels": test["labels"].astype(np.intp),
+        "embeddings": embeddings,
+        "density": density,
+        "atypicality": density.atypicality(embeddings),
+        "class_log_density": density.class_log_density(embeddings),
+        "counts": train["counts"],
+    }
+
+
+def part(real, rows):
+    names = ("logits", "labels", "atypicality", "class_log_density")
+    return {name: real[name][rows] for name in names}
+
+
+def fit_part(estimator, data):
+    return estimator.fit(**data)
+
+
+def predict_part(estimator, data):
+    return estimator.predict_proba(
+        data["logits"], atypicality=data["atypicality"], class_log_density=data["class_log_density"]
+    )
+
+
+def halves(n_rows, n_splits):
+    for seed in range(n_splits):
+        order = np.random.default_rng(seed).permutation(n_rows)
+        yield order[: n_rows // 2], order[n_rows // 2 :]
+
+
+def by_quintile(probs, data):
+    group = np.searchsorted(np.quantile(data["atypicality"], [0.2, 0.4, 0.6, 0.8]), data["atypicality"])
+    return np.array([ece(probs[group == g], data["labels"][group == g], n_bins=10) for g in range(5)])
+
+
+# -- the paper's form --------------------------------------------------------------------------------------------------
+
+
+def test_paper_reaches_an_independent_optimum(seed):
+    world = make_world(1500, 4, temperature=2.0, class_imbalance=5.0, atypical_noise=0.8, random_state=seed)
+    found = fit(world, AtypicalityAwareRecalibration.paper())
+    assert found.loss_ <= paper_optimum(world.logits, world.labels, world.atypicality) + 1e-9
+    assert found.certificate_ <= 1e-9
+    assert found.loss_ == pytest.approx(nll(predict(found, world), world.labels), abs=1e-12)
+
+
+def test_paper_reaches_an_independent_optimum_on_real_outputs(real):
+    data = part(real, slice(None, None, 2))
+    found = fit_part(AtypicalityAwareRecalibration.paper(), data)
+    assert found.loss_ <= paper_optimum(data["logits"], data["labels"], data["atypicality"]) + 1e-9
+
+
+def test_paper_has_three_coefficients_and_a_score_per_class():
+    found = fit(make_world(800, 4, atypical_noise=0.5), AtypicalityAwareRecalibration.paper())
+    assert found.columns_ == ["1", "atypicality", "atypicality*atypicality"]
+    assert found.coefficients_.shape == (3,)
+    assert found.class_scores_.shape == (4,)
+    assert found.class_scores_.mean() == pytest.approx(0, abs=1e-12)
+    assert found.strength_ == {"multiplier": 0.0, "class_scores": 0.0}
+
+
+def test_paper_probabilities_are_its_formula():
+    world = make_world(500, 3, temperature=2.0, atypical_noise=0.5)
+    found = fit(world, AtypicalityAwareRecalibration.paper())
+    a = (world.atypicality - world.atypicality.mean()) / world.atypicality.std()
+    phi = found.coefficients_ @ [np.ones_like(a), a, a**2]
+    np.testing.assert_allclose(found.multiplier(world.atypicality), phi, rtol=1e-12)
+    expected = softmax(phi[:, None] * log_softmax(world.logits, axis=1) + found.class_scores_, axis=1)
+    np.testing.assert_allclose(predict(found, world), expected, atol=1e-12)
+
+
+def test_paper_rows_on_cifar10(real):
+    """ECE by quintile of atypicality, 10 halves; the paper's WideResNet28/CIFAR10 rows with Gaussian atypicality."""
+    if real["name"] != "cifar10-wrn28-10":
+        return
+    paper = {
+        "uncalibrated": [0.003, 0.005, 0.004, 0.009],
+        "temperature": [0.009, 0.007, 0.008, 0.004],
+        "aware": [0.001, 0.002, 0.002, 0.002],
+    }
+    found = {name: [] for name in paper}
+    for calibration, held_out in halves(real["labels"].size, 10):
+        rows, test = part(real, calibration), part(real, held_out)
+        found["uncalibrated"].append(by_quintile(softmax(test["logits"], axis=1), test))
+        for name, method in (
+            ("temperature", TemperatureScaling()),
+            ("aware", AtypicalityAwareRecalibration.paper()),
+        ):
+            found[name].append(by_quintile(predict_part(fit_part(method, rows), test), test))
+    means = {name: np.mean(values, axis=0) for name, values in found.items()}
+    for name, row in paper.items():
+        np.testing.assert_allclose(means[name][:4], row, atol=0.015, err_msg=name)
+    assert means["aware"][4] <= 0.75 * means["temperature"][4]
+
+
+@pytest.mark.parametrize("make", [AtypicalityAwareRecalibration.paper, AtypicalityAwareRecalibration], ids=str)
+def test_long_tail_accuracy_and_scores(real, make):
+    if real["name"] != "cifar10lt-wrn28-4":
+        return
+    gains, correlations = [], []
+    rarity = -np.log(real["counts"] / real["counts"].sum())
+    for calibration, held_out in halves(real["labels"].size, 3):
+        method, test = fit_part(make(), part(real, calibration)), part(real, held_out)
+        before = (test["logits"].argmax(axis=1) == test["labels"]).mean()
+        gains.append((predict_part(method, test).argmax(axis=1) == test["labels"]).mean() - before)
+        correlations.append(np.corrcoef(method.class_scores_, rarity)[0, 1])
+    assert np.mean(gains) >= 0.07
+    assert np.mean(correlations) > 0.9
+
+
+# -- the default does no harm ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_rows", [5000, 1000])
+def test_default_beats_temperature_and_paper_on_real_outputs(real, n_rows):
+    methods = {"default": AtypicalityAwareRecalibration, "paper": AtypicalityAwareRecalibration.paper}
+    losses = {name: [] for name in ("temperature", *methods)}
+    worst = {name: [] for name in ("temperature", *methods)}
+    for calibration, held_out in halves(real["labels"].size, 3):
+        rows, test = part(real, calibration[:n_rows]), part(real, held_out)
+        for name, make in {"temperature": TemperatureScaling, **methods}.items():
+            probs = predict_part(fit_part(make(), rows), test)
+            losses[name].append(nll(probs, test["labels"]))
+            worst[name].append(by_quintile(probs, test).max())
+    for other in ("temperature", "paper"):
+        paired = np.subtract(losses["default"], losses[other])
+        assert paired.mean() <= paired.std(ddof=1) / np.sqrt(paired.size), other
+    assert np.mean(worst["default"]) < np.mean(worst["temperature"])
+
+
+@pytest.mark.parametrize(("n_rows", "n_classes"), [(200, 4), (500, 10), (1000, 40)])
+def test_default_keeps_to_temperature_scaling_where_that_is_the_truth(seed, n_rows, n_classes):
+    # The world is mended by one temperature. An estimate of q parameters costs about q / (2 n) in mean loss: the
+    # default may spend what four of its 2 k + 5 (and more) parameters would cost, and so must not learn the rest.
+    world = make_world(n_rows + 20000, n_classes, temperature=2.0, random_state=seed)
+    rows, test = world.take(slice(0, n_rows)), world.take(slice(n_rows, None))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # classes may be absent
+        excess = nll(predict(fit(rows), test), test.labels) - nll(
+            predict(fit(rows, TemperatureScaling()), test), test.labels
+        )
+    assert excess <= 4 / (2 * n_rows) + 4e-4  # second term: four standard errors of paired losses on the test rows
+
+
+def test_default_learns_what_the_paper_form_learns(seed):
+    world = make_world(24000, 5, temperature=2.0, class_imbalance=10.0, atypical_noise=0.9, random_state=seed)
+    rows, test = world.take(slice(0, 4000)), world.take(slice(4000, None))
+    temperature = nll(predict(fit(rows, TemperatureScaling()), test), test.labels)
+    paper = nll(predict(fit(rows, AtypicalityAwareRecalibration.paper()), test), test.labels)
+    default = nll(predict(fit(rows), test), test.labels)
+    assert default < temperature - 0.005
+    assert default < paper + 0.001
+
+
+def test_densities_help_where_logits_know_less(rng):
+    world = make_world(6000, 5, random_state=rng)
+    noisy = world.logits + 2 * rng.standard_normal(world.logits.shape)
+    d, half = densities(world), slice(0, 2000)
+    common = {"atypicality": world.atypicality[half]}
+    without = AtypicalityAwareRecalibration().fit(noisy[half], world.labels[half], **common)
+    given = AtypicalityAwareRecalibration().fit(noisy[half], world.labels[half], class_log_density=d[half], **common)
+    rest = slice(2000, None)
+    a = world.atypicality[rest]
+    informed = given.predict_proba(noisy[rest], atypicality=a, class_log_density=d[rest])
+    blind = without.predict_proba(noisy[rest], atypicality=a)
+    assert nll(informed, world.labels[rest]) < nll(blind, world.labels[rest]) - 0.02
+    assert given.terms_["class_density"] == "used"
+    assert without.terms_["class_density"] == "not given"
+
+
+# -- far from the data -------------------------------------------------------------------------------------------------
+
+
+def test_atypicality_beyond_the_calibration_range_changes_nothing():
+    world = make_world(1000, 4, temperature=2.0, atypical_noise=0.9)
+    found = fit(world)
+    low, high = world.atypicality.min(), world.atypicality.max()
+    for edge, beyond in ((low, low - 1e6), (high, high + 1e6), (high, np.nextafter(high, np.inf))):
+        at_edge, far = (found.predict_proba(world.logits, atypicality=np.full(len(world), a)) for a in (edge, beyond))
+        np.testing.assert_array_equal(at_edge, far)
+
+
+def test_nothing_is_clipped_on_the_calibration_rows():
+    world = make_world(1000, 4, temperature=2.0, atypical_noise=0.9)
+    d = densities(world)
+    data = {"atypicality": world.atypicality, "class_log_density": d}
+    clipped = AtypicalityAwareRecalibration().fit(world.logits, world.labels, **data)
+    free = AtypicalityAwareRecalibration(extrapolation="none").fit(world.logits, world.labels, **data)
+    np.testing.assert_allclose(
+        clipped.predict_proba(world.logits, **data), free.predict_proba(world.logits, **data), atol=1e-12
+    )
+
+
+def test_confidence_is_bounded_however_far_logits_and_densities_reach():
+    world = make_world(1000, 4, temperature=2.0, atypical_noise=0.9)
+    d = densities(world)
+    data = {"atypicality": world.atypicality, "class_log_density": d}
+    found = AtypicalityAwareRecalibration().fit(world.logits, world.labels, **data)
+    far = [
+        found.predict_proba(s * world.logits, atypicality=s * world.atypicality, class_log_density=s * d).max(axis=1)
+        for s in (1e9, 1e12)
+    ]
+    np.testing.assert_allclose(far[0], far[1], rtol=1e-9)  # spread and covariates are at their limits in both
+    assert (
+        far[0].mean()
+        <= TemperatureScaling().fit(world.logits, world.labels).predict_proba(1e9 * world.logits).max(axis=1).mean()
+    )
+
+
+@pytest.mark.parametrize("scale", [10, 100])
+def test_humble_far_from_real_embeddings(real, scale):
+    """Embeddings pushed away from their mean, logits by the least-squares map: no more confident than temperature."""
+    e, calibration = real["embeddings"], np.random.default_rng(0).permutation(real["labels"].size)[:2000]
+    design = np.c_[e, np.ones(len(e))]
+    linear = np.linalg.lstsq(design, real["logits"], rcond=None)[0]
+    rows = part(real, calibration)
+    far = e.mean(axis=0) + scale * (e - e.mean(axis=0))
+    logits = np.c_[far, np.ones(len(far))] @ linear
+    given = {
+        "atypicality": real["density"].atypicality(far),
+        "class_log_density": real["density"].class_log_density(far),
+    }
+    aware = fit_part(AtypicalityAwareRecalibration(), rows).predict_proba(logits, **given)
+    plain = fit_part(TemperatureScaling(), rows).predict_proba(logits)
+    assert aware.max(axis=1).mean() <= plain.max(axis=1).mean()
+
+
+# -- prior shift -------------------------------------------------------------------------------------------------------
+
+
+def test_class_prior_multiplies_odds_by_the_ratio_of_shares():
+    world = make_world(900, 3, class_imbalance=4.0)
+    found = fit(world)
+    before = predict(found, world)
+    prior = np.array([0.2, 0.3, 0.5])
+    shares = np.bincount(world.labels) / len(world)
+    np.testing.assert_allclose(found.calibration_shares_, shares, rtol=1e-12)
+    expected = before * prior / shares
+    expected /= expected.sum(axis=1, keepdims=True)
+    for given in (prior, dict(enumerate(prior.tolist()))):
+        np.testing.assert_allclose(predict(found.set_params(class_prior=given), world), expected, rtol=1e-9)
+    np.testing.assert_allclose(predict(found.set_params(class_prior=shares), world), before, rtol=1e-9)
+    assert found.training_shares_ is None
+
+
+def test_class_prior_mends_a_shifted_mix(seed):
+    world = make_world(30000, 3, class_imbalance=20.0, random_state=seed)
+    rows, rest = world.take(slice(0, 3000)), world.take(slice(3000, None))
+    found = fit(rows)
+    rng = np.random.default_rng(seed)
+    chosen = np.concatenate([rng.choice(np.flatnonzero(rest.labels == y), 1000) for y in range(3)])  # balanced
+    test = rest.take(chosen)
+    unaware = nll(predict(found, test), test.labels)
+    aware = nll(predict(found.set_params(class_prior=np.full(3, 1 / 3)), test), test.labels)
+    assert aware < unaware - 0.01
+
+
+def test_class_without_prior_gets_no_probability():
+    world = make_world(300, 3)
+    found = fit(world, class_prior=[0.5, 0.5, 0.0])
+    assert (predict(found, world)[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ([0.5, 0.5], r"class_prior must have one share per class, 3; got 2"),
+        ([0.5, 0.6, 0.1], r"class_prior must hold shares.*sum 1\.2"),
+        ([1.5, -0.5, 0.0], r"class_prior must hold shares.*smallest is -0\.5"),
+        ({0: 0.5, 2: 0.5}, r"class_prior must name every class 0 \.\. 2 once"),
+        ([np.nan, 0.5, 0.5], r"class_prior must be finite; row 0"),
+    ],
+)
+def test_bad_class_prior(prior, message):
+    with pytest.raises(ValueError, match=message):
+        fit(make_world(100, 3), class_prior=prior)
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [AtypicalityAwareRecalibration.paper, AtypicalityAwareRecalibration], ids=str)
+class TestLaws:
+    def test_scale_of_logits_changes_nothing(self, make):
+        world = make_world(400, 3, temperature=2.0, atypical_noise=0.7)
+        expected = predict(fit(world, make()), world)
+        for factor in (1e-6, 1e6, 1e30):
+            found = make().fit(factor * world.logits, world.labels, atypicality=world.atypicality)
+            probs = found.predict_proba(factor * world.logits, atypicality=world.atypicality)
+            np.testing.assert_allclose(probs, expected, atol=2e-5)  # both within 1e-10 of the optimum's loss
+
+    def test_a_constant_per_row_changes_nothing(self, make, rng):
+        world = make_world(400, 3, temperature=2.0, atypical_noise=0.7)
+        expected = predict(fit(world, make()), world)
+        moved = world.logits + 10 * rng.standard_normal((400, 1))
+        found = make().fit(moved, world.labels, atypicality=world.atypicality)
+        np.testing.assert_allclose(found.predict_proba(moved, atypicality=world.atypicality), expected, atol=2e-5)
+
+    def test_units_of_atypicality_change_nothing(self, make):
+        world = make_world(400, 3, temperature=2.0, atypical_noise=0.7)
+        expected = predict(fit(world, make()), world)
+        other = 1e3 * world.atypicality - 5e4
+        found = make().fit(world.logits, world.labels, atypicality=other)
+        np.testing.assert_allclose(found.predict_proba(world.logits, atypicality=other), expected, atol=2e-5)
+
+    def test_permuted_classes_permute_probabilities(self, make, rng):
+        world, order = make_world(400, 4, temperature=2.0, atypical_noise=0.7), rng.permutation(4)
+        expected = predict(fit(world, make()), world)[:, order]
+        found = make().fit(world.logits[:, order], np.argsort(order)[world.labels], atypicality=world.atypicality)
+        probs = found.predict_proba(world.logits[:, order], atypicality=world.atypicality)
+        np.testing.assert_allclose(probs, expected, atol=2e-5)
+
+    def test_order_of_rows_changes_nothing(self, make, rng):
+        world = make_world(400, 4, temperature=2.0, atypical_noise=0.7)
+        shuffled = world.take(rng.permutation(400))
+        np.testing.assert_allclose(predict(fit(shuffled, make()), world), predict(fit(world, make()), world), atol=2e-5)
+
+    def test_a_weight_of_two_is_a_repeated_row(self, make, rng):
+        world = make_world(300, 3, temperature=2.0, atypical_noise=0.7)
+        weight = rng.integers(0, 3, 300)
+        repeated = world.take(np.repeat(np.arange(300), weight))
+        found = make().fit(world.logits, world.labels, atypicality=world.atypicality, sample_weight=weight)
+        np.testing.assert_allclose(predict(found, world), predict(fit(repeated, make()), world), atol=2e-5)
+
+    def test_threads_and_blocks_change_nothing(self, make):
+        world = make_world(400, 3, temperature=2.0, atypical_noise=0.7)
+        expected = predict(fit(world, make()), world)
+        with blocks.settings(n_threads=2, block_rows=37):
+            np.testing.assert_allclose(predict(fit(world, make()), world), expected, atol=2e-5)
+
+    def test_follows_estimator_rules(self, make):
+        world = make_world(300, 3)
+        method = make()
+        with pytest.raises(NotFittedError):
+            predict(method, world)
+        with pytest.raises(NotFittedError):
+            method.multiplier([1.0])
+        assert clone(method).get_params() == method.get_params()
+        assert fit(world, method) is method
+        other = make_world(200, 4)
+        assert predict(fit(other, method), other).shape == (200, 4)  # a second fit forgets the first
+        assert predict(method, other).sum(axis=1) == pytest.approx(1.0)
+        np.testing.assert_array_equal(
+            method.predict(other.logits, atypicality=other.atypicality), predict(method, other).argmax(axis=1)
+        )
+
+    def test_float32_stays_float32(self, make):
+        world = make_world(300, 3)
+        found = make().fit(world.logits.astype(np.float32), world.labels, atypicality=world.atypicality)
+        assert found.predict_proba(world.logits.astype(np.float32), atypicality=world.atypicality).dtype == np.float32
+
+    @needs("torch")
+    def test_answers_in_tensors(self, make):
+        import torch
+
+        world = make_world(300, 3)
+        found = fit(world, make())
+        probs = found.predict_proba(torch.as_tensor(world.logits), atypicality=torch.as_tensor(world.atypicality))
+        assert isinstance(probs, torch.Tensor)
+        np.testing.assert_allclose(probs.numpy(), predict(found, world), rtol=1e-12)
+
+
+# -- hard input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [AtypicalityAwareRecalibration.paper, AtypicalityAwareRecalibration], ids=str)
+class TestHardInput:
+    def test_constant_atypicality_is_dropped_and_says_so(self, make):
+        world = make_world(400, 3, temperature=2.0)
+        names = tuple(name for name in make().covariates if name != "atypicality")
+        with pytest.warns(UserWarning, match="atypicality is constant over the calibration rows"):
+            found = make().fit(world.logits, world.labels, atypicality=np.full(400, 7.3))
+        rest = make().set_params(covariates=names).fit(world.logits, world.labels)
+        np.testing.assert_allclose(
+            found.predict_proba(world.logits, atypicality=np.full(400, 9.0)),
+            rest.predict_proba(world.logits),
+            atol=1e-9,
+        )
+        assert not any("atypicality" in name for name in found.columns_)
+
+    def test_absent_class_gets_the_mean_score(self, make):
+        world = make_world(400, 4, temperature=2.0)
+        rows = world.take(world.labels != 2)
+        with pytest.warns(UserWarning, match="labels hold no row of class 2"):
+            found = fit(rows, make())
+        assert found.class_scores_[2] == pytest.approx(0, abs=1e-12)
+        assert found.absent_classes_.tolist() == [2]
+        assert np.isfinite(predict(found, world)).all()
+
+    def test_fewer_rows_than_classes(self, make):
+        world = make_world(2000, 50, temperature=2.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = fit(world.take(slice(0, 30)), make())
+        assert np.isfinite(predict(found, world)).all()
+
+    def test_separable_rows_stay_finite(self, make, rng):
+        logits, labels = 5 * np.eye(3)[np.arange(90) % 3] + rng.random((90, 3)), np.arange(90) % 3
+        with pytest.warns(UserWarning, match="separable"):
+            found = make().fit(logits, labels, atypicality=rng.random(90))
+        probs = found.predict_proba(logits, atypicality=rng.random(90))
+        assert np.isfinite(found.coefficients_).all()
+        assert np.isfinite(probs).all()
+        assert (probs.argmax(axis=1) == labels).all()
+
+    def test_masked_classes_get_no_probability(self, make):
+        world = make_world(400, 4, temperature=2.0)
+        masked = world.logits.copy()
+        hidden = (world.labels + 1) % 4
+        masked[np.arange(400)[::2], hidden[::2]] = -np.inf
+        found = make().fit(masked, world.labels, atypicality=world.atypicality)
+        probs = found.predict_proba(masked, atypicality=world.atypicality)
+        assert (probs[np.isneginf(masked)] == 0).all()
+        np.testing.assert_allclose(probs.sum(axis=1), 1.0)
+        alone = np.full((1, 4), -np.inf)
+        alone[0, 3] = 1.5
+        assert found.predict_proba(alone, atypicality=[1.0]).tolist() == [[0, 0, 0, 1]]
+
+    def test_label_on_a_masked_class_is_refused(self, make):
+        world = make_world(50, 3)
+        logits = world.logits.copy()
+        logits[7, world.labels[7]] = -np.inf
+        with pytest.raises(ValueError, match="row 7 has the label of a class whose logit is -inf"):
+            make().fit(logits, world.labels, atypicality=world.atypicality)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"atypicality": None}, r"AtypicalityAwareRecalibration needs atypicality="),
+            ({"atypicality": np.zeros(49)}, r"atypicality must have one entry per row; got 49 for 50 rows"),
+            ({"atypicality": np.r_[np.nan, np.zeros(49)]}, r"atypicality must be finite; row 0"),
+            ({"atypicality": np.zeros((50, 1))}, r"atypicality must be one-dimensional"),
+            ({"logits": np.full((50, 3), np.nan)}, r"logits must be finite"),
+            ({"labels": np.full(50, 3)}, r"labels must lie in 0 \.\. 2"),
+            ({"sample_weight": np.full(50, -1.0)}, r"sample_weight must not be negative"),
+        ],
+    )
+    def test_bad_arrays(self, make, change, message):
+        world = make_world(50, 3)
+        good = {"logits": world.logits, "labels": world.labels, "atypicality": world.atypicality}
+        with pytest.raises(ValueError, match=message):
+            make().fit(**{**good, **change})
+
+
+def test_densities_are_needed_again_and_checked():
+    world = make_world(200, 3)
+    d = densities(world)
+    found = AtypicalityAwareRecalibration().fit(
+        world.logits, world.labels, atypicality=world.atypicality, class_log_density=d
+    )
+    with pytest.raises(ValueError, match="needs class_log_density="):
+        predict(found, world)
+    d[3, 1] = np.nan
+    with pytest.raises(ValueError, match="class_log_density must be finite; row 3"):
+        found.predict_proba(world.logits, atypicality=world.atypicality, class_log_density=d)
+    with pytest.raises(ValueError, match="needs class_log_density="):
+        fit(world, class_density=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"covariates": ("atypicality", "entropy")}, "covariates must be one of"),
+        ({"class_mixing": "low-rank"}, "class_mixing must be one of"),
+        ({"class_density": "yes"}, "class_density must be one of"),
+        ({"extrapolation": "linear"}, "extrapolation must be one of"),
+        ({"strength": "cv"}, "strength must be one of 'auto'"),
+        ({"strength": -1.0}, "strength must be a finite number"),
+        ({"strength": {"multiplier": 1.0}}, "strength must name every group of parameters; missing are class_mixing"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(make_world(50, 3), **options)
+
+
+# -- what a fitted object tells ----------------------------------------------------------------------------------------
+
+
+def test_multiplier_is_plotted_at_the_mean_margin():
+    world = make_world(1000, 3, temperature=2.0, atypical_noise=0.9)
+    found = fit(world)
+    grid = np.linspace(world.atypicality.min(), world.atypicality.max(), 7)
+    assert found.multiplier(grid).shape == (7,)
+    full = found.multiplier(world.atypicality, world.logits)
+    assert full.min() >= found.multiplier_range_[0]
+    assert full.max() <= found.multiplier_range_[1]
+    assert fit(world, covariates=("margin",)).multiplier(logits=world.logits).shape == (1000,)
+    with pytest.raises(ValueError, match="multiplier needs atypicality="):
+        found.multiplier(logits=world.logits)
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "shape", "words"),
+    [
+        (FULL_UP_TO, (FULL_UP_TO, FULL_UP_TO), "full"),
+        (FULL_UP_TO + 1, (FULL_UP_TO + 1,), "diagonal: 25 classes are too many"),
+        (DIAGONAL_UP_TO + 1, None, "dropped: 257 classes are too many"),
+    ],
+)
+def test_mixing_follows_the_number_of_classes_and_says_so(n_classes, shape, words):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = fit(make_world(400, n_classes))
+    assert found.terms_["class_mixing"].startswith(words)
+    assert (None if found.class_mixing_ is None else found.class_mixing_.shape) == shape
+
+
+def test_every_term_can_be_turned_off():
+    world = make_world(500, 3, temperature=2.0)
+    bare = fit(world, covariates=(), class_scores=False, class_mixing=False)
+    plain = fit(world, TemperatureScaling())
+    np.testing.assert_allclose(predict(bare, world), predict(plain, world), atol=2e-5)
+    assert bare.strength_ == {}
+    assert bare.terms_["class_scores"] == "off"
+
+
+def test_given_strengths_are_used():
+    world = make_world(500, 3, temperature=2.0, class_imbalance=5.0, atypical_noise=0.5)
+    sizes = [np.abs(fit(world, strength=s).class_scores_).max() for s in (1e-4, 1e-1, 1e6)]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert sizes[2] < 1e-4
+    groups = {"multiplier": 1.0, "class_scaling": 1.0, "class_mixing": 1.0, "class_scores": 1e-3}
+    assert fit(world, strength=groups).strength_ == groups

@@ -1,0 +1,228 @@
+"""The choice of strengths: maximal evidence, checked against a direct search, simulated priors and exact algebra."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from atypicality.datasets.worlds import make_world
+from atypicality.recalibration import strength as chosen
+from atypicality.recalibration.mixing import TopMixing
+from atypicality.recalibration.quadratic import _Blocks, _Whole, picture_at
+from atypicality.recalibration.solver import hessian, solve
+from atypicality.recalibration.strength import (
+    choose_strengths,
+    given_strengths,
+    groups_of,
+    ridge_of,
+    temperature_start,
+)
+
+
+def scored_world(rng, n=3000, k=40, deviation=0.7):
+    """Logits whose labels follow ``softmax(z + S)``, the scores S drawn from a Gaussian."""
+    logits = 2 * rng.standard_normal((n, k))
+    scores = deviation * rng.standard_normal(k)
+    truth = softmax(logits + scores, axis=1)
+    labels = (truth.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+    return logits, np.minimum(labels, k - 1), scores
+
+
+def mixed_problem(rng, mixing, n=600, k=4):
+    world = make_world(n, k, temperature=2.0, atypical_noise=0.8, random_state=rng)
+    a = (world.atypicality - world.atypicality.mean()) / world.atypicality.std()
+    return TopMixing(
+        world.logits, world.labels, features=np.stack([np.ones(n), a, a**2], axis=1), class_scores=True, mixing=mixing
+    )
+
+
+def log_evidence(problem, groups, strengths):
+    """Laplace's approximation of the log of the integrated likelihood, from its definition."""
+    penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
+    solution = solve(penalised, start=temperature_start(problem))
+    eye = np.eye(problem.n_parameters)
+    kept = np.linalg.eigh(penalised.project(eye))
+    basis = kept[1][:, kept[0] > 0.5]  # of the parameters that the projection leaves
+    n = problem.n_rows
+    determinant = np.linalg.slogdet(n * basis.T @ hessian(penalised, solution) @ basis)[1]
+    free = np.diag(penalised.project(eye))
+    prior = sum(free[index].sum() * np.log(n * strengths[name]) for name, index in groups.items())
+    return -n * solution.objective + 0.5 * prior - 0.5 * determinant
+
+
+# -- the fixed point ---------------------------------------------------------------------------------------------------
+
+
+def test_strength_of_scores_is_that_of_their_prior(seed, monkeypatch):
+    # k scores of standard deviation 0.7 are seen almost exactly: log of their precision has deviation sqrt(2 / k)
+    monkeypatch.setattr(chosen, "CAUTION", 0.0)
+    logits, labels, scores = scored_world(np.random.default_rng(seed))
+    problem = TopMixing(logits, labels, class_scores=True)
+    found = choose_strengths(problem, groups_of(problem), labels.size)
+    assert abs(np.log(found.strengths["class_scores"] * labels.size * 0.7**2)) < 4 * np.sqrt(2 / scores.size)
+    assert 30 < found.effective["class_scores"] <= 39
+
+
+@pytest.mark.parametrize("mixing", ["diagonal", "full"])
+def test_evidence_is_maximal_at_the_chosen_strengths(rng, monkeypatch, mixing):
+    monkeypatch.setattr(chosen, "CAUTION", 0.0)
+    problem = mixed_problem(rng, mixing)
+    groups = groups_of(problem)
+    found = choose_strengths(problem, groups, problem.n_rows, tolerance=1e-3, max_iter=60)
+    best = log_evidence(problem, groups, found.strengths)
+    for name in groups:
+        if found.effective[name] < 0.3:  # on its way out: the evidence has no maximum, only a limit
+            continue
+        for factor in (0.5, 2.0):
+            moved = {**found.strengths, name: factor * found.strengths[name]}
+            # MacKay's update leaves out how the Hessian itself changes with the strength: a small part of a nat
+            assert log_evidence(problem, groups, moved) < best + 0.05, (name, factor)
+
+
+def test_caution_adds_one_standard_error_of_the_log_strength(rng, monkeypatch):
+    problem = mixed_problem(rng, "diagonal")
+    groups = groups_of(problem)
+    cautious = choose_strengths(problem, groups, problem.n_rows)
+    monkeypatch.setattr(chosen, "CAUTION", 0.0)
+    plain = choose_strengths(problem, groups, problem.n_rows)
+    for name in groups:
+        ratio = cautious.strengths[name] / plain.strengths[name]
+        if cautious.strengths[name] < 1:  # not at the largest strength
+            assert np.log(ratio) == pytest.approx(np.sqrt(2 / plain.effective[name]), rel=1e-6)
+        assert ratio >= 1
+
+
+def test_groups_without_support_vanish(seed):
+    world = make_world(500, 4, temperature=2.0, random_state=seed)  # mended by one temperature
+    a = np.random.default_rng(seed + 1000).standard_normal(500)
+    problem = TopMixing(world.logits, world.labels, features=np.stack([np.ones(500), a], axis=1), class_scores=True)
+    groups = groups_of(problem)
+    found = choose_strengths(problem, groups, 500)
+    solution = solve(problem.with_ridge(ridge_of(problem, groups, found.strengths)))
+    plain = temperature_start(problem)
+    # noise may look like a weak signal: 4 + 1 parameters that describe nothing gain about 2.5 nats when free
+    assert 500 * (plain.loss - solution.loss) < 2.5
+
+
+def test_more_rows_loosen_the_ridge(rng):
+    logits, labels, _ = scored_world(rng, n=8000, k=5)
+    strengths = []
+    for n in (500, 8000):
+        problem = TopMixing(logits[:n], labels[:n], class_scores=True)
+        strengths.append(choose_strengths(problem, groups_of(problem), n).strengths["class_scores"])
+    assert strengths[1] < strengths[0] / 4  # of the mean loss: the prior is worth fewer and fewer rows
+
+
+def test_separable_rows_leave_only_the_temperature():
+    logits, labels = 5 * np.eye(3)[np.arange(30) % 3], np.arange(30) % 3
+    problem = TopMixing(logits, labels, class_scores=True, mixing="full")
+    found = choose_strengths(problem, groups_of(problem), 30)
+    assert set(found.effective.values()) == {0.0}
+
+
+# -- groups and strengths ----------------------------------------------------------------------------------------------
+
+
+def test_groups_part_the_penalised_parameters(rng):
+    problem = mixed_problem(rng, "full")
+    groups = groups_of(problem)
+    assert list(groups) == ["multiplier", "class_scaling", "class_mixing", "class_scores"]
+    assert sorted(np.concatenate(list(groups.values()))) == list(range(1, problem.n_parameters))
+    assert groups["class_scaling"].size == 4
+    assert groups["class_mixing"].size == 12
+    strengths = {name: float(i + 1) for i, name in enumerate(groups)}
+    penalty = problem.with_ridge(ridge_of(problem, groups, strengths)).penalty
+    assert penalty[0] == 0
+    for name, index in groups.items():
+        assert (penalty[index] == strengths[name]).all()
+
+
+def test_given_strengths():
+    groups = {"multiplier": np.array([1]), "class_scores": np.array([2, 3])}
+    assert given_strengths(0.5, groups) == {"multiplier": 0.5, "class_scores": 0.5}
+    assert given_strengths({"multiplier": 1, "class_scores": 0, "class_density": 3}, groups) == {
+        "multiplier": 1.0,
+        "class_scores": 0.0,
+    }
+    with pytest.raises(ValueError, match="missing are class_scores"):
+        given_strengths({"multiplier": 1}, groups)
+    with pytest.raises(TypeError, match=r"strength\['class_scores'\] must be a number"):
+        given_strengths({"multiplier": 1, "class_scores": "much"}, groups)
+
+
+# -- mixing from the top -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixing", ["diagonal", "full"])
+def test_top_mixing_is_its_formula(rng, mixing):
+    problem = mixed_problem(rng, mixing)
+    groups = groups_of(problem)
+    strengths = dict.fromkeys(groups, 0.01)
+    found = solve(problem.with_ridge(ridge_of(problem, groups, strengths)), start=temperature_start(problem))
+    u = problem.logits - problem.logits.max(axis=1, keepdims=True)
+    mixed = u * found.mixing if mixing == "diagonal" else u @ found.mixing.T
+    scores = u * (problem.features @ found.coefficients)[:, None] + mixed + found.scores
+    probs = softmax(scores, axis=1)
+    assert found.loss == pytest.approx(-np.log(probs[np.arange(problem.n_rows), problem.labels]).mean(), abs=1e-9)
+    penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
+    theta = penalised.standardise(found)
+    assert found.objective == pytest.approx(found.loss + 0.005 * (theta[1:] @ theta[1:]), abs=1e-9)
+
+
+def test_strong_mixing_leaves_the_diagonal_alone(rng):
+    """With the rest of the matrix shrunk to nothing, a full matrix is a diagonal one."""
+    full, diagonal = (
+        mixed_problem(np.random.default_rng(3), "full"),
+        mixed_problem(np.random.default_rng(3), "diagonal"),
+    )
+    strengths = {"multiplier": 0.1, "class_scaling": 0.01, "class_mixing": 1e6, "class_scores": 0.1}
+    start = temperature_start(full)
+    a = solve(full.with_ridge(ridge_of(full, groups_of(full), strengths)), start=start)
+    b = solve(
+        diagonal.with_ridge(ridge_of(diagonal, groups_of(diagonal), strengths)), start=temperature_start(diagonal)
+    )
+    # the diagonal has mean 0 in the diagonal problem only: its mean is shrunk in the full one, where the free
+    # temperature takes it over, up to the little that the penalty leaves
+    np.testing.assert_allclose(np.diag(a.mixing) - np.diag(a.mixing).mean(), b.mixing, atol=1e-3)
+
+
+# -- the quadratic picture ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixing", ["diagonal", "full"])
+def test_picture_is_exact_where_it_was_taken(rng, mixing):
+    problem = mixed_problem(rng, mixing)
+    groups = groups_of(problem)
+    penalised = problem.with_ridge(ridge_of(problem, groups, dict.fromkeys(groups, 0.02)))
+    solution = solve(penalised, start=temperature_start(problem))
+    theta = penalised.standardise(solution)
+    moved, spread = picture_at(penalised, theta).move(penalised.penalty)
+    np.testing.assert_allclose(moved, theta, atol=1e-6)
+    inverse = penalised.project(np.linalg.inv(hessian(penalised, solution)))
+    np.testing.assert_allclose(spread, np.diag(inverse), rtol=1e-6, atol=1e-9)
+
+
+def test_picture_follows_the_optimum_to_near_strengths(rng):
+    problem = mixed_problem(rng, "diagonal")
+    groups = groups_of(problem)
+    near, far = (
+        problem.with_ridge(ridge_of(problem, groups, dict.fromkeys(groups, strength))) for strength in (0.02, 0.03)
+    )
+    start = temperature_start(problem)
+    theta = near.standardise(solve(near, start=start))
+    truth = far.standardise(solve(far, start=start))
+    moved, _ = picture_at(near, theta).move(far.penalty)
+    assert np.linalg.norm(moved - truth) < 0.1 * np.linalg.norm(theta - truth)
+
+
+def test_blocks_agree_with_the_whole_for_many_classes(rng):
+    logits, labels, _ = scored_world(rng, n=4000, k=120)
+    problem = TopMixing(logits, labels, class_scores=True, mixing="diagonal")
+    groups = groups_of(problem)
+    strengths = dict.fromkeys(groups, 0.003)
+    penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
+    theta = penalised.standardise(solve(penalised, start=temperature_start(problem)))
+    counts = []
+    for picture in (_Whole(penalised, theta), _Blocks(penalised, theta)):
+        _, spread = picture.move(penalised.penalty)
+        counts.append([picture.free[i].sum() - strengths[name] * spread[i].sum() for name, i in groups.items()])
+    np.testing.assert_allclose(counts[1], counts[0], rtol=0.1)
