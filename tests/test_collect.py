@@ -2,12 +2,14 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -444,3 +446,47 @@ def test_a_killed_run_started_again_equals_one_that_was_not(tmp_path, seed):
     subprocess.run([sys.executable, str(worker), "0", str(cut), str(whole)], check=True)
     assert files_of(cut) == files_of(whole)
     assert len(ModelOutputs.load(cut)) == 1000
+
+
+# the scripts that train the paper's own models
+
+
+def run_script(name, monkeypatch, *arguments):
+    folder = Path(__file__).parents[1] / "scripts"
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(folder / name), run_name="__main__")
+
+
+def test_the_long_tailed_script_runs_and_goes_on(tmp_path, monkeypatch, capsys):
+    arguments = ("--smoke", "--dataset", "cifar10", "--imbalance", "2", "--out", tmp_path / "out")
+    run_script("train_cifar_lt.py", monkeypatch, *arguments)
+    first = ModelOutputs.load(tmp_path / "out" / "test.npz")
+    assert first.logits.shape == (10, 10)
+    assert first.embeddings.shape == (10, 512)
+    assert first.class_names[9] == "class-9"
+    assert "epoch 1/1" in capsys.readouterr().out
+    (tmp_path / "out" / "test.npz").unlink()
+    run_script("train_cifar_lt.py", monkeypatch, *arguments)  # trained already: only what is missing is written
+    assert "epoch" not in capsys.readouterr().out
+    assert_array_equal(ModelOutputs.load(tmp_path / "out" / "test.npz").logits, first.logits)
+
+
+@needs("PIL")
+def test_the_skin_lesion_script_runs(tmp_path, monkeypatch, capsys):
+    run_script("train_fitzpatrick_probe.py", monkeypatch, "--smoke", "--out", tmp_path / "out")
+    parts = [ModelOutputs.load(tmp_path / "out" / "split-0" / f"{n}.npz") for n in ("train", "calibration", "test")]
+    assert [len(part) for part in parts] == [18, 9, 9]
+    assert parts[0].embeddings.shape == (18, 256)
+    assert parts[0].logits.shape == (18, 9)
+    assert set(np.concatenate([part.attributes["skin_tone"] for part in parts])) == {"Unknown", "1-2", "3-4", "5-6"}
+
+
+@pytest.mark.parametrize("name", ["train_cifar_lt.py", "train_fitzpatrick_probe.py"])
+def test_scripts_say_what_they_need(name, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_script(name, monkeypatch)
+    assert "are needed, or --smoke" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        run_script(name, monkeypatch, "--help")
+    assert "--data" in capsys.readouterr().out

@@ -1,0 +1,71 @@
+"""ResNet-18 with the parameter names of the published ImageNet weights, which load into it as they are."""
+
+import itertools
+from pathlib import Path
+
+import torch
+from torch import nn
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+WEIGHTS_URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut (He, Zhang, Ren and Sun 2016)."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside)
+        self.downsample = None
+        if stride != 1 or inside != outside:
+            shortcut = nn.Conv2d(inside, outside, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(outside))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Block of maps (n, inside, h, w)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        inner = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        return torch.relu(inner + shortcut)
+
+
+class ResNet18(nn.Module):
+    """Images (n, 3, h, w), normalised by MEAN and DEVIATION, to logits (n, k); 512 features enter `fc`."""
+
+    def __init__(self, n_classes: int = 1000) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        widths = (64, 64, 128, 256, 512)
+        for number, (inside, outside) in enumerate(itertools.pairwise(widths), start=1):
+            stride = 1 if number == 1 else 2
+            layer = nn.Sequential(Block(inside, outside, stride), Block(outside, outside, 1))
+            self.add_module(f"layer{number}", layer)
+        self.fc = nn.Linear(512, n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of images."""
+        x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
+        for number in range(1, 5):
+            x = self.get_submodule(f"layer{number}")(x)
+        return self.fc(x.mean(dim=(2, 3)))
+
+
+def load_resnet18(weights: Path | None) -> ResNet18:
+    """A ResNet-18 for ImageNet with the weights of a file, or with random ones."""
+    network = ResNet18()
+    if weights is not None:
+        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    return network
+
+
+def prepared(images: torch.Tensor, size: int) -> torch.Tensor:
+    """Bytes (n, h, w, 3) as normalised images (n, 3, size, size)."""
+    x = images.permute(0, 3, 1, 2).float() / 255
+    if x.shape[-2:] != (size, size):
+        x = nn.functional.interpolate(x, (size, size), mode="bilinear", antialias=True)
+    mean, deviation = (torch.tensor(values, device=x.device).view(3, 1, 1) for values in (MEAN, DEVIATION))
+    return (x - mean) / deviation
