@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, theory
+from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, reproduce, theory
 
 __all__ = ["app", "main"]
 
@@ -27,6 +27,7 @@ app.command("evaluate")(evaluate.command)
 app.command("report")(report.command)
 app.command("export")(export.command)
 app.command("llm")(llm.command)
+app.command("reproduce")(reproduce.command)
 app.command("theory")(theory.command)
 
 

@@ -1,0 +1,39 @@
+"""`atypicality reproduce`: the paper's experiments, its numbers beside ours."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="balanced, imbalanced, llm, conformal, subgroups, temperatures, class-scores, theory or all."
+        ),
+    ],
+    outputs: Annotated[
+        Path | None, typer.Option(help="Folder with a folder of outputs per model; default: bundled outputs.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only data sets whose name holds this text.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only models whose name holds this text.")] = None,
+    seeds: Annotated[int, typer.Option(help="Random halves, with the seeds from 0 on.", min=1)] = 10,
+    methods: Annotated[
+        str | None, typer.Option(help="More methods, with commas between: adats (slow), aware, vector, ensemble.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for tables and for finished results.")] = Path("reproduction"),
+) -> None:
+    """Run an experiment of the paper. Prints and writes ours, the paper's and the difference; judges its claims."""
+    from atypicality.experiments import EXPERIMENTS, reproduce
+    from atypicality.validation import check_choice
+
+    check_choice(experiment, "experiment", (*EXPERIMENTS, "all"))
+    more = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    found = reproduce(
+        experiment, outputs=outputs, dataset=dataset, model=model, seeds=range(seeds), methods=more, out=out
+    )
+    typer.echo(found.to_text())
+    typer.echo(f"written: {', '.join(map(str, found.write(out)))}")
