@@ -41,8 +41,8 @@ _TEXT: dict[tuple[str, str, str], Printed] = {
 def paper_values(experiment: str, setting: Setting | None, estimator: str) -> Printed:
     """Everything the paper prints of one setting; empty where it prints nothing.
 
-    >>> from atypicality.experiments.settings import setting_of
-    >>> paper_values("balanced", setting_of("cifar10-wrn28-10"), "GMM")["ece", ("1",), "aar"]
+    >>> from atypicality.experiments.settings import match_folder
+    >>> paper_values("balanced", match_folder("cifar10-wrn28-10").setting, "GMM")["ece", ("1",), "aar"]
     (0.041, 0.002)
     """
     if setting is None:

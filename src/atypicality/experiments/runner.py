@@ -1,7 +1,8 @@
 """One runner for every experiment: outputs in, tables beside the paper's and verdicts on its claims out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -207,27 +208,32 @@ def _lacks(source: Source | None, estimator: str) -> str | None:
     return None if enough[estimator] else f"{source.title}, {estimator}: put {needed} into {source.folder}."
 
 
-def _run_all(runs: list[Run], seeds: list[int], methods: tuple[str, ...], cache: Path) -> dict[Run, list[Result]]:
+def _run_all(runs: list[Run], seeds: list[int], methods: tuple[str, ...], folder: Path) -> dict[Run, list[Result]]:
     """Results of every run and seed; atypicality is estimated once for all runs on the same outputs."""
     ordered = sorted(runs, key=lambda run: ("" if run.source is None else run.source.name, run.estimator))
-    shared: dict[tuple[Source | None, str], Estimated] = {
-        (run.source, run.estimator): Estimated(run.source, run.estimator) for run in runs if run.source
-    }
-    jobs = [
-        (run, job) for run in ordered for job in _jobs(run, shared.get((run.source, run.estimator)), seeds, methods)
-    ]
+    estimated = cache(Estimated)
+    jobs = [(run, job) for run in ordered for job in _jobs(run, estimated, seeds, methods)]
     results: dict[Run, list[Result]] = {run: [] for run in runs}
     for run, job in track(jobs, "Reproducing"):
-        results[run].append(run_job(job, cache))
+        results[run].append(run_job(job, folder))
     return results
 
 
-def _jobs(run: Run, estimated: Estimated | None, seeds: list[int], methods: tuple[str, ...]) -> list[Job]:
-    experiment = EXPERIMENTS[run.experiment]
-    fixed = estimated is not None and estimated.source.data.calibration is not None
-    wanted = () if estimated is None else tuple(dict.fromkeys(experiment.methods + methods))
-    attribute = subgroup_attribute(estimated.source.data) if estimated and run.experiment == "subgroups" else None
-    return [Job(estimated, wanted, experiment.n_groups, attribute, seed) for seed in (seeds[:1] if fixed else seeds)]
+def _jobs(
+    run: Run, estimated: Callable[[Source, str], Estimated], seeds: list[int], methods: tuple[str, ...]
+) -> list[Job]:
+    """One job per seed: a half of the rows, a split with a model of its own, or the one validation split there is."""
+    experiment, source = EXPERIMENTS[run.experiment], run.source
+    if source is None:
+        return [Job(None, (), experiment.n_groups, None, seed) for seed in seeds]
+    wanted = tuple(dict.fromkeys(experiment.methods + methods))
+    attribute = subgroup_attribute(source.data) if run.experiment == "subgroups" else None
+    fixed = not source.splits and source.data.calibration is not None
+    rows = source.splits or (source,) * (1 if fixed else len(seeds))
+    return [
+        Job(estimated(part, run.estimator), wanted, experiment.n_groups, attribute, seed)
+        for part, seed in zip(rows, seeds, strict=False)
+    ]
 
 
 def _add(found: Reproduction, run: Run, results: list[Result]) -> None:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import NamedTuple
 
-__all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "Setting", "setting_of"]
+__all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "Match", "Setting", "match_folder"]
 
 SEEDS = tuple(range(10))
 """The paper's seeds (appendix C)."""
@@ -41,7 +42,8 @@ _TORCHVISION = "torchvision's weights"
 _DDU = "the weights of Mukhoti et al. 2020, or your own training"
 _MISLAS = "the weights of Zhong et al. 2021 (github.com/dvlab-research/MiSLAS)"
 _ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {} --out ...`"
-_FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (Groh et al. 2021)"
+_LT = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py)"
+_FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py)"
 
 SETTINGS = (
     Setting("balanced", "ImageNet", "ResNet18", "imagenet-resnet18", (), _TORCHVISION),
@@ -53,20 +55,20 @@ SETTINGS = (
     Setting("imbalanced", "ImageNet-LT", "ResNext50", "imagenetlt-resnext50", (), _MISLAS, True),
     Setting("imbalanced", "ImageNet-LT", "ResNext50(+P.B.)", "imagenetlt-resnext50-pb", (), _MISLAS, True),
     Setting("imbalanced", "Places365-LT", "ResNet152", "places365lt-resnet152", ("places365lt-*",), _MISLAS, True),
-    Setting("imbalanced", "CIFAR10-LT", "ResNet18", "cifar10lt-resnet18", ("cifar10lt-*",), _MISLAS, True),
+    Setting("imbalanced", "CIFAR10-LT", "ResNet18", "cifar10lt-resnet18", ("cifar10lt-*", "cifar10-lt*"), _LT, True),
     Setting(
         "imbalanced",
         "CIFAR100-LT",
         "ResNet18",
         "cifar100lt-resnet18",
-        ("cifar100lt-*",),
-        "ImageNet weights finetuned on CIFAR100-LT",
+        ("cifar100lt-*", "cifar100-lt*"),
+        _LT,
         True,
     ),
     Setting("llm", "TREC", "Alpaca7B", "trec-alpaca7b", ("trec", "trec-*"), _ALPACA.format("trec"), True),
     Setting("llm", "AG News", "Alpaca7B", "agnews-alpaca7b", ("agnews", "agnews-*"), _ALPACA.format("agnews"), True),
     Setting("llm", "IMDB", "Alpaca7B", "imdb-alpaca7b", ("imdb", "imdb-*"), _ALPACA.format("imdb")),
-    Setting("skin", "Fitzpatrick17k", "ResNet18", "fitzpatrick17k-resnet18", (), _FITZPATRICK, True),
+    Setting("skin", "Fitzpatrick17k", "ResNet18", "fitzpatrick17k-resnet18", ("fitzpatrick*",), _FITZPATRICK, True),
     Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", (), _FITZPATRICK, True),
 )
 
@@ -150,12 +152,24 @@ EXPERIMENTS = {
 """Experiments by the name of their command."""
 
 
-def setting_of(folder: str) -> Setting | None:
-    """The paper's setting that a folder of outputs belongs to; None for data that the paper does not have.
+class Match(NamedTuple):
+    """The paper's setting that a folder of outputs belongs to, and the name of the model in it."""
 
-    >>> setting_of("cifar10lt-wrn28-4").dataset
-    'CIFAR10-LT'
+    setting: Setting
+    model: str
+
+
+def match_folder(name: str) -> Match | None:
+    """What a folder of that name holds; None for data that the paper does not have. The longest pattern decides.
+
+    >>> match_folder("cifar10lt-wrn28-4").setting.dataset, match_folder("cifar10lt-wrn28-4").model
+    ('CIFAR10-LT', 'wrn28-4')
     """
-    exact = [setting for setting in SETTINGS if setting.folder == folder]
-    near = [setting for setting in SETTINGS if any(fnmatch(folder, pattern) for pattern in setting.others)]
-    return next(iter(exact + near), None)
+    for setting in SETTINGS:
+        if setting.folder == name:
+            return Match(setting, setting.model)
+    near = [(pattern, setting) for setting in SETTINGS for pattern in setting.others if fnmatch(name, pattern)]
+    if not near:
+        return None
+    pattern, setting = max(near, key=lambda pair: len(pair[0]))
+    return Match(setting, name.removeprefix(pattern.rstrip("*")).strip("-") or "another model")

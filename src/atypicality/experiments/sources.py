@@ -4,12 +4,13 @@ A folder holds `test` (logits, embeddings, labels), `train` (embeddings, labels)
 means, covariance of the classes), and where there is a validation split `calibration`. Parts are .npz, .safetensors or
 .parquet files, or folders as `collect` writes them. Language models need `test` with atypicality, and for the
 content-free baseline `content_free.npz`, logits of prompts without content; instead of a folder, files NAME.npz and
-NAME.content_free.npz will do.
+NAME.content_free.npz will do. Where the model was trained anew for every seed, folders `split-0`, `split-1`, ... hold
+the parts.
 """
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from atypicality.datasets import Splits, load_fashion_mnist, load_fashion_mnist_lt
 from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
-from atypicality.experiments.settings import SETTINGS, Experiment, Setting, setting_of
+from atypicality.experiments.settings import SETTINGS, Experiment, Setting, match_folder
 from atypicality.files import read_arrays
 from atypicality.outputs import ModelOutputs
 
@@ -79,7 +80,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Source:
-    """One model on one data set, and where its outputs are. `folder` is None for bundled ones."""
+    """One model on one data set, and where its outputs are. `folder` is None for bundled ones.
+
+    `splits` are the sources of single seeds, where every seed has a model of its own.
+    """
 
     name: str
     kind: str
@@ -87,6 +91,7 @@ class Source:
     model: str
     setting: Setting | None = None
     folder: Path | None = None
+    splits: tuple["Source", ...] = ()
     _loaded: list[Data] = field(default_factory=list, repr=False, compare=False)
 
     @property
@@ -97,7 +102,9 @@ class Source:
 
     @property
     def data(self) -> Data:
-        """The outputs, read at the first use and kept."""
+        """The outputs, read at the first use and kept; of several splits those of the first."""
+        if self.splits:
+            return self.splits[0].data
         if not self._loaded:
             self._loaded.append(_bundled(self.name) if self.folder is None else _read(self.folder))
         return self._loaded[0]
@@ -123,9 +130,9 @@ def find_sources(outputs: Path | None) -> list[Source]:
         ]
     if not outputs.is_dir():
         raise ValueError(f"outputs must be a folder; {str(outputs)!r} is not one.")
-    if _part(outputs, "test") is not None:
+    if _is_model(outputs):
         return [_source(outputs.resolve())]
-    found = [path for path in sorted(outputs.iterdir()) if _is_file(path) or _part(path, "test") is not None]
+    found = [path for path in sorted(outputs.iterdir()) if _is_file(path) or _is_model(path)]
     if not found:
         raise ValueError(
             f"outputs must hold a folder per model, each with test.npz and train.npz; {str(outputs)!r} has none. "
@@ -159,19 +166,22 @@ def _files(setting: Setting) -> str:
 
 def _source(path: Path) -> Source:
     name = path.stem if path.suffix == ".npz" else path.name
-    setting = setting_of(name)
-    if setting is None:
-        unknown = Source(name, "", name, "", None, path)
-        return Source(name, _kind(unknown.data), name, "your model", None, path, unknown._loaded)
-    same = setting.folder == name
-    return Source(
-        name,
-        setting.kind,
-        setting.dataset,
-        setting.model if same else name.partition("-")[2] or "another model",
-        setting,
-        path,
-    )
+    match = match_folder(name)
+    if match is None:
+        plain = Source(name, "", name, "your model", folder=path, splits=_splits(path))
+        return replace(plain, kind=_kind(plain.data))
+    setting, model = match
+    return Source(name, setting.kind, setting.dataset, model, setting, path, _splits(path))
+
+
+def _splits(path: Path) -> tuple[Source, ...]:
+    """Sources of single seeds, in the order of their numbers."""
+    folders = sorted(path.glob("split-*"), key=lambda folder: (len(folder.name), folder.name))
+    return tuple(Source(f"{path.name}-{folder.name}", "", "", "", folder=folder) for folder in folders)
+
+
+def _is_model(path: Path) -> bool:
+    return any(_part(folder, "test") is not None for folder in [path, *path.glob("split-*")])
 
 
 def _is_file(path: Path) -> bool:
