@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -199,9 +200,8 @@ def test_images_become_png_byte_for_byte():
     body = base64.b64decode(_png(image).partition(",")[2])
     assert struct.unpack(">II", body[16:24]) == (4, 3)
     start = body.index(b"IDAT") + 4
-    lines = np.frombuffer(
-        zlib.decompress(body[start : start + struct.unpack(">I", body[start - 8 : start - 4])[0]]), np.uint8
-    )
+    [length] = struct.unpack(">I", body[start - 8 : start - 4])
+    lines = np.frombuffer(zlib.decompress(body[start : start + length]), np.uint8)
     np.testing.assert_array_equal(lines.reshape(3, 5)[:, 1:], image)
 
 
@@ -232,6 +232,11 @@ def test_what_cannot_be_drawn_is_named():
 def test_unknown_numbers_become_null():
     evaluation, _ = evaluation_and_head()
     [*_, rows] = data_of(charts.class_scores(evaluation))
-    assert all(
-        value is None or not isinstance(value, float) or math.isfinite(value) for r in rows for value in r.values()
-    )
+    assert all(math.isfinite(value) for row in rows for value in row.values() if isinstance(value, float))
+    assert {row["low"] for row in rows} == {None}  # a score has no interval
+
+
+def test_without_altair_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'atypicality\[report\]'"):
+        charts.temperatures(evaluation_and_head()[0])

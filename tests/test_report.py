@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -358,6 +359,46 @@ def test_nothing_sticks_out(browser, page_path, options):
         background = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert np.mean([int(part) for part in re.findall(r"\d+", background)][:3]) > 128 or "color_scheme" in options
         assert len(opened.page.locator("svg.chart").all()) >= 8
+
+
+@needs_chromium
+def test_the_page_reaches_nothing_even_if_it_tries(browser, page_path):
+    with socket.create_server(("127.0.0.1", 0)) as server, Opened(browser, page_path) as opened:
+        server.setblocking(False)
+        address = "http://127.0.0.1:{}/".format(server.getsockname()[1])
+        tries = {
+            "connecting to": f"fetch('{address}').catch(() => null)",
+            "the image": f"void (new Image().src = '{address}')",
+            "script-src": "void setTimeout('document.title = 1')",
+        }
+        for words, attempt in tries.items():
+            opened.page.evaluate(attempt)
+            opened.page.wait_for_timeout(100)
+            assert any("Content Security Policy" in text and words in text.lower() for text in opened.trouble)
+            opened.trouble.clear()  # the browser's words for what it refused
+        assert opened.page.title() == HOSTILE
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            server.accept()
+        del opened.requests[1:]  # refused ones are listed too
+
+
+@needs_chromium
+def test_the_menus_change_measure_and_methods(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    with Opened(browser, page_path) as opened:
+        page = opened.page
+        page.select_option("#measure", label="accuracy")
+        rows = [row for row in evaluation.table("grid", method="head", metric="accuracy") if row["count"]]
+        row = max(rows, key=lambda row: (row["confidence_group"], -row["group"]))
+        label = page.locator("#grids table").nth(1).locator("tbody tr").first.locator("button").first
+        assert label.get_attribute("aria-label").startswith(
+            f"atypicality group {row['group'] + 1}, confidence group {row['confidence_group'] + 1}: "
+            f"accuracy {row['value']:.0%}"
+        )
+        page.select_option("#before", label="one <i>temperature</i>")
+        assert page.inner_text("#grids caption >> nth=0") == "one <i>temperature</i>"
+        page.select_option("#before", label="head")
+        assert page.locator("#grids table").count() == 1
 
 
 @needs_chromium

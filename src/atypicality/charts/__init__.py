@@ -2,7 +2,11 @@
 
 A chart is shown in a notebook as it is, and saved with `chart.save("figure.png")`, also as SVG, PDF or HTML. Colours
 are Okabe and Ito's, which the colour-blind can tell apart; counts are on hover. Nothing is measured here: every number
-drawn is in a table of the evaluation.
+drawn is in a table of the evaluation::
+
+    evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, test)
+    charts.quality_by_group(evaluation, "ece").save("ece.png")
+    charts.confidence_grid(evaluation, "overconfidence", methods="head")
 """
 
 from atypicality.charts.fitted import class_scores, multiplier, temperatures

@@ -38,14 +38,6 @@ def confidence_grid(
         Input or class atypicality.
     methods : str or sequence of str, optional
         All by default.
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> from atypicality.charts import confidence_grid
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> chart = confidence_grid(aty.evaluate({"model": world.probs}, world.outputs(), train=density))
     """
     check_choice(metric, "metric", _GRID_METRICS)
     table = {"atypicality": "grid", "class": "class_grid"}[check_choice(by, "by", ("atypicality", "class"))]
@@ -110,14 +102,6 @@ def quality_by_group(
         "ece", "accuracy" or another metric of the table.
     by : {"atypicality", "confidence", "class"}
     methods : str or sequence of str, optional
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> from atypicality.charts import quality_by_group
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> chart = quality_by_group(aty.evaluate({"model": world.probs}, world.outputs(), train=density))
     """
     check_choice(metric, "metric", tuple(METRICS))
     table, title = GROUPINGS[check_choice(by, "by", tuple(GROUPINGS))]

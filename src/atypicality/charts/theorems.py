@@ -9,14 +9,7 @@ __all__ = ["theorem_1_curves", "theorem_2_curves"]
 
 
 def theorem_1_curves(result: Theorem1) -> Chart:
-    """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide.
-
-    Examples
-    --------
-    >>> from atypicality.charts import theorem_1_curves
-    >>> from atypicality.theory import theorem_1
-    >>> chart = theorem_1_curves(theorem_1(n_draws=5))
-    """
+    """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide."""
     rows = [
         {
             "group": group + 1,
@@ -79,7 +72,10 @@ def _errors(result: Theorem2) -> Chart:
     names = list(_ERRORS.values())
     x = alt.X("atypicality:Q", title="Input atypicality (right = rarer)", scale=alt.Scale(zero=False))
     y = alt.Y(
-        "error:Q", title="Mean squared calibration error", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e")
+        "error:Q",
+        title="Mean squared calibration error",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(format="~e", tickCount=5),
     )
     colour = alt.Color("temperature:N", title="Temperature", scale=alt.Scale(domain=names, range=list(PALETTE[:3])))
     tip = [

@@ -177,8 +177,7 @@ def _places(evaluation: Evaluation) -> dict[str, str]:
 
 
 _WORDS = {
-    "where": "Rows: the model’s confidence. Columns: how rare the input is. Choose a cell or one of the four kinds of "
-    "prediction, by mouse or with the arrow keys and Enter: everything under “The chosen samples” follows.",
+    "where": "Rows: the model’s confidence. Columns: how rare the input is.",
     "chosen": "Reliability diagrams: on the dashed line confidence is honest; below it the model is too sure. Bars are "
     "95% intervals.",
     "by-group": "Groups of about equally many samples. Bars are 95% intervals; hover for counts.",
@@ -190,6 +189,10 @@ _WORDS = {
     "numbers": "",
     "about": "",
 }
+_CHOOSE = (
+    " Choose a cell or one of the four kinds of prediction, by mouse or with the arrow keys and Enter: everything "
+    "under “The chosen samples” follows."
+)
 _BODIES = {
     "where": '<div class="controls" id="choices"></div><div id="ramp"></div><div class="pair" id="grids"></div>'
     '<h3>Four kinds of prediction</h3><div class="pair" id="quadrants"></div><p id="hint" role="status"></p>',
@@ -204,10 +207,11 @@ _BODIES = {
 
 
 def _sections(evaluation: Evaluation, head: "ReliabilityHead | None") -> list[str]:
+    words_of = _WORDS | ({"where": _WORDS["where"] + _CHOOSE} if evaluation.tables["samples"]["row"] else {})
     bodies = _BODIES | {"about": _about(evaluation, head)}
     return [
         f'<section aria-labelledby="{place}"><h2 id="{place}">{words}</h2>'
-        f"{f'<p class=quiet>{_WORDS[place]}</p>' if _WORDS[place] else ''}{bodies[place]}</section>"
+        f"{f'<p class=quiet>{words_of[place]}</p>' if words_of[place] else ''}{bodies[place]}</section>"
         for place, words in _places(evaluation).items()
     ]
 

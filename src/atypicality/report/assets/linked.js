@@ -44,7 +44,10 @@ function choice(selection, attributes, ...children) {
   return h("button", { type: "button", "aria-pressed": String(pressed), "data-choice": JSON.stringify(selection), on: { click }, ...attributes }, ...children);
 }
 
-const edge = (value) => (value > 0.99995 ? `1 − ${(1 - value).toExponential(0)}` : percent(value, 1 + (value > 0.99)));
+function edge(value) {
+  if (value > 0.99999) return "almost 100%";
+  return percent(value, value > 0.9999 ? 3 : value > 0.99 ? 2 : 1);
+}
 
 function drawGrid(method, scaleOf) {
   const { form, title } = MEASURES[state.measure];

@@ -87,8 +87,8 @@ function drawSubgroups() {
     const find = (subgroup, method, metric) => at.get([subgroup, method, metric].join("\u0000"));
     const shown = (row, form) => (row ? [form(row.value), h("div", { class: "quiet" }, `${form(row.low)} to ${form(row.high)}`)] : "–");
     const column = (metric, title, form) => (method) => ({ title: `${title}, ${method}`, value: (subgroup) => find(subgroup, method, metric)?.value, show: (subgroup) => shown(find(subgroup, method, metric), form) });
-    const ranges = new Map(rows("group_ranges", { axis: `attribute ${attribute}` }).map((row) => [String(row.group), rangeText(row.axis, row.group, null, (value) => decimal(value, 3))]));
-    const text = (subgroup) => (ranges.has(subgroup) ? `${+subgroup + 1}: ${ranges.get(subgroup)}` : subgroup);
+    const ranges = new Map(rows("group_ranges", { axis: `attribute ${attribute}` }).map((row) => [`group ${row.group + 1}`, rangeText(row.axis, row.group, null, (value) => decimal(value, 3))]));
+    const text = (subgroup) => (ranges.has(subgroup) ? `${subgroup}: ${ranges.get(subgroup)}` : subgroup);
     const withSets = DATA.methods.filter((method) => measured("subgroups", { method, metric: "coverage" }));
     const columns = [
       { title: attribute, text: true, value: text, show: (subgroup) => name(text(subgroup)) },
