@@ -166,7 +166,7 @@ class ConvexRecalibrator(Recalibrator):
         if solution.loss <= TOLERANCE and classwise:
             warnings.warn(
                 "labels are separable: every row can be given its label with certainty, so no finite optimum exists; "
-                f"the fit stopped where its mean loss is {solution.loss:.2g}. Give more rows, or a positive strength.",
+                f"the fit stopped where its mean loss is {solution.loss:.2g}. Give more rows.",
                 stacklevel=stacklevel,
             )
 

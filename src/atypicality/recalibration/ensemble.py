@@ -21,6 +21,9 @@ from atypicality.recalibration.temperature import fit_temperature
 
 __all__ = ["EnsembleTemperatureScaling", "mixture_weights"]
 
+ROUNDING = 1e-15
+"""Rounding error of a mean of ratios near 1."""
+
 
 class EnsembleTemperatureScaling(Recalibrator):
     """Mix scaled, plain and uniform probabilities: ``w1 softmax(z/T) + w2 softmax(z) + w3 / k``.
@@ -125,7 +128,7 @@ def _shorten(
 ) -> NDArray[np.float64]:
     """Halve a step until the slope at its end has not turned steeply upward."""
     change = likelihoods @ step
-    allowed, length = 0.5 * float(shares @ (change / (likelihoods @ weights))), 2.0
+    allowed, length = 0.5 * float(shares @ (change / (likelihoods @ weights))) + ROUNDING, 2.0
     while length > 1e-12:
         length *= 0.5
         mixed = likelihoods @ (weights + length * step)

@@ -91,7 +91,7 @@ def sparse_metric(problem: Problem, sums: SparseCurvature) -> Metric:
     places = np.r_[np.arange(n_shared), np.arange(start, layout.size)]
     dense = _SparseHessian(problem, sums, problem.penalty[places])
     parts: list[tuple[NDArray[np.intp], Metric]] = []
-    if places.size <= DENSE:
+    if places.size <= max(DENSE, n_shared):
         parts.append((places, Cholesky(dense.scaled(), SINGLE, dense.unit)))
     else:
         parts.append((places[:n_shared], Cholesky(dense.shared, SINGLE)))

@@ -27,6 +27,8 @@ def plain_model(problem: Problem, theta: Vector) -> "PlainModel | None":
     """The model at `theta`, or None where the problem must go the long way."""
     if problem.mixing is not None or problem.densities is not None or problem.logits.dtype != problem.dtype:
         return None
+    if not 1e-12 < problem.scale < 1e12:  # squares of logits must fit, too
+        return None
     c, _, _, s = problem.parts(theta)
     multiplier = (problem.features @ c) / problem.scale
     largest = multiplier * problem.rows.top
@@ -38,7 +40,11 @@ def plain_model(problem: Problem, theta: Vector) -> "PlainModel | None":
 
 
 class PlainModel:
-    """Multipliers m (n,) of the raw logits and factors t (k,), with per-row sums that the blocks of a pass fill in."""
+    """Multipliers m (n,) of the raw logits and factors t (k,), with per-row sums that the blocks of a pass fill in.
+
+    The largest entry of a row is kept apart from the sums over its classes: it would swallow the small ones, and what
+    is lost then is multiplied by their distance from it.
+    """
 
     def __init__(self, problem: Problem, multiplier: Vector, factor: FloatArray) -> None:
         n, dtype = problem.n_rows, problem.dtype
@@ -46,28 +52,34 @@ class PlainModel:
         self.weights, self.features = problem.weights.astype(dtype), problem.features.astype(dtype)
         same = bool(np.ptp(multiplier) == 0)  # one number for all rows is a faster product than one per row
         self._step = multiplier[0].astype(dtype) if same else multiplier[:, None].astype(dtype)
-        self.totals, self.first, self.second = (np.empty(n, dtype) for _ in range(3))
+        self.top_factor = factor[problem.rows.best]
+        self.largest, self.rest, self.first, self.second = (np.empty(n, dtype) for _ in range(4))
         self.workspace = blocks.Workspace()
 
     def sums(self, curvature: str | None) -> tuple[float, Vector, Vector | SparseCurvature | None] | None:
-        """Log-normaliser, gradient sums and curvature of all rows; None where exact curvature has class-wise parts."""
+        """Log-normaliser, gradient sums, and curvature: exact for features alone, else sparse; None for the other."""
         problem = self.problem
-        if curvature == "exact" and problem.class_scores:
+        if curvature == ("exact" if problem.class_scores else "sparse"):
             return None
         columns = self._reduce(lambda rows, buffers: self._column_sums(rows, curvature, buffers))
-        totals = self.totals.astype(np.float64)
-        mean = self.first / totals
+        top, rest = problem.rows.top.astype(np.float64), self.rest.astype(np.float64)
+        totals = rest + self.largest * self.top_factor
+        mean = (self.first - top * rest) / totals
         gradient = np.empty(problem.layout.size)
-        gradient[problem.layout.features] = (
-            problem.weights * (mean - problem.rows.top) / problem.scale
-        ) @ problem.features
-        gradient[problem.layout.scores] = columns.sums[0] if problem.class_scores else 0.0
-        log_norm = float(problem.weights @ (np.log(totals) - self.multiplier * problem.rows.top))
+        gradient[problem.layout.features] = (problem.weights * mean / problem.scale) @ problem.features
+        log_norm = float(problem.weights @ (np.log(totals) - self.multiplier * top))
+        likely = problem.weights * self.largest * self.top_factor / totals
+        if problem.class_scores:
+            gradient[problem.layout.scores] = columns.sums[0] + self._at_top(likely)
         if curvature is None:
             return log_norm, gradient, None
-        spread = problem.weights * (self.second / totals - mean**2) / problem.scale**2
+        second = (self.second - 2 * top * self.first + top**2 * rest) / totals
+        spread = problem.weights * (second - mean**2) / problem.scale**2
         shared = (problem.features * spread[:, None]).T @ problem.features
-        return log_norm, gradient, shared if curvature == "exact" else self._sparse(shared, columns)
+        if curvature == "exact":
+            return log_norm, gradient, shared
+        crossed = columns.sums[1:] - [self._at_top(likely * mean / problem.scale * f) for f in problem.features.T]
+        return log_norm, gradient, self._sparse(shared, crossed, gradient[problem.layout.scores], totals, columns.near)
 
     def product(self, direction: Vector) -> Vector:
         """Sums of the Hessian times a direction over all rows."""
@@ -82,6 +94,10 @@ class PlainModel:
         product[problem.layout.scores] = columns.sums[0] if problem.class_scores else 0.0
         return product
 
+    def _at_top(self, values: Vector) -> Vector:
+        """Sums (k,) of a number per row over the rows that have their largest entry in each class."""
+        return np.bincount(self.problem.rows.best, values, minlength=self.problem.n_classes).astype(np.float64)
+
     def _reduce(self, function: Callable[[slice, Buffers], "_Columns"]) -> "_Columns":
         def block(rows: slice) -> _Columns:
             with self.workspace.borrow() as buffers, np.errstate():
@@ -92,14 +108,18 @@ class PlainModel:
         height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
 
-    def _exponentials(self, rows: slice, second: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
-        """E and e z of a block; fills the rows' sums of e t, e z t and, if wanted, e z z t."""
+    def _exponentials(self, rows: slice, second: bool, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
+        """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them."""
         z = self.problem.logits[rows]
         step = self._step if self._step.ndim == 0 else self._step[rows]
         e, moved, squared = buffers("plain", (3, *z.shape), z.dtype)  # one call: borrowing costs, too
         np.multiply(z, step, out=e)
         np.exp(e, out=e)
-        np.matmul(e, self.factor, out=self.totals[rows])
+        if apart:
+            flat, places = e.reshape(-1), np.arange(z.shape[0]) * z.shape[1] + self.problem.rows.best[rows]
+            self.largest[rows] = flat.take(places)
+            flat[places] = 0
+        np.matmul(e, self.factor, out=self.rest[rows])
         np.multiply(e, z, out=moved)
         np.matmul(moved, self.factor, out=self.first[rows])
         if second:
@@ -108,40 +128,46 @@ class PlainModel:
         return e, moved
 
     def _column_sums(self, rows: slice, curvature: str | None, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, curvature is not None, buffers)
+        e, moved = self._exponentials(rows, curvature is not None, True, buffers)
         if not self.problem.class_scores:
             return _Columns(np.zeros((1, 0)))
-        share = self.weights[rows] / self.totals[rows]
+        totals = self.rest[rows] + self.largest[rows] * self.top_factor[rows]
+        share = self.weights[rows] / totals
         if curvature is None:
             return _Columns(((share @ e) * self.factor)[None].astype(np.float64))
         scaled = self.features[rows] * share[:, None]
-        mean = self.first[rows] / self.totals[rows]
+        mean = (self.first[rows] - self.problem.rows.top[rows] * self.rest[rows]) / totals + self.problem.rows.top[rows]
         own = np.concatenate([share[:, None], scaled * mean[:, None]], axis=1).T @ e
         own[1:] = (scaled.T @ moved - own[1:]) / self.problem.scale
-        near = [self._scan(rows, e)] if self.problem.near is None else []
+        near = [self._scan(rows, e, totals)] if self.problem.near is None else []
         return _Columns((own * self.factor).astype(np.float64), near)
 
-    def _scan(self, rows: slice, e: FloatArray) -> Near:
-        """Entries of a block with a probability above `KEPT`."""
-        floor = KEPT * self.totals[rows]
+    def _scan(self, rows: slice, e: FloatArray, totals: FloatArray) -> Near:
+        """Entries of a block with a probability above `KEPT`, and the largest of every row."""
+        floor = KEPT * totals
         chosen = np.flatnonzero(e > (floor / self.factor.max())[:, None])
         row, column = np.divmod(chosen, e.shape[1])
-        truly = e.ravel()[chosen] * self.factor[column] > floor[row]
-        row, column = row[truly] + rows.start, column[truly]
+        truly = e.reshape(-1)[chosen] * self.factor[column] > floor[row]
+        row = np.r_[row[truly], np.arange(e.shape[0])]
+        column = np.r_[column[truly], self.problem.rows.best[rows]]
+        order = np.argsort(row, kind="stable")
+        row, column = row[order] + rows.start, column[order]
         return Near(row, column, self.problem.logits[row, column])
 
-    def _sparse(self, shared: Vector, columns: "_Columns") -> SparseCurvature:
+    def _sparse(
+        self, shared: Vector, crossed: Vector, expected: Vector, totals: Vector, found: list[Near]
+    ) -> SparseCurvature:
         if self.problem.near is None:
-            self.problem.near = Near(*(np.concatenate(part) for part in zip(*columns.near, strict=True)))
+            self.problem.near = Near(*(np.concatenate(part) for part in zip(*found, strict=True)))
         near = self.problem.near
-        p = np.exp(self.multiplier[near.row] * near.logit) * self.factor[near.column] / self.totals[near.row]
+        p = np.exp(self.multiplier[near.row] * near.logit) * self.factor[near.column] / totals[near.row]
         kept = Kept(near.row, near.column, (np.sqrt(self.problem.weights[near.row]) * p)[None])
-        return SparseCurvature(shared, columns.sums[1:, None], columns.sums[None, :1], [kept])
+        return SparseCurvature(shared, crossed[:, None], expected[None, None].copy(), [kept])
 
     def _product_sums(self, rows: slice, slope: Vector, shift: Vector, turned: Vector, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, True, buffers)
+        e, moved = self._exponentials(rows, True, False, buffers)
         shifted = (self.factor * shift).astype(e.dtype)
-        totals, a = self.totals[rows], slope[rows]
+        totals, a = self.rest[rows], slope[rows]
         change = (a * self.first[rows] + e @ shifted) / totals
         turned[rows] = (a * self.second[rows] + moved @ shifted - change * self.first[rows]) / totals
         if not self.problem.class_scores:

@@ -69,7 +69,7 @@ class Problem:
     ----------
     n_rows, n_classes, n_parameters : int
     scale, density_scale : float
-        Weighted median over rows of the standard deviation of z_i and of d_i across classes.
+        Weighted median over rows of the standard deviation of z_i and of d_i across classes, constant rows aside.
     seen : ndarray of shape (k,), bool
         Classes with weight among the labels.
     """
@@ -107,8 +107,8 @@ class Problem:
         self.scale = weighted_median(self.rows.deviation, self.weights)
         if not 0 < self.scale < np.inf:
             raise ValueError(
-                "logits must differ between classes in more than half of the rows (by weight), and by less than 1e300; "
-                f"the median standard deviation of a row is {self.scale:g}. Constant rows say nothing about the class."
+                "logits must differ between classes in some row with weight, and by less than 1e300; the median "
+                f"standard deviation of a row is {self.scale:g}. Constant rows say nothing about the class."
             )
         self.density_rows, self.density_scale = self._read_densities()
         self.near: Near | None = None

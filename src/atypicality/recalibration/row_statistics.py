@@ -16,9 +16,10 @@ FloatArray = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Per row (n,): maximum, then mean, standard deviation and label's entry less the maximum, and any masked."""
+    """Per row (n,): maximum and its column; mean, standard deviation, label's entry less the maximum; any masked."""
 
     top: FloatArray
+    best: NDArray[np.intp]
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
     gap: NDArray[np.float64]
@@ -32,15 +33,17 @@ class RowStatistics:
 def read_rows(matrix: FloatArray, labels: NDArray[np.intp], check: Callable[[FloatArray, int], None]) -> RowStatistics:
     """Read a matrix (n, k) once, block by block; `check(maxima, first_row)` refuses bad rows by their maximum."""
     n, workspace = matrix.shape[0], blocks.Workspace()
-    found = RowStatistics(np.empty(n, matrix.dtype), np.empty(n), np.empty(n), np.empty(n), np.zeros(n, bool))
+    found = RowStatistics(
+        np.empty(n, matrix.dtype), np.empty(n, np.intp), np.empty(n), np.empty(n), np.empty(n), np.zeros(n, bool)
+    )
 
     def block(rows: slice) -> None:
         values = matrix[rows]
-        top = values.max(axis=1)
+        each, best = np.arange(values.shape[0]), values.argmax(axis=1)
+        top = values[each, best]
         check(top, rows.start)
-        found.top[rows] = top
-        label = values[np.arange(values.shape[0]), labels[rows]]
-        found.gap[rows] = label.astype(np.float64) - top
+        found.top[rows], found.best[rows] = top, best
+        found.gap[rows] = values[each, labels[rows]].astype(np.float64) - top
         moments = _quick_moments(values, top)
         if moments is not None:
             found.mean[rows], found.deviation[rows] = moments
@@ -54,8 +57,14 @@ def read_rows(matrix: FloatArray, labels: NDArray[np.intp], check: Callable[[Flo
 
 
 def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Smallest value with at least half of the weight at or below it: a weight of 2 is the same as a repeated row."""
+    """Smallest positive value with half of the positive values' weight at or below it; 0 where there is none.
+
+    A weight of 2 is the same as a repeated row.
+    """
     order = np.argsort(values, kind="stable")
+    order = order[(values[order] > 0) & (weights[order] > 0)]
+    if not order.size:
+        return 0.0
     below = np.cumsum(weights[order])
     half = 0.5 * below[-1] * (1 - 1e-12)  # a sum that reaches one half up to rounding has reached it
     return float(values[order[np.searchsorted(below, half)]])

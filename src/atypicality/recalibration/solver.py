@@ -45,7 +45,9 @@ __all__ = [
 TOLERANCE = 2e-10
 """Half of the squared Newton decrement at which a fit ends: a fifth of the 1e-9 that we promise."""
 START_ROWS = (512, 4096)
-"""Rows that a start is made from."""
+"""Rows that a start is made from; the first will do where class-wise parameters have yet to move."""
+FEW_ROWS = 5
+"""Rows that are added to the counts of labels and of predictions in the start of the scores."""
 FEW = 32
 """Parameters up to which every step is an exact Newton step, however many rows there are."""
 NEWTON_WORK = 1e9
@@ -59,7 +61,7 @@ def solve(
 
     Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of an approximate Hessian,
     and Hessian-vector products for the certificate where that metric is not good enough. Both begin at the temperature
-    of a part of the rows unless `start` is given, and the answer does not depend on where they begin.
+    of a part of the rows, unless `start` is given, and the answer does not depend on where they begin.
 
     Parameters
     ----------
@@ -171,10 +173,10 @@ def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) 
 
 
 def _start(problem: Problem) -> tuple[Vector, int, float]:
-    """The temperature of a few, then of more rows, all other terms at 0; iterations and passes that it took."""
+    """The temperature of a few, then of more rows, and scores from counts; iterations and passes that it took."""
     multiplier, n_iter, n_passes = np.zeros(1), 0, 0.0
     single = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
-    for wanted in START_ROWS:
+    for wanted in START_ROWS if problem.layout.mixing.start == problem.n_parameters else START_ROWS[:1]:
         stride = -(-problem.n_rows // wanted)
         part = single.take(slice(None, None, stride))
         fit = _minimise(part, multiplier, 0.1 / part.n_rows, 200)  # what is left is less than sampling rows has cost
@@ -184,7 +186,18 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
     theta = np.zeros(problem.n_parameters)
     same = np.full(problem.n_rows, multiplier[0])
     theta[problem.layout.features] = np.linalg.lstsq(problem.features, same, rcond=None)[0]
-    return theta, n_iter, n_passes
+    if problem.class_scores and not problem.penalty[problem.layout.scores].any():
+        theta[problem.layout.scores] = _score_start(problem)
+    return problem.project(theta), n_iter, n_passes
+
+
+def _score_start(problem: Problem) -> Vector:
+    """How much more often each class is the label than the largest logit, in logarithms, a few rows added to both."""
+    labels, largest = (
+        np.bincount(columns, problem.weights, minlength=problem.n_classes) + FEW_ROWS / problem.n_rows
+        for columns in (problem.labels, problem.rows.best)
+    )
+    return np.asarray(np.log(labels / largest))
 
 
 def _solution(problem: Problem, optimum: Optimum, n_iter: int, n_passes: float) -> Solution:

@@ -13,7 +13,7 @@ from atypicality.recalibration.solver import TOLERANCE, Problem, Solution, mean_
 __all__ = ["TemperatureScaling"]
 
 FLATTEST = 1e-6
-"""Smallest multiplier of standardised logits: probabilities within about 1e-6 of uniform."""
+"""Smallest multiplier of the most spread row, standardised: every probability within about 1e-6 of uniform."""
 
 
 class TemperatureScaling(ConvexRecalibrator):
@@ -63,7 +63,7 @@ class TemperatureScaling(ConvexRecalibrator):
 def fit_temperature(problem: Problem) -> tuple[Solution, str]:
     """The best multiplier of a problem without other terms, and what to warn of when it has hit its limit."""
     solution = solve(problem)
-    lowest = FLATTEST / problem.scale
+    lowest = FLATTEST / float(problem.rows.deviation.max())
     if solution.coefficients[0] < lowest:
         flat = dataclasses.replace(solution, coefficients=np.array([lowest]))
         loss = mean_loss(problem, flat)

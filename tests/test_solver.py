@@ -1,0 +1,375 @@
+"""The convex solver against an independent optimum, and the laws that its answer obeys."""
+
+import numpy as np
+import pytest
+from conftest import load_outputs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recalibration_cases import Reference, rows_like
+from scipy.special import softmax
+
+from atypicality import blocks
+from atypicality.recalibration import passes, problem
+from atypicality.recalibration.solver import (
+    TOLERANCE,
+    NotConvergedError,
+    Problem,
+    Ridge,
+    hessian,
+    mean_loss,
+    probabilities,
+    row_gradients,
+    row_losses,
+    solution_of_multiplier,
+    solve,
+)
+
+PROMISED = 1e-9
+
+
+def quadratic(atypicality):
+    return np.stack([np.ones_like(atypicality), atypicality, atypicality**2], axis=1)
+
+
+def mask_some(logits, labels, seed=0):
+    """Mask entries at random, never a label and never the class after it: two are left in every row."""
+    hidden = np.random.default_rng(seed).random(logits.shape) < 0.3
+    rows = np.arange(labels.size)
+    hidden[rows, labels] = hidden[rows, (labels + 1) % logits.shape[1]] = False
+    return np.where(hidden, -np.inf, logits)
+
+
+TERMS = {
+    "temperature": {},
+    "features": {"features": True},
+    "scores": {"class_scores": True},
+    "paper": {"features": True, "class_scores": True},
+    "diagonal": {"mixing": "diagonal", "class_scores": True},
+    "shrunk diagonal": {"features": True, "mixing": "diagonal", "class_scores": True, "ridge": (0.1, 0.0, 0.02, 0.03)},
+    "densities": {"features": True, "densities": True, "class_scores": True, "ridge": (0.1, 0.2, 0.0, 0.01)},
+    "all": {
+        "features": True, "densities": True, "mixing": "full", "class_scores": True, "ridge": (0.1, 0.2, 0.05, 0.01),
+    },
+}  # fmt: skip
+
+
+def build(terms, logits, labels, atypicality, *, sample_weight=None):
+    """A problem and its reference: the ridge leaves the first feature alone, as recalibrators do."""
+    f, d, w, s = terms.get("ridge", (0.0,) * 4)
+    features = quadratic(atypicality) if terms.get("features") else None
+    p = 1 if features is None else features.shape[1]
+    k = logits.shape[1]
+    rng = np.random.default_rng(1)
+    densities = 3 * rng.normal(size=logits.shape) + 2 * np.eye(k)[labels] if terms.get("densities") else None
+    shared = {
+        "features": features,
+        "densities": densities,
+        "density_features": None if densities is None else quadratic(atypicality)[:, :2],
+        "class_scores": terms.get("class_scores", False),
+        "mixing": terms.get("mixing"),
+    }
+    ridge = Ridge(features=np.r_[0.0, np.full(p - 1, f)], densities=d, mixing=w, scores=s)
+    built = Problem(logits, labels, ridge=ridge, sample_weight=sample_weight, **shared)
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    scales = {"scale": built.scale, "density_scale": built.density_scale}
+    return built, Reference(logits, labels, ridge=built.penalty, weights=weights, **scales, **shared)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("terms", TERMS.values(), ids=TERMS)
+def test_optimum_is_that_of_a_general_purpose_minimiser(terms, masked, seed):
+    logits, labels, atypicality = rows_like(400, 5, seed)
+    built, reference = build(terms, mask_some(logits, labels) if masked else logits, labels, atypicality)
+    found = solve(built)
+    lowest = reference.minimum()
+    assert reference(built.standardise(found))[0] <= lowest + PROMISED
+    assert found.objective == pytest.approx(lowest, abs=PROMISED)
+    assert found.certificate <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["cifar10-wrn28-10", "cifar10lt-wrn28-4"])
+def test_optimum_on_real_outputs(name):
+    outputs = load_outputs(name, "test")
+    logits, labels = outputs["logits"][:5000].astype(np.float32), outputs["labels"][:5000]
+    atypicality = np.linalg.norm(outputs["embeddings"][:5000].astype(np.float64), axis=1)
+    atypicality = (atypicality - atypicality.mean()) / atypicality.std()
+    for terms in (TERMS["temperature"], TERMS["diagonal"], TERMS["paper"]):
+        built, reference = build(terms, logits, labels, atypicality)
+        assert reference(built.standardise(solve(built)))[0] <= reference.minimum() + PROMISED
+
+
+@pytest.mark.parametrize("terms", [TERMS["scores"], TERMS["paper"], TERMS["diagonal"], TERMS["all"]])
+def test_many_parameters_reach_the_same_optimum(terms, monkeypatch, seed):
+    # as if there were too many parameters for exact Newton steps: approximate metric, L-BFGS, Hessian products
+    logits, labels, atypicality = rows_like(600, 8, seed)
+    built, _ = build(terms, logits, labels, atypicality)
+    exact = solve(built)
+    monkeypatch.setattr("atypicality.recalibration.solver.NEWTON_WORK", 0)
+    monkeypatch.setattr("atypicality.recalibration.solver.FEW", 0)
+    monkeypatch.setattr("atypicality.recalibration.newton.TRUSTED", 0.0)
+    found = solve(built)
+    assert found.certificate <= TOLERANCE
+    assert found.objective <= exact.objective + PROMISED
+    monkeypatch.setattr("atypicality.recalibration.newton.TRUSTED", 0.5)
+    assert solve(built).objective <= exact.objective + PROMISED
+    monkeypatch.setattr("atypicality.recalibration.metric.DENSE", 0)
+    assert solve(built).objective <= exact.objective + PROMISED
+
+
+def large_problem(seed=0, n=3000, k=800, **options):
+    """Float32 logits beyond the size up to which passes work in float64, classes confused in families of four."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(n) % k)
+    logits = rng.normal(size=(n, k)).astype(np.float32)
+    logits += rng.normal(size=k).astype(np.float32) / 2
+    family = labels[:, None] // 4 * 4 + np.arange(4)
+    logits[np.arange(n)[:, None], family] += (4 + 1.5 * rng.normal(size=(n, 4))).astype(np.float32)
+    logits[np.arange(n), labels] += (2 + rng.normal(size=n)).astype(np.float32)
+    assert logits.size > problem.SMALL
+    return Problem(logits, labels, **options)
+
+
+def test_float32_passes_reach_the_float64_optimum():
+    features = quadratic(np.random.default_rng(5).normal(size=3000))
+    found = solve(built := large_problem(features=features, class_scores=True))
+    assert built.dtype == np.float32
+    wide = Problem(built.logits.astype(np.float64), built.labels, features=features, class_scores=True)
+    best = solve(wide, start=found, tolerance=1e-14)
+    assert mean_loss(wide, found) <= best.loss + PROMISED
+    assert found.loss == pytest.approx(best.loss, abs=1e-6)  # float32 rounding of single losses
+    assert found.certificate <= TOLERANCE
+
+
+def test_temperature_of_many_float32_rows_is_that_of_float64():
+    found = solve(built := large_problem())
+    wide = Problem(built.logits.astype(np.float64), built.labels)
+    best = solve(wide, tolerance=1e-14)
+    assert mean_loss(wide, found) <= best.loss + PROMISED
+    assert found.coefficients == pytest.approx(best.coefficients, rel=1e-5)
+
+
+@pytest.mark.parametrize("terms", [{}, {"class_scores": True}])
+def test_the_short_way_agrees_with_the_long_way(terms, monkeypatch):
+    built = large_problem(features=quadratic(np.random.default_rng(5).normal(size=3000)), **terms)
+    rng = np.random.default_rng(2)
+    theta = np.r_[2.0, 0.1, 0.05, 0.3 * rng.normal(size=built.n_parameters - 3)]
+    direction = built.project(rng.normal(size=theta.size))
+    kinds = (None, "sparse" if terms else "exact")
+    short = [passes.evaluate(built, theta, kind) for kind in kinds], passes.hessian_product(built, theta, direction)
+    monkeypatch.setattr("atypicality.recalibration.plain.LARGEST", -1.0)
+    long = [passes.evaluate(built, theta, kind) for kind in kinds], passes.hessian_product(built, theta, direction)
+    for one, other in zip(short[0], long[0], strict=True):  # float32: 1e-7 of logits of size 10, averaged over rows
+        assert one.objective == pytest.approx(other.objective, abs=1e-6)
+        np.testing.assert_allclose(one.gradient, other.gradient, atol=1e-7)
+    np.testing.assert_allclose(short[1], long[1], rtol=1e-4, atol=1e-6)
+    one, other = short[0][1].curvature, long[0][1].curvature
+    if not terms:
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+        return
+    np.testing.assert_allclose(one.shared, other.shared, rtol=1e-4)
+    np.testing.assert_allclose(one.moments, other.moments, rtol=1e-4)
+    np.testing.assert_allclose(one.crossed, other.crossed, atol=1e-6)
+    assert sum(kept.row.size for kept in one.kept) == pytest.approx(sum(kept.row.size for kept in other.kept), rel=1e-3)
+
+
+@pytest.mark.parametrize("terms", TERMS.values(), ids=TERMS)
+def test_derivatives_are_those_of_differences(terms):
+    logits, labels, atypicality = rows_like(60, 4)
+    built, reference = build(terms, mask_some(logits, labels), labels, atypicality)
+    rng = np.random.default_rng(3)
+    theta = built.project(0.3 * rng.normal(size=built.n_parameters))
+    direction = built.project(rng.normal(size=built.n_parameters))
+    value, gradient = reference(theta)
+    found = passes.evaluate(built, theta, "exact")
+    assert found.objective == pytest.approx(value, abs=1e-12)
+    np.testing.assert_allclose(found.gradient, built.project(gradient), atol=1e-12)
+    step = 1e-5  # central differences: the error is of third order
+    change = (reference(theta + step * direction)[1] - reference(theta - step * direction)[1]) / (2 * step)
+    np.testing.assert_allclose(built.project(found.curvature @ direction), built.project(change), atol=1e-7)
+    np.testing.assert_allclose(passes.hessian_product(built, theta, direction), built.project(change), atol=1e-7)
+
+
+def test_rows_losses_and_gradients_add_up():
+    logits, labels, atypicality = rows_like(80, 4)
+    built, _ = build(TERMS["all"], logits, labels, atypicality, sample_weight=np.random.default_rng(4).random(80))
+    found = solve(built)
+    theta = built.standardise(found)
+    assert built.weights @ row_losses(built, found) == pytest.approx(found.loss, abs=1e-9)
+    gradient = built.weights @ row_gradients(built, found) + built.penalty * theta
+    np.testing.assert_allclose(gradient, 0, atol=1e-6)  # at the optimum, the certificate bounds it
+    second = hessian(built, found)
+    assert np.linalg.eigvalsh(second).min() > 0
+    np.testing.assert_allclose(second, second.T, atol=1e-12)
+
+
+def test_probabilities_are_the_softmax_of_the_model():
+    logits, labels, atypicality = rows_like(50, 4)
+    masked = mask_some(logits, labels)
+    built, reference = build(TERMS["all"], masked, labels, atypicality)
+    found = solve(built)
+    others = {"features": built.features, "densities": built.densities, "density_features": built.density_features}
+    expected = softmax(reference.predictor(built.standardise(found)), axis=1)
+    np.testing.assert_allclose(probabilities(masked, found, **others), expected, atol=1e-12)
+    assert probabilities(masked.astype(np.float32), found, **others).dtype == np.float32
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-6, 1e6, 1e30])
+@pytest.mark.parametrize("terms", [TERMS["paper"], TERMS["shrunk diagonal"]], ids=["paper", "shrunk"])
+def test_scale_of_the_logits_changes_nothing_but_the_coefficients(terms, factor):
+    logits, labels, atypicality = rows_like(300, 4)
+    plain, scaled = (solve(build(terms, z, labels, atypicality)[0]) for z in (logits, factor * logits))
+    np.testing.assert_allclose(factor * scaled.coefficients, plain.coefficients, rtol=1e-6)
+    np.testing.assert_allclose(scaled.scores, plain.scores, atol=1e-6)
+    assert scaled.loss == pytest.approx(plain.loss, abs=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.integers(2, 6), st.integers(10, 80))
+def test_weights_are_repetitions_and_rows_have_no_order(seed, k, n):
+    rng = np.random.default_rng(seed)
+    logits, labels, atypicality = rows_like(n, k, seed)
+    counts = rng.integers(1, 4, size=n)
+    order = rng.permutation(np.repeat(np.arange(n), counts))
+    weighted = solve(build(TERMS["shrunk diagonal"], logits, labels, atypicality, sample_weight=counts)[0])
+    repeated = solve(build(TERMS["shrunk diagonal"], logits[order], labels[order], atypicality[order])[0])
+    assert weighted.loss == pytest.approx(repeated.loss, abs=1e-8)
+    np.testing.assert_allclose(weighted.scores, repeated.scores, atol=1e-5)  # the certificate leaves about this
+    np.testing.assert_allclose(weighted.coefficients, repeated.coefficients, atol=1e-4)
+
+
+def test_blocks_and_threads_change_only_the_last_digits():
+    logits, labels, atypicality = rows_like(500, 6)
+    built, _ = build(TERMS["all"], logits, labels, atypicality)
+    answers = []
+    for height, threads in ((None, 1), (7, 1), (64, 3)):
+        with blocks.settings(block_rows=height, n_threads=threads):
+            answers.append(solve(built))
+    for other in answers[1:]:
+        np.testing.assert_allclose(other.mixing, answers[0].mixing, atol=1e-9)
+        np.testing.assert_allclose(other.scores, answers[0].scores, atol=1e-9)
+
+
+def test_same_input_same_answer():
+    built = large_problem(class_scores=True)
+    first, second = solve(built), solve(Problem(built.logits, built.labels, class_scores=True))
+    np.testing.assert_array_equal(first.scores, second.scores)
+    np.testing.assert_array_equal(first.coefficients, second.coefficients)
+
+
+def test_a_warm_start_saves_passes_and_changes_nothing():
+    logits, labels, atypicality = rows_like(500, 6)
+    built, _ = build(TERMS["all"], logits, labels, atypicality)
+    first = solve(built)
+    stronger = built.with_ridge(Ridge(features=0.1, densities=0.2, mixing=0.06, scores=0.02))
+    cold, warm = solve(stronger), solve(stronger, start=first)
+    assert warm.n_passes < cold.n_passes
+    assert warm.objective == pytest.approx(cold.objective, abs=PROMISED)
+    assert solve(built, start=first).n_iter == 0
+
+
+def test_fewer_rows_keep_the_standard_units():
+    logits, labels, atypicality = rows_like(300, 5)
+    built, _ = build(TERMS["all"], logits, labels, atypicality)
+    rows = np.flatnonzero(np.arange(300) % 3)
+    part = built.take(rows)
+    assert (part.scale, part.density_scale) == (built.scale, built.density_scale)
+    found = solve(part)
+    held_out = built.take(np.flatnonzero(np.arange(300) % 3 == 0))
+    assert mean_loss(held_out, found) == pytest.approx(np.mean(row_losses(built, found)[::3]), abs=1e-12)
+
+
+def test_a_memory_map_is_read_by_block(tmp_path):
+    logits, labels, _ = rows_like(400, 5, dtype=np.float32)
+    np.save(tmp_path / "logits.npy", logits)
+    mapped = np.load(tmp_path / "logits.npy", mmap_mode="r")
+    built = Problem(mapped, labels, class_scores=True)
+    assert isinstance(built.logits, np.memmap)
+    np.testing.assert_array_equal(solve(built).scores, solve(Problem(logits, labels, class_scores=True)).scores)
+
+
+@pytest.mark.parametrize("mixing", [None, "diagonal", "full"])
+def test_absent_classes_are_fixed_and_the_rest_is_optimal(mixing):
+    logits, labels, _ = rows_like(300, 5)
+    labels = np.where(labels == 3, 0, labels)
+    ridge = 0.05 if mixing == "full" else 0.0
+    found = solve(Problem(logits, labels, class_scores=True, mixing=mixing, ridge=Ridge(mixing=ridge)))
+    np.testing.assert_array_equal(found.absent, [3])
+    assert found.scores[3] == pytest.approx(0, abs=1e-12)
+    assert found.scores.sum() == pytest.approx(0, abs=1e-12)
+    built = Problem(logits, labels, class_scores=True, mixing=mixing, ridge=Ridge(mixing=ridge))
+    # the constraint written out: a score (and a row of W) of the absent class is the mean of those of the seen ones
+    tie = np.eye(5)
+    tie[3] = [0.25, 0.25, 0.25, 0.0, 0.25]
+    tie -= tie.mean(axis=0)
+    blocks_ = {None: [], "diagonal": [tie], "full": [np.kron(tie, np.eye(5))]}[mixing]
+    free = np.eye(built.n_parameters)
+    start = 1
+    for block in [*blocks_, tie]:
+        free[start : start + len(block), start : start + len(block)] = block
+        start += len(block)
+    options = {"scale": built.scale, "ridge": built.penalty, "class_scores": True, "mixing": mixing}
+    lowest = Reference(logits, labels, **options).minimum(free)
+    assert found.objective == pytest.approx(lowest, abs=PROMISED)
+
+
+def test_fewer_rows_than_classes():
+    logits, labels, _ = rows_like(30, 60)
+    found = solve(Problem(logits, labels, class_scores=True, ridge=Ridge(scores=0.01)))
+    assert found.absent.size == 30
+    assert found.certificate <= TOLERANCE
+
+
+@pytest.mark.parametrize("terms", [TERMS["temperature"], TERMS["paper"], TERMS["diagonal"]])
+def test_separable_labels_stop_at_a_loss_of_nearly_zero(terms):
+    _, labels, atypicality = rows_like(100, 4)
+    logits = 3 * np.eye(4)[labels] + np.random.default_rng(0).random((100, 4))
+    found = solve(build(terms, logits, labels, atypicality)[0])
+    assert 0 < found.loss <= TOLERANCE
+    assert found.certificate <= found.loss
+    assert all(np.isfinite(part).all() for part in (found.coefficients, found.scores))
+
+
+def test_collinear_features_have_an_optimum_all_the_same():
+    logits, labels, atypicality = rows_like(300, 4)
+    single = np.stack([np.ones(300), atypicality], axis=1)
+    double = np.stack([np.ones(300), atypicality, 2 * atypicality], axis=1)
+    one, two = (solve(Problem(logits, labels, features=f, class_scores=True)) for f in (single, double))
+    assert two.loss == pytest.approx(one.loss, abs=PROMISED)
+
+
+def test_no_certificate_is_an_error_with_its_reason():
+    logits, labels, _ = rows_like(300, 4)
+    with pytest.raises(NotConvergedError, match=r"1 iterations were not enough: .* decrement is .*, asked was 1e-12"):
+        solve(Problem(logits, labels, class_scores=True), tolerance=1e-12, max_iter=1)
+
+
+def test_bad_problems_are_refused():
+    logits, labels, _ = rows_like(6, 3)
+    masked = logits.copy()
+    masked[[1, 4], labels[[1, 4]]] = -np.inf
+    with pytest.raises(ValueError, match=r"labels must not point at a masked class; rows 1, 4 have .* Unmask"):
+        Problem(masked, labels)
+    with pytest.raises(ValueError, match="logits must differ between classes"):
+        Problem(np.ones((6, 3)), labels)
+    with pytest.raises(ValueError, match="logits must have at least one row to fit"):
+        Problem(np.empty((0, 3)), [])
+    with pytest.raises(ValueError, match=r"logits must be finite, .* row 2 holds NaN"):
+        Problem(np.where(np.arange(6)[:, None] == 2, np.nan, logits), labels)
+    with pytest.raises(ValueError, match="mixing must be one of None, 'diagonal', 'full'; got 'ful'"):
+        Problem(logits, labels, mixing="ful")
+    with pytest.raises(ValueError, match="features must have one entry per row; got 5 for 6 rows"):
+        Problem(logits, labels, features=np.ones((5, 1)))
+    with pytest.raises(ValueError, match=r"features must be finite; row 0 holds NaN"):
+        Problem(logits, labels, features=np.where(np.arange(6)[:, None] == 0, np.nan, 1.0))
+    with pytest.raises(ValueError, match=r"densities must be finite; rows 0, 1, .* -inf"):
+        Problem(logits, labels, densities=np.where(np.arange(3) == 0, -np.inf, logits))
+    with pytest.raises(ValueError, match="densities must have one entry per row"):
+        Problem(logits, labels, densities=logits[:4])
+    with pytest.raises(ValueError, match=r"ridge.scores must be finite and not negative; got -1.0"):
+        Problem(logits, labels, ridge=Ridge(scores=-1.0))
+    with pytest.raises(ValueError, match=r"ridge.features must be one strength or 1, one per column; got shape \(2,\)"):
+        Problem(logits, labels, ridge=Ridge(features=[1.0, 2.0]))
+    with pytest.raises(ValueError, match="rows must carry weight"):
+        Problem(logits, labels, sample_weight=[1, 1, 1, 0, 0, 0]).take(np.array([3, 4]))
+    with pytest.raises(ValueError, match=r"features must have shape \(6, 1\).* got \(6, 2\)"):
+        probabilities(logits, solution_of_multiplier(1.0, 3), features=np.ones((6, 2)))
