@@ -365,7 +365,7 @@ def test_nothing_sticks_out(browser, page_path, options):
 def test_the_page_reaches_nothing_even_if_it_tries(browser, page_path):
     with socket.create_server(("127.0.0.1", 0)) as server, Opened(browser, page_path) as opened:
         server.setblocking(False)
-        address = "http://127.0.0.1:{}/".format(server.getsockname()[1])
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
         tries = {
             "connecting to": f"fetch('{address}').catch(() => null)",
             "the image": f"void (new Image().src = '{address}')",

@@ -58,9 +58,10 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> Summary
     facts = _Facts(evaluation, before, after)
     improved = [*facts.overall(), *facts.most_atypical(), *facts.sets()]
     caution = [*facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup(), *facts.gaps()]
-    return Summary(tuple(improved), tuple(caution))
+    return Summary(tuple(improved), (*caution, _SELECTED) if caution else ())
 
 
+_SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
 _OVERALL = {
     "accuracy": ("Accuracy", "{:.1%}"),
     "ece": ("The expected calibration error (ECE), a mean gap between confidence and accuracy,", "{:.1%}"),
