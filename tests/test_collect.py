@@ -385,6 +385,18 @@ def test_folders_of_others_are_refused(tmp_path):
         collect(net, loader_of(x, y)[:2], out=tmp_path / "c")
 
 
+def test_two_runs_do_not_write_to_one_folder(tmp_path):
+    net, (x, y) = SmallNet(), images()
+
+    def batches():
+        yield x, y
+        with pytest.raises(ValueError, match="another process is writing to"):
+            collect(net, [(x, y)], out=tmp_path / "a")
+        yield x, y
+
+    assert len(collect(net, batches(), out=tmp_path / "a")) == 2 * len(x)
+
+
 def test_damaged_folders_are_refused(tmp_path):
     net, (x, y) = SmallNet(), images()
     with pytest.raises(StopError):

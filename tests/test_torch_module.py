@@ -80,6 +80,12 @@ DENSITIES = {
     "components": aty.GaussianAtypicality(n_components=3),
     "full-components": aty.GaussianAtypicality("full", n_components=3),
 }
+NEIGHBOURS = {
+    "mean": aty.NeighborAtypicality(),
+    "cosine": aty.NeighborAtypicality(3, reduction="kth", metric="cosine"),
+    "per-class": aty.NeighborAtypicality(2, reduction="kth", per_class=True),
+    "min": aty.NeighborAtypicality(2, reduction="min"),
+}
 RECALIBRATIONS = {
     "aware": aty.AtypicalityAwareRecalibration(strength=0.01),
     "aware-diagonal": aty.AtypicalityAwareRecalibration(class_mixing="diagonal", strength=0.1, class_density=False),
@@ -102,6 +108,19 @@ SETS = {
 @pytest.mark.parametrize("density", DENSITIES.values(), ids=list(DENSITIES))
 def test_densities(density, seed):
     assert_equal_answers(fitted(density=density, seed=seed), outputs_of(300, seed + 2))
+
+
+@pytest.mark.parametrize("density", NEIGHBOURS.values(), ids=list(NEIGHBOURS))
+def test_neighbours(density, seed, monkeypatch):
+    monkeypatch.setattr("atypicality.integrations.torch_parts.DISTANCES", 300 * 50)  # several tiles
+    assert_equal_answers(fitted(density=density, seed=seed), outputs_of(300, seed + 2))
+
+
+def test_a_row_of_zeros_has_no_direction(seed):
+    module = ReliabilityModule.from_head(fitted(density=NEIGHBOURS["cosine"], seed=seed))
+    embeddings = torch.ones(2, module.n_features)
+    embeddings[0] = 0
+    assert module(torch.zeros(2, 5), embeddings).valid.tolist() == [False, True]
 
 
 @pytest.mark.parametrize("recalibration", RECALIBRATIONS.values(), ids=list(RECALIBRATIONS))
@@ -221,6 +240,9 @@ def test_empty_batches_and_wrong_shapes(seed):
 
 
 def test_heads_that_cannot_be_modules_say_why():
-    head = fitted(density=aty.NeighborAtypicality(), recalibration=aty.TemperatureScaling())
-    with pytest.raises(ValueError, match="cannot be a torch module: its density is NeighborAtypicality"):
+    class Other(aty.GaussianAtypicality):
+        pass
+
+    head = fitted(density=Other(), sets=aty.SplitConformal("aps", randomized=True))
+    with pytest.raises(ValueError, match=r"cannot be a torch module: its density is Other.*; its prediction_sets has"):
         ReliabilityModule.from_head(head)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.integrations.batches import Batch, logits_of, read_batch, refuse_shuffling, to_array
-from atypicality.integrations.row_files import RowFolder
+from atypicality.integrations.row_files import RowFolder, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
 from atypicality.progress import track
@@ -82,12 +82,14 @@ def collect(
     network = unwrapped(model, torch)
     if out is not None:
         refuse_shuffling(loader, torch)
-    with _ready(network, device, autocast, torch) as place:
+    with _ready(network, device, autocast, torch) as place, contextlib.ExitStack() as stack:
         batches = (read_batch(batch, network) for batch in loader)
         first = next(batches, None)
         if first is None:
             raise ValueError("loader must give at least one batch; it gave none.")
         site = named_site(network, layer) if layer is not None else _find(network, first.on(place), torch)
+        if out is not None:
+            stack.enter_context(only_writer(out))
         rows = _Memory() if out is None else RowFolder(out, f"the input of layer {site.name!r}")
         total = len(loader) if isinstance(loader, Sized) else None
         _collect(network, itertools.chain([first], batches), site, rows, place, total)
@@ -125,6 +127,7 @@ def _collect(
 
 
 def _run(network: Any, batch: Batch, tap: Tap) -> Arrays:
+    tap.calls.clear()  # the loader may have used the model too
     logits = logits_of(network(*batch.args, **batch.kwargs))
     arrays = {"logits": to_array(logits), "embeddings": to_array(tap.embeddings(logits))}
     if arrays["logits"].dtype == np.float16:

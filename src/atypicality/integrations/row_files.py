@@ -5,10 +5,11 @@ reached the disk, so that a run that starts again writes the next row where the 
 their final header and name when all rows are there: an unfinished folder is never mistaken for a finished one.
 """
 
+import contextlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from atypicality.files import replacing
 
-__all__ = ["RowFolder"]
+__all__ = ["RowFolder", "only_writer"]
 
 PROGRESS = "progress.json"
 STATES = ("collecting", "finishing", "complete")
@@ -184,6 +185,31 @@ class RowFolder:
             raise ValueError(
                 f"{PROGRESS!r} in {str(self.path)!r} is damaged ({error}); remove the folder and collect again."
             ) from error
+
+
+@contextlib.contextmanager
+def only_writer(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Make the folder, and refuse to go on while another process writes to it; a killed one does not count.
+
+    Systems without such locks (Windows) are not guarded.
+    """
+    Path(path).mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        yield
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is writing to {os.fspath(path)!r}; wait for it, or choose another."
+            ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _to_disk(file: Any) -> None:

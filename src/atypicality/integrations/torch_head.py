@@ -1,5 +1,6 @@
 """A fitted head as a PyTorch module, for use behind a model at inference."""
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -7,9 +8,10 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from atypicality.density import NeighborAtypicality
 from atypicality.export_parts import refusals
 from atypicality.groups import QUADRANTS
-from atypicality.integrations.torch_parts import Density, Sets, keep, make_recalibration
+from atypicality.integrations.torch_parts import Density, Neighbours, Sets, keep, make_recalibration
 
 __all__ = ["ReliabilityModule", "ReliabilityTensors"]
 
@@ -64,12 +66,12 @@ class ReliabilityModule(nn.Module):
     def __init__(self, head: Any) -> None:
         super().__init__()
         check_is_fitted(head, "recalibration_")
-        if reasons := refusals(head):
+        if reasons := _reasons(head):
             raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
         self.n_classes = head.n_classes_
         self.n_features = None if head.density_ is None else head.density_.n_features_in_
         self.has_rarity = head.quantiles_ is not None
-        self.density = None if head.density_ is None else Density(head)
+        self.density = _density(head)
         self.recalibration = make_recalibration(head.recalibration_)
         self.sets = Sets(head.prediction_sets_)
         if self.has_rarity:
@@ -80,12 +82,13 @@ class ReliabilityModule(nn.Module):
 
     @classmethod
     def from_head(cls, head: Any) -> Self:
-        """The module of a fitted head; refuses the parts that `export_onnx` refuses, with the reasons.
+        """The module of a fitted head; refuses parts that are no formula of tensors, with the reasons.
 
         Parameters
         ----------
         head : ReliabilityHead
-            Fitted, with a Gaussian density or none, any of our convex recalibrators, and sets that are not randomised.
+            Fitted, with one of our densities or none, a convex recalibrator of ours, and sets that are not randomised.
+            The training rows of a `NeighborAtypicality` become part of the module.
         """
         return cls(head)
 
@@ -174,3 +177,16 @@ class ReliabilityModule(nn.Module):
             if (new := getattr(module, leaf)).dtype != old.dtype:
                 setattr(module, leaf, old.to(new.device))
         return self
+
+
+def _density(head: Any) -> Any:
+    if head.density_ is None:
+        return None
+    return Neighbours(head.density_) if type(head.density_) is NeighborAtypicality else Density(head)
+
+
+def _reasons(head: Any) -> list[str]:
+    """Why a head cannot be a module: as for a graph, but neighbours can be searched here."""
+    searched = type(head.density_) is NeighborAtypicality
+    parts = {name: getattr(head, name) for name in ("density_", "recalibration_", "prediction_sets_")}
+    return refusals(SimpleNamespace(**(parts | ({"density_": None} if searched else {}))))

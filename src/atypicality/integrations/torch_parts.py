@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from atypicality.conformal import SplitConformal
+from atypicality.density import NeighborAtypicality
 from atypicality.density.logdensity import ClassGaussians, TiedGaussians
 from atypicality.recalibration import (
     AtypicalityAwareRecalibration,
@@ -18,9 +19,11 @@ from atypicality.recalibration import (
     GroupTemperatureScaling,
 )
 
-__all__ = ["Density", "Sets", "keep", "make_recalibration"]
+__all__ = ["Density", "Neighbours", "Sets", "keep", "make_recalibration"]
 
 TINY = float(np.finfo(np.float64).tiny)
+DISTANCES = 2**24
+"""Distances that exist at one time, whatever the batch: 128 MB."""
 Tensor = Any
 
 
@@ -110,6 +113,39 @@ class _PerClass(nn.Module):
             white = (rows - mean) * matrix if self.diagonal else (rows - mean) @ matrix
             halves.append(0.5 * white.square().sum(dim=1))
         return self.peaks - torch.stack(halves, dim=1)
+
+
+class Neighbours(nn.Module):
+    """As `NeighborAtypicality`: distances to the nearest training rows, which travel in their own type."""
+
+    def __init__(self, density: NeighborAtypicality) -> None:
+        super().__init__()
+        self.k, self.reduction, self.metric = density.n_neighbors, density.reduction, density.metric
+        order = [np.arange(len(density.embeddings_))[members] for members in density._members]
+        self.sizes = [len(members) for members in order]
+        keep(self, rows=density.embeddings_[np.concatenate(order)])
+
+    def forward(self, embeddings: Tensor) -> tuple[Tensor, None]:
+        """Atypicality (n,) of float64 rows; NaN for rows of zeros where only their direction counts."""
+        queries = self._exact(embeddings)
+        found = [self._reduced(queries, rows) for rows in self.rows.split(self.sizes)]
+        return torch.stack(found).amin(dim=0), None
+
+    def _reduced(self, queries: Tensor, rows: Tensor) -> Tensor:
+        nearest = queries.new_full((len(queries), self.k), torch.inf)
+        for tile in rows.split(max(self.k, DISTANCES // max(1, len(queries)))):
+            # differences first: the expanded square loses digits
+            distances = torch.cdist(queries, self._exact(tile.double()), compute_mode="donot_use_mm_for_euclid_dist")
+            nearest = torch.cat([nearest, distances], dim=1).topk(self.k, dim=1, largest=False).values
+        nearest = nearest if self.metric == "euclidean" else 0.5 * nearest.square()
+        return nearest.mean(dim=1) if self.reduction == "mean" else nearest[:, -1 if self.reduction == "kth" else 0]
+
+    def _exact(self, rows: Tensor) -> Tensor:
+        """Rows as they are, or of length 1 for the cosine."""
+        if self.metric == "euclidean":
+            return rows
+        rows = rows / rows.abs().amax(dim=1, keepdim=True)  # first, so that no square overflows or vanishes
+        return rows / rows.square().sum(dim=1, keepdim=True).sqrt()
 
 
 # better probabilities: forward(z, hidden, atypicality, densities, dtype) -> probabilities (n, k), rows that have some

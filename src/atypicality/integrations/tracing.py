@@ -52,8 +52,7 @@ class Tap:
                 f"layer {self.site.name!r} must be used once for every batch; it was used {len(self.calls)} times. "
                 "Name another layer with layer=."
             )
-        (call,), found = self.calls, self.calls[0].input
-        self.calls.clear()
+        call, found = self.calls[0], self.calls[0].input
         if self.site.pick == "matching":
             return found[range(len(found)), _matching_tokens(call.output, logits)]
         if found.ndim == 3:
