@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from atypicality._version import __version__
 
 if TYPE_CHECKING:
-    from atypicality import blocks, datasets, metrics, theory
+    from atypicality import blocks, charts, datasets, llm, metrics, theory
     from atypicality.bundle import BundleError, load
     from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
     from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
     from atypicality.head import ReliabilityHead
+    from atypicality.integrations.collecting import collect
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
+    from atypicality.integrations.torch_head import ReliabilityModule as ReliabilityModule
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.recalibration import (
         AdaptiveTemperatureScaling,
@@ -48,15 +50,17 @@ _HOME = {
     "QuantileGroups": "groups",
     "Reliability": "reliability",
     "ReliabilityHead": "head",
+    "ReliabilityModule": "integrations.torch_head",  # loads torch, so it stays out of __all__
     "SplitConformal": "conformal",
     "TemperatureScaling": "recalibration",
     "VectorScaling": "recalibration",
+    "collect": "integrations.collecting",
     "compare": "evaluation",
     "evaluate": "evaluation",
     "load": "bundle",
     "three_way_split": "outputs",
 }
-_MODULES = ("blocks", "datasets", "metrics", "theory")
+_MODULES = ("blocks", "charts", "datasets", "llm", "metrics", "theory")
 
 __all__ = [
     "AdaptiveTemperatureScaling",
@@ -82,9 +86,12 @@ __all__ = [
     "VectorScaling",
     "__version__",
     "blocks",
+    "charts",
+    "collect",
     "compare",
     "datasets",
     "evaluate",
+    "llm",
     "load",
     "metrics",
     "theory",
