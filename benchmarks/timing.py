@@ -24,12 +24,13 @@ class Row:
 
     @property
     def met(self) -> bool:
+        """Whether the ratio keeps its target."""
         relation, bound = self.target.split()
         return self.ratio <= float(bound) if relation == "<=" else self.ratio >= float(bound)
 
 
 def best_times(contestants: dict[str, Callable[[], object]], *, repeats: int = 5, threads: int = 1) -> dict[str, float]:
-    """Best seconds of each contestant; they take turns, on one thread each (BLAS and ours) unless `threads` says more."""
+    """Best seconds of each contestant; they take turns, on one thread each (BLAS and ours) unless told otherwise."""
     from threadpoolctl import threadpool_limits
 
     best = dict.fromkeys(contestants, float("inf"))
