@@ -117,7 +117,7 @@ class QuantileGroups(BaseEstimator):
 
     @returns_like_input
     def assign(self, values: ArrayLike) -> NDArray[np.intp]:
-        """Group of every value, of shape (n_samples,): 0 .. n_groups_ - 1."""
+        """Group of every value, of shape (n_samples,), counted from 0."""
         check_is_fitted(self, "edges_")
         return cut(self.edges_, check_vector(values, "values", finite=False))
 

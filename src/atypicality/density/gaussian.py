@@ -44,8 +44,8 @@ class GaussianAtypicality(BaseEstimator):
         Take the density p(x), classes weighted by their share of the training rows, instead of the largest p(x | y).
     precision : {"float64", "float32"}, default="float64"
         Of the matrix products. Sums are always float64 and rows are centred first. Float32 keeps scores to 1e-6 of
-        max(|score|, d) while the largest eigenvalue of the covariance is up to about 100 times the smallest, and loses
-        digits in proportion beyond.
+        max(abs(score), d) while the largest eigenvalue of the covariance is up to about 100 times the smallest, and
+        loses digits in proportion beyond.
 
     Attributes
     ----------
