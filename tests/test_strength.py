@@ -6,7 +6,7 @@ from scipy.special import softmax
 
 from atypicality.datasets.worlds import make_world
 from atypicality.recalibration import strength as chosen
-from atypicality.recalibration.mixing import TopMixing
+from atypicality.recalibration.mixing import MidpointMixing
 from atypicality.recalibration.quadratic import _Blocks, _Whole, picture_at
 from atypicality.recalibration.solver import hessian, solve
 from atypicality.recalibration.strength import (
@@ -30,7 +30,7 @@ def scored_world(rng, n=3000, k=40, deviation=0.7):
 def mixed_problem(rng, mixing, n=600, k=4):
     world = make_world(n, k, temperature=2.0, atypical_noise=0.8, random_state=rng)
     a = (world.atypicality - world.atypicality.mean()) / world.atypicality.std()
-    return TopMixing(
+    return MidpointMixing(
         world.logits, world.labels, features=np.stack([np.ones(n), a, a**2], axis=1), class_scores=True, mixing=mixing
     )
 
@@ -56,7 +56,7 @@ def test_strength_of_scores_is_that_of_their_prior(seed, monkeypatch):
     # k scores of standard deviation 0.7 are seen almost exactly: log of their precision has deviation sqrt(2 / k)
     monkeypatch.setattr(chosen, "CAUTION", 0.0)
     logits, labels, scores = scored_world(np.random.default_rng(seed))
-    problem = TopMixing(logits, labels, class_scores=True)
+    problem = MidpointMixing(logits, labels, class_scores=True)
     found = choose_strengths(problem, groups_of(problem), labels.size)
     assert abs(np.log(found.strengths["class_scores"] * labels.size * 0.7**2)) < 4 * np.sqrt(2 / scores.size)
     assert 30 < found.effective["class_scores"] <= 39
@@ -94,7 +94,9 @@ def test_caution_adds_one_standard_error_of_the_log_strength(rng, monkeypatch):
 def test_groups_without_support_vanish(seed):
     world = make_world(500, 4, temperature=2.0, random_state=seed)  # mended by one temperature
     a = np.random.default_rng(seed + 1000).standard_normal(500)
-    problem = TopMixing(world.logits, world.labels, features=np.stack([np.ones(500), a], axis=1), class_scores=True)
+    problem = MidpointMixing(
+        world.logits, world.labels, features=np.stack([np.ones(500), a], axis=1), class_scores=True
+    )
     groups = groups_of(problem)
     found = choose_strengths(problem, groups, 500)
     solution = solve(problem.with_ridge(ridge_of(problem, groups, found.strengths)))
@@ -107,14 +109,14 @@ def test_more_rows_loosen_the_ridge(rng):
     logits, labels, _ = scored_world(rng, n=8000, k=5)
     strengths = []
     for n in (500, 8000):
-        problem = TopMixing(logits[:n], labels[:n], class_scores=True)
+        problem = MidpointMixing(logits[:n], labels[:n], class_scores=True)
         strengths.append(choose_strengths(problem, groups_of(problem), n).strengths["class_scores"])
     assert strengths[1] < strengths[0] / 4  # of the mean loss: the prior is worth fewer and fewer rows
 
 
 def test_separable_rows_leave_only_the_temperature():
     logits, labels = 5 * np.eye(3)[np.arange(30) % 3], np.arange(30) % 3
-    problem = TopMixing(logits, labels, class_scores=True, mixing="full")
+    problem = MidpointMixing(logits, labels, class_scores=True, mixing="full")
     found = choose_strengths(problem, groups_of(problem), 30)
     assert set(found.effective.values()) == {0.0}
 
@@ -149,17 +151,18 @@ def test_given_strengths():
         given_strengths({"multiplier": 1, "class_scores": "much"}, groups)
 
 
-# -- mixing from the top -----------------------------------------------------------------------------------------------
+# -- mixing from the middle --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mixing", ["diagonal", "full"])
-def test_top_mixing_is_its_formula(rng, mixing):
+def test_mixing_is_its_formula(rng, mixing):
     problem = mixed_problem(rng, mixing)
     groups = groups_of(problem)
     strengths = dict.fromkeys(groups, 0.01)
     found = solve(problem.with_ridge(ridge_of(problem, groups, strengths)), start=temperature_start(problem))
     u = problem.logits - problem.logits.max(axis=1, keepdims=True)
-    mixed = u * found.mixing if mixing == "diagonal" else u @ found.mixing.T
+    x = problem.logits - 0.5 * (problem.logits.max(axis=1, keepdims=True) + problem.logits.mean(axis=1, keepdims=True))
+    mixed = x * found.mixing if mixing == "diagonal" else x @ found.mixing.T
     scores = u * (problem.features @ found.coefficients)[:, None] + mixed + found.scores
     probs = softmax(scores, axis=1)
     assert found.loss == pytest.approx(-np.log(probs[np.arange(problem.n_rows), problem.labels]).mean(), abs=1e-9)
@@ -216,7 +219,7 @@ def test_picture_follows_the_optimum_to_near_strengths(rng):
 
 def test_blocks_agree_with_the_whole_for_many_classes(rng):
     logits, labels, _ = scored_world(rng, n=4000, k=120)
-    problem = TopMixing(logits, labels, class_scores=True, mixing="diagonal")
+    problem = MidpointMixing(logits, labels, class_scores=True, mixing="diagonal")
     groups = groups_of(problem)
     strengths = dict.fromkeys(groups, 0.003)
     penalised = problem.with_ridge(ridge_of(problem, groups, strengths))

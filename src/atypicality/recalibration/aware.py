@@ -14,7 +14,7 @@ from atypicality import blocks
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
-from atypicality.recalibration.mixing import TopMixing, choose_mixing, mix
+from atypicality.recalibration.mixing import MidpointMixing, choose_mixing, mix
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
@@ -30,12 +30,13 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     The probabilities of row i are
 
-    .. math:: \mathrm{softmax}\left(\phi(a_i, m_i)\, z_i + e\, d_i + W (z_i - \max z_i) + S\right)
+    .. math:: \mathrm{softmax}\left(\phi(a_i, m_i)\, z_i + e\, d_i + W (z_i - o_i) + S\right)
 
-    with logits z, atypicality a, logit margin m (largest less second largest), class log-densities d, and
-    :math:`\phi` a quadratic with interaction. The mean cross-entropy is convex in all parameters and is solved to a
-    certified optimum. Temperature scaling is the special case of a constant :math:`\phi` and nothing else; every
-    other term is shrunk toward it with a strength of its own, chosen on the calibration rows by their likelihood.
+    with logits z, atypicality a, logit margin m (largest less second largest), class log-densities d, o the midpoint
+    of the row's mean and maximum, and :math:`\phi` a quadratic with interaction. The mean cross-entropy is convex in
+    all parameters and is solved to a certified optimum. Temperature scaling is the special case of a constant
+    :math:`\phi` and nothing else; every other term is shrunk toward it with a strength of its own, chosen on the
+    calibration rows by their likelihood.
     `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no clipping.
 
     Class scores move probability toward the class mix of the calibration rows. Where deployment has another mix
@@ -138,7 +139,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     @classmethod
     def paper(cls) -> Self:
-        """The paper's method to the letter: |classes| + 3 parameters, no penalty, no clipping."""
+        """The paper's method to the letter: k + 3 parameters for k classes, no penalty, no clipping."""
         return cls(
             covariates=("atypicality",), class_density=False, class_mixing=False, strength=0.0, extrapolation="none"
         )
@@ -190,7 +191,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     def _problem(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None, features: Vector) -> Problem:
         wanted = self.class_density is True or (self.class_density == "auto" and inputs.class_log_density is not None)
-        return TopMixing(
+        return MidpointMixing(
             inputs.logits,
             labels,
             features=features,
@@ -267,7 +268,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             u = self._below_top(np.where(hidden, np.inf, z[rows]), self.largest_spread_)
             predicted = u * multiplier[rows, None] + scores
             if self.class_mixing_ is not None:
-                predicted += mix(u, self.class_mixing_)
+                predicted += mix(u, hidden, self.class_mixing_)
             if densities is not None:
                 check_finite(densities[rows], "class_log_density", first_row=rows.start)
                 predicted += self.density_coefficient_ * self._below_top(densities[rows], self.largest_density_spread_)

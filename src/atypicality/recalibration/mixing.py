@@ -1,8 +1,8 @@
-"""Class mixing measured from the top: how the default of atypicality-aware recalibration uses ``W z``.
+"""Class mixing measured from the middle: how the default of atypicality-aware recalibration uses ``W z``.
 
-The solver's own mixing multiplies logits centred by their row mean. Here it multiplies logits less the row maximum,
-as if they were log-probabilities: a diagonal entry then changes what a class gets where it is *not* predicted, which
-needs fewer rows to learn (on small text classifiers the gain of the diagonal doubled).
+The solver's own mixing multiplies logits less their row mean: an entry then acts where its class is predicted. Less
+their row maximum, like log-probabilities, it acts where its class is not. Which one needs fewer rows to learn depends
+on the model; the midpoint of mean and maximum was near the better of the two on every model tried.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Mixing, Problem
 from atypicality.recalibration.row_statistics import RowStatistics
 
-__all__ = ["DIAGONAL_UP_TO", "FULL_UP_TO", "TopMixing", "choose_mixing", "mix"]
+__all__ = ["DIAGONAL_UP_TO", "FULL_UP_TO", "MidpointMixing", "choose_mixing", "mix"]
 
 FULL_UP_TO = 24
 """Classes up to which mixing is a full matrix: its curvature has the fourth power of the classes as entries."""
@@ -23,8 +23,8 @@ DIAGONAL_UP_TO = 256
 """Classes up to which there is a diagonal at least: with 1000 it won 0.001 of the loss for three times the work."""
 
 
-class TopMixing(Problem):
-    """A `Problem` whose mixing multiplies logits less their row maximum.
+class MidpointMixing(Problem):
+    """A `Problem` whose mixing multiplies logits less the midpoint of their row's mean and maximum.
 
     A full matrix with a ridge keeps all of its entries (the ridge alone makes the optimum unique, and diagonal and
     other entries may be shrunk differently); without one, columns have mean 0 over classes as in `Problem`.
@@ -41,7 +41,7 @@ class TopMixing(Problem):
 
     def _read_logits(self) -> RowStatistics:
         found = super()._read_logits()
-        return dataclasses.replace(found, mean=np.zeros_like(found.mean))
+        return dataclasses.replace(found, mean=0.5 * found.mean)
 
 
 def choose_mixing(asked: Any, n_classes: int) -> tuple[Mixing | None, str]:
@@ -57,6 +57,8 @@ def choose_mixing(asked: Any, n_classes: int) -> tuple[Mixing | None, str]:
     return asked, str(asked)
 
 
-def mix(below: NDArray[Any], mixing: Vector) -> NDArray[Any]:
-    """``W u`` of rows of logits less their maximum (b, k)."""
-    return below * mixing if mixing.ndim == 1 else below @ mixing.T
+def mix(below: Vector, hidden: NDArray[np.bool_], mixing: Vector) -> Vector:
+    """``W (z - midpoint)`` of rows (b, k) from logits less their maximum; masked entries are 0 and stay out of it."""
+    middle = 0.5 * below.sum(axis=1, keepdims=True) / (~hidden).sum(axis=1, keepdims=True)
+    x = np.where(hidden, 0.0, below - middle)
+    return x * mixing if mixing.ndim == 1 else x @ mixing.T

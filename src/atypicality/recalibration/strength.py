@@ -98,7 +98,7 @@ def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> di
 
 
 def choose_strengths(
-    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.05, max_iter: int = 15
+    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.02, max_iter: int = 20
 ) -> Choice:
     """Strengths of maximal evidence, one standard error to the safe side.
 
@@ -109,10 +109,10 @@ def choose_strengths(
     groups : mapping of str to ndarray of int
     n_effective : float
         How many rows the labels are worth: their number, or the sum of their weights.
-    tolerance : float, default=0.05
+    tolerance : float, default=0.02
         Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
         data determine less than one parameter count by that part.
-    max_iter : int, default=15
+    max_iter : int, default=20
         Optima that are solved for on the way.
     """
     solution = temperature_start(problem)
