@@ -509,6 +509,18 @@ def test_a_folder_without_outputs_is_named(tmp_path):
         reproduce("balanced", outputs=tmp_path)
 
 
+def test_only_what_was_asked_for(tmp_path, seed):
+    write_model(tmp_path / "cifar10-wrn28-10", seed)
+    write_model(tmp_path / "even", seed)
+    found = reproduce("temperatures", outputs=tmp_path, dataset="cifar100", out=tmp_path / "out")
+    assert found.tables["temperatures"] == []
+    assert [line.partition(":")[0] for line in found.missing["temperatures"]] == ["WideResNet28 / CIFAR100"]
+    found = reproduce("temperatures", outputs=tmp_path, model="wideres", seeds=[0], out=tmp_path / "out")
+    assert {table.dataset for table in found.tables["temperatures"]} == {"CIFAR10"}
+    with pytest.raises(ValueError, match=r"match nothing; data sets: AG News, .*, even\."):
+        reproduce("temperatures", outputs=tmp_path, dataset="svhn")
+
+
 def test_no_seeds_is_an_error():
     with pytest.raises(ValueError, match="seeds must hold at least one"):
         reproduce("theory", seeds=[])

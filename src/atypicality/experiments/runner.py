@@ -12,7 +12,7 @@ from atypicality.experiments.claims import CLAIMS, HOLDS, Verdict, judge
 from atypicality.experiments.jobs import Estimated, Job, Result, run_job
 from atypicality.experiments.paper import paper_values
 from atypicality.experiments.readings import ROW_NAMES, read_values
-from atypicality.experiments.settings import EXPERIMENTS, SEEDS
+from atypicality.experiments.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
 from atypicality.experiments.sources import Source, find_sources, missing, subgroup_attribute
 from atypicality.experiments.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_text
 from atypicality.progress import track
@@ -22,6 +22,23 @@ __all__ = ["Reproduction", "reproduce"]
 
 NOTES_OF = {"the temperature of g": ("temperatures",), "the atypicality of t": ("imbalanced", "class-scores")}
 """Beginnings of an evaluation's notes that matter to some experiments only."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which data sets and models the user asked for: those whose name holds a text, all where it is None."""
+
+    dataset: str | None
+    model: str | None
+
+    def has(self, source: Source) -> bool:
+        """Whether a source is among them, by its own name or the paper's for its model."""
+        models = (source.model, source.setting.model if source.setting else "")
+        return _holds(self.dataset, source.dataset, source.name) and _holds(self.model, *models)
+
+    def has_setting(self, setting: Setting) -> bool:
+        """Whether a setting of the paper is among them."""
+        return _holds(self.dataset, setting.dataset, setting.folder) and _holds(self.model, setting.model)
 
 
 @dataclass(frozen=True)
@@ -151,13 +168,16 @@ def reproduce(
     wanted = [check_integer(seed, "seeds", low=0) for seed in seeds]
     if not wanted:
         raise ValueError("seeds must hold at least one seed; got none.")
-    sources = [source for source in find_sources(outputs) if _matches(source, dataset, model)]
     found = Reproduction()
-    runs = _plan(chosen, sources, found, outputs)
+    runs = _plan(chosen, Wanted(dataset, model), found, outputs)
     results = _run_all(runs, wanted, tuple(methods), Path(out) / "cache")
     for run in runs:
         _add(found, run, results[run])
     return found
+
+
+def _holds(text: str | None, *words: str) -> bool:
+    return text is None or any(text.lower() in word.lower() for word in words)
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
@@ -166,16 +186,13 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _matches(source: Source, dataset: str | None, model: str | None) -> bool:
-    def within(text: str | None, *words: str) -> bool:
-        return text is None or any(text.lower() in word.lower() for word in words)
-
-    paper = source.setting.model if source.setting else ""
-    return within(dataset, source.dataset, source.name) and within(model, source.model, paper)
-
-
-def _plan(names: list[str], sources: list[Source], found: Reproduction, root: Path | None) -> list[Run]:
+def _plan(names: list[str], wanted: Wanted, found: Reproduction, root: Path | None) -> list[Run]:
     """What to run, the experiments in order; fills in what is missing."""
+    sources = [source for source in find_sources(root) if wanted.has(source)]
+    settings = [setting for setting in SETTINGS if wanted.has_setting(setting)]
+    if not sources and not settings:
+        known = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in find_sources(root)})
+        raise ValueError(f"dataset and model match nothing; data sets: {', '.join(known)}.")
     runs = []
     for name in names:
         experiment = EXPERIMENTS[name]
@@ -183,7 +200,7 @@ def _plan(names: list[str], sources: list[Source], found: Reproduction, root: Pa
         if not experiment.kinds:
             usable = [None]
         found.tables[name], found.verdicts[name], found.notes[name] = [], [], []
-        found.missing[name] = missing(experiment, sources, root)
+        found.missing[name] = missing(experiment, settings, sources, root)
         for source in usable:
             for estimator in experiment.estimators:
                 lacks = _lacks(source, estimator)

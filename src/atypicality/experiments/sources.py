@@ -9,7 +9,7 @@ the parts.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -141,14 +141,14 @@ def find_sources(outputs: Path | None) -> list[Source]:
     return [_source(path) for path in found]
 
 
-def missing(experiment: Experiment, sources: list[Source], root: Path | None) -> list[str]:
-    """For every setting of the paper without outputs: what to put where."""
+def missing(experiment: Experiment, settings: Iterable[Setting], sources: list[Source], root: Path | None) -> list[str]:
+    """For every one of these settings that an experiment needs and that has no outputs: what to put where."""
     have = {source.setting for source in sources}
     place = "DIR" if root is None else str(root)
     return [
         f"{setting.model} / {setting.dataset}: put {_files(setting)} into {place}/{setting.folder}/"
         f"{'' if root else ' and pass --outputs DIR'}. Model: {setting.weights}."
-        for setting in SETTINGS
+        for setting in settings
         if setting.kind in experiment.kinds
         and setting not in have
         and (not experiment.datasets or setting.dataset in experiment.datasets)
