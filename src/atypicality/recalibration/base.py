@@ -72,6 +72,8 @@ class Inputs:
 class Recalibrator(BaseEstimator):
     """Logits in, probabilities out. Subclasses give `_fit(inputs, labels, weight)` and `_probabilities(inputs)`."""
 
+    _scan = True  # False where the solver is the first to read the rows: it checks them on the way
+
     def fit(
         self,
         logits: ArrayLike,
@@ -98,7 +100,12 @@ class Recalibrator(BaseEstimator):
             A weight of 2 is the same as a repeated row.
         """
         inputs = Inputs(
-            check_logits(logits, scan=False), atypicality, class_log_density, embeddings, groups, type(self).__name__
+            check_logits(logits, scan=self._scan),
+            atypicality,
+            class_log_density,
+            embeddings,
+            groups,
+            type(self).__name__,
         )
         n, k = inputs.logits.shape
         if n == 0:
@@ -120,7 +127,7 @@ class Recalibrator(BaseEstimator):
     ) -> NDArray[Any]:
         """Recalibrated probabilities (n, k) from the same arrays as in `fit`."""
         check_is_fitted(self)
-        known = check_logits(logits, n_classes=self.n_classes_, scan=False)
+        known = check_logits(logits, n_classes=self.n_classes_, scan=self._scan)
         return self._probabilities(
             Inputs(known, atypicality, class_log_density, embeddings, groups, type(self).__name__)
         )

@@ -55,6 +55,8 @@ class EnsembleTemperatureScaling(Recalibrator):
     array([[0.75, 0.25]])
     """
 
+    _scan = False
+
     def multiplier(self) -> float:
         """What the logits of the scaled part are multiplied by: 1 / `temperature_`."""
         return 1 / self.temperature_

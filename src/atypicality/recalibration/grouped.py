@@ -50,6 +50,8 @@ class GroupTemperatureScaling(Recalibrator):
     array([0.75  , 0.6667])
     """
 
+    _scan = False
+
     def __init__(self, n_groups: int = 5) -> None:
         self.n_groups = n_groups
 
@@ -64,7 +66,7 @@ class GroupTemperatureScaling(Recalibrator):
         assigned = self._assign(inputs)
         self.groups_, index, self.counts_ = np.unique(assigned, return_inverse=True, return_counts=True)
         problem = Problem(inputs.logits, labels, sample_weight=weight)
-        fits = [self._fit_group(problem, index == g, name) for g, name in enumerate(self.groups_)]
+        fits = [self._fit_group(problem, index == g, name) for g, name in enumerate(self.groups_.tolist())]
         shares = np.bincount(index, problem.weights)
         self.temperatures_ = np.array([1 / fit.coefficients[0] for fit in fits])
         self.loss_ = float(shares @ [fit.loss for fit in fits])

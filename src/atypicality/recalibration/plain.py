@@ -22,6 +22,9 @@ __all__ = ["PlainModel", "plain_model"]
 LARGEST, LARGEST_SCORE = 60.0, 10.0
 """Bounds on the largest product of a row and on the scores: exp of their sum, and squares beside it, fit float32."""
 
+BLOCK_BYTES = 800 * 1024
+"""Larger than elsewhere: a block takes so few operations here that starting them would be a tenth of the time."""
+
 
 def plain_model(problem: Problem, theta: Vector) -> "PlainModel | None":
     """The model at `theta`, or None where the problem must go the long way."""
@@ -105,7 +108,7 @@ class PlainModel:
                     np.setbufsize(256)
                 return function(rows, buffers)
 
-        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize)
+        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize, budget=BLOCK_BYTES)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
 
     def _exponentials(self, rows: slice, second: bool, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:

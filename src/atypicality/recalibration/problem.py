@@ -31,6 +31,10 @@ SMALL = 2**21
 """Up to this many logits a pass works in float64 whatever the input: it costs milliseconds and carries no noise."""
 
 
+WILD = 1e8
+"""Spread of a row over that of the median row from which on its curvature hides that of all others."""
+
+
 class Near(NamedTuple):
     """Entries of the logits that can hold a noticeable probability; found once, by the first pass that needs them."""
 
@@ -109,6 +113,12 @@ class Problem:
             raise ValueError(
                 "logits must differ between classes in some row with weight, and by less than 1e300; the median "
                 f"standard deviation of a row is {self.scale:g}. Constant rows say nothing about the class."
+            )
+        wild = np.flatnonzero(self.rows.deviation > WILD * self.scale)
+        if wild.size:
+            raise ValueError(
+                f"logits must be of comparable size; {name_rows(wild, 'spreads', 'spread')} more than {WILD:g} times "
+                "as far as the median row, and no multiplier can serve both. Drop or repair those rows."
             )
         self.density_rows, self.density_scale = self._read_densities()
         self.near: Near | None = None

@@ -45,6 +45,8 @@ class TemperatureScaling(ConvexRecalibrator):
     True
     """
 
+    _scan = False
+
     def multiplier(self) -> float:
         """What the logits are multiplied by: 1 / `temperature_`."""
         return 1 / self.temperature_

@@ -50,6 +50,8 @@ class VectorScaling(ConvexRecalibrator):
            [0.5   , 0.5   ]])
     """
 
+    _scan = False
+
     def __init__(self, *, scale: bool = True, bias: bool = True, strength: float = 0.0) -> None:
         self.scale = scale
         self.bias = bias

@@ -1,0 +1,86 @@
+"""Ensemble temperature scaling: weights on the simplex, exact to the duality gap."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recalibration_cases import rows_like
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+from atypicality import EnsembleTemperatureScaling, TemperatureScaling
+from atypicality.recalibration.ensemble import mixture_weights
+from atypicality.recalibration.newton import NotConvergedError
+
+
+def test_mixture_is_what_it_says():
+    logits, labels, _ = rows_like(400, 4, scale=5.0)
+    found = EnsembleTemperatureScaling().fit(logits, labels)
+    assert found.temperature_ == pytest.approx(TemperatureScaling().fit(logits, labels).temperature_)
+    assert found.weights_.sum() == pytest.approx(1, abs=1e-12)
+    assert (found.weights_ >= 0).all()
+    parts = [softmax(logits * found.multiplier(), axis=1), softmax(logits, axis=1), np.full_like(logits, 0.25)]
+    np.testing.assert_allclose(found.predict_proba(logits), np.tensordot(found.weights_, parts, 1), atol=1e-12)
+
+
+def test_loss_is_at_most_that_of_temperature_scaling(seed):
+    logits, labels, _ = rows_like(400, 4, seed, scale=5.0)
+    found = EnsembleTemperatureScaling().fit(logits, labels)
+    assert found.loss_ <= TemperatureScaling().fit(logits, labels).loss_ + 1e-9
+
+
+def test_two_parts_by_hand():
+    # likelihoods (1, 0) in one row and (0, 1) in three: -log w1 / 4 - 3 log w2 / 4 is least at (1/4, 3/4)
+    likelihoods = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+    weights, gap, _ = mixture_weights(likelihoods, np.full(4, 0.25))
+    np.testing.assert_allclose(weights, [0.25, 0.75], atol=1e-9)
+    assert gap <= 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(2, 4))
+def test_weights_are_the_optimum(seed, n, parts):
+    rng = np.random.default_rng(seed)
+    likelihoods = rng.random((n, parts)) ** 3 + 1e-3
+    shares = rng.random(n) + 0.1
+    shares /= shares.sum()
+    weights, gap, _ = mixture_weights(likelihoods, shares)
+    assert gap <= 2e-10
+    assert (weights >= 0).all()
+    loss = -shares @ np.log(likelihoods @ weights)
+    rivals = [*np.eye(parts), *rng.dirichlet(np.ones(parts), 50)]
+    found = minimize(
+        lambda t: -shares @ np.log(likelihoods @ softmax(t)), np.zeros(parts), method="BFGS", options={"gtol": 1e-9}
+    )
+    rivals.append(softmax(found.x))
+    assert loss <= min(-shares @ np.log(likelihoods @ rival) for rival in rivals) + 1e-9
+
+
+def test_equal_parts_have_an_optimum_all_the_same():
+    weights, gap, _ = mixture_weights(np.tile([[0.3, 0.3, 0.2]], (5, 1)), np.full(5, 0.2))
+    assert gap <= 1e-9
+    assert weights[2] == pytest.approx(0, abs=1e-9)
+
+
+def test_uniform_part_leaves_masked_classes_out():
+    logits, labels, _ = rows_like(300, 4)
+    wrong = np.random.default_rng(0).permutation(labels)  # labels at random: the uniform part takes all
+    logits[:, 3] = np.where((wrong == 3) | (np.arange(300) % 2 == 0), logits[:, 3], -np.inf)
+    found = EnsembleTemperatureScaling().fit(logits, wrong)
+    probs = found.predict_proba(logits)
+    assert (probs[np.isneginf(logits)] == 0).all()
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-12)
+
+
+def test_all_right_says_that_the_temperature_is_at_its_limit():
+    labels = np.arange(30) % 3
+    with pytest.warns(UserWarning, match="temperature has hit its lower limit"):
+        found = EnsembleTemperatureScaling().fit(2.0 * np.eye(3)[labels], labels)
+    assert found.loss_ <= 1e-9
+
+
+def test_no_certificate_is_an_error_with_its_reason():
+    with pytest.raises(
+        NotConvergedError, match=r"1 iterations were not enough for the mixture weights: the duality gap"
+    ):
+        mixture_weights(np.array([[1.0, 0.5], [0.1, 0.5]]), np.array([0.3, 0.7]), max_iter=1)
