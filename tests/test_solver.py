@@ -136,7 +136,7 @@ def test_float32_passes_reach_the_float64_optimum():
     wide = Problem(built.logits.astype(np.float64), built.labels, features=features, class_scores=True)
     best = solve(wide, start=found, tolerance=1e-14)
     assert mean_loss(wide, found) <= best.loss + PROMISED
-    assert found.loss == pytest.approx(best.loss, abs=1e-6)  # float32 rounding of single losses
+    assert found.loss == pytest.approx(best.loss, abs=1e-7)  # float32 rounding of single losses, averaged
     assert found.certificate <= TOLERANCE
 
 
@@ -146,6 +146,7 @@ def test_temperature_of_many_float32_rows_is_that_of_float64():
     best = solve(wide, tolerance=1e-14)
     assert mean_loss(wide, found) <= best.loss + PROMISED
     assert found.coefficients == pytest.approx(best.coefficients, rel=1e-5)
+    assert found.loss == pytest.approx(best.loss, abs=1e-7)
 
 
 @pytest.mark.parametrize("terms", [{}, {"class_scores": True}])

@@ -66,7 +66,9 @@ class GroupTemperatureScaling(Recalibrator):
         assigned = self._assign(inputs)
         self.groups_, index, self.counts_ = np.unique(assigned, return_inverse=True, return_counts=True)
         problem = Problem(inputs.logits, labels, sample_weight=weight)
-        fits = [self._fit_group(problem, index == g, name) for g, name in enumerate(self.groups_.tolist())]
+        fits = []
+        for g, name in enumerate(self.groups_.tolist()):
+            fits.append(self._fit_group(problem, index == g, name))  # not in a list: warnings count frames
         shares = np.bincount(index, problem.weights)
         self.temperatures_ = np.array([1 / fit.coefficients[0] for fit in fits])
         self.loss_ = float(shares @ [fit.loss for fit in fits])

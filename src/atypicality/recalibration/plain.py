@@ -51,10 +51,11 @@ class PlainModel:
 
     def __init__(self, problem: Problem, multiplier: Vector, factor: FloatArray) -> None:
         n, dtype = problem.n_rows, problem.dtype
-        self.problem, self.multiplier, self.factor = problem, multiplier, factor
+        self.problem, self.factor = problem, factor
         self.weights, self.features = problem.weights.astype(dtype), problem.features.astype(dtype)
         same = bool(np.ptp(multiplier) == 0)  # one number for all rows is a faster product than one per row
         self._step = multiplier[0].astype(dtype) if same else multiplier[:, None].astype(dtype)
+        self.multiplier = multiplier.astype(dtype).astype(np.float64)  # what is multiplied with, rounding included
         self.top_factor = factor[problem.rows.best]
         self.largest, self.rest, self.first, self.second = (np.empty(n, dtype) for _ in range(4))
         self.workspace = blocks.Workspace()
