@@ -12,6 +12,7 @@ array([20., 25.])
 """
 
 import contextlib
+import math
 import operator
 import os
 import threading
@@ -27,6 +28,7 @@ from numpy.typing import DTypeLike, NDArray
 __all__ = [
     "CACHE_BYTES",
     "GEMM_BYTES",
+    "Buffers",
     "Workspace",
     "block_rows",
     "for_rows",
@@ -138,6 +140,21 @@ def reduce_rows(
     return total
 
 
+class Buffers:
+    """One set of named buffers, for one block at a time: `buffers(name, shape, dtype)` is uninitialised memory."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, DTypeLike], NDArray[Any]] = {}
+
+    def __call__(self, name: str, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """The buffer of this name, grown if need be."""
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        held = self._held.get((name, dtype))
+        if held is None or held.size < size:
+            held = self._held[name, dtype] = np.empty(size, dtype)
+        return held[:size].reshape(shape)
+
+
 class Workspace:
     """Buffers that a pass borrows block after block, so that no block pays for fresh memory.
 
@@ -148,25 +165,17 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        self._free: list[dict[tuple[str, np.dtype[Any]], NDArray[Any]]] = []
+        self._free: list[Buffers] = []
 
     @contextlib.contextmanager
-    def borrow(self) -> Iterator[Callable[..., NDArray[Any]]]:
-        """Lend one set of named buffers to the calling thread: `buffers(name, shape, dtype)`, uninitialised."""
+    def borrow(self) -> Iterator[Buffers]:
+        """Lend one set of named buffers to the calling thread."""
         try:
             held = self._free.pop()  # atomic: no lock is needed
         except IndexError:
-            held = {}
-
-        def buffer(name: str, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-            size = int(np.prod(shape))
-            key = (name, np.dtype(dtype))
-            if key not in held or held[key].size < size:
-                held[key] = np.empty(size, dtype)
-            return held[key][:size].reshape(shape)
-
+            held = Buffers()
         try:
-            yield buffer
+            yield held
         finally:
             self._free.append(held)
 
