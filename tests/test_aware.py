@@ -160,8 +160,11 @@ def test_paper_rows_on_cifar10(real):
     assert means["aware"][4] <= 0.75 * means["temperature"][4]
 
 
-@pytest.mark.parametrize("make", [AtypicalityAwareRecalibration.paper, AtypicalityAwareRecalibration], ids=str)
-def test_long_tail_accuracy_and_scores(real, make):
+@pytest.mark.parametrize(
+    ("make", "correlation"),  # the default shares the work between scores and mixing
+    [(AtypicalityAwareRecalibration.paper, 0.9), (AtypicalityAwareRecalibration, 0.85)],
+)
+def test_long_tail_accuracy_and_scores(real, make, correlation):
     if real["name"] != "cifar10lt-wrn28-4":
         return
     gains, correlations = [], []
@@ -172,7 +175,7 @@ def test_long_tail_accuracy_and_scores(real, make):
         gains.append((predict_part(method, test).argmax(axis=1) == test["labels"]).mean() - before)
         correlations.append(np.corrcoef(method.class_scores_, rarity)[0, 1])
     assert np.mean(gains) >= 0.07
-    assert np.mean(correlations) > 0.9
+    assert np.mean(correlations) > correlation
 
 
 # -- the default does no harm ------------------------------------------------------------------------------------------
@@ -507,6 +510,14 @@ class TestHardInput:
         good = {"logits": world.logits, "labels": world.labels, "atypicality": world.atypicality}
         with pytest.raises(ValueError, match=message):
             make().fit(**{**good, **change})
+
+
+def test_weights_that_are_no_numbers_of_rows_are_named():
+    world = make_world(300, 3, temperature=2.0)
+    with pytest.warns(UserWarning, match="sample_weight sums to 1 over 300 rows"):
+        AtypicalityAwareRecalibration().fit(
+            world.logits, world.labels, atypicality=world.atypicality, sample_weight=np.full(300, 1 / 300)
+        )
 
 
 def test_densities_are_needed_again_and_checked():

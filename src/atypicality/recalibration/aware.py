@@ -174,7 +174,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.n_effective_ = float(labels.size if weight is None else weight.sum())
         solution = self._solve(problem)
         solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
-        self._warn_of_constants()
+        self._warn(int((problem.weights > 0).sum()))
         self._keep(solution)
         self._describe(problem, solution)
         self._learn_limits(problem, columns)
@@ -215,7 +215,13 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             start = None if problem.mixing is None else temperature_start(problem)
         return solve(problem.with_ridge(ridge_of(problem, groups, self.strength_)), start=start)
 
-    def _warn_of_constants(self) -> None:
+    def _warn(self, n_rows: int) -> None:
+        if self.strength == "auto" and self.n_effective_ < 0.1 * n_rows:
+            warnings.warn(
+                f"sample_weight sums to {self.n_effective_:.4g} over {n_rows} rows: strength='auto' reads weights as "
+                "numbers of rows and shrinks accordingly. Scale importance weights to mean 1.",
+                stacklevel=4,
+            )
         for name in self.polynomial_.constant:
             warnings.warn(
                 f"{name} is constant over the calibration rows: its columns are dropped and the other terms stay. "
