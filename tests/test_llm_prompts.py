@@ -65,8 +65,8 @@ def test_the_papers_templates_are_word_for_word():
         "Classify the questions based on their Answer Type. Potential Answer Types are: Number, Location, Person, "
         "Description, Entity, or Abbreviation.\n\nQuestion: Why ?\n\nAnswer Type:"
     )
-    assert AG_NEWS.fill("Stocks fall.").endswith("Technology.\n\nArticle: Stocks fall.\n\nAnswer:")
-    assert IMDB.fill("Good").startswith("The following review was written for a movie: Good.\n")
+    assert AG_NEWS.fill("Stocks fall.").endswith("Technology.\n\n Article: Stocks fall.\n\nAnswer:")
+    assert IMDB.fill("Good").startswith("The following review was written for a movie: Good.\n What is")
     assert TREC.labels == ("Number", "Location", "Person", "Description", "Entity", "Abbreviation")
     assert AG_NEWS.labels == ("World", "Sports", "Business", "Technology")
     for template in TEMPLATES.values():

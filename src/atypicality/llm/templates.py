@@ -76,7 +76,7 @@ class Template:
 
 
 IMDB = Template(
-    "The following review was written for a movie: {input}.\nWhat is the sentiment, Positive or Negative? Answer:",
+    "The following review was written for a movie: {input}.\n What is the sentiment, Positive or Negative? Answer:",
     ("Positive", "Negative"),
     {"1": "Positive", "0": "Negative", "pos": "Positive", "neg": "Negative"},
 )
@@ -95,12 +95,15 @@ TREC = Template(
 )
 AG_NEWS = Template(
     "Classify the news articles into the categories of World, Sports, Business, and Technology.\n\n"
-    "Article: {input}\n\nAnswer:",
+    " Article: {input}\n\nAnswer:",
     ("World", "Sports", "Business", "Technology"),
     {"1": "World", "2": "Sports", "3": "Business", "4": "Technology"},
 )
 TEMPLATES = {"imdb": IMDB, "trec": TREC, "agnews": AG_NEWS}
-"""The paper's three (appendix B.3), by name: its words, with lines that begin where its examples begin them."""
+"""The paper's three (appendix B.3), by name, to the letter but for the space at their end.
+
+The letter matters: without the space before "Article", SmolLM2-135M answers AG News with 0.57 accuracy instead of 0.52.
+"""
 
 
 def load_template(name_or_file: str, labels: Sequence[str] = ()) -> Template:
