@@ -39,6 +39,12 @@ def test_parts_are_disjoint_complete_and_told(bundled):
         assert size in head.summary()
 
 
+def test_training_shares_are_known(bundled):
+    head, *_ = bundled
+    counts = np.bincount(load_fashion_mnist_lt().train.labels)
+    assert_allclose(head.recalibration_.training_shares_, counts / counts.sum())
+
+
 def test_answers_equal_the_parts_called_by_hand(bundled):
     head, _, test = bundled
     answer = head.predict(test)

@@ -115,4 +115,5 @@ def test_torch_tensors_share_memory_and_come_back():
             return 2 * to_numpy(values, "values")
 
     assert isinstance(Doubler().double(torch.ones(2)), torch.Tensor)
+    assert isinstance(Doubler().double(values=torch.ones(2)), torch.Tensor)
     assert isinstance(Doubler().double([1.0]), np.ndarray)

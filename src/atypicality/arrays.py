@@ -1,5 +1,6 @@
 """Arrays of other libraries: in as NumPy without a copy where possible, out as the caller's kind."""
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -50,9 +51,10 @@ def like(result: NDArray[Any], template: Any) -> Any:
 
 def returns_like_input(method: F) -> F:
     """Let a scoring method compute in NumPy and answer in the kind of array of its first argument."""
+    first = list(inspect.signature(method).parameters)[1]
 
     @wraps(method)
-    def wrapped(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-        return like(method(self, values, *args, **kwargs), values)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return like(method(self, *args, **kwargs), args[0] if args else kwargs.get(first))
 
     return wrapped  # type: ignore[return-value]  # same signature as `method`

@@ -184,9 +184,7 @@ def add_recalibration(graph: Graph, head: Any, logits: Value, rarity: Rarity) ->
     solution = recalibration.solution_
     predicted = graph("Add", graph("Mul", u, float(solution.coefficients[0])), solution.scores)
     if solution.mixing is not None:
-        count = graph.reduce("ReduceSum", graph.cast(graph("Not", hidden), np.float64))
-        mean = graph("Div", graph.reduce("ReduceSum", u), count)
-        centred = graph("Where", hidden, 0.0, graph("Sub", u, mean))
+        centred = graph("Where", hidden, 0.0, graph("Sub", u, _row_mean(graph, u, hidden)))
         predicted = graph("Add", predicted, graph("Mul", centred, solution.mixing))
     return Recalibrated(_float32(graph, softmax(graph, predicted, hidden)))
 
@@ -204,6 +202,12 @@ def _below_top(graph: Graph, z: Value, hidden: Value | None = None) -> Value:
     """Rows less their maximum; hidden entries become 0."""
     below = graph("Sub", z, graph.reduce("ReduceMax", z))
     return below if hidden is None else graph("Where", hidden, 0.0, below)
+
+
+def _row_mean(graph: Graph, below: Value, hidden: Value) -> Value:
+    """Mean over the entries that are not hidden (n, 1); hidden ones are 0."""
+    count = graph.reduce("ReduceSum", graph.cast(graph("Not", hidden), np.float64))
+    return graph("Div", graph.reduce("ReduceSum", below), count)
 
 
 def _ensemble(graph: Graph, recalibration: EnsembleTemperatureScaling, u: Value, hidden: Value) -> Value:
@@ -239,7 +243,9 @@ def _aware(
     scores = recalibration._scores()
     predicted = graph("Add", graph("Mul", u, _multiplier(graph, recalibration, z, rarity)), _finite(scores))
     if (mixing := recalibration.class_mixing_) is not None:
-        mixed = graph("Mul", u, mixing) if mixing.ndim == 1 else graph("MatMul", u, mixing.T)
+        middle = _row_mean(graph, graph("Mul", u, 0.5), hidden)
+        x = graph("Where", hidden, 0.0, graph("Sub", u, middle))
+        mixed = graph("Mul", x, mixing) if mixing.ndim == 1 else graph("MatMul", x, mixing.T)
         predicted = graph("Add", predicted, mixed)
     if recalibration.terms_["class_density"] == "used":
         assert rarity.densities is not None, "a head whose recalibration uses class densities has a density"
@@ -260,8 +266,9 @@ def _within_spread(graph: Graph, below: Value, largest: float, clip: bool) -> Va
     """Rows with maximum 0, shrunk where they spread wider than the calibration rows did."""
     if not clip:
         return below
-    spread = graph("Max", graph("Neg", graph.reduce("ReduceMin", below)), TINY)
-    return graph("Mul", below, graph("Min", 1.0, graph("Div", largest, spread)))
+    floor = max(largest, TINY)
+    spread = graph("Max", graph("Neg", graph.reduce("ReduceMin", below)), floor)
+    return graph("Mul", below, graph("Div", floor, spread))
 
 
 def _multiplier(graph: Graph, recalibration: AtypicalityAwareRecalibration, z: Value, rarity: Rarity) -> Value:

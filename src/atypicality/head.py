@@ -187,6 +187,10 @@ class ReliabilityHead(BaseEstimator):
         self.recalibration_ = clone(recalibration).fit(
             logits, labels, atypicality=atypicality, class_log_density=densities, embeddings=outputs.embeddings
         )
+        if hasattr(self.recalibration_, "training_shares_") and hasattr(self.density_, "counts_"):
+            shares = np.zeros(self.n_classes_)
+            shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
+            self.recalibration_.training_shares_ = shares / shares.sum()
 
     def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
         sets = self.prediction_sets

@@ -241,7 +241,9 @@ class _Aware(nn.Module):
         u = self._within(_below_top(z, hidden), self.spreads[0])
         predicted = u * self._multiplier(z, rarity)[:, None] + self.scores
         if self.mixing is not None:
-            predicted = predicted + (u * self.mixing if self.mixing.ndim == 1 else u @ self.mixing.T)
+            middle = 0.5 * u.sum(dim=1, keepdim=True) / (~hidden).sum(dim=1, keepdim=True)
+            x = (u - middle).masked_fill(hidden, 0.0)
+            predicted = predicted + (x * self.mixing if self.mixing.ndim == 1 else x @ self.mixing.T)
         if self.density_coefficient is not None:
             below = self._within(densities - densities.amax(dim=1, keepdim=True), self.spreads[1])
             predicted = predicted + self.density_coefficient * below
@@ -252,8 +254,8 @@ class _Aware(nn.Module):
         """Rows with maximum 0, shrunk where they spread wider than the calibration rows did."""
         if not self.clip:
             return below
-        spread = (-below.amin(dim=1, keepdim=True)).clamp(min=TINY)
-        return below * (largest / spread).clamp(max=1.0)
+        floor = max(largest, TINY)
+        return below * (floor / (-below.amin(dim=1, keepdim=True)).clamp(min=floor))
 
     def _multiplier(self, z: Tensor, rarity: Tensor) -> Tensor:
         """The quadratic of the covariates (n,), everything held to its calibration range where that is asked."""
