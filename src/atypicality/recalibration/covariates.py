@@ -88,8 +88,13 @@ def margins(logits: NDArray[Any]) -> Vector:
     found = np.empty(logits.shape[0])
 
     def block(rows: slice) -> None:
-        best = np.partition(logits[rows], -2, axis=1)[:, -2:].astype(np.float64)
-        found[rows] = np.where(np.isneginf(best[:, 0]), 0.0, best[:, 1] - best[:, 0])
+        # two maxima of a copy are several times faster than a selection
+        values = np.array(logits[rows], np.result_type(logits, np.float32))
+        top = values.argmax(axis=1)[:, None]
+        first = np.take_along_axis(values, top, axis=1)[:, 0].astype(np.float64)
+        np.put_along_axis(values, top, -np.inf, axis=1)
+        second = values.max(axis=1).astype(np.float64)
+        found[rows] = np.where(np.isneginf(second), 0.0, first - second)
 
     blocks.for_rows(block, logits.shape[0], block=blocks.block_rows(logits.shape[1] * logits.itemsize))
     return found
