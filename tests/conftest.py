@@ -1,5 +1,6 @@
 """What every test shares: the seed, the folder of real outputs where there is one, and named skips."""
 
+import importlib
 import importlib.util
 import os
 from pathlib import Path
@@ -33,6 +34,11 @@ def needs(*modules):
     if missing and REQUIRE_ALL:
         raise ModuleNotFoundError(f"REQUIRE_ALL=1, and these are not installed: {missing}")
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def imported(module):
+    """An optional package for a whole file or test: skipped by name when missing, a failure with REQUIRE_ALL=1."""
+    return importlib.import_module(module) if REQUIRE_ALL else pytest.importorskip(module)
 
 
 def load_outputs(name, part):

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import needs
+from conftest import imported, needs
 from numpy.testing import assert_allclose, assert_array_equal
 
 from atypicality.integrations.collecting import collect
 from atypicality.integrations.row_files import RowFolder
 from atypicality.outputs import ModelOutputs
 
-pytestmark = needs("torch")
-torch = pytest.importorskip("torch")
+torch = imported("torch")
 nn = torch.nn
 
 
@@ -235,7 +234,7 @@ def test_mixed_precision_only_when_asked():
 
 
 def tiny(kind, **options):
-    transformers = pytest.importorskip("transformers")
+    transformers = imported("transformers")
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(vocab_size=50, num_labels=3, pad_token_id=1, **options)
     return getattr(transformers, f"{kind}ForSequenceClassification")(config)

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import needs
+from conftest import imported
 from numpy.testing import assert_allclose, assert_array_equal
 
 import atypicality as aty
@@ -14,8 +14,7 @@ from atypicality.groups import QUADRANTS
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
 
-pytestmark = needs("torch")
-torch = pytest.importorskip("torch")
+torch = imported("torch")
 from atypicality.integrations.torch import ReliabilityModule  # noqa: E402 - needs torch
 
 TIED = aty.GaussianAtypicality()
