@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= report,torch,llm,onnx,parquet
+EXTRAS ?= report,torch,llm,onnx,parquet,dask
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
 .PHONY: setup check test models bench docs demo clean

@@ -48,3 +48,11 @@ def load_outputs(name, part):
         pytest.skip(f"real outputs not found beside the repository: {name}/{part}.npz")
     with np.load(path) as archive:
         return dict(archive)
+
+
+@pytest.fixture
+def as_device(monkeypatch):
+    """Treat CPU tensors of other libraries as if they lay on an accelerator, so that device code runs without one."""
+    from atypicality import arrays
+
+    monkeypatch.setattr(arrays, "HOST_MEMORY", frozenset())

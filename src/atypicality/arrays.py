@@ -8,9 +8,35 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["like", "returns_like_input", "to_numpy"]
+__all__ = ["like", "namespace", "on_device", "returns_like_input", "to_numpy"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+HOST_MEMORY = frozenset({1, 3, 11})
+"""DLPack's codes for memory that the CPU can read: its own, and what CUDA and ROCm pin there."""
+
+
+def on_device(values: Any) -> bool:
+    """Whether an array lies in an accelerator's memory, so that work on it should stay there.
+
+    >>> on_device(np.zeros(3))
+    False
+    """
+    if isinstance(values, np.ndarray):
+        return False
+    where = getattr(values, "__dlpack_device__", None)
+    return where is not None and int(where()[0]) not in HOST_MEMORY
+
+
+def namespace(*arrays: Any) -> Any:
+    """The array API namespace of arrays of one library: looked up, so that no framework is imported here.
+
+    >>> namespace(np.zeros(3)).__name__
+    'array_api_compat.numpy'
+    """
+    from array_api_compat import array_namespace
+
+    return array_namespace(*arrays)
 
 
 def to_numpy(values: Any, name: str) -> NDArray[Any]:
@@ -29,9 +55,11 @@ def to_numpy(values: Any, name: str) -> NDArray[Any]:
         raise TypeError(f"{name} must be a dense array; got a sparse {type(values).__name__}. Pass .toarray().")
     if getattr(values, "requires_grad", False):
         values = values.detach()
-    device = getattr(values, "__dlpack_device__", None)
-    if device is not None and int(device()[0]) not in (1, 3, 11):  # DLPack's codes for memory that the CPU can read
-        raise TypeError(f"{name} is on an accelerator; move it to the CPU first, for example with .cpu().")
+    if on_device(values):
+        raise TypeError(
+            f"{name} is on an accelerator, where this step cannot be done; move it to the CPU first, for example "
+            "with .cpu() or .get()."
+        )
     if hasattr(values, "numpy") and hasattr(values, "is_floating_point") and str(values.dtype) == "torch.bfloat16":
         values = values.float()  # NumPy has no bfloat16; float32 holds every one of its values
     try:
@@ -44,9 +72,7 @@ def like(result: NDArray[Any], template: Any) -> Any:
     """`result` as the kind of array that `template` is; anything that is not an array API object gets NumPy."""
     if isinstance(template, np.ndarray) or not hasattr(template, "__dlpack__"):
         return result
-    from array_api_compat import array_namespace
-
-    return array_namespace(template).asarray(result)
+    return namespace(template).asarray(result)
 
 
 def returns_like_input(method: F) -> F:

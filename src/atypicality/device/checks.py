@@ -1,0 +1,67 @@
+"""Checks of arrays on a device: the rules and words of `validation`, with the rows read where they lie."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.arrays import namespace
+from atypicality.validation import name_rows
+
+__all__ = ["Device", "device_matrix", "refuse_rows", "to_device", "to_host"]
+
+Device = Any
+"""An array of a library with an array API namespace, in an accelerator's memory."""
+
+
+def device_matrix(values: Device, name: str, *, width: int | None = None) -> Device:
+    """A real matrix (n, d) where it lies, without gradients; half precision becomes float32, integers float64.
+
+    Finiteness is not checked here: a result that is not finite leads to `refuse_rows`.
+    """
+    values = values.detach() if getattr(values, "requires_grad", False) else values
+    xp = namespace(values)
+    if values.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, one row per sample; got shape {tuple(values.shape)}.")
+    if values.shape[1] == 0:
+        raise ValueError(f"{name} must have at least one column; got shape {tuple(values.shape)}.")
+    if width is not None and values.shape[1] != width:
+        raise ValueError(
+            f"{name} must have {width} columns, as many as when it was fitted; got {values.shape[1]}. "
+            "Pass the output of the same model and layer."
+        )
+    if values.dtype in (xp.float32, xp.float64):
+        return values
+    if "complex" in str(values.dtype):
+        raise TypeError(f"{name} must be real numbers; got dtype {values.dtype}.")
+    return xp.astype(values, xp.float32 if "float" in str(values.dtype) else xp.float64)
+
+
+def refuse_rows(bad: Device, name: str, rule: str = "finite", came: str = "NaN or infinity") -> None:
+    """Raise an error that names the rows where `bad` (n,) is true, if there are any."""
+    rows = np.flatnonzero(to_host(bad))
+    if rows.size:
+        raise ValueError(f"{name} must be {rule}; {name_rows(rows)} {came}. Drop or repair those rows.")
+
+
+def to_device(values: Any, like: Device, dtype: Any = None) -> Device:
+    """A host array, or one that is there already, on the device of `like`."""
+    from array_api_compat import device, is_array_api_obj
+
+    xp = namespace(like)
+    if is_array_api_obj(values) and not isinstance(values, np.ndarray):
+        return values if dtype is None else xp.astype(values, dtype, copy=False)
+    return xp.asarray(np.ascontiguousarray(values), dtype=dtype, device=device(like))
+
+
+def to_host(values: Device) -> NDArray[Any]:
+    """A device array as NumPy: for what is small. The transfer waits for the work that makes it."""
+    from array_api_compat import to_device as moved
+
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "get"):  # CuPy allows no implicit copy to the host
+        return np.asarray(values.get())
+    if hasattr(values, "cpu"):
+        return np.asarray(values.detach().cpu())
+    return np.asarray(moved(values, "cpu"))
