@@ -42,6 +42,8 @@ def namespace(*arrays: Any) -> Any:
 def to_numpy(values: Any, name: str) -> NDArray[Any]:
     """Any array-like as a NumPy array: memory maps stay maps, torch tensors on the CPU share their memory.
 
+    A vector on an accelerator is copied, being small; a matrix there is refused.
+
     >>> to_numpy([[1, 2]], "logits").shape
     (1, 2)
     """
@@ -55,13 +57,10 @@ def to_numpy(values: Any, name: str) -> NDArray[Any]:
         raise TypeError(f"{name} must be a dense array; got a sparse {type(values).__name__}. Pass .toarray().")
     if getattr(values, "requires_grad", False):
         values = values.detach()
-    if on_device(values):
-        raise TypeError(
-            f"{name} is on an accelerator, where this step cannot be done; move it to the CPU first, for example "
-            "with .cpu() or .get()."
-        )
     if hasattr(values, "numpy") and hasattr(values, "is_floating_point") and str(values.dtype) == "torch.bfloat16":
         values = values.float()  # NumPy has no bfloat16; float32 holds every one of its values
+    if on_device(values):
+        return _vector_to_host(values, name)
     try:
         return np.asarray(values)
     except (ValueError, TypeError) as error:
@@ -69,10 +68,12 @@ def to_numpy(values: Any, name: str) -> NDArray[Any]:
 
 
 def like(result: NDArray[Any], template: Any) -> Any:
-    """`result` as the kind of array that `template` is; anything that is not an array API object gets NumPy."""
-    if isinstance(template, np.ndarray) or not hasattr(template, "__dlpack__"):
+    """`result` as the kind of array that `template` is, and where it lies; no array API object: NumPy stays NumPy."""
+    if isinstance(template, np.ndarray) or not hasattr(template, "__dlpack__") or not isinstance(result, np.ndarray):
         return result
-    return namespace(template).asarray(result)
+    from array_api_compat import device
+
+    return namespace(template).asarray(result, device=device(template))
 
 
 def returns_like_input(method: F) -> F:
@@ -84,3 +85,14 @@ def returns_like_input(method: F) -> F:
         return like(method(self, *args, **kwargs), args[0] if args else kwargs.get(first))
 
     return wrapped  # type: ignore[return-value]  # same signature as `method`
+
+
+def _vector_to_host(values: Any, name: str) -> NDArray[Any]:
+    if values.ndim > 1:
+        raise TypeError(
+            f"{name} is on an accelerator, where this step cannot be done; move it to the CPU first, for example "
+            "with .cpu() or .get()."
+        )
+    from atypicality.device.checks import to_host
+
+    return to_host(values)
