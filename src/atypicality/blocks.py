@@ -5,6 +5,10 @@ block is (it should stay in cache), runs the blocks on threads, and hands the re
 the outcome does not depend on which thread was faster. While blocks run on threads, BLAS is held to one thread:
 two pools on the same cores only fight.
 
+It also decides where arrays of all rows live. Under `settings(memory="1GB")` every large one (`empty`, `take_rows`,
+`astype`, `concatenate`) lies in a scratch file, and blocks and threads are few enough, so that the process's anonymous
+memory stays below the ceiling; without it they are plain arrays.
+
 >>> import numpy as np
 >>> x = np.arange(10.0).reshape(5, 2)
 >>> reduce_rows(lambda rows: x[rows].sum(axis=0), 5, operator.add, block=2)
@@ -20,24 +24,35 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from atypicality import scratch as scratch_files
 
 __all__ = [
     "CACHE_BYTES",
     "GEMM_BYTES",
     "Buffers",
     "Workspace",
+    "astype",
     "block_rows",
+    "ceiling",
+    "concatenate",
+    "empty",
     "for_rows",
+    "is_large",
     "map_rows",
     "n_threads",
     "reduce_rows",
     "row_slices",
     "settings",
     "single_threaded_blas",
+    "take_rows",
+    "watched",
+    "watching",
 ]
 
 T = TypeVar("T")
@@ -47,31 +62,136 @@ CACHE_BYTES = 512 * 1024
 GEMM_BYTES = 8 * 1024 * 1024
 """Size of a block that enters a matrix product: tall enough for BLAS to run at its full rate."""
 
+LARGE_SHARE = 64
+"""An array of more than this part of the ceiling lives in a scratch file."""
+THREAD_BYTES = 256 * 1024 * 1024
+"""Ceiling that every thread asks for: its buffers, and the results of its blocks that wait for their turn."""
+
+Watch = Callable[[Iterator[T], int, int], Iterator[T]]
+"""Passes on the results of a pass over so many rows in blocks of so many, and may tell somebody how far it is."""
+
 _threads: ContextVar[int | None] = ContextVar("atypicality_threads", default=None)
 _rows: ContextVar[int | None] = ContextVar("atypicality_block_rows", default=None)
+_memory: ContextVar[int | None] = ContextVar("atypicality_memory", default=None)
+_scratch: ContextVar[str | None] = ContextVar("atypicality_scratch", default=None)
+_watch: ContextVar[Watch[Any] | None] = ContextVar("atypicality_watch", default=None)
 
 
 @contextlib.contextmanager
-def settings(*, n_threads: int | None = None, block_rows: int | None = None) -> Iterator[None]:
-    """Fix the number of threads or the rows of a block inside a `with`; results do not depend on either."""
-    tokens = [
-        (variable, variable.set(_positive(value, name) if value is not None else variable.get()))
-        for variable, value, name in ((_threads, n_threads, "n_threads"), (_rows, block_rows, "block_rows"))
-    ]
-    try:
+def settings(
+    *,
+    n_threads: int | None = None,
+    block_rows: int | None = None,
+    memory: int | str | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+) -> Iterator[None]:
+    """Fix threads, rows of a block or a ceiling of memory inside a `with`; results do not depend on any of them.
+
+    Parameters
+    ----------
+    n_threads : int, optional
+    block_rows : int, optional
+    memory : int or str, optional
+        Ceiling of the process's anonymous memory: bytes, or "1GB", "500MB", "2GiB". Arrays of all rows by all classes
+        or columns then live in scratch files. What has no place in a file is not moved: arrays of one number per row,
+        of classes by columns and of columns by columns, and what the caller holds.
+    scratch : path, optional
+        Folder for scratch files; by default that of the system for temporary files.
+    """
+    chosen: list[tuple[ContextVar[Any], Any]] = []
+    if n_threads is not None:
+        chosen.append((_threads, _positive(n_threads, "n_threads")))
+    if block_rows is not None:
+        chosen.append((_rows, _positive(block_rows, "block_rows")))
+    if memory is not None:
+        chosen.append((_memory, _check_memory(memory)))
+    if memory is not None or scratch is not None:
+        chosen.append((_scratch, scratch_files.scratch_folder(scratch if scratch is not None else _scratch.get())))
+    with contextlib.ExitStack() as stack:
+        for variable, value in chosen:
+            stack.callback(variable.reset, variable.set(value))
         yield
-    finally:
-        for variable, token in tokens:
-            variable.reset(token)
+
+
+def ceiling() -> int | None:
+    """The ceiling of anonymous memory in bytes, or None where there is none."""
+    return _memory.get()
 
 
 def n_threads() -> int:
-    """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process."""
+    """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
+
+    Under a ceiling of memory cores count only as far as it holds the blocks of so many threads.
+    """
     if (chosen := _threads.get()) is not None:
         return chosen
     if (given := os.environ.get("ATYPICALITY_NUM_THREADS")) is not None:
         return _positive(given, "ATYPICALITY_NUM_THREADS")
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = _memory.get()
+    return cores if memory is None else max(1, min(cores, memory // THREAD_BYTES))
+
+
+def is_large(size: int) -> bool:
+    """Whether an array of `size` bytes belongs into a scratch file; never without a ceiling."""
+    memory = _memory.get()
+    return memory is not None and size > memory // LARGE_SHARE
+
+
+def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """An array to be filled: plain memory, or under a ceiling a scratch file where it is large.
+
+    >>> with settings(memory="200MB"):
+    ...     empty((1000, 1000)).shape
+    (1000, 1000)
+    """
+    shape = (shape,) if isinstance(shape, int) else shape
+    if not is_large(math.prod(shape) * np.dtype(dtype).itemsize):
+        return np.empty(shape, dtype)
+    return scratch_files.map_scratch(shape, dtype, _scratch.get() or scratch_files.scratch_folder(None))
+
+
+def take_rows(array: NDArray[Any], rows: slice | NDArray[Any]) -> NDArray[Any]:
+    """``array[rows]`` for a slice, positions or a mask; what is copied is copied block by block into `empty`."""
+    if isinstance(rows, slice) or _memory.get() is None or (rows.dtype == bool and rows.size != len(array)):
+        return array[rows]
+    places = np.flatnonzero(rows) if rows.dtype == bool else rows
+    return _copied(lambda part: array[places[part]], (places.size, *array.shape[1:]), array.dtype)
+
+
+def astype(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """The array in another type, or itself where it has that type."""
+    if array.dtype == dtype or not is_large(array.size * np.dtype(dtype).itemsize):
+        return array.astype(dtype, copy=False)
+    return _copied(partial(operator.getitem, array), array.shape, dtype)
+
+
+def concatenate(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """The rows of one array and of another behind them."""
+    dtype, n = np.result_type(first, second), len(first)
+    shape = (n + len(second), *first.shape[1:])
+    if not is_large(math.prod(shape) * dtype.itemsize):
+        return np.concatenate([first, second])
+    out = empty(shape, dtype)
+    for array, where in ((first, slice(0, n)), (second, slice(n, None))):
+        _fill(out[where], partial(operator.getitem, array))
+    return out
+
+
+def _copied(read: Callable[[slice], NDArray[Any]], shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    out = empty(shape, dtype)
+    _fill(out, read)
+    return out
+
+
+def _fill(out: NDArray[Any], read: Callable[[slice], NDArray[Any]]) -> None:
+    """Write `read(rows)` into the rows of `out`, on one thread: copying is not what takes time."""
+
+    def write(rows: slice) -> None:
+        out[rows] = read(rows)
+
+    width = max(1, math.prod(out.shape[1:]) * out.itemsize)
+    for_rows(write, len(out), block=block_rows(width, budget=GEMM_BYTES), threads=1)
 
 
 def block_rows(row_bytes: int, *, budget: int = CACHE_BYTES, minimum: int = 1) -> int:
@@ -82,6 +202,8 @@ def block_rows(row_bytes: int, *, budget: int = CACHE_BYTES, minimum: int = 1) -
     """
     if (chosen := _rows.get()) is not None:
         return chosen
+    if (memory := _memory.get()) is not None:
+        budget = min(budget, memory // LARGE_SHARE)
     return max(minimum, budget // max(1, row_bytes))
 
 
@@ -100,6 +222,10 @@ def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads
     At most two blocks per thread are in flight, so the results that wait for their turn stay few. An exception
     in one block is raised here, and no further block is started.
     """
+    return _seen(_map_rows(function, n_rows, block, threads), n_rows, block)
+
+
+def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: int | None) -> Iterator[T]:
     threads = min(threads or n_threads(), -(-n_rows // block))
     if threads <= 1:
         yield from map(function, row_slices(n_rows, block))
@@ -116,6 +242,26 @@ def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def watched(n_rows: int, block: int) -> Iterator[slice]:
+    """`row_slices` for a loop that is a pass itself: whoever watches sees its rows, not those of passes inside."""
+    return _seen(row_slices(n_rows, block), n_rows, block)
+
+
+@contextlib.contextmanager
+def watching(watch: Watch[Any]) -> Iterator[None]:
+    """Let `watch` see the results of every pass inside a `with`, one by one, as they come."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def _seen(results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
+    watch = _watch.get()
+    return results if watch is None else watch(results, n_rows, block)
 
 
 def for_rows(function: Callable[[slice], object], n_rows: int, *, block: int, threads: int | None = None) -> None:
@@ -207,6 +353,16 @@ def single_threaded_blas() -> Iterator[None]:
             if _blas_users == 0:
                 _blas_limit.__exit__(None, None, None)
                 _blas_limit = None
+
+
+def _check_memory(memory: int | str) -> int:
+    size = scratch_files.parse_bytes(memory)
+    if size < scratch_files.MINIMUM:
+        raise ValueError(
+            f"memory must be at least {scratch_files.words(scratch_files.MINIMUM)}, which the libraries alone take; "
+            f"got {memory!r}."
+        )
+    return size
 
 
 def _positive(value: int | str, name: str) -> int:
