@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -163,7 +162,7 @@ def astype(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     """The array in another type, or itself where it has that type."""
     if array.dtype == dtype or not is_large(array.size * np.dtype(dtype).itemsize):
         return array.astype(dtype, copy=False)
-    return _copied(partial(operator.getitem, array), array.shape, dtype)
+    return _copied(array.__getitem__, array.shape, dtype)
 
 
 def concatenate(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
@@ -174,7 +173,7 @@ def concatenate(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
         return np.concatenate([first, second])
     out = empty(shape, dtype)
     for array, where in ((first, slice(0, n)), (second, slice(n, None))):
-        _fill(out[where], partial(operator.getitem, array))
+        _fill(out[where], array.__getitem__)
     return out
 
 

@@ -62,7 +62,7 @@ class TiedGaussians:
 
     def class_log_density(self, x: FloatArray) -> Float64:
         """Log p(x | y) of rows (n, d) as (n, k)."""
-        out = np.empty((x.shape[0], self.means.shape[0]))
+        out = blocks.empty((x.shape[0], self.means.shape[0]))
 
         def write(rows: slice, z: FloatArray, scores: FloatArray, best: NDArray[np.intp], half: Float64) -> None:
             length = np.vecdot(z, z, dtype=np.float64)[:, None]
@@ -143,7 +143,7 @@ class ClassGaussians:
 
     def class_log_density(self, x: FloatArray) -> Float64:
         """Log p(x | y) of rows (n, d) as (n, k)."""
-        out = np.empty((x.shape[0], self.means.shape[0]))
+        out = blocks.empty((x.shape[0], self.means.shape[0]))
 
         def write(rows: slice, scores: Float64) -> None:
             out[rows] = scores

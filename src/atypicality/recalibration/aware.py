@@ -266,7 +266,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         z, scores = inputs.logits, self._scores()
         multiplier = self._multiplier(_covariates(self.polynomial_.names, inputs), inputs.n_rows)
         densities = inputs.need_class_log_density() if self.terms_["class_density"] == "used" else None
-        out = np.empty(z.shape, z.dtype)
+        out = blocks.empty(z.shape, z.dtype)
 
         def block(rows: slice) -> None:
             check_logit_maxima(z[rows].max(axis=1), first_row=rows.start)

@@ -76,7 +76,7 @@ def row_losses(problem: Problem, theta: Vector) -> Vector:
 
 def row_gradients(problem: Problem, theta: Vector) -> Vector:
     """Projected gradient of every row's own cross-entropy (n, P), standardised parameters, penalty left out."""
-    gradients, workspace = np.empty((problem.n_rows, problem.layout.size)), blocks.Workspace()
+    gradients, workspace = blocks.empty((problem.n_rows, problem.layout.size)), blocks.Workspace()
 
     def block(rows: slice) -> None:
         with workspace.borrow() as buffers:

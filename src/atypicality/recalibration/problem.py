@@ -196,10 +196,11 @@ class Problem:
         other = self._forget("seen", "label_mean")
         other.dtype = self.dtype  # a part of a large problem is read like the whole
         for name in ("logits", "labels", "features", "density_features"):
-            setattr(other, name, getattr(self, name)[rows])
+            setattr(other, name, blocks.take_rows(getattr(self, name), rows))
         other.rows, other.near = self.rows.take(rows), None
         if self.densities is not None and self.density_rows is not None:
-            other.densities, other.density_rows = self.densities[rows], self.density_rows.take(rows)
+            other.densities = blocks.take_rows(self.densities, rows)
+            other.density_rows = self.density_rows.take(rows)
         weights = self.weights[rows]
         if not weights.sum() > 0:
             raise ValueError("rows must carry weight; the chosen rows have none.")

@@ -140,7 +140,7 @@ def probabilities(
     multiplier = _multipliers(features, solution.coefficients, "features", z.shape[0])
     density = None if densities is None else check_matrix(densities, "densities", width=z.shape[1])
     weight = _multipliers(density_features, solution.density_coefficients, "density_features", z.shape[0])
-    out = np.empty(z.shape, z.dtype)
+    out = blocks.empty(z.shape, z.dtype)
 
     def block(rows: slice) -> None:
         d = None if density is None else density[rows] * weight[rows, None]
