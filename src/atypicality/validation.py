@@ -86,13 +86,14 @@ def check_logits(values: Any, name: str = "logits", *, n_classes: int | None = N
     """
     array = check_matrix(values, name)
     if array.shape[1] == 1:
-        array = np.concatenate([np.zeros_like(array), array], axis=1)
+        single, array = array, blocks.empty((array.shape[0], 2), array.dtype)
+        array[:, :1], array[:, 1:] = 0, single
     if n_classes is not None and array.shape[1] != n_classes:
         raise ValueError(
             f"{name} must have {n_classes} columns, one per class as when it was fitted; got {array.shape[1]}."
         )
     if array.dtype == np.float16:
-        array = array.astype(np.float32)
+        array = blocks.astype(array, np.float32)
     if scan:
         _scan_rows(array, lambda rows: check_logit_maxima(array[rows].max(axis=1), name, first_row=rows.start))
     return array
@@ -111,21 +112,24 @@ def check_logit_maxima(maxima: FloatArray, name: str = "logits", *, first_row: i
 def check_probs(values: Any, name: str = "probs", *, n_classes: int | None = None, scan: bool = True) -> FloatArray:
     """Probabilities (n, k) as float32 or float64: in [0, 1], rows summing to 1 within the rounding of their dtype."""
     array = check_matrix(values, name)
-    if array.shape[1] == 1:
-        raise ValueError(
-            f"{name} must have one column per class; got a single column. Pass np.c_[1 - p, p] for a binary model."
-        )
-    if n_classes is not None and array.shape[1] != n_classes:
-        raise ValueError(
-            f"{name} must have {n_classes} columns, one per class as when it was fitted; got {array.shape[1]}."
-        )
+    check_prob_columns(array.shape[1], name, n_classes=n_classes)
     loose = array.dtype == np.float16
     if loose:
-        array = array.astype(np.float32)
+        array = blocks.astype(array, np.float32)
     if scan:
         tolerance = 5e-3 if loose else 1e-4  # float32 softmax of 1e4 classes strays by about 1e-5
         _scan_rows(array, lambda rows: check_prob_rows(array[rows], name, first_row=rows.start, tolerance=tolerance))
     return array
+
+
+def check_prob_columns(width: int, name: str = "probs", *, n_classes: int | None = None) -> None:
+    """Refuse a single column of probabilities, and another number of columns than there are classes."""
+    if width == 1:
+        raise ValueError(
+            f"{name} must have one column per class; got a single column. Pass np.c_[1 - p, p] for a binary model."
+        )
+    if n_classes is not None and width != n_classes:
+        raise ValueError(f"{name} must have {n_classes} columns, one per class as when it was fitted; got {width}.")
 
 
 def check_prob_rows(block: FloatArray, name: str = "probs", *, first_row: int = 0, tolerance: float = 1e-4) -> None:
@@ -320,8 +324,8 @@ def _real(array: NDArray[Any], name: str) -> FloatArray:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}. Convert it with .astype(float).")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return array.astype(np.float64)
+        return array if array.dtype.isnative else blocks.astype(array, array.dtype.newbyteorder("="))
+    return blocks.astype(array, np.float64)
 
 
 def _scan_rows(array: NDArray[Any], check: Any) -> None:

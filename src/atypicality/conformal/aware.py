@@ -2,7 +2,7 @@
 
 import warnings
 from fractions import Fraction
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,15 +10,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
-from atypicality.arrays import returns_like_input
+from atypicality.arrays import on_device, returns_like_input
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
 from atypicality.conformal.scores import label_scores, label_statistics
 from atypicality.conformal.split import checked_rows, checked_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
+from atypicality.device.probabilities import any_probs, confidence, take_rows
 from atypicality.groups import GridGroups
-from atypicality.validation import FloatArray, check_alpha, check_choice, check_groups, check_probs, check_vector
+from atypicality.validation import check_alpha, check_choice, check_groups, check_vector
 
 __all__ = ["AtypicalityAwareConformal"]
 
@@ -130,20 +131,21 @@ class AtypicalityAwareConformal(BaseEstimator):
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
         valid = check_choice(self.mode, "mode", ("valid", "paper")) == "valid"
         rows, classes = checked_rows(probs, labels, least=2 if valid else 1)
-        rarity = check_vector(atypicality, "atypicality", n_rows=len(rows))
-        edge = calibration = np.arange(len(rows))
+        n = classes.size
+        rarity = check_vector(atypicality, "atypicality", n_rows=n)
+        edge = calibration = np.arange(n)
         if edge_rows is not None:
-            edge, calibration = _given_rows(edge_rows, len(rows), valid)
+            edge, calibration = _given_rows(edge_rows, n, valid)
         elif valid:
-            edge, calibration = split_rows(len(rows), self.edge_fraction, "edge_fraction", seeds.generator("split"))
+            edge, calibration = split_rows(n, self.edge_fraction, "edge_fraction", seeds.generator("split"))
         found = label_statistics(rows, classes)
-        draws = seeds.draws("fit", len(rows)) if self.randomized else np.ones(len(rows))
+        draws = seeds.draws("fit", n) if self.randomized else np.ones(n)
 
-        rule = tune(rule, rows[edge], found.take(edge), alpha, draws[edge])
-        confidence = np.minimum(found.top, 1.0)
-        self.grid_ = GridGroups(self.n_groups).fit(rarity[edge], confidence[edge])
+        rule = tune(rule, take_rows(rows, edge), found.take(edge), alpha, draws[edge])
+        top = np.minimum(found.top, 1.0)
+        self.grid_ = GridGroups(self.n_groups).fit(rarity[edge], top[edge])
         self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size if valid else None)
-        cells = self.grid_.assign(rarity[calibration], confidence[calibration])
+        cells = self.grid_.assign(rarity[calibration], top[calibration])
         scores = label_scores(found.take(calibration), rule, draws[calibration])
         self._set_thresholds(scores, self.regions_.ravel()[cells], alpha)
 
@@ -155,19 +157,19 @@ class AtypicalityAwareConformal(BaseEstimator):
     def assign(self, probs: ArrayLike, *, atypicality: ArrayLike) -> Integers:
         """Region of every row, of shape (n,): the part of the grid whose threshold and promise are its own."""
         check_is_fitted(self, "thresholds_")
-        rows = check_probs(probs, n_classes=self.n_classes_)
+        rows = any_probs(probs, n_classes=self.n_classes_)
         return self._assign(rows, atypicality)
 
     @returns_like_input
     def predict_set(self, probs: ArrayLike, *, atypicality: ArrayLike) -> NDArray[np.bool_]:
         """The sets of probabilities (n, k) with atypicality (n,), as bool (n, k)."""
         check_is_fitted(self, "thresholds_")
-        rows = check_probs(probs, n_classes=self.n_classes_)
+        rows = any_probs(probs, n_classes=self.n_classes_)
         thresholds = self.thresholds_[self._assign(rows, atypicality)]
         return fitted_sets(self, rows, thresholds)
 
-    def _assign(self, rows: FloatArray, atypicality: ArrayLike) -> Integers:
-        rarity = check_vector(atypicality, "atypicality", n_rows=len(rows))
+    def _assign(self, rows: Any, atypicality: ArrayLike) -> Integers:
+        rarity = check_vector(atypicality, "atypicality", n_rows=rows.shape[0])
         return self.regions_.ravel()[self.grid_.assign(rarity, _confidence(rows))]
 
     def _set_thresholds(self, scores: NDArray[np.float64], regions: Integers, alpha: Fraction) -> None:
@@ -204,8 +206,10 @@ def _regions(counts: Integers, alpha: Fraction, n_calibration: int | None) -> In
     return merge_cells(counts * ratio, rows_to_expect(alpha, ratio))
 
 
-def _confidence(probs: FloatArray) -> NDArray[np.float64]:
+def _confidence(probs: Any) -> NDArray[np.float64]:
     """Top probabilities (n,), at most 1: rounding may have put them a little above."""
+    if on_device(probs):
+        return np.minimum(confidence(probs), 1.0)
     top = np.empty(len(probs))
 
     def one_block(rows: slice) -> None:

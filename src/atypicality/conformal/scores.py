@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.arrays import on_device
+from atypicality.device import scores as device_scores
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
 __all__ = ["LabelStatistics", "ScoreRule", "label_scores", "label_statistics", "prediction_sets", "total_sizes"]
@@ -77,14 +79,15 @@ class ScoreRule:
         """The same score with these parameters."""
         return replace(self, k_reg=k_reg, penalty=penalty)
 
-    def values(self, above: Any, tied: Any, rank: Any, top: Any, draws: Any) -> Doubles:
-        """Scores from masses, ranks and top probabilities, all broadcast; monotone in each of the first three."""
+    def values(self, above: Any, tied: Any, rank: Any, top: Any, draws: Any, *, xp: Any = np) -> Any:
+        """Scores from masses, ranks and top probabilities, all broadcast; monotone in each of the first three.
+
+        `xp` is the namespace of the arrays.
+        """
         if self.name == "saps":
-            return np.asarray(np.where(rank == 1, draws * top, top + (rank - 2 + draws) * self.penalty))
+            return xp.where(rank == 1, draws * top, top + (rank - 2 + draws) * self.penalty)
         mass = above + draws * tied
-        if self.name == "aps":
-            return np.asarray(mass)
-        return np.asarray(mass + self.penalty * np.maximum(rank - self.k_reg, 0))
+        return mass if self.name == "aps" else mass + self.penalty * xp.maximum(rank - self.k_reg, 0)
 
 
 Candidate = tuple[ScoreRule, Doubles]
@@ -105,13 +108,15 @@ class LabelStatistics:
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
-def label_statistics(probs: FloatArray, labels: NDArray[np.intp]) -> LabelStatistics:
+def label_statistics(probs: Any, labels: NDArray[np.intp]) -> LabelStatistics:
     """Rank, masses and probabilities of the labels: one comparison per entry, no sort.
 
     >>> found = label_statistics(np.array([[0.5, 0.25, 0.25]]), np.array([1]))
     >>> found.rank.tolist(), found.above.tolist(), found.tied.tolist()
     ([3], [0.5], [0.5])
     """
+    if on_device(probs):
+        return LabelStatistics(*device_scores.label_columns(probs, labels))
     n, k = probs.shape
     found = LabelStatistics(np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.intp))
 
@@ -143,27 +148,31 @@ def label_scores(found: LabelStatistics, rule: ScoreRule, draws: Any = 1.0) -> D
     return np.where(found.prob == found.top, 0.0, scores) if rule.nonempty == "score" else scores
 
 
-def prediction_sets(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Any = 1.0) -> Bools:
-    """All labels whose score is at most their row's threshold: bool (n, k).
+def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any = 1.0) -> Any:
+    """All labels whose score is at most their row's threshold: bool (n, k), where the probabilities lie.
 
     >>> rule = ScoreRule("aps", nonempty=None)
     >>> prediction_sets(np.array([[0.5, 0.375, 0.125]] * 2), np.array([0.875, 0.4]), rule)
     array([[ True,  True, False],
            [False, False, False]])
     """
-    sets = np.empty(probs.shape, np.bool_)
+    if on_device(probs):
+        return device_scores.prediction_sets(probs, thresholds, rule, draws)
+    sets = blocks.empty(probs.shape, np.bool_)
     accept = _accepter(probs, [(rule, thresholds)], draws)
     blocks.for_rows(lambda rows: np.copyto(sets[rows], next(accept(rows))), len(probs), block=_block(probs))
     return sets
 
 
-def total_sizes(probs: FloatArray, candidates: Sequence[Candidate], draws: Any = 1.0) -> NDArray[np.intp]:
+def total_sizes(probs: Any, candidates: Sequence[Candidate], draws: Any = 1.0) -> NDArray[np.intp]:
     """Sum of the sizes of all sets, for each of several rules with their thresholds (n,): one selection serves all.
 
     >>> probs, thresholds = np.array([[0.5, 0.375, 0.125]] * 2), np.array([0.875, 0.4])
     >>> total_sizes(probs, [(ScoreRule("aps", None), thresholds), (ScoreRule("aps", "after"), thresholds)])
     array([2, 3])
     """
+    if on_device(probs):
+        return device_scores.total_sizes(probs, candidates, draws)
     accept = _accepter(probs, candidates, draws)
     return blocks.reduce_rows(
         lambda rows: np.array([np.count_nonzero(accepted) for accepted in accept(rows)]),
@@ -255,7 +264,7 @@ def _scores_along(ordered: FloatArray, rule: ScoreRule, draws: Doubles) -> Doubl
             above = np.maximum.accumulate(np.where(begins, tied - values, 0.0), axis=1)
             tied = tied - above
     rank = np.arange(1, ordered.shape[1] + 1)
-    return rule.values(above, tied, rank, ordered[:, :1].astype(np.float64), draws[:, None])
+    return np.asarray(rule.values(above, tied, rank, ordered[:, :1].astype(np.float64), draws[:, None]))
 
 
 def _rounded(values: FloatArray) -> Doubles:

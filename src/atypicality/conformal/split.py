@@ -14,7 +14,8 @@ from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.scores import ScoreRule, label_scores, label_statistics, prediction_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
-from atypicality.validation import FloatArray, check_alpha, check_labels, check_probs
+from atypicality.device.probabilities import any_probs, take_rows
+from atypicality.validation import check_alpha, check_labels
 
 __all__ = ["SplitConformal"]
 
@@ -112,17 +113,18 @@ class SplitConformal(BaseEstimator):
     def fit(self, probs: ArrayLike, labels: ArrayLike) -> Self:
         """Learn the threshold from a conformal set: probabilities (n, k) and labels (n,), column indices."""
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
-        probs, labels = checked_rows(probs, labels, least=2 if rule.needs_tuning else 1)
-        found = label_statistics(probs, labels)
-        draws = seeds.draws("fit", len(probs)) if self.randomized else np.ones(len(probs))
-        tuning, calibration = np.arange(0), np.arange(len(probs))
+        rows, classes = checked_rows(probs, labels, least=2 if rule.needs_tuning else 1)
+        n = classes.size
+        found = label_statistics(rows, classes)
+        draws = seeds.draws("fit", n) if self.randomized else np.ones(n)
+        tuning, calibration = np.arange(0), np.arange(n)
         if rule.needs_tuning:
             generator = seeds.generator("split")
-            tuning, calibration = split_rows(len(probs), self.tuning_fraction, "tuning_fraction", generator)
-            rule = tune(rule, probs[tuning], found.take(tuning), alpha, draws[tuning])
+            tuning, calibration = split_rows(n, self.tuning_fraction, "tuning_fraction", generator)
+            rule = tune(rule, take_rows(rows, tuning), found.take(tuning), alpha, draws[tuning])
         scores = label_scores(found.take(calibration), rule, draws[calibration])
         self.threshold_ = conformal_threshold(scores, alpha)
-        self.n_calibration_, self.n_tuning_, self.n_classes_ = calibration.size, tuning.size, probs.shape[1]
+        self.n_calibration_, self.n_tuning_, self.n_classes_ = calibration.size, tuning.size, rows.shape[1]
         self.k_reg_, self.penalty_ = rule.k_reg, rule.penalty
         self.seed_ = seeds.seed
         self.too_few_ = math.isinf(self.threshold_)
@@ -138,15 +140,16 @@ class SplitConformal(BaseEstimator):
     def predict_set(self, probs: ArrayLike) -> NDArray[np.bool_]:
         """The sets of probabilities (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
         check_is_fitted(self, "threshold_")
-        rows = check_probs(probs, n_classes=self.n_classes_)
-        return fitted_sets(self, rows, np.full(len(rows), self.threshold_))
+        rows = any_probs(probs, n_classes=self.n_classes_)
+        return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_))
 
 
-def fitted_sets(estimator: Any, probs: FloatArray, thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed."""
+def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed, where the rows lie."""
     rule = ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
-    draws = Seeds(estimator.seed_).draws("predict", len(probs)) if estimator.randomized else 1.0
-    return prediction_sets(probs, thresholds, rule, draws)
+    draws = Seeds(estimator.seed_).draws("predict", thresholds.size) if estimator.randomized else 1.0
+    sets: NDArray[np.bool_] = prediction_sets(probs, thresholds, rule, draws)
+    return sets
 
 
 def checked_rule(estimator: Any) -> ScoreRule:
@@ -155,12 +158,13 @@ def checked_rule(estimator: Any) -> ScoreRule:
     return ScoreRule.checked(estimator.score, **{name: getattr(estimator, name) for name in options})
 
 
-def checked_rows(probs: ArrayLike, labels: ArrayLike, *, least: int) -> tuple[FloatArray, NDArray[np.intp]]:
-    """Probabilities and labels of at least `least` rows."""
-    rows = check_probs(probs)
-    if len(rows) < least:
+def checked_rows(probs: ArrayLike, labels: ArrayLike, *, least: int) -> tuple[Any, NDArray[np.intp]]:
+    """Probabilities, where they lie, and labels of at least `least` rows."""
+    rows = any_probs(probs)
+    n = rows.shape[0]
+    if n < least:
         raise ValueError(
-            f"probs must have at least {least} row{'s' * (least > 1)} to fit on; got {len(rows)}. Give more rows"
+            f"probs must have at least {least} row{'s' * (least > 1)} to fit on; got {n}. Give more rows"
             + (", or give k_reg and penalty, which are tuned on a part of the rows." if least > 1 else ".")
         )
-    return rows, check_labels(labels, n_classes=rows.shape[1], n_rows=len(rows))
+    return rows, check_labels(labels, n_classes=rows.shape[1], n_rows=n)

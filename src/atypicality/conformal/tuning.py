@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from atypicality.conformal.scores import LabelStatistics, ScoreRule, label_scores, total_sizes
 from atypicality.conformal.threshold import conformal_rank
-from atypicality.validation import FloatArray
 
 __all__ = ["PENALTIES", "tune"]
 
@@ -19,7 +18,7 @@ PENALTIES = {
 """Penalties that are tried: for RAPS the grid of the paper, for SAPS one on the scale of its rank steps."""
 
 
-def tune(rule: ScoreRule, probs: FloatArray, found: LabelStatistics, alpha: Fraction, draws: Any = 1.0) -> ScoreRule:
+def tune(rule: ScoreRule, probs: Any, found: LabelStatistics, alpha: Fraction, draws: Any = 1.0) -> ScoreRule:
     """The rule with the parameters it lacks: `k_reg` first, then the penalty given it.
 
     `k_reg` is the rank within which a share 1 - alpha of the labels lie (Angelopoulos et al. 2020, Algorithm 4); the
@@ -51,7 +50,7 @@ def tune(rule: ScoreRule, probs: FloatArray, found: LabelStatistics, alpha: Frac
         return rule.with_parameters(k_reg=k_reg, penalty=rule.penalty)
     tried = [rule.with_parameters(k_reg=k_reg, penalty=penalty) for penalty in PENALTIES[rule.name]]
     thresholds = [_order_statistic(label_scores(found, one, draws), alpha) for one in tried]
-    candidates = [(one, np.full(len(probs), threshold)) for one, threshold in zip(tried, thresholds, strict=True)]
+    candidates = [(one, np.full(found.rank.size, threshold)) for one, threshold in zip(tried, thresholds, strict=True)]
     sizes = total_sizes(probs, candidates, draws)
     return tried[int(np.flatnonzero(sizes == sizes.min())[-1])]  # penalties ascend: the last is the largest
 
