@@ -7,11 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality import blocks
+from atypicality import blocks, progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
@@ -21,6 +20,7 @@ from atypicality.metrics import accuracy, ece, nll
 from atypicality.outputs import ModelOutputs, Parts
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.reliability import Reliability
+from atypicality.softmax import softmax_rows
 from atypicality.validation import FloatArray, check_alpha, check_integer
 
 __all__ = ["ReliabilityHead"]
@@ -151,6 +151,7 @@ class ReliabilityHead(BaseEstimator):
             GaussianAtypicality() if isinstance(self.density, str) and self.density == "auto" else clone(self.density)
         )
         embeddings, labels = train.need("embeddings", "labels")
+        progress.stage("fitting the density")
         return density.fit(embeddings, labels)
 
     def _fit_calibration(self, calibration: ModelOutputs | Parts, seed: int, train_rows: int) -> Self:
@@ -162,7 +163,9 @@ class ReliabilityHead(BaseEstimator):
                 raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
             first, rest = calibration.split(RECALIBRATION_SHARE, seed)
             edge_rows = None
+        progress.stage("fitting the recalibration")
         self._fit_recalibration(first)
+        progress.stage("fitting the prediction sets")
         probs, atypicality = self._probabilities(rest)
         labels = rest.need("labels")
         self._fit_sets(probs, labels, atypicality, edge_rows)
@@ -226,7 +229,7 @@ class ReliabilityHead(BaseEstimator):
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
         answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
         width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
-        for rows in blocks.row_slices(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
+        for rows in blocks.watched(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
             probs, atypicality = self._probabilities(outputs[rows])
             answer.fill(rows, probs, atypicality, self._sets(probs, atypicality))
         return self._reliability(answer, outputs, keep_from)
@@ -319,8 +322,8 @@ class _Answer:
     """The arrays of a whole prediction, filled chunk by chunk."""
 
     def __init__(self, n: int, k: int, dtype: Any, with_atypicality: bool) -> None:
-        self.proba = np.empty((n, k), dtype)
-        self.sets = np.empty((n, k), bool)
+        self.proba = blocks.empty((n, k), dtype)
+        self.sets = blocks.empty((n, k), bool)
         self.label = np.empty(n, np.intp)
         self.confidence = np.empty(n)
         self.atypicality = np.empty(n) if with_atypicality else None
@@ -345,7 +348,7 @@ def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
 
 
 def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:
-    before = softmax(np.asarray(logits, np.float64), axis=1)
+    before = softmax_rows(logits)
     return {
         when: {name: float(metric(values, labels)) for name, metric in REPORTED.items()}
         for when, values in (("before", before), ("after", probs))
@@ -357,7 +360,7 @@ def _joined(first: ModelOutputs, second: ModelOutputs) -> ModelOutputs:
     for name in ("logits", "embeddings", "labels", "atypicality"):
         pair = getattr(first, name), getattr(second, name)
         if all(part is not None for part in pair):
-            parts[name] = np.concatenate(pair)
+            parts[name] = blocks.concatenate(*pair)
     return ModelOutputs(**parts)
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.files import DEFAULT_LIMIT, read_arrays, write_arrays
 from atypicality.validation import (
@@ -30,6 +31,7 @@ PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
 PER_CLASS = ("class_atypicality", "class_names")
 ATTRIBUTE = "attribute."
 FINGERPRINT_ROWS = 4096
+FINGERPRINT_BLOCK = 256
 
 
 class ModelOutputs:
@@ -138,8 +140,8 @@ class ModelOutputs:
         part.__dict__.update(self.__dict__)
         for name in PER_ROW:
             array = getattr(self, name)
-            setattr(part, name, None if array is None else array[rows])
-        part.attributes = {name: values[rows] for name, values in self.attributes.items()}
+            setattr(part, name, None if array is None else blocks.take_rows(array, rows))
+        part.attributes = {name: blocks.take_rows(values, rows) for name, values in self.attributes.items()}
         return part
 
     def __repr__(self) -> str:
@@ -194,8 +196,9 @@ class ModelOutputs:
         digest = hashlib.sha256()
         for name, array in sorted(self._per_row().items()):
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            step = max(1, array.shape[0] // FINGERPRINT_ROWS)
-            digest.update(np.ascontiguousarray(array[::step]).tobytes())
+            sample = array[:: max(1, array.shape[0] // FINGERPRINT_ROWS)]
+            for rows in blocks.row_slices(len(sample), FINGERPRINT_BLOCK):
+                digest.update(np.ascontiguousarray(sample[rows]).tobytes())
         return digest.hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:

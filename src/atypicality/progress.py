@@ -1,14 +1,31 @@
-"""Progress bars: the one place that draws them. On a terminal one bar on stderr, in a pipe or a log nothing."""
+"""Progress bars: the one place that draws them. On a terminal one bar on stderr, in a pipe or a log nothing.
+
+The library does not draw by itself. Inside `working` every pass over rows that lasts is seen through
+`blocks.watching`: how many rows are done, how many a second, and how long the rest of the pass will take.
+"""
 
 import contextlib
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
-__all__ = ["track", "working"]
+from atypicality import blocks
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["stage", "track", "working"]
 
 T = TypeVar("T")
+
+PATIENCE = 0.3
+"""Seconds before a pass is worth a bar."""
+REDRAW = 0.1
+"""Seconds between two looks at the rows."""
 
 _drawing = threading.Lock()
 
@@ -34,26 +51,90 @@ def track(items: Iterable[T], description: str, *, total: int | None = None) -> 
         yield from items
         return
     try:
-        yield from _drawn(items, description, total)
+        with _display() as progress:
+            total = total if total is not None else len(items) if isinstance(items, Sized) else None
+            task, start = progress.add_task(description, total=total, note=""), time.monotonic()
+            for done, item in enumerate(items, start=1):
+                yield item
+                progress.update(task, completed=done, note=note(done, total, time.monotonic() - start))
     finally:
         _drawing.release()
 
 
-def _drawn(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
-    from rich.console import Console
-    from rich.progress import Progress  # here, because a pipe should not pay for the import
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(items, total=total, description=description)
-
-
 @contextlib.contextmanager
 def working(description: str) -> Iterator[None]:
-    """A sign of life while the block runs, if stderr is a terminal; for work whose length nobody knows."""
-    if not sys.stderr.isatty():
+    """A sign of life while the block runs, if stderr is a terminal, with a bar for every pass over rows that lasts."""
+    if not sys.stderr.isatty() or not _drawing.acquire(blocking=False):
         yield
         return
-    from rich.console import Console
+    try:
+        with _display() as progress:
+            bar = _RowBar(progress, description)
+            token = _bar.set(bar)
+            try:
+                with blocks.watching(bar.watch):
+                    yield
+            finally:
+                _bar.reset(token)
+    finally:
+        _drawing.release()
 
-    with Console(stderr=True).status(description):
-        yield
+
+def stage(description: str) -> None:
+    """Say what is being done now, where somebody is `working`; elsewhere nothing happens."""
+    if (bar := _bar.get()) is not None:
+        bar.describe(description)
+
+
+class _RowBar:
+    """The bar of the pass that is under way; passes inside it, and on its threads, stay silent."""
+
+    def __init__(self, progress: "Progress", description: str) -> None:
+        self._progress, self._busy = progress, threading.Lock()
+        self._task = progress.add_task(description, total=None, note="")
+
+    def describe(self, description: str) -> None:
+        self._progress.update(self._task, description=description)
+
+    def watch(self, results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
+        """Pass on the results of blocks of rows, and draw how far they are."""
+        if not self._busy.acquire(blocking=False):
+            yield from results
+            return
+        try:
+            start = drawn = time.monotonic()
+            for index, result in enumerate(results, start=1):
+                yield result
+                now = time.monotonic()
+                if now - start > PATIENCE and now - drawn > REDRAW:
+                    done, drawn = min(index * block, n_rows), now
+                    words = note(done, n_rows, now - start, " rows")
+                    self._progress.update(self._task, total=n_rows, completed=done, note=words)
+        finally:
+            self._progress.update(self._task, total=None, completed=0, note="")
+            self._busy.release()
+
+
+_bar: ContextVar[_RowBar | None] = ContextVar("atypicality_bar", default=None)
+
+
+def note(done: int, total: int | None, seconds: float, unit: str = "") -> str:
+    """How far a loop is, in words; how long is left is known where the total is.
+
+    >>> note(250_000, 1_000_000, 10.0, " rows")
+    '250,000 of 1,000,000 rows, 25,000 rows/s, 0:00:30 left'
+    """
+    rate = done / max(seconds, 1e-9)
+    speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    if total is None:
+        return f"{done:,}{unit}, {speed}{unit}/s"
+    left = timedelta(seconds=round(max(total - done, 0) / max(rate, 1e-9)))
+    return f"{done:,} of {total:,}{unit}, {speed}{unit}/s, {left} left"
+
+
+def _display() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # a pipe should not pay for the import
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[note]}")
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
@@ -51,7 +52,9 @@ class Context:
     def take(self, rows: NDArray[Any]) -> "Context":
         """The same for some of the rows."""
         per_row = ("atypicality", "class_log_density", "groups")
-        parts = {name: None if (part := getattr(self, name)) is None else part[rows] for name in per_row}
+        parts = {
+            name: None if (part := getattr(self, name)) is None else blocks.take_rows(part, rows) for name in per_row
+        }
         return replace(self, outputs=self.outputs[rows], **parts)
 
     def split(self, fraction: float, random_state: int) -> tuple["Context", "Context"]:

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 from sklearn.base import clone
 
-from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation.context import Context
@@ -23,7 +21,8 @@ from atypicality.recalibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from atypicality.validation import check_length, check_logits, check_probs
+from atypicality.softmax import softmax_rows
+from atypicality.validation import check_length, check_probs
 
 __all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods", "naming"]
 
@@ -110,7 +109,7 @@ def ask(method: Any, context: Context) -> Answer:
     if isinstance(method, tuple):
         return _ask_pair(method, context)
     if method is None:
-        return Answer(_softmax(context.outputs.need("logits")))
+        return Answer(softmax_rows(context.outputs.need("logits")))
     if hasattr(method, "predict_proba"):
         probs = _call(method.predict_proba, context.outputs.need("logits"), **context.extras())
         return Answer(_check_answer(probs, context), class_scores=_class_scores(method))
@@ -215,18 +214,6 @@ def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
 def _class_scores(method: Any) -> NDArray[np.float64] | None:
     scores = getattr(method, "class_scores_", None)
     return None if scores is None else np.asarray(scores, np.float64)
-
-
-def _softmax(logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """In float64: in float32 the confidence of many rows rounds to 1, and quantile groups of it collapse."""
-    scores = check_logits(logits)
-    probs = np.empty(scores.shape)
-
-    def one_block(rows: slice) -> None:
-        probs[rows] = softmax(scores[rows].astype(np.float64), axis=1)
-
-    blocks.for_rows(one_block, len(scores), block=blocks.block_rows(scores.shape[1] * 8))
-    return probs
 
 
 def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
