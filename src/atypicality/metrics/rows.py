@@ -1,4 +1,7 @@
-"""What every metric reads: one pass over probabilities and labels, in blocks, checked while it is read."""
+"""What every metric reads: one pass over probabilities and labels, in blocks, checked while it is read.
+
+Probabilities on a device are read there, by `device.metrics`; from the columns on, everything is the same.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.arrays import to_numpy
+from atypicality.arrays import on_device, to_numpy
+from atypicality.device import metrics as device_metrics
+from atypicality.device.checks import to_host
+from atypicality.device.probabilities import device_probs, is_float16
 from atypicality.metrics.bins import BinSums, inner_edges
 from atypicality.validation import (
     check_confidence,
@@ -70,7 +76,7 @@ def read_pairs(
         return _pairs_of(probs, labels)
     if confidence is not None and correct is not None and probs is None and labels is None:
         given = to_numpy(confidence, "confidence")
-        vector = check_confidence(confidence)
+        vector = check_confidence(given)
         _check_rows(vector, "confidence")
         dtype = given.dtype if given.dtype.kind == "f" else np.dtype(np.float64)
         return Pairs(vector, check_correct(correct, vector.size), dtype)
@@ -87,29 +93,17 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
     """One pass for all calibration metrics together. Products are taken in float64, whatever the input."""
     array, target, dtype = _check_probs_labels(probs, labels)
     n_rows, n_classes = array.shape
-    top, hit, label_prob, squares = np.empty(n_rows), np.empty(n_rows, bool), np.empty(n_rows), np.empty(n_rows)
-    edges, tolerance, workspace = inner_edges(n_bins, dtype), _tolerance(dtype), blocks.Workspace()
-    first = array.dtype.type(edges[0]) if edges.size else np.inf
-
-    def read(rows: slice) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
-        block, size = array[rows], rows.stop - rows.start
-        with workspace.borrow() as buffers:
-            wide = _widen(block, buffers)
-            _refuse(block, wide @ np.ones(n_classes), rows.start, tolerance)
-            top[rows], hit[rows] = _top(wide, block, target[rows])
-            label_prob[rows] = wide[np.arange(size), target[rows]]
-            np.vecdot(wide, wide, out=squares[rows])
-            high = np.flatnonzero(np.greater(block, first, out=buffers("high", block.shape, bool)))
-            return np.ones(size) @ wide, high % n_classes, wide.reshape(-1)[high]
-
+    edges = inner_edges(n_bins, dtype)
     cells = _CellSums(n_classes, edges)
-    for sums, columns, values in blocks.map_rows(read, n_rows, block=_block(array)):
-        cells.add(sums, columns, values)
+    if on_device(array):
+        first = float(edges[0]) if edges.size else np.inf
+        top, hit, label_prob, squares = device_metrics.read_rows(array, target, first, cells.add)
+    else:
+        top, hit, label_prob, squares = _read_blocks(array, target, cells, _tolerance(dtype))
     correct = np.bincount(
         target * cells.n_bins + np.searchsorted(edges, label_prob), minlength=n_classes * cells.n_bins
     )
-    pairs = Pairs(top, hit, dtype)
-    return Losses(pairs, label_prob, squares, cells.bins(n_rows, correct))
+    return Losses(Pairs(top, hit, dtype), label_prob, squares, cells.bins(n_rows, correct))
 
 
 def check_correct(values: ArrayLike, n_rows: int, name: str = "correct") -> NDArray[np.bool_]:
@@ -164,8 +158,35 @@ class _CellSums:
         return BinSums(count, sums, correct.reshape(-1, self.n_bins).astype(np.float64))
 
 
+def _read_blocks(
+    array: NDArray[Any], target: NDArray[np.intp], cells: _CellSums, tolerance: float
+) -> tuple[NDArray[Any], ...]:
+    """Confidence, correctness, probability of the label and sum of squares, each (n,); `cells` get what they need."""
+    n_rows, n_classes = array.shape
+    top, hit, label_prob, squares = np.empty(n_rows), np.empty(n_rows, bool), np.empty(n_rows), np.empty(n_rows)
+    first = array.dtype.type(cells.edges[0]) if cells.edges.size else np.inf
+    workspace = blocks.Workspace()
+
+    def read(rows: slice) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
+        block, size = array[rows], rows.stop - rows.start
+        with workspace.borrow() as buffers:
+            wide = _widen(block, buffers)
+            _refuse(block, wide @ np.ones(n_classes), rows.start, tolerance)
+            top[rows], hit[rows] = _top(wide, block, target[rows])
+            label_prob[rows] = wide[np.arange(size), target[rows]]
+            np.vecdot(wide, wide, out=squares[rows])
+            high = np.flatnonzero(np.greater(block, first, out=buffers("high", block.shape, bool)))
+            return np.ones(size) @ wide, high % n_classes, wide.reshape(-1)[high]
+
+    for found in blocks.map_rows(read, n_rows, block=_block(array)):
+        cells.add(*found)
+    return top, hit, label_prob, squares
+
+
 def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
     array, target, dtype = _check_probs_labels(probs, labels)
+    if on_device(array):
+        return Pairs(*device_metrics.pair_columns(array, target), dtype)
     confidence, correct = np.empty(array.shape[0]), np.empty(array.shape[0], bool)
     ones, tolerance = np.ones(array.shape[1], array.dtype), _tolerance(dtype)
 
@@ -178,14 +199,20 @@ def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
     return Pairs(confidence, correct, dtype)
 
 
-def _check_probs_labels(
-    probs: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp], np.dtype[Any]]:
-    given = to_numpy(probs, "probs")
-    array = check_probs(given, scan=False)
+def _check_probs_labels(probs: Any, labels: ArrayLike) -> tuple[Any, NDArray[np.intp], np.dtype[Any]]:
+    """Probabilities where they lie, labels, and the dtype in which the probabilities came.
+
+    Rows on the host are left to be checked while they are read; those on a device are checked here.
+    """
+    if on_device(probs):
+        array = device_probs(probs)
+        dtype = np.dtype(np.float16) if is_float16(probs) else to_host(array[:0, :]).dtype
+    else:
+        given = to_numpy(probs, "probs")
+        array = check_probs(given, scan=False)
+        dtype = given.dtype if given.dtype == np.float16 else array.dtype
     _check_rows(array, "probs")
-    target = check_labels(labels, n_classes=array.shape[1], n_rows=array.shape[0])
-    return array, target, given.dtype if given.dtype == np.float16 else array.dtype
+    return array, check_labels(labels, n_classes=array.shape[1], n_rows=array.shape[0]), dtype
 
 
 def _check_rows(array: NDArray[Any], name: str) -> None:

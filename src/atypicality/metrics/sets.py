@@ -5,7 +5,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.arrays import to_numpy
+from atypicality.arrays import namespace, on_device, to_numpy
+from atypicality.device import metrics as device_metrics
 from atypicality.groups import cut
 from atypicality.validation import check_alpha, check_choice, check_labels
 
@@ -71,12 +72,15 @@ def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     """Whether each set holds its label, (n,)."""
     array = _check_sets(sets)
     target = check_labels(labels, n_classes=array.shape[1], n_rows=array.shape[0])
-    return array[np.arange(target.size), target]
+    if on_device(array):
+        return device_metrics.held(array, target)
+    return np.asarray(array[np.arange(target.size), target])
 
 
 def sizes(sets: ArrayLike) -> NDArray[np.intp]:
     """Number of classes in each set, (n,)."""
-    return np.asarray(np.count_nonzero(_check_sets(sets), axis=1))
+    array = _check_sets(sets)
+    return device_metrics.set_sizes(array) if on_device(array) else np.asarray(np.count_nonzero(array, axis=1))
 
 
 def _shares(parts: NDArray[np.intp], hits: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -84,13 +88,14 @@ def _shares(parts: NDArray[np.intp], hits: NDArray[np.bool_]) -> NDArray[np.floa
     return (np.bincount(parts, hits) / np.maximum(count, 1))[count > 0]
 
 
-def _check_sets(sets: ArrayLike, name: str = "sets") -> NDArray[np.bool_]:
-    array: NDArray[Any] = to_numpy(sets, name)
+def _check_sets(sets: Any, name: str = "sets") -> Any:
+    array = sets if on_device(sets) else to_numpy(sets, name)
     if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(f"{name} must have shape (n_samples, n_classes), one row per set; got shape {array.shape}.")
+        shape = tuple(array.shape)
+        raise ValueError(f"{name} must have shape (n_samples, n_classes), one row per set; got shape {shape}.")
     if array.shape[0] == 0:
         raise ValueError(f"{name} must hold at least one set; got none. A metric of nothing is undefined.")
-    if array.dtype != np.bool_:
+    if array.dtype != (namespace(array).bool if on_device(array) else np.bool_):
         raise TypeError(
             f"{name} must be boolean, True where a class is in the set; got dtype {array.dtype}. "
             "Pass what predict_set returns, not probabilities."

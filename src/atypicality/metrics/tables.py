@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.arrays import to_numpy
+from atypicality.arrays import on_device, to_numpy
+from atypicality.device.checks import device_matrix, to_host
+from atypicality.device.probabilities import any_probs, take_rows
 from atypicality.metrics import calibration, errors, rows, sets
 from atypicality.metrics.intervals import bootstrap, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
-from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number, check_probs
+from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number
 
 __all__ = ["GroupTable", "by_group"]
 
@@ -91,7 +93,8 @@ def by_group(
     metric : callable
         A metric of this package, a `functools.partial` of one, or any function of the cut arrays that returns a number.
     *arrays : array-like
-        What the metric takes, one entry per sample; by name too (`confidence=`, `correct=`, `labels=`, ...).
+        What the metric takes, one entry per sample; by name too (`confidence=`, `correct=`, `labels=`, ...). Arrays on
+        a device stay there, and a function of your own gets them as they are.
     groups : array-like of shape (n_samples,)
         Integers, booleans or strings: from `QuantileGroups`, `ClassGroups`, `GridGroups`, `Quadrants`, or your own.
     names : int or sequence, optional
@@ -165,9 +168,9 @@ def _estimator(
         return partial(_PAIRED[metric], metric, pairs, options, level)
     if metric is calibration.classwise_ece:
         named = _by_name(arrays, given)
-        probs = check_probs(named["probs"])
+        probs = any_probs(named["probs"])
         labels = check_labels(named["labels"], n_classes=probs.shape[1], n_rows=probs.shape[0])
-        return partial(_classwise, to_numpy(named["probs"], "probs"), labels, options, level)
+        return partial(_classwise, _as_given(named["probs"], "probs"), labels, options, level)
     return partial(_bootstrapped, metric, arrays, given, options, level, n_resamples)
 
 
@@ -222,16 +225,18 @@ def _smooth(
 
 
 def _classwise(
-    probs: NDArray[Any],
+    probs: Any,
     labels: NDArray[np.intp],
     options: dict[str, Any],
     level: float,
     part: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> Estimate:
-    chosen, target = probs[part], labels[part]
+    chosen, target = take_rows(probs, part), labels[part]
     read = rows.read_all(chosen, target, check_integer(options.get("n_bins", 10), "n_bins", low=1))
     value = float(read.class_bins.expected_error().mean())
+    if on_device(chosen):  # the interval draws labels from its rows, with NumPy's generator
+        chosen = to_host(device_matrix(chosen, "probs"))
     return value, *errors.classwise_interval(chosen, read, rng, level=level)
 
 
@@ -247,8 +252,8 @@ def _bootstrapped(
 ) -> Estimate:
     def value(index: NDArray[np.intp]) -> float:
         chosen = part[index]
-        cut = [to_numpy(array, "arrays")[chosen] for array in arrays]
-        named = {name: to_numpy(array, name)[chosen] for name, array in given.items()}
+        cut = [take_rows(_as_given(array, "arrays"), chosen) for array in arrays]
+        named = {name: take_rows(_as_given(array, name), chosen) for name, array in given.items()}
         return _number(metric(*cut, **named, **options), metric)
 
     whole = value(np.arange(part.size))
@@ -283,15 +288,20 @@ def _by_name(arrays: tuple[ArrayLike, ...], given: dict[str, ArrayLike]) -> dict
     return {name: named.get(name) for name in ("probs", "labels", "confidence", "correct")}
 
 
+def _as_given(values: Any, name: str) -> Any:
+    """An array on a device as it is, anything else as NumPy."""
+    return values if on_device(values) else to_numpy(values, name)
+
+
 def _common_length(arrays: tuple[ArrayLike, ...], given: dict[str, ArrayLike]) -> int:
     named = {**{f"array {i}": array for i, array in enumerate(arrays)}, **given}
     if not named:
         raise TypeError("by_group needs the arrays of the metric, one entry per sample; got none.")
-    converted = {name: to_numpy(array, name) for name, array in named.items()}
+    converted = {name: _as_given(array, name) for name, array in named.items()}
     for name, array in converted.items():
         if array.ndim == 0:
-            raise TypeError(f"{name} must be an array with one entry per sample; got {array.item()!r}.")
-    n_rows = len(next(iter(converted.values())))
+            raise TypeError(f"{name} must be an array with one entry per sample; got {to_host(array).item()!r}.")
+    n_rows = int(next(iter(converted.values())).shape[0])
     for name, array in converted.items():
         check_length(array, name, n_rows)
     if n_rows == 0:
@@ -332,6 +342,7 @@ def _generator(random_state: int | np.random.Generator | None) -> np.random.Gene
 
 
 def _number(value: Any, metric: Callable[..., Any]) -> float:
+    value = to_host(value)[()] if on_device(value) else value
     if np.ndim(value) or not isinstance(value, (int, float, np.number, np.bool_)):
         name = getattr(metric, "__name__", type(metric).__name__)
         raise TypeError(
