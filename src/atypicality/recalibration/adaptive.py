@@ -70,6 +70,8 @@ class AdaptiveTemperatureScaling(Recalibrator):
     True
     """
 
+    _device = False
+
     def __init__(
         self,
         *,
@@ -134,7 +136,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
         blocks.for_rows(score, result.size, block=blocks.block_rows(4 * widest, budget=blocks.GEMM_BYTES))
         return result
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         temperatures = self._temperatures(inputs.need_embeddings(width=self.network_.mean.size))
         identity = solution_of_multiplier(1.0, inputs.logits.shape[1])
         return probabilities(inputs.logits, identity, features=1 / temperatures[:, None])

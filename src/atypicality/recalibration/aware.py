@@ -11,6 +11,7 @@ from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
+from atypicality.device.recalibration import any_logits, device_probabilities
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
@@ -18,7 +19,7 @@ from atypicality.recalibration.mixing import MidpointMixing, choose_mixing, mix
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
-from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_logits, check_vector
+from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_vector
 
 __all__ = ["AtypicalityAwareRecalibration"]
 
@@ -155,7 +156,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             For their margins; without them every margin is the mean of the calibration rows.
         """
         check_is_fitted(self)
-        known = None if logits is None else check_logits(logits, n_classes=self.n_classes_)
+        known = None if logits is None else any_logits(logits, n_classes=self.n_classes_)
         given = None if atypicality is None else check_vector(atypicality, "atypicality")
         n_rows = known.shape[0] if known is not None else 1 if given is None else given.size
         inputs = Inputs(np.empty((n_rows, 0)) if known is None else known, given, owner="multiplier")
@@ -262,10 +263,12 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         multiplier = self.polynomial_.columns(values, n_rows=n_rows, clip=clip) @ self.coefficients_
         return np.clip(multiplier, *self.multiplier_range_) if clip else multiplier
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         z, scores = inputs.logits, self._scores()
         multiplier = self._multiplier(_covariates(self.polynomial_.names, inputs), inputs.n_rows)
         densities = inputs.need_class_log_density() if self.terms_["class_density"] == "used" else None
+        if not isinstance(z, np.ndarray):
+            return self._device_probabilities(z, multiplier, densities)
         out = blocks.empty(z.shape, z.dtype)
 
         def block(rows: slice) -> None:
@@ -283,6 +286,20 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
         blocks.for_rows(block, z.shape[0], block=blocks.block_rows(8 * z.shape[1]))
         return out
+
+    def _device_probabilities(self, logits: Any, multiplier: Vector, densities: Any) -> Any:
+        clip = self.extrapolation == "clip"
+        return device_probabilities(
+            logits,
+            multiplier,
+            self._scores(),
+            mixing=self.class_mixing_,
+            middle=0.5,
+            reach=self.largest_spread_ if clip else None,
+            densities=densities,
+            density_weights=np.full(multiplier.size, self.density_coefficient_),
+            density_reach=self.largest_density_spread_ if clip else None,
+        )
 
     def _scores(self) -> Vector:
         """Class scores, moved to the stated class mix."""

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality.arrays import returns_like_input, to_numpy
+from atypicality.arrays import namespace, on_device, returns_like_input, to_numpy
+from atypicality.device.recalibration import any_logits, device_densities
 from atypicality.recalibration.solver import TOLERANCE, Solution
 from atypicality.validation import (
     check_embeddings,
@@ -27,9 +28,9 @@ __all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a caller gave: logits (n, k), and arrays that are checked only when a method asks for them."""
+    """What a caller gave: logits (n, k), NumPy or on a device, and arrays that are checked only when asked for."""
 
-    logits: NDArray[Any]
+    logits: Any
     atypicality: Any = None
     class_log_density: Any = None
     embeddings: Any = None
@@ -45,8 +46,10 @@ class Inputs:
         """Atypicality (n,), or an error that names who needs it."""
         return check_vector(self._need("atypicality"), "atypicality", n_rows=self.n_rows)
 
-    def need_class_log_density(self) -> NDArray[Any]:
-        """Class log-densities (n, k)."""
+    def need_class_log_density(self) -> Any:
+        """Class log-densities (n, k), where the logits lie."""
+        if not isinstance(self.logits, np.ndarray):
+            return device_densities(self._need("class_log_density"), self.logits)
         values = check_matrix(self._need("class_log_density"), "class_log_density", width=self.logits.shape[1])
         check_length(values, "class_log_density", self.n_rows)
         return values
@@ -73,6 +76,7 @@ class Recalibrator(BaseEstimator):
     """Logits in, probabilities out. Subclasses give `_fit(inputs, labels, weight)` and `_probabilities(inputs)`."""
 
     _scan = True  # False where the solver is the first to read the rows: it checks them on the way
+    _device = True  # False where logits on a device are refused
 
     def fit(
         self,
@@ -90,6 +94,7 @@ class Recalibrator(BaseEstimator):
         Parameters
         ----------
         logits : array-like of shape (n, k)
+            On an accelerator (torch, CuPy) they stay there; the fitted object is on the host all the same.
         labels : array-like of shape (n,)
             Column indices of the logits.
         atypicality : array-like of shape (n,), optional
@@ -100,7 +105,7 @@ class Recalibrator(BaseEstimator):
             A weight of 2 is the same as a repeated row.
         """
         inputs = Inputs(
-            check_logits(logits, scan=self._scan),
+            self._logits(logits),
             atypicality,
             class_log_density,
             embeddings,
@@ -124,10 +129,10 @@ class Recalibrator(BaseEstimator):
         class_log_density: ArrayLike | None = None,
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
-    ) -> NDArray[Any]:
-        """Recalibrated probabilities (n, k) from the same arrays as in `fit`."""
+    ) -> Any:
+        """Recalibrated probabilities (n, k) from the same arrays as in `fit`, where the logits lie."""
         check_is_fitted(self)
-        known = check_logits(logits, n_classes=self.n_classes_, scan=self._scan)
+        known = self._logits(logits, n_classes=self.n_classes_)
         return self._probabilities(
             Inputs(known, atypicality, class_log_density, embeddings, groups, type(self).__name__)
         )
@@ -141,21 +146,25 @@ class Recalibrator(BaseEstimator):
         class_log_density: ArrayLike | None = None,
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
-    ) -> NDArray[np.intp]:
+    ) -> Any:
         """Column index of the largest recalibrated probability (n,)."""
         probs = self.predict_proba(
-            to_numpy(logits, "logits"),
+            logits if self._device and on_device(logits) else to_numpy(logits, "logits"),
             atypicality=atypicality,
             class_log_density=class_log_density,
             embeddings=embeddings,
             groups=groups,
         )
-        return np.asarray(probs.argmax(axis=1))
+        return namespace(probs).argmax(probs, axis=1)
+
+    def _logits(self, logits: Any, *, n_classes: int | None = None) -> Any:
+        check = any_logits if self._device else check_logits
+        return check(logits, n_classes=n_classes, scan=self._scan)
 
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
         raise NotImplementedError
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         raise NotImplementedError
 
 

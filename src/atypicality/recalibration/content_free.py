@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from atypicality.recalibration.base import Inputs, Recalibrator
@@ -42,6 +42,8 @@ class ContentFreeCalibration(Recalibrator):
            [0.31, 0.69]])
     """
 
+    _device = False
+
     def fit(self, content_free_logits: ArrayLike, labels: None = None) -> Self:  # type: ignore[override]
         """Learn the label probabilities of content-free inputs.
 
@@ -71,7 +73,7 @@ class ContentFreeCalibration(Recalibrator):
         self.n_classes_ = probs.size
         return self
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         logits = inputs.logits
         check_logit_maxima(logits.max(axis=1))
         scores = softmax(logits.astype(np.float64), axis=1) / self.content_free_probs_

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.device.recalibration import device_margins, device_spreads
 
 __all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise"]
 
@@ -83,8 +84,10 @@ def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:
     return (columns - center) / scale, back
 
 
-def margins(logits: NDArray[Any]) -> Vector:
+def margins(logits: Any) -> Vector:
     """Largest less second largest logit of each row (n,); 0 where a single class is not masked: it gets 1 anyway."""
+    if not isinstance(logits, np.ndarray):
+        return device_margins(logits)
     found = np.empty(logits.shape[0])
 
     def block(rows: slice) -> None:
@@ -100,8 +103,10 @@ def margins(logits: NDArray[Any]) -> Vector:
     return found
 
 
-def spreads(matrix: NDArray[Any]) -> Vector:
+def spreads(matrix: Any) -> Vector:
     """Largest less smallest finite entry of each row (n,)."""
+    if not isinstance(matrix, np.ndarray):
+        return device_spreads(matrix)
     found = np.empty(matrix.shape[0])
 
     def block(rows: slice) -> None:

@@ -74,12 +74,13 @@ class EnsembleTemperatureScaling(Recalibrator):
     def _parts(self, n_classes: int) -> list[Solution]:
         return [solution_of_multiplier(multiplier, n_classes) for multiplier in (self.multiplier(), 1.0, 0.0)]
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
-        mixed = np.zeros(inputs.logits.shape, inputs.logits.dtype)
-        for share, part in zip(self.weights_, self._parts(inputs.logits.shape[1]), strict=True):
+    def _probabilities(self, inputs: Inputs) -> Any:
+        mixed: Any = 0
+        for share, part in zip(self.weights_.tolist(), self._parts(inputs.logits.shape[1]), strict=True):
             scaled = probabilities(inputs.logits, part)
-            scaled *= scaled.dtype.type(share)
-            mixed += scaled
+            scaled *= share
+            scaled += mixed
+            mixed = scaled
         return mixed
 
 

@@ -88,7 +88,7 @@ class GroupTemperatureScaling(Recalibrator):
             return inputs.need_groups()
         return self.quantiles_.assign(inputs.need_atypicality())
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         assigned = self._assign(inputs)
         index = np.minimum(np.searchsorted(self.groups_, assigned), self.groups_.size - 1)
         unseen = np.unique(assigned[self.groups_[index] != assigned])

@@ -30,11 +30,16 @@ class MidpointMixing(Problem):
     other entries may be shrunk differently); without one, columns have mean 0 over classes as in `Problem`.
     """
 
+    @property
+    def centres_mixing(self) -> bool:
+        """Not a full matrix with a ridge."""
+        return not (self.mixing == "full" and (self.penalty[self.layout.mixing] > 0).all())
+
     def project(self, theta: Vector) -> Vector:
         """As in `Problem`, but a penalised full matrix is only set to 0 in the rows of absent classes."""
         projected = super().project(theta)
         where = self.layout.mixing
-        if self.mixing == "full" and (self.penalty[where] > 0).all():
+        if not self.centres_mixing:
             kept = theta[..., where].reshape(*theta.shape[:-1], self.n_classes, -1) * self.seen[:, None]
             projected[..., where] = kept.reshape(*theta.shape[:-1], -1)
         return projected

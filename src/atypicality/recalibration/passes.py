@@ -4,11 +4,12 @@ A block of rows is read once, and everything that is wanted of it is computed wh
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from atypicality import blocks
+from atypicality.device import solver as device_solver
 from atypicality.recalibration.curvature import exact_curvature
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
 from atypicality.recalibration.metric import SparseCurvature, sparse_curvature
@@ -24,6 +25,8 @@ WIDE = np.dtype(np.float64)
 
 def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
+    if problem.on_device:
+        return device_solver.evaluate(problem, theta, curvature)
     plain = plain_model(problem, theta)
     found = None if plain is None else plain.sums(curvature)
     sums = _all_sums(problem, theta, curvature) if found is None else _Sums(*found)
@@ -36,6 +39,8 @@ def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "spars
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
     """Projected Hessian of the objective at `theta` times a projected `direction`, in one pass."""
+    if problem.on_device:
+        return device_solver.hessian_product(problem, theta, direction)
     plain = plain_model(problem, theta)
     sums = _all_products(problem, theta, direction) if plain is None else plain.product(direction)
     return problem.project(sums + problem.penalty * direction)
@@ -59,6 +64,8 @@ def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
 
 def row_losses(problem: Problem, theta: Vector) -> Vector:
     """Cross-entropy of every row (n,), in float64."""
+    if problem.on_device:
+        return device_solver.row_losses(problem, theta)
     losses, workspace = np.empty(problem.n_rows), blocks.Workspace()
 
     def block(rows: slice) -> None:
@@ -74,8 +81,10 @@ def row_losses(problem: Problem, theta: Vector) -> Vector:
     return losses
 
 
-def row_gradients(problem: Problem, theta: Vector) -> Vector:
+def row_gradients(problem: Problem, theta: Vector) -> Any:
     """Projected gradient of every row's own cross-entropy (n, P), standardised parameters, penalty left out."""
+    if problem.on_device:
+        return device_solver.row_gradients(problem, theta)
     gradients, workspace = blocks.empty((problem.n_rows, problem.layout.size)), blocks.Workspace()
 
     def block(rows: slice) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
+from atypicality.device.recalibration import any_logits, device_densities, some_rows
+from atypicality.device.solver_rows import Resident, label_logits, resident
 from atypicality.recalibration.parameters import Layout, Ridge, Solution, Vector
 from atypicality.recalibration.row_statistics import FloatArray, RowStatistics, read_rows, weighted_median
 from atypicality.validation import (
@@ -16,7 +18,6 @@ from atypicality.validation import (
     check_labels,
     check_length,
     check_logit_maxima,
-    check_logits,
     check_matrix,
     check_sample_weight,
     name_rows,
@@ -48,7 +49,8 @@ class Problem:
 
     Every term but the first is optional. In ``W z_i`` the logits are centred by the row mean of their finite
     entries, so a constant added to a row changes nothing; a masked class (`-inf`) keeps probability 0 and
-    contributes nothing else. Nothing is copied: memory maps are read block by block in every pass.
+    contributes nothing else. Nothing is copied: memory maps are read block by block in every pass, and logits on a
+    device stay there (then so do the densities; all other arrays are on the host).
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ class Problem:
         ridge: Ridge | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        self.logits = check_logits(logits, scan=False)
+        self.logits = any_logits(logits, scan=False)
         n, k = self.logits.shape
         if n == 0:
             raise ValueError("logits must have at least one row to fit; got none.")
@@ -99,7 +101,7 @@ class Problem:
         weight = check_sample_weight(sample_weight, n)
         self.weights = np.full(n, 1 / n) if weight is None else weight / weight.sum()
         self.features = _columns(features, "features", n)
-        self.densities = None if densities is None else check_matrix(densities, "densities", width=k)
+        self.densities = None if densities is None else self._beside_logits(densities)
         self.density_features = _columns(density_features, "density_features", n)
         if self.densities is None:
             self.density_features = self.density_features[:, :0]
@@ -123,6 +125,11 @@ class Problem:
         self.density_rows, self.density_scale = self._read_densities()
         self.near: Near | None = None
         self._set_ridge(ridge or Ridge())
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the logits lie on a device, so that passes run there."""
+        return not isinstance(self.logits, np.ndarray)
 
     @property
     def n_rows(self) -> int:
@@ -154,8 +161,18 @@ class Problem:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """What a pass computes in; sums over rows are float64 always."""
-        wide = self.logits.size <= SMALL or not 1e-25 < self.scale < 1e25
+        wide = self.on_device or self.logits.size <= SMALL or not 1e-25 < self.scale < 1e25
         return np.dtype(np.float64) if wide else self.logits.dtype
+
+    @cached_property
+    def resident(self) -> Resident:
+        """Columns of the rows on the device of the logits."""
+        return resident(self)
+
+    @property
+    def centres_mixing(self) -> bool:
+        """Whether the projection gives mixing mean 0 over the seen classes, as it does scores."""
+        return True
 
     @cached_property
     def units(self) -> Vector:
@@ -175,7 +192,7 @@ class Problem:
         self, *, class_scores: bool = False, mixing: Mixing | None = None, densities: bool = False
     ) -> "Problem":
         """The same rows with fewer terms; nothing is read again."""
-        other = self._forget("layout", "units", "label_mean")
+        other = self._forget("layout", "units", "label_mean", "resident")
         other.class_scores, other.mixing = class_scores, mixing
         if not densities:
             other.densities, other.density_rows, other.density_features = None, None, self.density_features[:, :0]
@@ -185,7 +202,7 @@ class Problem:
 
     def with_features(self, features: ArrayLike) -> "Problem":
         """The same rows with other features and no penalty on them."""
-        other = self._forget("layout", "units", "label_mean")
+        other = self._forget("layout", "units", "label_mean", "resident")
         other.features = _columns(features, "features", self.n_rows)
         ridge = self._ridge
         other._set_ridge(Ridge(0.0, ridge.densities, ridge.mixing, ridge.scores))
@@ -193,13 +210,15 @@ class Problem:
 
     def take(self, rows: Rows) -> "Problem":
         """Some of the rows, in the same standard units: strengths mean the same and solutions carry over."""
-        other = self._forget("seen", "label_mean")
+        other = self._forget("seen", "label_mean", "resident")
+        take = some_rows if self.on_device else blocks.take_rows
         other.dtype = self.dtype  # a part of a large problem is read like the whole
-        for name in ("logits", "labels", "features", "density_features"):
+        other.logits = take(self.logits, rows)
+        for name in ("labels", "features", "density_features"):
             setattr(other, name, blocks.take_rows(getattr(self, name), rows))
         other.rows, other.near = self.rows.take(rows), None
         if self.densities is not None and self.density_rows is not None:
-            other.densities = blocks.take_rows(self.densities, rows)
+            other.densities = take(self.densities, rows)
             other.density_rows = self.density_rows.take(rows)
         weights = self.weights[rows]
         if not weights.sum() > 0:
@@ -257,7 +276,7 @@ class Problem:
             centred = (self.rows.gap - self.rows.mean) / self.scale
             mean[layout.mixing] = np.bincount(self.labels, weights * centred, minlength=self.n_classes)
         if self.mixing == "full":
-            mean[layout.mixing] = self._label_logits().ravel()
+            mean[layout.mixing] = (label_logits(self) if self.on_device else self._label_logits()).ravel()
         if self.class_scores:
             mean[layout.scores] = np.bincount(self.labels, weights, minlength=self.n_classes)
         return mean
@@ -271,7 +290,7 @@ class Problem:
             x[np.isneginf(z)] = 0
             chosen = np.zeros(z.shape)
             chosen[np.arange(z.shape[0]), self.labels[rows]] = self.weights[rows]
-            return chosen.T @ (x / self.scale)
+            return np.asarray(chosen.T @ (x / self.scale))
 
         return blocks.reduce_rows(block, self.n_rows, block=blocks.block_rows(8 * self.n_classes))
 
@@ -309,6 +328,11 @@ class Problem:
                 "logit is -inf. Unmask the class or drop those rows."
             )
         return found
+
+    def _beside_logits(self, densities: Any) -> Any:
+        if self.on_device:
+            return device_densities(densities, self.logits, "densities")
+        return check_matrix(densities, "densities", width=self.n_classes)
 
     def _read_densities(self) -> tuple[RowStatistics | None, float]:
         if self.densities is None:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.linalg import cholesky
 from scipy.linalg.lapack import dpotri
 
+from atypicality.device.checks import to_host
 from atypicality.recalibration import passes
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
@@ -45,7 +46,7 @@ class _Whole:
         self.free = np.diag(problem.project(identity))
         rows = max(2048, int(WORK / theta.size**2))
         part = problem if problem.n_rows <= rows else problem.take(slice(None, None, -(-problem.n_rows // rows)))
-        second = passes.evaluate(part, theta, "exact").curvature - np.diag(problem.penalty)
+        second = to_host(passes.evaluate(part, theta, "exact").curvature) - np.diag(problem.penalty)
         self._matrix = projected_hessian(problem, second)  # of all rows: a class may be missing from the part
         self._target = self._matrix @ theta + problem.penalty * theta
 

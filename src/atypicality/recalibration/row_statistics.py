@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.device.recalibration import read_device_rows
 
 __all__ = ["FloatArray", "RowStatistics", "read_rows", "weighted_median"]
 
@@ -30,8 +31,10 @@ class RowStatistics:
         return RowStatistics(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def read_rows(matrix: FloatArray, labels: NDArray[np.intp], check: Callable[[FloatArray, int], None]) -> RowStatistics:
+def read_rows(matrix: Any, labels: NDArray[np.intp], check: Callable[[FloatArray, int], None]) -> RowStatistics:
     """Read a matrix (n, k) once, block by block; `check(maxima, first_row)` refuses bad rows by their maximum."""
+    if not isinstance(matrix, np.ndarray):
+        return RowStatistics(*read_device_rows(matrix, labels, check))
     n, workspace = matrix.shape[0], blocks.Workspace()
     found = RowStatistics(
         np.empty(n, matrix.dtype), np.empty(n, np.intp), np.empty(n), np.empty(n), np.empty(n), np.zeros(n, bool)

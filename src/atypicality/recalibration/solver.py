@@ -21,12 +21,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
+from atypicality.device import solver as device_solver
+from atypicality.device.checks import to_host
+from atypicality.device.recalibration import any_logits, device_densities, device_probabilities
 from atypicality.recalibration import passes
 from atypicality.recalibration.metric import sparse_metric
-from atypicality.recalibration.newton import Cholesky, NotConvergedError, Optimum, Oracle, minimise
+from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
-from atypicality.validation import check_logit_maxima, check_logits, check_matrix
+from atypicality.validation import check_logit_maxima, check_matrix
 
 __all__ = [
     "NotConvergedError",
@@ -99,11 +102,11 @@ def row_losses(problem: Problem, solution: Solution) -> Vector:
     return passes.row_losses(problem, problem.standardise(solution))
 
 
-def row_gradients(problem: Problem, solution: Solution) -> Vector:
+def row_gradients(problem: Problem, solution: Solution) -> Any:
     """Gradient of every row's own cross-entropy (n, P) by the standardised parameters, penalty left out.
 
     Projected like the parameters (`Problem.project`), so that it can be multiplied with the inverse of `hessian`.
-    P is `Problem.n_parameters`; take some rows first where n times P is too large.
+    P is `Problem.n_parameters`; take some rows first where n times P is too large. On a device for logits on a device.
     """
     return passes.row_gradients(problem, problem.standardise(solution))
 
@@ -114,7 +117,8 @@ def hessian(problem: Problem, solution: Solution) -> Vector:
     Projected like the parameters; along the directions that the projection removes it is a multiple of the
     identity, so it can be inverted.
     """
-    return projected_hessian(problem, passes.evaluate(problem, problem.standardise(solution), "exact").curvature)
+    found = passes.evaluate(problem, problem.standardise(solution), "exact")
+    return projected_hessian(problem, to_host(found.curvature))
 
 
 def probabilities(
@@ -124,8 +128,8 @@ def probabilities(
     features: ArrayLike | None = None,
     densities: ArrayLike | None = None,
     density_features: ArrayLike | None = None,
-) -> NDArray[Any]:
-    """Softmax of the model at a solution (n, k), block by block, in the dtype of the logits.
+) -> Any:
+    """Softmax of the model at a solution (n, k), block by block, in the dtype of the logits and where they lie.
 
     Parameters
     ----------
@@ -136,10 +140,15 @@ def probabilities(
     densities, density_features : array-like, optional
         Needed when the solution has coefficients for them.
     """
-    z = check_logits(logits, n_classes=solution.scores.size, scan=False)
+    z = any_logits(logits, n_classes=solution.scores.size, scan=False)
     multiplier = _multipliers(features, solution.coefficients, "features", z.shape[0])
-    density = None if densities is None else check_matrix(densities, "densities", width=z.shape[1])
     weight = _multipliers(density_features, solution.density_coefficients, "density_features", z.shape[0])
+    if not isinstance(z, np.ndarray):
+        density = None if densities is None else device_densities(densities, z, "densities")
+        return device_probabilities(
+            z, multiplier, solution.scores, mixing=solution.mixing, densities=density, density_weights=weight
+        )
+    density = None if densities is None else check_matrix(densities, "densities", width=z.shape[1])
     out = blocks.empty(z.shape, z.dtype)
 
     def block(rows: slice) -> None:
@@ -158,18 +167,31 @@ def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
 
 
 def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> Optimum:
-    exact = problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= FEW
+    exact = _is_exact(problem)
     kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
     noise = float(np.finfo(problem.dtype).eps)
     oracle = Oracle(
         evaluate=lambda point, curvature: passes.evaluate(problem, point, kind if curvature else None),
         metric=lambda curvature: (
-            Cholesky(projected_hessian(problem, curvature), noise) if exact else sparse_metric(problem, curvature)
+            _exact_metric(problem, curvature, noise) if exact else sparse_metric(problem, curvature)
         ),
         product=None if exact else lambda point, direction: passes.hessian_product(problem, point, direction),
         noise=16 * noise,
     )
     return minimise(oracle, theta, tolerance=tolerance, max_iter=max_iter)
+
+
+def _is_exact(problem: Problem) -> bool:
+    """Whether every step is an exact Newton step."""
+    if problem.on_device:
+        return device_solver.is_exact(problem)
+    return problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= FEW
+
+
+def _exact_metric(problem: Problem, curvature: Any, noise: float) -> Metric:
+    if isinstance(curvature, np.ndarray):
+        return Cholesky(projected_hessian(problem, curvature), noise)
+    return device_solver.DeviceCholesky(problem, curvature, noise)
 
 
 def _start(problem: Problem) -> tuple[Vector, int, float]:

@@ -58,7 +58,7 @@ class TemperatureScaling(ConvexRecalibrator):
         self._keep(solution)
         self.temperature_ = 1 / float(solution.coefficients[0])
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         return probabilities(inputs.logits, self.solution_)
 
 

@@ -74,5 +74,5 @@ class VectorScaling(ConvexRecalibrator):
             np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
         )
 
-    def _probabilities(self, inputs: Inputs) -> NDArray[Any]:
+    def _probabilities(self, inputs: Inputs) -> Any:
         return probabilities(inputs.logits, self.solution_)
