@@ -64,12 +64,17 @@ class Context:
         return self.take(first.need("ids")), self.take(second.need("ids"))
 
 
-def make_context(outputs: ModelOutputs, train: Any = None, groups: str | None = None) -> Context:
-    """Everything about labelled outputs that they and `train` can tell; given values win over estimated ones."""
+def make_context(
+    outputs: ModelOutputs, train: Any = None, groups: str | None = None, *, densities: bool = True
+) -> Context:
+    """Everything about labelled outputs that they and `train` can tell; given values win over estimated ones.
+
+    With `densities=False` rows are not scored: somebody else will say how atypical they are.
+    """
     _check_outputs(outputs)
     density = _density(train, outputs)
     context = Context(outputs, train=train, atypicality=outputs.atypicality)
-    if density is not None:
+    if density is not None and densities:
         context = _with_density(context, density)
     if groups is not None:
         groups = check_choice(groups, "groups", tuple(outputs.attributes))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from atypicality import metrics
+from atypicality import blocks, metrics
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis
 from atypicality.evaluation.schema import STATISTICS, Row
@@ -57,7 +57,7 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
         members = axis.codes == group
         value = error = np.nan
         if members.any():
-            value, error = _temperature(logits[members], labels[members])
+            value, error = _temperature(blocks.take_rows(logits, members), labels[members])
             if np.isnan(error):
                 notes.append(f"the temperature of group {group + 1} of atypicality is a limit: see TemperatureScaling.")
         reach = norm.ppf(0.975) * error
@@ -79,9 +79,14 @@ def _temperature_error(logits: NDArray[np.floating], labels: NDArray[np.intp], s
 
     The slope of row i is z_label - E[z] and its curvature Var[z], both under the fitted probabilities.
     """
-    probs = np.asarray(scaling.predict_proba(logits), np.float64)
-    scores = np.where(np.isfinite(logits), logits, 0.0).astype(np.float64)  # a masked class has probability 0
-    mean = np.vecdot(probs, scores)
-    curvature = float((np.vecdot(probs, scores**2) - mean**2).sum())
-    slopes = scores[np.arange(labels.size), labels] - mean
-    return float(np.sqrt((slopes**2).sum()) / curvature * scaling.temperature_**2)
+
+    def sums(rows: slice) -> NDArray[np.float64]:
+        probs = np.asarray(scaling.predict_proba(logits[rows]), np.float64)
+        scores = np.where(np.isfinite(logits[rows]), logits[rows], 0.0).astype(np.float64)  # masked: probability 0
+        mean = np.vecdot(probs, scores)
+        slopes = scores[np.arange(mean.size), labels[rows]] - mean
+        scores -= mean[:, None]
+        return np.array([np.vecdot(probs, np.square(scores, out=scores)).sum(), (slopes**2).sum()])
+
+    curvature, squares = blocks.reduce_rows(sums, labels.size, block=blocks.block_rows(8 * logits.shape[1]))
+    return float(np.sqrt(squares) / curvature * scaling.temperature_**2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atypicality import progress
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Edges, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
@@ -78,33 +79,52 @@ def evaluate(
     kept = check_integer(keep_samples, "keep_samples", low=0)
     options = Options.checked(n_groups, grid, n_bins, keep_samples=kept, seed=seed)
     _warn_of_calibration_data(named, outputs)
-    context = _context(named, outputs, train, groups)
+    context, asked = _context(named, outputs, train, groups)
     edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
     shared = Edges() if train is not None else _shared(edges.values())
-    measured = measure(_answers(named, context, edges), context, options, shared)
+    measured = measure(_answers(named, context, edges, asked), context, options, shared)
     settings = {"random_state": seed, "groups": groups, "stored_edges": shared != Edges()}
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
 
 def _answers(
-    named: Mapping[str, Any], context: Context, edges: Mapping[str, Edges]
+    named: Mapping[str, Any], context: Context, edges: Mapping[str, Edges], asked: dict[str, Answer]
 ) -> Iterator[tuple[str, Answer, Edges]]:
-    """One answer at a time: probabilities of many classes are large."""
+    """One answer at a time: probabilities of many classes are large. Whoever was asked before is not asked again."""
     for name, method in named.items():
-        with naming(name):
-            answer = ask(method, context)
-        yield name, answer, edges[name]
+        if name not in asked:
+            progress.stage(f"asking {name}")
+            with naming(name):
+                asked[name] = ask(method, context)
+        yield name, asked.pop(name), edges[name]
 
 
-def _context(named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None) -> Context:
-    """Atypicality from the outputs, from `train`, or from the first head that has it."""
-    heads = [method for method in named.values() if is_head(method)]
-    densities = [head.density_ for head in heads if hasattr(getattr(head, "density_", None), "atypicality")]
-    context = make_context(outputs, train if train is not None else next(iter(densities), None), groups)
+def _context(
+    named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None
+) -> tuple[Context, dict[str, Answer]]:
+    """Atypicality from the outputs, from `train`, or from the first head that has it; and what that head answered.
+
+    A head scores the rows by itself, so its density is asked directly only where a recalibrator needs densities too.
+    """
+    heads = {name: method for name, method in named.items() if is_head(method)}
+    dense = [name for name, head in heads.items() if hasattr(getattr(head, "density_", None), "atypicality")]
+    density = heads[dense[0]].density_ if dense else None
+    shared = train is not None or any(hasattr(_source(method), "predict_proba") for method in named.values())
+    context = make_context(outputs, density if train is None else train, groups, densities=shared)
+    asked: dict[str, Answer] = {}
     if context.atypicality is None and heads:
-        said = ask(heads[0], context).atypicality
+        name = (dense or list(heads))[0]
+        progress.stage(f"asking {name}")
+        with naming(name):
+            asked[name] = ask(heads[name], context)
+        said = asked[name].atypicality
         context = replace(context, atypicality=None if said is None else np.asarray(said, np.float64))
-    return context
+    return context, asked
+
+
+def _source(method: Any) -> Any:
+    """What gives the probabilities: the first of a pair, or the method."""
+    return method[0] if isinstance(method, tuple) and method else method
 
 
 def _shared(edges: Iterable[Edges]) -> Edges:

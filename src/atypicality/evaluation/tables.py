@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import progress
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.curves import class_score_rows, risk_rows, temperature_rows
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
@@ -101,10 +102,13 @@ def measure(
     kept = _kept_rows(len(context.outputs), options)
     labels = context.outputs.need("labels")
     for name, answer, own in answers:
+        progress.stage(f"measuring {name}")
         with naming(name):
             scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
         axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, kept, options), scored)
+        del answer  # its matrices go before the next method is asked
+    progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:
         rows, notes = temperature_rows(context, cuts.atypicality)
         measured.rows["temperatures"], measured.notes = rows, measured.notes + notes

@@ -121,9 +121,9 @@ def _drawn_labels(probs: NDArray[np.floating], edges: FloatArray, rng: np.random
         label = np.searchsorted((ladder + row).reshape(-1), rng.random((len(block), _WIDE_DRAWS)) + row, side="right")
         label = np.minimum(label - row * n_classes, n_classes - 1)
         cell = offsets + label * n_bins + np.searchsorted(edges, block[row, label])
-        np.add(counts, np.bincount(cell.reshape(-1), minlength=counts.size), out=counts)
+        np.add.at(counts, cell.reshape(-1), 1.0)
 
-    block = blocks.block_rows(n_classes * 8, budget=blocks.GEMM_BYTES)
+    block = blocks.block_rows(n_classes * 8)
     blocks.for_rows(add, n_rows, block=block, threads=1)  # in order: the draws must not depend on the blocks
     return counts.reshape(_WIDE_DRAWS, -1)
 
@@ -131,8 +131,13 @@ def _drawn_labels(probs: NDArray[np.floating], edges: FloatArray, rng: np.random
 def _excess_deviation(probs: NDArray[np.floating], rows: Losses, edges: FloatArray) -> FloatArray:
     """Observed over promised standard deviation of the residuals in each bin, all classes together: (n_bins,)."""
     bins, n_bins = rows.class_bins, edges.size + 1
-    high = probs[probs > (edges[0] if edges.size else np.inf)].astype(np.float64)
-    squares = np.bincount(np.searchsorted(edges, high), high**2, minlength=n_bins)
+
+    def high_squares(part: slice) -> FloatArray:
+        high = probs[part][probs[part] > (edges[0] if edges.size else np.inf)].astype(np.float64)
+        return np.bincount(np.searchsorted(edges, high), high**2, minlength=n_bins).astype(np.float64)
+
+    block = blocks.block_rows(probs.shape[1] * probs.itemsize)
+    squares = blocks.reduce_rows(high_squares, len(probs), block=block)
     squares[0] = rows.squares.sum() - squares[1:].sum()
     named = np.bincount(np.searchsorted(edges, rows.label_prob), rows.label_prob, minlength=n_bins)
     promised = bins.confidence.sum(axis=0) - squares

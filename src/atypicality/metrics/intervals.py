@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit  # those of scipy.stats check their arguments for longer than they work
 
 from atypicality.validation import check_number
 
@@ -40,7 +40,7 @@ def mean_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float
     if values.size < 2 or not np.isfinite(values).all():
         return np.nan, np.nan, np.nan
     error = float(values.std(ddof=1)) / values.size**0.5
-    reach = float(scipy.stats.t.ppf((1 + _check_level(level)) / 2, values.size - 1)) * error
+    reach = float(stdtrit(values.size - 1, (1 + _check_level(level)) / 2)) * error
     mean = float(values.mean())
     return error, mean - reach, mean + reach
 
@@ -129,7 +129,7 @@ def _crossing(falling: Callable[[float], float], target: float) -> float:
 
 
 def _normal_quantile(level: float) -> float:
-    return float(scipy.stats.norm.ppf((1 + _check_level(level)) / 2))
+    return float(ndtri((1 + _check_level(level)) / 2))
 
 
 def _check_level(level: float) -> float:
