@@ -47,6 +47,7 @@ __all__ = [
     "n_threads",
     "reduce_rows",
     "row_slices",
+    "seen",
     "settings",
     "single_threaded_blas",
     "take_rows",
@@ -221,7 +222,7 @@ def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads
     At most two blocks per thread are in flight, so the results that wait for their turn stay few. An exception
     in one block is raised here, and no further block is started.
     """
-    return _seen(_map_rows(function, n_rows, block, threads), n_rows, block)
+    return seen(_map_rows(function, n_rows, block, threads), n_rows, block)
 
 
 def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: int | None) -> Iterator[T]:
@@ -245,7 +246,7 @@ def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:
     """`row_slices` for a loop that is a pass itself: whoever watches sees its rows, not those of passes inside."""
-    return _seen(row_slices(n_rows, block), n_rows, block)
+    return seen(row_slices(n_rows, block), n_rows, block)
 
 
 @contextlib.contextmanager
@@ -258,7 +259,8 @@ def watching(watch: Watch[Any]) -> Iterator[None]:
         _watch.reset(token)
 
 
-def _seen(results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
+def seen(results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
+    """Results that come one per block of rows, seen by whoever watches; see `watching`."""
     watch = _watch.get()
     return results if watch is None else watch(results, n_rows, block)
 

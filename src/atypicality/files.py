@@ -17,34 +17,40 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.validation import require
+from atypicality import blocks
+from atypicality.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
+from atypicality.parquet import read_parquet, write_parquet
+from atypicality.scratch import ScratchError
 
 __all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "read_arrays", "replacing", "write_arrays"]
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
-DEFAULT_LIMIT = 16 * 2**30
-"""Most bytes that an archive, a safetensors or a Parquet file may unpack to, unless the caller says otherwise."""
 CHUNK_BYTES = 1 << 20
-PARQUET_ROWS = 4096
+STRING_BYTES = 1 << 20
+"""Text up to this size is read rather than mapped: it is looked at often."""
+TENSOR_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+"""Types of safetensors that can be mapped as they are."""
 
 
-class UnreadableFileError(ValueError):
-    """A file that is damaged, hostile or not what its ending says."""
+def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Arrays:
+    """All arrays of a file by name; a folder of .npy files gives memory maps, which are never read whole.
 
-
-def read_arrays(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_LIMIT) -> Arrays:
-    """All arrays of a file by name; a folder gives memory maps, which are never read whole."""
+    Under a ceiling of memory (`blocks.settings`) large arrays of the other formats become maps too: those of
+    safetensors of the file itself, those of archives and Parquet of scratch files. `max_bytes` is by default
+    `default_limit` of the file.
+    """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"no file or folder at {str(path)!r}.")
-    if path.is_dir():
+    shards = sorted(path.glob("*.parquet")) if path.is_dir() else []
+    if path.is_dir() and not shards:
         return _read_folder(path)
-    reader = _by_suffix(path, READERS)
+    reader = READERS[".parquet"] if shards else _by_suffix(path, READERS)
     try:
-        return reader(path, max_bytes)
-    except (UnreadableFileError, ModuleNotFoundError, MemoryError, PermissionError):
+        return reader(path, default_limit(path) if max_bytes is None else max_bytes)
+    except (UnreadableFileError, ModuleNotFoundError, MemoryError, PermissionError, ScratchError):
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
         raise UnreadableFileError(f"{path.name!r} is not a readable {path.suffix} file: {error}.") from error
@@ -114,7 +120,7 @@ def _read_folder(path: Path) -> Arrays:
             raise UnreadableFileError(
                 f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
             )
-        mapped = claimed > 0 and dtype.kind not in "U"  # an empty map is an error of the system; strings are few
+        mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
         arrays[file.stem] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
     return arrays
 
@@ -164,28 +170,33 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, left: int, max_bytes: in
     size = dtype.itemsize
     for length in shape:  # Python integers: a hostile shape cannot overflow
         size *= length
-    _refuse_size(size, left, path, name, max_bytes)
-    data = bytearray()
-    while len(data) < size and (piece := stream.read(min(CHUNK_BYTES, size - len(data)))):
-        data += piece
-    if len(data) < size:
+    refuse_size(size, left, path, name, max_bytes)
+    data, held = _read_bytes(stream, size)
+    if held < size:
         raise UnreadableFileError(
-            f"{path.name!r}: array {name!r} claims {size} bytes and holds {len(data)}: it is cut short."
+            f"{path.name!r}: array {name!r} claims {size} bytes and holds {held}: it is cut short."
         )
     array = np.frombuffer(data, dtype)
     return array.reshape(shape, order="F" if fortran else "C")
 
 
+def _read_bytes(stream: IO[bytes], size: int) -> tuple[Any, int]:
+    """The next `size` bytes, in memory as they come or, under a ceiling, in scratch; and how many there were."""
+    held = 0
+    if blocks.is_large(size):
+        scratch = blocks.empty(size, np.uint8)
+        while held < size and (piece := stream.read(min(CHUNK_BYTES, size - held))):
+            scratch[held : held + len(piece)] = np.frombuffer(piece, np.uint8)
+            held += len(piece)
+        return scratch, held
+    data = bytearray()
+    while len(data) < size and (piece := stream.read(min(CHUNK_BYTES, size - len(data)))):
+        data += piece
+    return data, len(data)
+
+
 def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     np.savez_compressed(path, allow_pickle=False, **arrays)
-
-
-def _refuse_size(size: int, left: int, path: Path, name: str, max_bytes: int) -> None:
-    if size > left:
-        raise UnreadableFileError(
-            f"{path.name!r}: array {name!r} needs {size} bytes, and the limit for the file is {max_bytes} bytes. "
-            "Raise max_bytes if you trust the file, or store it as a folder of .npy files, which is read in pieces."
-        )
 
 
 # safetensors: strings travel as their code points, which are plain numbers
@@ -194,11 +205,31 @@ def _refuse_size(size: int, left: int, path: Path, name: str, max_bytes: int) ->
 def _read_safetensors(path: Path, max_bytes: int) -> Arrays:
     from safetensors import safe_open
 
-    _refuse_size(path.stat().st_size, max_bytes, path, "the whole file", max_bytes)
-    with safe_open(path, framework="numpy") as file:
+    with safe_open(path, framework="numpy") as file:  # which also checks every claim of the header
         strings = json.loads((file.metadata() or {}).get("strings", "[]"))
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        arrays = _mapped_tensors(path, strings)
+        unmapped = path.stat().st_size - sum(array.nbytes for array in arrays.values())
+        refuse_size(unmapped, max_bytes, path, "the whole file", max_bytes)
+        arrays |= {name: file.get_tensor(name) for name in file.keys() if name not in arrays}  # noqa: SIM118
     return {name: _from_code_points(array) if name in strings else array for name, array in arrays.items()}
+
+
+def _mapped_tensors(path: Path, strings: list[str]) -> Arrays:
+    """Tensors that are too large to be read, mapped where they lie in the file; only under a ceiling of memory."""
+    if not blocks.is_large(path.stat().st_size):
+        return {}
+    with open(path, "rb") as stream:
+        start = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(start))
+    found: Arrays = {}
+    for name, claim in header.items():
+        if name == "__metadata__" or name in strings or claim["dtype"] not in TENSOR_TYPES:
+            continue
+        first, last = claim["data_offsets"]
+        if blocks.is_large(last - first):
+            kind, shape = TENSOR_TYPES[claim["dtype"]], tuple(claim["shape"])
+            found[name] = np.memmap(path, kind, "r", offset=8 + start + first, shape=shape)
+    return found
 
 
 def _write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -219,76 +250,13 @@ def _from_code_points(array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array.astype("<u4")).view(f"<U{array.shape[-1]}").reshape(array.shape[:-1])
 
 
-# Parquet: one column per array, fixed-size lists for matrices; what is not one value per row sits in the schema
-
-
-def _read_parquet(path: Path, max_bytes: int) -> Arrays:
-    pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
-    with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        arrays = _read_columns(file, schema, path, max_bytes)
-        extra = json.loads((schema.metadata or {}).get(b"atypicality", b"{}"))
-    return arrays | {name: np.array(values) for name, values in extra.items()}
-
-
-def _read_columns(file: Any, schema: Any, path: Path, max_bytes: int) -> Arrays:
-    left = max_bytes
-    pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.names}
-    widths = [getattr(field.type, "list_size", 1) * 8 for field in schema]
-    _refuse_size(PARQUET_ROWS * sum(widths), left, path, "one batch", max_bytes)
-    for batch in file.iter_batches(PARQUET_ROWS):
-        left -= batch.nbytes
-        _refuse_size(0 if left >= 0 else max_bytes - left, max_bytes, path, "all columns", max_bytes)
-        for name, column in zip(schema.names, batch.columns, strict=True):
-            pieces[name].append(_column_to_numpy(column, name, path))
-    return {name: np.concatenate(parts) if parts else np.empty(0) for name, parts in pieces.items()}
-
-
-def _column_to_numpy(column: Any, name: str, path: Path) -> NDArray[Any]:
-    if column.null_count:
-        raise UnreadableFileError(
-            f"{path.name!r}: column {name!r} has {column.null_count} missing values. Drop those rows."
-        )
-    if not hasattr(column.type, "value_type") or hasattr(column.type, "index_type"):
-        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-        return values.astype(str) if values.dtype.kind == "O" else values
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    if len(column) and values.size % len(column):
-        raise UnreadableFileError(
-            f"{path.name!r}: the lists of column {name!r} differ in length; every row needs as many."
-        )
-    lengths = np.unique(column.value_lengths().to_numpy()) if hasattr(column, "value_lengths") else np.empty(0)
-    if lengths.size > 1:
-        raise UnreadableFileError(
-            f"{path.name!r}: the lists of column {name!r} differ in length; every row needs as many."
-        )
-    return values.reshape(len(column), -1)
-
-
-def _write_parquet(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    pa = require("pyarrow", extra="parquet", feature="writing Parquet files")
-    pq = require("pyarrow.parquet", extra="parquet", feature="writing Parquet files")
-    per_class = {name: arrays[name].tolist() for name in ("class_names", "class_atypicality") if name in arrays}
-    rows = {name: array for name, array in arrays.items() if name not in per_class}
-    columns = {name: _to_column(array, pa) for name, array in rows.items()}
-    schema = pa.schema([(name, column.type) for name, column in columns.items()])
-    table = pa.table(columns, schema=schema.with_metadata({"atypicality": json.dumps(per_class)}))
-    pq.write_table(table, path)
-
-
-def _to_column(array: NDArray[Any], pa: Any) -> Any:
-    if array.ndim == 1:
-        return pa.array(array)
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
-
-
 READERS: dict[str, Callable[[Path, int], Arrays]] = {
     ".npz": _read_npz,
     ".safetensors": _read_safetensors,
-    ".parquet": _read_parquet,
+    ".parquet": lambda path, limit: read_parquet(sorted(path.glob("*.parquet")) if path.is_dir() else [path], limit),
 }
 WRITERS: dict[str, Callable[[Path, Mapping[str, NDArray[Any]]], None]] = {
     ".npz": _write_npz,
     ".safetensors": _write_safetensors,
-    ".parquet": _write_parquet,
+    ".parquet": write_parquet,
 }

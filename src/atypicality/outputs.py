@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.arrays import to_numpy
-from atypicality.files import DEFAULT_LIMIT, read_arrays, write_arrays
+from atypicality.files import read_arrays, write_arrays
 from atypicality.validation import (
     check_embeddings,
     check_groups,
@@ -208,19 +208,21 @@ class ModelOutputs:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None, max_bytes: int = DEFAULT_LIMIT
+        cls, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None, max_bytes: int | None = None
     ) -> Self:
         """Read outputs; a folder of .npy files is mapped, not read.
 
         Parameters
         ----------
-        path : path of a .npz, .safetensors or .parquet file, or of a folder
+        path : path of a .npz, .safetensors or .parquet file, or of a folder of .npy or of .parquet files
         names : mapping, optional
             Our name to the file's name, where they differ: `{"logits": "scores"}`.
-        max_bytes : int
-            Most bytes that a file may unpack to; a folder has no limit, since it is read in pieces.
+        max_bytes : int, optional
+            Most bytes that a file may unpack to, 16 GiB by default; under a ceiling of memory, where large arrays go
+            to the disk, or four times its own size if that is more. A folder of .npy files has no limit.
         """
-        arrays = read_arrays(path, max_bytes=check_integer(max_bytes, "max_bytes", low=1))
+        limit = None if max_bytes is None else check_integer(max_bytes, "max_bytes", low=1)
+        arrays = read_arrays(path, max_bytes=limit)
         return cls(**_known_parts(arrays, dict(names or {}), os.path.basename(os.fspath(path))))
 
 

@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import blocks
 from atypicality.files import replacing, write_arrays
 from atypicality.groups import QUADRANTS
 from atypicality.held_out import Drift
+from atypicality.parquet import write_pieces
 from atypicality.validation import require
 
 __all__ = ["Reliability", "check_ending"]
 
 SHOWN = 5
+TEXT_BYTES = 32
+"""Of the name of a class in a set: eight characters."""
 ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
 PER_SAMPLE = (
     *("label", "confidence", "proba", "prediction_set"),
@@ -87,8 +91,19 @@ class Reliability:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The table row by row, as plain Python values."""
-        columns = {name: values.tolist() for name, values in self.columns().items()}
-        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        for part in self._parts():
+            columns = {name: values.tolist() for name, values in part.columns().items()}
+            yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def _take(self, rows: slice) -> "Reliability":
+        """The same for some consecutive samples."""
+        parts: dict[str, Any] = {name: part[rows] for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        return replace(self, **parts)
+
+    def _parts(self) -> Iterator["Reliability"]:
+        """Consecutive parts whose sets are short as text, too: the whole table may be larger than memory."""
+        height = blocks.block_rows(TEXT_BYTES * self.proba.shape[1], budget=blocks.GEMM_BYTES)
+        return (self._take(rows) for rows in blocks.watched(len(self), height))
 
     def to_frame(self) -> Any:
         """The table as a pandas DataFrame."""
@@ -99,7 +114,7 @@ class Reliability:
         """Write the table as CSV; text that a spreadsheet would run as a formula is written with a leading quote."""
         with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
-            writer.writerow(self.columns())
+            writer.writerow(self._take(slice(0, 0)).columns())
             writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
@@ -111,7 +126,9 @@ class Reliability:
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table and the probabilities as Parquet."""
-        write_arrays(Path(path).with_suffix(".parquet"), self.columns() | {"proba": self.proba})
+        parts = self._parts() if len(self) else iter([self])
+        with replacing(Path(path).with_suffix(".parquet")) as temporary:
+            write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
 
     def to_npz(self, path: str | os.PathLike[str]) -> None:
         """Write every array, sets as bool (n, k)."""
@@ -154,9 +171,7 @@ class Reliability:
         return ", ".join(parts + [f"{name} {share:.1%}" for name, share in self.quadrant_shares().items()])
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
-        parts = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
-        first: dict[str, Any] = {name: part[:SHOWN] for name, part in parts.items()}
-        head = replace(self, **first)
+        head = self._take(slice(0, SHOWN))
         rows = [[_short(value) for value in row.values()] for row in head.rows()]
         return list(head.columns()), rows
 

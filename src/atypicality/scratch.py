@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["MINIMUM", "map_scratch", "parse_bytes", "scratch_folder", "words"]
+__all__ = ["MINIMUM", "ScratchError", "map_scratch", "parse_bytes", "scratch_folder", "words"]
 
 MINIMUM = 128 * 10**6
 """Smallest ceiling: what Python, NumPy, SciPy and scikit-learn take before any data, and a little room."""
@@ -27,6 +27,10 @@ IN_MEMORY = ("tmpfs", "ramfs")
 """File systems whose files are memory."""
 LARGER_DISK = "/var/tmp"
 """Where systems that keep /tmp in memory put what is too large for it."""
+
+
+class ScratchError(OSError):
+    """A scratch file that cannot be made."""
 
 
 def parse_bytes(value: Any, name: str = "memory") -> int:
@@ -106,7 +110,7 @@ def _reserve(file: int, size: int, folder: str) -> None:
         else:
             os.ftruncate(file, size)
     except OSError as error:
-        raise OSError(
+        raise ScratchError(
             f"the scratch folder {folder!r} has no room for an array of {words(size)} ({words(free)} are free). "
             "Choose a folder on a larger disk (scratch=, --scratch or TMPDIR), or a higher ceiling of memory."
         ) from error

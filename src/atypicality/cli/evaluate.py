@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.memory import Memory, Scratch, large_work
+
 __all__ = ["command"]
 
 
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
     file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
+    memory: Memory = None,
+    scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as one JSON object.")] = False,
 ) -> None:
     """Measure a saved head and the bare model by atypicality, confidence, class and subgroup."""
@@ -18,5 +22,6 @@ def command(
     from atypicality.evaluation import evaluate
     from atypicality.outputs import ModelOutputs
 
-    result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, ModelOutputs.load(file))
+    with large_work("evaluating", memory, scratch):
+        result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, ModelOutputs.load(file))
     typer.echo(result.to_json() if as_json else str(result))

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.memory import Memory, Scratch, large_work
+
 __all__ = ["command"]
 
 
@@ -18,15 +20,16 @@ def command(
     ] = None,
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
     random_state: Annotated[int, typer.Option(help="Seed of the split of the calibration rows.")] = 0,
+    memory: Memory = None,
+    scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Fit a reliability head on a model's outputs and save it."""
     from atypicality.head import ReliabilityHead
     from atypicality.outputs import ModelOutputs
-    from atypicality.progress import working
 
-    rows = None if train is None else ModelOutputs.load(train)
-    with working("fitting"):
+    with large_work("fitting", memory, scratch):
+        rows = None if train is None else ModelOutputs.load(train)
         head = ReliabilityHead(alpha=alpha, random_state=random_state)
         head.fit(train=rows, calibration=ModelOutputs.load(calibration))
         head.save(out)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.memory import Memory, Scratch, large_work
+
 __all__ = ["command"]
 
 
@@ -16,16 +18,21 @@ def command(
     max_risk: Annotated[
         float | None, typer.Option(help="Also say which predictions to keep so that at most this share is wrong.")
     ] = None,
+    memory: Memory = None,
+    scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
     """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
     from atypicality.bundle import load
     from atypicality.outputs import ModelOutputs
+    from atypicality.progress import stage
     from atypicality.reliability import check_ending
 
     check_ending(out)
-    answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
-    answer.save(out)
+    with large_work("predicting", memory, scratch):
+        answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
+        stage("writing")
+        answer.save(out)
     if as_json:
         typer.echo(json.dumps(answer.summary() | {"out": str(out)}, indent=2))
         return

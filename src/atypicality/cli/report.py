@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.memory import Memory, Scratch, large_work
+
 __all__ = ["command"]
 
 
@@ -13,13 +15,18 @@ def command(
     file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Reliability report",
+    memory: Memory = None,
+    scratch: Scratch = None,
 ) -> None:
     """Write an interactive page about a saved head and the bare model. It needs no network."""
     from atypicality.bundle import load
     from atypicality.evaluation import evaluate
     from atypicality.outputs import ModelOutputs
+    from atypicality.progress import stage
 
-    fitted = load(head)
-    result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))
-    result.report(out, head=fitted, title=title)
+    with large_work("evaluating", memory, scratch):
+        fitted = load(head)
+        result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))
+        stage("drawing")
+        result.report(out, head=fitted, title=title)
     typer.echo(f"wrote {out}")
