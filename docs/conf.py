@@ -1,6 +1,11 @@
 """Settings of the documentation site: `make docs`."""
 
+import sys
+from pathlib import Path
+
 from atypicality import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery_altair
 
 project = "atypicality"
 author = "The atypicality developers"
@@ -12,7 +17,26 @@ extensions = [
     "numpydoc",
     "myst_parser",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/\d\d_",  # run all
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("gallery_altair.altair_scraper",),
+    "ignore_repr_types": r"altair\.",
+    "reset_modules": (),  # nothing here draws with matplotlib
+    "backreferences_dir": "_generated/examples",
+    "doc_module": ("atypicality",),
+    "reference_url": {"atypicality": None},
+    "abort_on_example_error": True,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 3600,
+    "download_all_examples": False,
+}
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 autosummary_generate = True

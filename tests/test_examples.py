@@ -1,0 +1,90 @@
+"""Every example runs with warnings as errors, asserts what it tells, and stays short; the site can draw its figures."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import needs
+
+FOLDER = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+PACKAGES = {  # what a script needs beyond the figures
+    "07_torch_classifier": ("torch",),
+    "08_ship_a_head": ("onnx", "onnxruntime"),
+}
+LINES, SECONDS = 100, 600
+"""A minute is what one takes on a free machine; many times that is allowed on a busy one."""
+
+
+def cases():
+    return [
+        pytest.param(path, id=path.stem, marks=needs("altair", "vl_convert", *PACKAGES.get(path.stem, ())))
+        for path in SCRIPTS
+    ]
+
+
+def run(path, folder):
+    command = [sys.executable, "-W", "error", str(path)]
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.mark.parametrize("path", cases())
+def test_it_runs_without_a_warning_and_leaves_nothing_behind(path, tmp_path):
+    done = run(path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.count("\n") >= 3  # numbers to explain
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_it_is_a_short_story_that_asserts_what_it_tells(path):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    title, line, empty, *_ = ast.get_docstring(tree).splitlines()
+    assert line == "=" * len(title)
+    assert empty == ""
+    assert len(text.splitlines()) < LINES
+    assert text.count("\n# %%\n") >= 3
+    assert sum(isinstance(node, ast.Assert) for node in ast.walk(tree)) >= 2
+    assert any(isinstance(node, ast.Expr) and _draws(node) for node in tree.body), "no figure"
+
+
+def _draws(node):
+    """Whether a statement is a bare call whose value the site shows: a chart function, or `encode` of a chart."""
+    called = node.value.func if isinstance(node.value, ast.Call) else None
+    return isinstance(called, ast.Attribute) and (
+        called.attr == "encode" or ast.unparse(called).startswith("aty.charts.")
+    )
+
+
+def test_they_are_numbered_without_gaps():
+    assert [int(path.name[:2]) for path in SCRIPTS] == list(range(1, len(SCRIPTS) + 1))
+    assert len(SCRIPTS) >= 10
+    assert set(PACKAGES) <= {path.stem for path in SCRIPTS}
+
+
+@needs("altair", "vl_convert", "sphinx_gallery")
+def test_the_site_draws_a_chart_once_in_two_sizes(tmp_path, monkeypatch):
+    import altair as alt
+    from sphinx_gallery.scrapers import ImagePathIterator
+
+    monkeypatch.syspath_prepend(str(FOLDER.parent / "docs"))
+    from gallery_altair import altair_scraper
+
+    chart = alt.Chart(alt.Data(values=[{"x": 1, "y": 2}])).mark_point()
+    chart = chart.encode(alt.X("x:Q", title="Input"), alt.Y("y:Q", title="Output"))
+    paths = ImagePathIterator(tmp_path / "figure_{0:03}.png")
+    variables = {"example_globals": {"___": chart}, "image_path_iterator": paths}
+    settings = {"src_dir": str(tmp_path)}
+    drawn = altair_scraper(None, variables, settings)
+    assert "figure_001.png" in drawn
+    assert "figure_001_2_00x.png 2.00x" in drawn
+    assert ":alt: Chart of Output against Input" in drawn
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure_001.png", "figure_001_2_00x.png"]
+    assert altair_scraper(None, variables, settings) == ""  # the next block ends without a chart
+    assert altair_scraper(None, {**variables, "example_globals": {"___": 3}}, settings) == ""
