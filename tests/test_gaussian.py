@@ -16,6 +16,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 
 from atypicality import GaussianAtypicality, blocks
+from atypicality.density.covariance import triangular_whitening, whiten
 from atypicality.density.statistics import gather_statistics, merge_statistics
 
 COVARIANCES = ["tied", "full", "diagonal"]
@@ -588,3 +589,57 @@ def test_merging_needs_estimators_of_the_same_kind(fitted, rng):
 def test_bad_statistics(counts, means, covariance, options, message):
     with pytest.raises(ValueError, match=message):
         GaussianAtypicality.from_statistics(counts, means, covariance, **options)
+
+
+# -- Cholesky where it is sure, eigenvalues elsewhere ----------------------------------------------------------------
+
+
+def scatter_of(rng, make, d=8, n=60):
+    x = rng.standard_normal((n, d)) + 1e4 * (make == "offset")
+    if make == "duplicated column":
+        x[:, 3] = x[:, 1]
+    elif make == "nearly duplicated column":
+        x[:, 3] = x[:, 1] + 1e-9 * rng.standard_normal(n)
+    elif make == "constant column":
+        x[:, 3] = 0.1
+    elif make == "fewer rows than columns":
+        x = x[:5]
+    u = x - x.mean(axis=0)
+    return u.T @ u / len(x), len(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "rank"),
+    [
+        ("plain", 8),
+        ("offset", 8),
+        ("duplicated column", 7),
+        ("nearly duplicated column", 7),  # its variance is 1e-18 of the others'
+        ("constant column", 7),
+        ("fewer rows than columns", 4),
+    ],
+)
+def test_the_rank_is_that_of_the_eigenvalues(make, rank, rng):
+    covariance, n = scatter_of(rng, make)
+    found = whiten(covariance, n, epsilon=np.finfo(float).eps)
+    by_eigenvalues = whiten(covariance, n, epsilon=np.finfo(float).eps, factorise=lambda *_: None)
+    assert found.rank == by_eigenvalues.rank == rank
+    np.testing.assert_allclose(found.log_determinant, by_eigenvalues.log_determinant, rtol=1e-9)
+    inverse, other = (whitening.matrix @ whitening.matrix.T for whitening in (found, by_eigenvalues))
+    np.testing.assert_allclose(inverse, other, rtol=1e-8, atol=1e-8)
+    assert (triangular_whitening(covariance, 1e-12) is not None) == (rank == 8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(log_smallest=st.floats(-18, 0), d=st.integers(2, 12), seed=st.integers(0, 2**32 - 1))
+def test_cholesky_never_counts_an_eigenvalue_that_does_not_count(log_smallest, d, seed):
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    values = np.r_[10.0**log_smallest, rng.uniform(0.5, 1.0, d - 1)]
+    covariance = (axes * values) @ axes.T
+    covariance = 0.5 * (covariance + covariance.T)
+    ranks = [
+        whiten(covariance, 100, epsilon=np.finfo(float).eps, **options).rank
+        for options in ({}, {"factorise": lambda *_: None})
+    ]
+    assert ranks[0] == ranks[1]

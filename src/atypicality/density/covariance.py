@@ -1,15 +1,19 @@
 """Covariance matrices: shrinkage, principal directions, and the rank and whitening of what may be singular."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
+from scipy.linalg.lapack import dpotrf, dtrtri
 
-__all__ = ["Whitening", "principal_directions", "shrink", "whiten"]
+__all__ = ["Factorise", "Whitening", "principal_directions", "shrink", "triangular_whitening", "whiten"]
 
 Float64 = NDArray[np.float64]
+Factorise = Callable[[Float64, float], tuple[Float64, Float64] | None]
+"""What `triangular_whitening` does, here or on a device."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,41 @@ class Whitening:
         return -0.5 * (self.rank * math.log(2 * math.pi) + self.log_determinant)
 
 
-def whiten(covariance: Float64, n_samples: int, *, epsilon: float) -> Whitening:
+def triangular_whitening(covariance: Float64, shift: float) -> tuple[Float64, Float64] | None:
+    """The inverse transpose of Cholesky's factor (d, d) of a covariance, and the diagonal (d,) of that factor.
+
+    None unless the covariance less `shift` times the identity has a factor too.
+
+    >>> triangular_whitening(np.diag([4.0, 1.0]), 0.5)[0]
+    array([[0.5, 0. ],
+           [0. , 1. ]])
+    >>> triangular_whitening(np.diag([4.0, 1.0]), 1.5) is None
+    True
+    """
+    shifted = covariance.copy()
+    np.einsum("ii->i", shifted)[:] -= shift
+    if dpotrf(shifted.T, lower=1, overwrite_a=1)[1] != 0:  # the transpose lies as Fortran wants it, and is equal
+        return None
+    np.copyto(shifted, covariance)
+    factor, failed = dpotrf(shifted.T, lower=1, clean=1, overwrite_a=1)
+    if failed:
+        return None
+    diagonal = np.diagonal(factor).copy()
+    return dtrtri(factor, lower=1, overwrite_c=1)[0].T, diagonal
+
+
+def whiten(
+    covariance: Float64, n_samples: int, *, epsilon: float, factorise: Factorise = triangular_whitening
+) -> Whitening:
     """Whitening of a covariance (d, d), or of a diagonal one (d,), estimated from `n_samples` rows.
 
     An eigenvalue counts when it is above what rounding alone can produce: max(n, d) float64 roundings of the largest
     eigenvalue, from summing and decomposing, and one rounding `epsilon` of the trace, from products in that precision
     (an error of epsilon |c_ij| in each entry moves no eigenvalue by more than epsilon times the trace).
+
+    Where Cholesky's factorisation shows that all of them count, its factor is the whitening, and no eigenvalue is
+    computed. That it runs through would show nothing, since rounding lets it on many singular matrices: it has to run
+    through once the floor and its own rounding have been taken off the diagonal. Otherwise eigenvalues decide.
 
     >>> whiten(np.diag([4.0, 1.0, 0.0]), 10, epsilon=2.2e-16).rank
     2
@@ -51,6 +84,9 @@ def whiten(covariance: Float64, n_samples: int, *, epsilon: float) -> Whitening:
         scale = np.zeros_like(covariance)
         scale[counts] = 1.0 / np.sqrt(covariance[counts])
         return Whitening(scale, float(np.log(covariance[counts]).sum()), int(counts.sum()))
+    factors = factorise(covariance, _sure_floor(covariance, n_samples, epsilon))
+    if factors is not None:
+        return Whitening(factors[0], 2.0 * float(np.log(factors[1]).sum()), covariance.shape[0])
     values, vectors = eigh(covariance, driver="evd")
     counts = values > _floor(values, n_samples, epsilon)
     values = values[counts]
@@ -61,6 +97,18 @@ def _floor(eigenvalues: Float64, n_samples: int, epsilon: float) -> float:
     size = max(n_samples, eigenvalues.size)
     largest, trace = max(float(eigenvalues.max()), 0.0), max(float(eigenvalues.sum()), 0.0)
     return max(size * float(np.finfo(np.float64).eps) * largest, epsilon * trace)
+
+
+def _sure_floor(covariance: Float64, n_samples: int, epsilon: float) -> float:
+    """At least the floor of `_floor`, without eigenvalues, and what a factorisation rounds.
+
+    The largest eigenvalue is at most the Frobenius norm. A computed factor L of A has L L^T = A + E with
+    |E| <= (d + 1) u trace(A), u half of float64's epsilon (Higham 2002, theorem 10.3); twice that is allowed for.
+    """
+    d, rounding = int(covariance.shape[0]), float(np.finfo(np.float64).eps)
+    largest, trace = float(np.linalg.norm(covariance)), max(float(np.trace(covariance)), 0.0)
+    floor = max(max(n_samples, d) * rounding * largest, epsilon * trace)
+    return floor + (d + 2) * rounding * trace
 
 
 def principal_directions(covariance: Float64, n_components: int) -> Float64:

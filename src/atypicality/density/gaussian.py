@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality.arrays import returns_like_input
+from atypicality.arrays import on_device, returns_like_input
+from atypicality.density.covariance import Factorise, triangular_whitening
 from atypicality.density.solution import Solution, solve
 from atypicality.density.statistics import (
     ClassStatistics,
@@ -17,7 +18,7 @@ from atypicality.density.statistics import (
     merge_statistics,
     statistics_from_moments,
 )
-from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, check_number
+from atypicality.validation import check_choice, check_embeddings, check_integer, check_number
 
 __all__ = ["GaussianAtypicality"]
 
@@ -107,7 +108,11 @@ class GaussianAtypicality(BaseEstimator):
             Integers, booleans or strings.
         """
         statistics = self._gather(embeddings, labels)
-        return self._store(statistics, self._solve(statistics))
+        if not on_device(embeddings):
+            return self._store(statistics, self._solve(statistics))
+        from atypicality.device.gaussian import whitening_on
+
+        return self._store(statistics, self._solve(statistics, whitening_on(embeddings)))
 
     def partial_fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
         """Learn from more rows; the result is that of one `fit` on all of them, in whatever order they came.
@@ -174,15 +179,25 @@ class GaussianAtypicality(BaseEstimator):
     @returns_like_input
     def atypicality(self, embeddings: ArrayLike) -> Float64:
         """Atypicality (n_samples,) of rows (n_samples, n_features), larger is rarer."""
-        x, solution = self._ready(embeddings)
+        gaussians = self._solved().gaussians
         log_prior = np.log(self.counts_ / self.counts_.sum()) if self.marginal else None
-        return solution.gaussians.atypicality(x, log_prior)
+        if on_device(embeddings):
+            from atypicality.device.logdensity import atypicality_on_device
+
+            found: Float64 = atypicality_on_device(gaussians, embeddings, log_prior)
+            return found
+        return gaussians.atypicality(check_embeddings(embeddings, width=self.n_features_in_), log_prior)
 
     @returns_like_input
     def class_log_density(self, embeddings: ArrayLike) -> Float64:
         """Log-density (n_samples, n_classes) of each row under each class, columns in the order of `classes_`."""
-        x, solution = self._ready(embeddings)
-        return solution.gaussians.class_log_density(x)
+        gaussians = self._solved().gaussians
+        if on_device(embeddings):
+            from atypicality.device.logdensity import class_log_density_on_device
+
+            found: Float64 = class_log_density_on_device(gaussians, embeddings)
+            return found
+        return gaussians.class_log_density(check_embeddings(embeddings, width=self.n_features_in_))
 
     @property
     def means_(self) -> Float64:
@@ -230,9 +245,10 @@ class GaussianAtypicality(BaseEstimator):
 
     def _gather(self, embeddings: Any, labels: Any, width: int | None = None) -> ClassStatistics:
         layout, moments = self._check_parameters()
-        return gather_statistics(
-            embeddings, labels, layout=layout, precision=self.precision, moments=moments, width=width
-        )
+        gather = gather_statistics
+        if on_device(embeddings):
+            from atypicality.device.gaussian import gather_on_device as gather
+        return gather(embeddings, labels, layout=layout, precision=self.precision, moments=moments, width=width)
 
     def _joined(self, other: ClassStatistics) -> ClassStatistics:
         ours, theirs = self.statistics_.origins.shape[1], other.origins.shape[1]
@@ -240,13 +256,14 @@ class GaussianAtypicality(BaseEstimator):
             raise ValueError(f"other must have seen {ours} columns too; it saw {theirs}. Use the same model and layer.")
         return merge_statistics(self.statistics_, other)
 
-    def _solve(self, statistics: ClassStatistics) -> Solution:
+    def _solve(self, statistics: ClassStatistics, factorise: Factorise = triangular_whitening) -> Solution:
         solution = solve(
             statistics,
             covariance=self.covariance,
             shrinkage=self.shrinkage,
             n_components=self.n_components,
             precision=self.precision,
+            factorise=factorise,
         )
         if solution.weakness:
             warnings.warn(solution.weakness, stacklevel=3)
@@ -264,10 +281,6 @@ class GaussianAtypicality(BaseEstimator):
         self.n_features_in_ = statistics.origins.shape[1]
         self._solution = solution
         return self
-
-    def _ready(self, embeddings: Any) -> tuple[FloatArray, Solution]:
-        solution = self._solved()
-        return check_embeddings(embeddings, width=self.n_features_in_), solution
 
 
 _COVARIANCE_OF: dict[Layout, str] = {"pooled": "tied", "full": "full", "diagonal": "diagonal"}

@@ -58,7 +58,7 @@ class TiedGaussians:
         """From means (k, d) and the whitening of the covariance, of the components where rows are projected first."""
         matrix = whitening.matrix if components is None else components.T @ whitening.matrix
         matrix = np.ascontiguousarray(matrix, centre.dtype)  # the rounded one is used for means and rows alike
-        return cls(centre, matrix, (means - centre) @ matrix.astype(np.float64), whitening.log_peak)
+        return cls(centre, matrix, (means - centre) @ matrix.astype(np.float64, copy=False), whitening.log_peak)
 
     def class_log_density(self, x: FloatArray) -> Float64:
         """Log p(x | y) of rows (n, d) as (n, k)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.density.covariance import principal_directions, shrink, whiten
+from atypicality.density.covariance import Factorise, principal_directions, shrink, triangular_whitening, whiten
 from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussians
 from atypicality.density.statistics import ClassStatistics
 
@@ -45,6 +45,7 @@ def solve(
     shrinkage: str | float | None,
     n_components: int | None,
     precision: str,
+    factorise: Factorise = triangular_whitening,
 ) -> Solution:
     """Gaussians from statistics whose layout suits these parameters of `GaussianAtypicality`."""
     tied = covariance == "tied"
@@ -52,7 +53,10 @@ def solve(
     components = None if n_components is None else _components(statistics, n_components)
     sizes = np.array([statistics.counts.sum()]) if tied else statistics.counts
     matrices = _matrices(statistics, covariance, components, sizes, shrinkage)
-    whitenings = [whiten(matrix, int(n), epsilon=statistics.epsilon) for matrix, n in zip(matrices, sizes, strict=True)]
+    whitenings = [
+        whiten(matrix, int(n), epsilon=statistics.epsilon, factorise=factorise)
+        for matrix, n in zip(matrices, sizes, strict=True)
+    ]
     ranks = np.array([whitening.rank for whitening in whitenings])
     _check_ranks(ranks, statistics, tied)
     weakness = _weakness(ranks, matrices.shape[1], tied)

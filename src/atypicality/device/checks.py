@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from atypicality.arrays import namespace
 from atypicality.validation import name_rows
 
-__all__ = ["Device", "device_matrix", "refuse_rows", "to_device", "to_host"]
+__all__ = ["Device", "device_matrix", "refuse_embeddings", "refuse_rows", "to_device", "to_host"]
 
 Device = Any
 """An array of a library with an array API namespace, in an accelerator's memory."""
@@ -42,6 +42,15 @@ def refuse_rows(bad: Device, name: str, rule: str = "finite", came: str = "NaN o
     rows = np.flatnonzero(to_host(bad))
     if rows.size:
         raise ValueError(f"{name} must be {rule}; {name_rows(rows)} {came}. Drop or repair those rows.")
+
+
+def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
+    """Say what is wrong with rows (n, d) whose result was not finite: NaN, infinity, or squares that overflow."""
+    from atypicality.density.statistics import refuse_rows as refuse_overflow
+
+    xp = namespace(rows)
+    refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings")
+    refuse_overflow(np.zeros((1, 1)), np.dtype(dtype), first_row=first_row)
 
 
 def to_device(values: Any, like: Device, dtype: Any = None) -> Device:
