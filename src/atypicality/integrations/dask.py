@@ -1,0 +1,234 @@
+"""Densities and recalibration on a Dask cluster: rows stay with the workers, statistics come to the client.
+
+`fit` and `atypicality` take a Dask array or a list of files where the estimators' own methods take an array. The
+work runs on the `client` that is given, else on the current one, else on a local cluster that ends with the call.
+Parts are read where they lie, merged by a tree on the workers, and solved here. The tree depends on how the rows are
+cut and on nothing else, so neither the number of workers nor the order in which they finish, nor a worker that dies
+on the way, changes a digit of the result.
+
+Files are opened by the workers under the paths as given: a file system that all of them share is assumed.
+
+Dask runs whatever code its scheduler is sent: use it with clusters you trust, over TLS.
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality import distributed
+from atypicality.density.gaussian import GaussianAtypicality
+from atypicality.density.neighbors import NeighborAtypicality
+from atypicality.density.statistics import ClassStatistics
+from atypicality.integrations.dask_cluster import (
+    Place,
+    compute,
+    connected,
+    known_client,
+    lazy_array,
+    shared,
+    task,
+    tree,
+)
+from atypicality.integrations.dask_neighbors import ClusterNeighborAtypicality
+from atypicality.integrations.dask_parts import check_maxima
+from atypicality.integrations.dask_recalibration import fit_recalibrator
+from atypicality.integrations.dask_rows import aligned, is_dask, read, rows_of
+from atypicality.recalibration.base import Recalibrator
+
+__all__ = ["ClusterNeighborAtypicality", "atypicality", "fit", "predict_proba"]
+
+
+def fit(
+    estimator: Any,
+    data: Any,
+    labels: Any = None,
+    *,
+    atypicality: Any = None,
+    class_log_density: Any = None,
+    client: Any = None,
+) -> Any:
+    """A fitted copy of an estimator, from rows on a cluster.
+
+    Parameters
+    ----------
+    estimator : GaussianAtypicality, NeighborAtypicality, TemperatureScaling, VectorScaling or \
+AtypicalityAwareRecalibration
+        It is not changed.
+    data : dask.array of shape (n, d), or list of paths
+        Embeddings, or logits for a recalibrator. Paths are .npy files, or files and folders of `ModelOutputs`. The
+        rows of a Dask array may be in chunks of any size; columns are brought into one chunk.
+    labels : dask.array or array-like of shape (n,), or list of .npy paths, optional
+        Files of `ModelOutputs` hold their own.
+    atypicality : like `labels`, optional
+        For `AtypicalityAwareRecalibration`.
+    class_log_density : dask.array or array-like of shape (n, k), or list of .npy paths, optional
+        For `AtypicalityAwareRecalibration`.
+    client : distributed.Client, optional
+        The current one by default, or a local cluster for this call.
+
+    Returns
+    -------
+    estimator
+        Fitted, of the same kind, and independent of the cluster: it can score on this machine and be saved. A
+        `NeighborAtypicality`, which is its training rows, becomes a `ClusterNeighborAtypicality`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import numpy as np
+    >>> from atypicality import GaussianAtypicality
+    >>> x, y = np.random.default_rng(0).normal(size=(600, 4)), np.arange(600) % 3
+    >>> gaussian = fit(GaussianAtypicality(), da.from_array(x, chunks=(100, 2)), y)
+    >>> bool(np.allclose(gaussian.covariance_, GaussianAtypicality().fit(x, y).covariance_, rtol=1e-12))
+    True
+    """
+    if isinstance(estimator, Recalibrator):
+        extra = {"atypicality": atypicality, "class_log_density": class_log_density}
+        with connected(client) as own:
+            return fit_recalibrator(estimator, data, labels, extra, own)
+    if isinstance(estimator, NeighborAtypicality):
+        return ClusterNeighborAtypicality(**estimator.get_params()).fit(data, labels, client=client)
+    if not isinstance(estimator, GaussianAtypicality):
+        raise TypeError(
+            "estimator must be a GaussianAtypicality, a NeighborAtypicality or a recalibrator; got "
+            f"{type(estimator).__name__}."
+        )
+    estimator._check_parameters()
+    with connected(client) as own:
+        statistics = compute(own, _gaussian_statistics(estimator, data, labels, own))
+    return distributed.finish(estimator, statistics)
+
+
+def atypicality(estimator: Any, embeddings: Any, *, client: Any = None) -> Any:
+    """Atypicality (n,) of rows on a cluster, larger is rarer.
+
+    Parameters
+    ----------
+    estimator : GaussianAtypicality or NeighborAtypicality
+        Fitted, here or by `fit`.
+    embeddings : dask.array of shape (n, d), or list of paths
+    client : distributed.Client, optional
+
+    Returns
+    -------
+    dask.array or ndarray of shape (n,)
+        A lazy Dask array for a Dask array; NumPy for files, 8 bytes for each row.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import numpy as np
+    >>> from atypicality import GaussianAtypicality
+    >>> x, y = np.random.default_rng(0).normal(size=(600, 4)), np.arange(600) % 3
+    >>> gaussian = GaussianAtypicality().fit(x, y)
+    >>> scores = atypicality(gaussian, da.from_array(x, chunks=(100, 4)))
+    >>> bool(np.allclose(scores.compute(), gaussian.atypicality(x)))
+    True
+    """
+    if isinstance(estimator, ClusterNeighborAtypicality):
+        return estimator.atypicality(embeddings, client=client)
+    if not isinstance(estimator, (GaussianAtypicality, NeighborAtypicality)):
+        raise TypeError(
+            f"estimator must be a GaussianAtypicality or a NeighborAtypicality; got {type(estimator).__name__}."
+        )
+    check_is_fitted(estimator)
+    if is_dask(embeddings):
+        rows = rows_of(embeddings, "embeddings", None, width=estimator.n_features_in_)
+        return lazy_array(_scores(estimator, rows, known_client(client)), rows.lengths)
+    with connected(client) as own:
+        rows = rows_of(embeddings, "embeddings", own, width=estimator.n_features_in_)
+        return np.concatenate(compute(own, _scores(estimator, rows, own)))
+
+
+def predict_proba(
+    recalibrator: Recalibrator,
+    logits: Any,
+    *,
+    atypicality: Any = None,
+    class_log_density: Any = None,
+    client: Any = None,
+) -> Any:
+    """Recalibrated probabilities (n, k) of rows on a cluster, as a lazy Dask array.
+
+    Parameters
+    ----------
+    recalibrator : fitted recalibrator
+    logits : dask.array of shape (n, k), or list of paths
+    atypicality, class_log_density : dask.array, array-like or list of .npy paths, optional
+        What the recalibrator was fitted with.
+    client : distributed.Client, optional
+
+    Returns
+    -------
+    dask.array of shape (n, k)
+        Lazy for files, too: it is as large as the logits. Compute it while the cluster lives.
+    """
+    check_is_fitted(recalibrator)
+    known = known_client(client)
+    if is_dask(logits):
+        return _probabilities(recalibrator, logits, atypicality, class_log_density, known)
+    with connected(known) as own:
+        return _probabilities(recalibrator, logits, atypicality, class_log_density, own if known else None, own)
+
+
+def _gaussian_statistics(estimator: GaussianAtypicality, embeddings: Any, labels: Any, client: Any) -> Any:
+    """Lazy statistics of all rows."""
+    rows = rows_of(embeddings, "embeddings", client)
+    if rows.lazy:  # statistics have a matrix of the width squared: parts should not be smaller than that
+        rows = rows_of(embeddings, "embeddings", client, minimum=2 * rows.width)
+    parts = zip(rows.values, aligned(labels, "labels", rows, client), rows.places, strict=True)
+    return tree([_gather.later(estimator, *part) for part in parts], _merge)
+
+
+@task
+def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: Place) -> ClassStatistics:
+    rows = read(value)
+    try:
+        return distributed.part_statistics(estimator, rows, read(labels))
+    except (ValueError, TypeError) as error:
+        raise place.explain(error, "embeddings", rows) from None
+
+
+@task
+def _merge(parts: list[ClassStatistics]) -> ClassStatistics:
+    total = parts.pop(0)
+    while parts:  # each is let go as soon as it has been added
+        total = distributed.merge(total, parts.pop(0))
+    return total
+
+
+def _scores(estimator: Any, rows: Any, client: Any) -> list[Any]:
+    node = shared(client, estimator)
+    return [_score.later(node, value, place) for value, place in zip(rows.values, rows.places, strict=True)]
+
+
+@task
+def _score(estimator: Any, value: Any, place: Place) -> Any:
+    rows = read(value)
+    try:
+        return estimator.atypicality(rows)
+    except (ValueError, TypeError) as error:
+        raise place.explain(error, "embeddings", rows) from None
+
+
+def _probabilities(
+    recalibrator: Any, logits: Any, atypicality: Any, class_log_density: Any, client: Any, reader: Any = None
+) -> Any:
+    rows = rows_of(logits, "logits", reader)
+    empty = [None] * len(rows.values)
+    given = {"atypicality": atypicality, "class_log_density": class_log_density}
+    cut = [empty if value is None else aligned(value, name, rows, reader) for name, value in given.items()]
+    node = shared(client, recalibrator)
+    dtype = np.result_type(rows.dtype, np.float32 if rows.dtype.kind == "f" else np.float64)
+    parts = [_recalibrate.later(node, *part) for part in zip(rows.values, *cut, rows.places, strict=True)]
+    return lazy_array(parts, rows.lengths, (recalibrator.n_classes_,), dtype)
+
+
+@task
+def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: Place) -> Any:
+    rows, extra = read(value), {"atypicality": read(atypicality), "class_log_density": read(class_log_density)}
+    try:
+        return recalibrator.predict_proba(rows, **extra)
+    except (ValueError, TypeError) as error:
+        raise place.explain(error, "logits", rows, check=check_maxima) from None

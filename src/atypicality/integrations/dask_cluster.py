@@ -1,0 +1,211 @@
+"""Work on a Dask cluster: who runs it, how partial results meet, and how a refused input comes back.
+
+Every task is a pure function of its inputs, so that Dask may run it again elsewhere when a worker is lost. A task that
+refuses its input returns a `Refusal` instead of raising: it travels up the tree like a result, the one of the first
+rows wins whichever worker was faster, and it is raised here as the error that the same call on one machine gives.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from atypicality import blocks
+from atypicality.validation import check_finite, require
+
+dask = require("dask", extra="dask", feature="atypicality.integrations.dask")
+require("dask.array", extra="dask", feature="atypicality.integrations.dask")
+distributed = require("distributed", extra="dask", feature="atypicality.integrations.dask")
+
+__all__ = [
+    "Place",
+    "Refusal",
+    "Task",
+    "compute",
+    "connected",
+    "known_client",
+    "lazy_array",
+    "quiet_graphs",
+    "shared",
+    "task",
+    "tree",
+]
+
+FAN_IN = 4
+"""Partial results that one task merges: few, since a worker holds all of them at once."""
+RETRIES = 2
+"""Times that a task is run again after an error that is not about its input, such as a file system's."""
+PATIENCE = 30.0
+"""Seconds to wait for the first worker of a cluster."""
+LARGE_GRAPH = "4GB"
+"""Estimators and labels travel with the graph on purpose: they can then be sent again when a worker is lost."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An input that was refused: the kind of error, and its text."""
+
+    kind: type[Exception]
+    message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Refusal":
+        """The error as a value, of a built-in kind that every machine can read back."""
+        kinds = (FileNotFoundError, TypeError, ValueError)
+        return cls(next(kind for kind in kinds if isinstance(error, kind)), str(error))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part of the rows lies: the number of its first row in the whole, and its file, if it has one."""
+
+    first_row: int
+    file: str = ""
+    first_in_file: int = 0
+
+    def explain(self, error: Exception, name: str, matrix: Any, check: Callable[..., None] = check_finite) -> Exception:
+        """The same error with rows counted from the start of the whole, and with the file."""
+        try:
+            check(matrix, name, first_row=self.first_row)
+        except ValueError as found:
+            return ValueError(f"{found}{self._in_file()}")
+        counted = f" Rows are counted from row {self.first_row} on." if self.first_row and "row" in str(error) else ""
+        return type(error)(f"{error}{counted}{self._in_file()}")
+
+    def _in_file(self) -> str:
+        if not self.file:
+            return ""
+        return f" Row {self.first_row} is row {self.first_in_file} of {self.file!r}."
+
+
+class Task(Protocol):
+    """A function that a worker runs."""
+
+    later: Any
+    """The same function as a lazy call: `later(*args)`, of which some may be lazy."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it here."""
+
+
+def task(function: Callable[..., Any]) -> Task:
+    """A function as a task: refusals pass through it, errors about input become refusals, and it uses one thread.
+
+    Dask runs as many tasks at once as a worker has threads, so that a task that used more would fight the others.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: Any) -> Any:
+        if (refused := _first_refusal(args)) is not None:
+            return refused
+        with blocks.settings(n_threads=1), blocks.single_threaded_blas():
+            try:
+                return function(*args)
+            except (FileNotFoundError, TypeError, ValueError) as error:
+                return Refusal.of(error)
+
+    made = cast(Task, guarded)
+    made.later = dask.delayed(guarded, pure=False)  # a key of its own for every call: a file may have changed
+    return made
+
+
+def tree(values: Sequence[Any], merge: Task) -> Any:
+    """One lazy value from many by a fixed tree: the result does not depend on who finishes first.
+
+    `merge` is a `task` of a list of values in their order.
+    """
+    level = list(values)
+    while len(level) > 1:
+        level = [merge.later(level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
+    return level[0]
+
+
+def compute(client: Any, values: Any) -> Any:
+    """The result of a lazy value, or of a list of them, from the cluster; refusals are raised."""
+    with quiet_graphs():
+        futures = client.compute(values, retries=RETRIES)
+    results = client.gather(futures)
+    refused = _first_refusal([results])
+    return results if refused is None else settled(refused)
+
+
+def settled(value: Any) -> Any:
+    """The value itself, unless it is a refusal: that is raised."""
+    if isinstance(value, Refusal):
+        raise value.kind(value.message)
+    return value
+
+
+def lazy_array(parts: Sequence[Any], lengths: Sequence[int], shape: tuple[int, ...] = (), dtype: Any = float) -> Any:
+    """A lazy Dask array (n, *shape) from lazy parts of its rows; a refusal is raised when it is computed."""
+    raised = dask.delayed(settled, pure=False)
+    made = [dask.array.from_delayed(raised(part), (n, *shape), dtype) for part, n in zip(parts, lengths, strict=True)]
+    return dask.array.concatenate(made)
+
+
+def known_client(client: Any = None) -> Any:
+    """The client that was given, or the one that is current, or None."""
+    if client is not None:
+        if not isinstance(client, distributed.Client):
+            raise TypeError(f"client must be a distributed.Client; got {type(client).__name__}.")
+        if client.asynchronous:
+            raise TypeError(
+                "client must not be asynchronous: its results could not be waited for here. Make one with "
+                "Client(address), or run this call in a thread."
+            )
+        return client
+    try:
+        return distributed.default_client()
+    except ValueError:
+        return None
+
+
+@contextlib.contextmanager
+def connected(client: Any = None) -> Iterator[Any]:
+    """A client with at least one worker: that of the user, or of a local cluster that ends with the block."""
+    known = known_client(client)
+    if known is not None:
+        _wait_for_workers(known)
+        yield known
+        return
+    # threads, not processes: a script needs no guard around its main part, and rows are not copied
+    made = dict(n_workers=1, threads_per_worker=blocks.n_threads(), processes=False, dashboard_address=None)
+    with distributed.LocalCluster(**made) as cluster, distributed.Client(cluster, set_as_default=False) as own:
+        yield own
+
+
+def shared(client: Any, value: Any) -> Any:
+    """A large value that many tasks read, as one node of the graph; sent to the cluster once where there is one."""
+    if client is None:
+        return dask.delayed(value, traverse=False)
+    with quiet_graphs():  # not scattered: a submitted value is sent again when the worker that holds it is lost
+        return dask.delayed(client.submit(_itself, value, pure=False, retries=RETRIES))
+
+
+def quiet_graphs() -> Any:
+    """No advice from Dask about large graphs while one of ours is sent."""
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGE_GRAPH})
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _first_refusal(values: Sequence[Any]) -> Refusal | None:
+    for value in values:
+        if isinstance(value, Refusal):
+            return value
+        if isinstance(value, list) and (found := _first_refusal(value)) is not None:
+            return found
+    return None
+
+
+def _wait_for_workers(client: Any) -> None:
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"client has no workers after {PATIENCE:g} seconds. Start some (dask worker ADDRESS, or cluster.scale(2)), "
+            "or leave client out for a local cluster."
+        ) from error

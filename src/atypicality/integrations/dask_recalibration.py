@@ -1,0 +1,345 @@
+"""Recalibration of logits that lie on a cluster: Newton's method here, its sums on the workers.
+
+Every step asks the workers for loss, gradient and Hessian at a point, reduced by a tree: what travels is the point out
+and P + P^2 numbers back, for P parameters. The certificate is that of the ordinary solver, on all rows.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from atypicality.integrations import dask_parts as parts
+from atypicality.integrations.dask_cluster import compute, quiet_graphs, tree
+from atypicality.integrations.dask_parts import Common, Model, Moments, Summary
+from atypicality.integrations.dask_rows import Rows, aligned, rows_of
+from atypicality.recalibration import quadratic, strength
+from atypicality.recalibration.aware import AtypicalityAwareRecalibration
+from atypicality.recalibration.base import ConvexRecalibrator, Recalibrator
+from atypicality.recalibration.covariates import Polynomial, standardise
+from atypicality.recalibration.mixing import MidpointMixing, choose_mixing
+from atypicality.recalibration.newton import Cholesky, Evaluation, Optimum, Oracle, minimise
+from atypicality.recalibration.parameters import Ridge, Solution, Vector
+from atypicality.recalibration.problem import SMALL, WILD, Problem
+from atypicality.recalibration.solver import TOLERANCE, _solution, projected_hessian
+from atypicality.recalibration.temperature import FLATTEST, TemperatureScaling
+from atypicality.recalibration.vector import VectorScaling
+from atypicality.validation import check_choice, check_number
+
+__all__ = ["fit_recalibrator"]
+
+MOST_PARAMETERS = 8192
+"""Parameters up to which a Hessian, of their number squared, is reasonable to send."""
+MOST_OPTIMA, SETTLED = 20, 0.02
+"""Optima on the way to the strengths, and the change of their logarithms at which they are reached."""
+ONE = Polynomial((), (), *np.zeros((4, 0)))
+"""The multiplier without covariates: a column of ones."""
+
+
+def fit_recalibrator(
+    recalibrator: Recalibrator, logits: Any, labels: Any, extra: Mapping[str, Any], client: Any
+) -> Recalibrator:
+    """A fitted copy of a recalibrator; see `atypicality.integrations.dask.fit`."""
+    for kind, fit in _FITS.items():
+        if isinstance(recalibrator, kind):
+            fitted = clone(recalibrator)
+            fit(fitted, _Given(rows_of(logits, "logits", client), labels, extra, client))
+            return fitted  # type: ignore[no-any-return]
+    raise TypeError(
+        f"{type(recalibrator).__name__} cannot be fitted across workers; {', '.join(k.__name__ for k in _FITS)} can. "
+        "Fit it on rows that fit on one machine."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """What the caller gave."""
+
+    rows: Rows
+    labels: Any
+    extra: Mapping[str, Any]
+    client: Any
+
+    @property
+    def n_classes(self) -> int:
+        """A single column of a binary model stands for two."""
+        return max(2, self.rows.width)
+
+    def cut(self, name: str, wanted: bool) -> list[Any]:
+        """An extra array cut like the rows, or nothing for every part."""
+        if not wanted:
+            return [None] * len(self.rows.values)
+        return aligned(self.extra[name], name, self.rows, self.client)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Begun:
+    """Rows that have been read once, and what they say together."""
+
+    client: Any
+    model: Model
+    rows: Rows
+    densities: list[Any]
+    states: list[Any]
+    summary: Summary
+
+    def reduced(self, function: Any, merge: Any, *args: Any) -> Any:
+        """One result from `function(state, *args)` of every part."""
+        return compute(self.client, tree([function.later(state, *args) for state in self.states], merge))
+
+    def median(self, density: bool) -> float:
+        """Exact lower median of the rows' positive deviations, digit by digit; 0 where there is none."""
+        prefix, rank = 0, None
+        for depth in range(64 // parts.DIGIT):
+            counts = self.reduced(parts.digits, parts.add, density, prefix, depth)
+            rank = (int(counts.sum()) + 1) // 2 if rank is None else rank
+            if not rank:
+                return 0.0
+            digit = int(np.searchsorted(np.cumsum(counts), rank))
+            rank -= int(counts[:digit].sum())
+            prefix = (prefix << parts.DIGIT) | digit
+        return float(np.array(prefix, np.uint64).view(np.float64))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ready:
+    """Parts in common units, the whole that they are parts of, and the map from its coefficients to the columns'."""
+
+    begun: _Begun
+    states: list[Any]
+    whole: Problem
+    polynomial: Polynomial
+    back: Vector
+
+    def evaluate(self, problem: Problem, theta: Vector, curvature: bool) -> Evaluation:
+        """Objective, gradient and Hessian of the whole, penalty and projection included."""
+        begun = self.begun
+        each = zip(self.states, begun.rows.values, begun.densities, strict=True)
+        shares = [parts.sums.later(*part, theta, curvature) for part in each]
+        total = compute(begun.client, tree(shares, parts.add_evaluations))
+        penalised, second = problem.penalty * theta, total.curvature
+        if second is not None:
+            second = second + np.diag(problem.penalty)
+        objective = total.objective + 0.5 * float(penalised @ theta)
+        return Evaluation(objective, problem.project(total.gradient + penalised), second)
+
+    def minimise(self, problem: Problem, start: Vector, tolerance: float = TOLERANCE) -> Optimum:
+        """Newton steps on all rows to a certificate."""
+        noise = float(np.finfo(problem.dtype).eps)
+        oracle = Oracle(
+            evaluate=lambda theta, curvature: self.evaluate(problem, theta, curvature),
+            metric=lambda second: Cholesky(projected_hessian(problem, second), noise),
+            product=None,
+            noise=16 * noise,
+        )
+        return minimise(oracle, start, tolerance=tolerance)
+
+    def temperature(self, tolerance: float) -> tuple[Problem, Optimum]:
+        """The multiplier alone."""
+        plain = self.whole.with_terms().with_features(np.ones((1, 1)))
+        return plain, self.minimise(plain, np.zeros(1), tolerance)
+
+    def start(self, tolerance: float) -> tuple[Vector, Optimum]:
+        """The best temperature, all other parameters 0."""
+        _, found = self.temperature(tolerance)
+        return np.concatenate([found.theta, np.zeros(self.whole.n_parameters - 1)]), found
+
+    def solve(self, ridge: Ridge, start: Vector | None = None) -> Solution:
+        """The optimum of all terms, from the best temperature unless a start is known."""
+        problem = self.whole.with_ridge(ridge)
+        if start is None:
+            start, _ = self.start(0.1 / self.begun.summary.covariates.n)
+        optimum = self.minimise(problem, start)
+        return _solution(problem, optimum, optimum.n_iter, optimum.n_passes)
+
+
+def _begin(model: Model, given: _Given) -> _Begun:
+    """Let the workers read every part once."""
+    rows, client = given.rows, given.client
+    known = aligned(given.labels, "labels", rows, client)
+    atypicality = given.cut("atypicality", "atypicality" in model.covariates)
+    densities = given.cut("class_log_density", model.densities)
+    with quiet_graphs():
+        if rows.lazy:  # every step reads the logits: they are computed once
+            rows = dataclasses.replace(rows, values=client.persist(rows.values))
+        each = zip(rows.values, known, atypicality, densities, rows.places, strict=True)
+        states = client.persist([parts.begin.later(model, *part) for part in each])
+    found = compute(client, tree([parts.summary_of.later(state) for state in states], parts.merge_objects))
+    return _Begun(client, model, rows, densities, states, found)
+
+
+def _ready(begun: _Begun, polynomial: Polynomial = ONE) -> _Ready:
+    """Put every part in the units of the whole, and the features in standard units."""
+    moments = begun.reduced(parts.column_moments, parts.merge_objects, polynomial)
+    back = _back(moments)
+    common, summary = _common(begun), begun.summary
+    with quiet_graphs():
+        each = zip(begun.states, begun.rows.values, begun.densities, strict=True)
+        states = begun.client.persist([parts.prepare.later(*part, polynomial, back, common) for part in each])
+    whole = _whole(begun.model, summary, common, back.shape[1])
+    if whole.n_parameters > MOST_PARAMETERS:
+        raise ValueError(
+            f"the model has {whole.n_parameters} parameters, and {MOST_PARAMETERS} are the most across workers, since "
+            "their Hessian is sent. Use fewer terms (class_mixing=False), or fit on rows that fit on one machine."
+        )
+    return _Ready(begun, states, whole, polynomial, back)
+
+
+def _back(moments: Moments) -> Vector:
+    """The matrix that standardises columns from the right, and takes coefficients back from the left.
+
+    Two rows, one deviation to either side of the mean, have the mean and the deviation of all of them.
+    """
+    both = np.stack([moments.mean - moments.deviation, moments.mean + moments.deviation])
+    columns, back = standardise(both, np.array([0.5, 0.5]))
+    back[:, ~columns.any(axis=0)] = 0.0  # a column that does not vary is 0, not its rounding
+    return back
+
+
+def _common(begun: _Begun) -> Common:
+    scale, n_rows = begun.median(False), begun.summary.covariates.n
+    if not 0 < scale < np.inf:
+        raise ValueError(
+            "logits must differ between classes in some row, and by less than 1e300; the median standard deviation of "
+            f"a row is {scale:g}. Constant rows say nothing about the class."
+        )
+    if begun.summary.deviation > WILD * scale:
+        raise ValueError(
+            f"logits must be of comparable size; a row spreads more than {WILD:g} times as far as the median row, and "
+            "no multiplier can serve both. Drop or repair such rows."
+        )
+    density_scale = begun.median(True) if begun.model.densities else 1.0
+    small = n_rows * begun.summary.counts.size <= SMALL or not 1e-25 < scale < 1e25
+    return Common(
+        n_rows, scale, density_scale or 1.0, np.dtype(np.float64 if small or begun.summary.wide else np.float32)
+    )
+
+
+def _whole(model: Model, summary: Summary, common: Common, n_features: int) -> Problem:
+    """The problem that the parts add up to, without their rows; its labels are one per class, weighted by its share."""
+    whole: Problem = object.__new__(MidpointMixing if model.midpoint else Problem)
+    k = summary.counts.size
+    whole.logits, whole.labels, whole.weights = np.zeros((1, k)), np.arange(k), summary.counts / summary.counts.sum()
+    whole.features = np.ones((1, n_features))
+    whole.densities = np.zeros((1, k)) if model.densities else None
+    whole.density_features = np.ones((1, int(model.densities)))
+    whole.density_rows = None
+    whole.mixing, whole.class_scores = model.mixing, model.class_scores
+    whole.scale, whole.density_scale, whole.dtype = common.scale, common.density_scale, common.dtype
+    whole._set_ridge(Ridge())
+    return whole
+
+
+class _Picture(quadratic._Whole):
+    """The quadratic picture of the loss, from a Hessian of all rows."""
+
+    def __init__(self, problem: Problem, theta: Vector, second: Vector) -> None:
+        self._problem, self.free = problem, np.diag(problem.project(np.eye(theta.size)))
+        self._matrix = projected_hessian(problem, second - np.diag(problem.penalty))
+        self._target = self._matrix @ theta + problem.penalty * theta
+
+
+def _choose_strengths(ready: _Ready, groups: strength.Groups) -> tuple[dict[str, float], dict[str, float], Vector]:
+    """As `strength.choose_strengths`, with every optimum and every Hessian from the workers; also the last optimum."""
+    n = float(ready.begun.summary.covariates.n)
+    theta, found = ready.start(strength.ROUGH)
+    unit = n * max(1e-3, abs(float(theta[0]))) ** 2
+    largest, strengths = strength.LARGEST / unit, dict.fromkeys(groups, strength.FIRST / unit)
+    if found.objective <= strength.ROUGH:
+        return dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), theta
+    for _ in range(MOST_OPTIMA):
+        problem = ready.whole.with_ridge(strength.ridge_of(ready.whole, groups, strengths))
+        theta = problem.project(ready.minimise(problem, theta, strength.ROUGH).theta)
+        picture, before = _Picture(problem, theta, ready.evaluate(problem, theta, True).curvature), strengths
+        strengths, effective = strength._fixed_point(picture, groups, strengths, n, largest)
+        if strength._change(before, strengths, effective) < SETTLED:
+            break
+    cautious = {name: min(largest, value * strength._caution(effective[name])) for name, value in strengths.items()}
+    return cautious, effective, theta
+
+
+def _fit_temperature(scaling: TemperatureScaling, given: _Given) -> None:
+    ready = _ready(_begin(Model(), given))
+    problem, optimum = ready.temperature(TOLERANCE)
+    solution = _solution(problem, optimum, optimum.n_iter, optimum.n_passes)
+    lowest = FLATTEST / ready.begun.summary.deviation
+    if solution.coefficients[0] < lowest:
+        loss = ready.evaluate(problem, np.array([lowest * problem.scale]), False).objective
+        solution = dataclasses.replace(
+            solution, coefficients=np.array([lowest]), loss=loss, objective=loss, certificate=0.0
+        )
+        warnings.warn(f"logits are no better than chance: the temperature is held at {1 / lowest:.4g}.", stacklevel=4)
+    elif solution.loss <= TOLERANCE:
+        warnings.warn("every label has the largest logit: the temperature has hit its lower limit.", stacklevel=4)
+    _keep(scaling, solution)
+    scaling.temperature_ = 1 / float(solution.coefficients[0])
+
+
+def _fit_vector(scaling: VectorScaling, given: _Given) -> None:
+    shrink = check_number(scaling.strength, "strength", low=0)
+    mixing = "diagonal" if check_choice(scaling.scale, "scale", (True, False)) else None
+    model = Model(class_scores=check_choice(scaling.bias, "bias", (True, False)), mixing=mixing)
+    solution = _ready(_begin(model, given)).solve(Ridge(mixing=shrink, scores=shrink))
+    _keep(scaling, solution)
+    scaling.class_scores_ = solution.scores
+    own = np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
+    scaling.scale_ = solution.coefficients[0] + own
+
+
+def _fit_aware(aware: AtypicalityAwareRecalibration, given: _Given) -> None:
+    aware._check_options(given.n_classes)
+    if isinstance(aware.strength, str):
+        check_choice(aware.strength, "strength", ("auto",))
+    begun = _begin(_aware_model(aware, given), given)
+    moments = begun.summary.covariates
+    aware.polynomial_ = _polynomial(begun.model.covariates, moments)
+    aware.n_effective_, aware.effective_parameters_ = float(moments.n), {}
+    ready = _ready(begun, aware.polynomial_)
+    groups, start = strength.groups_of(ready.whole), None
+    if isinstance(aware.strength, str):
+        aware.strength_, aware.effective_parameters_, start = _choose_strengths(ready, groups)
+    else:
+        aware.strength_ = strength.given_strengths(aware.strength, groups)
+    solution = ready.solve(strength.ridge_of(ready.whole, groups, aware.strength_), start)
+    solution = dataclasses.replace(solution, coefficients=ready.back @ solution.coefficients)
+    aware._warn(moments.n)
+    _keep(aware, solution)
+    aware._describe(ready.whole, solution)
+    low, high = begun.reduced(parts.multiplier_range, parts.widest, aware.polynomial_, aware.coefficients_)
+    aware.multiplier_range_ = float(low), float(high)
+    aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
+
+
+def _aware_model(aware: AtypicalityAwareRecalibration, given: _Given) -> Model:
+    known = given.extra["class_log_density"] is not None
+    return Model(
+        covariates=tuple(aware.covariates),
+        class_scores=aware.class_scores,
+        mixing=choose_mixing(aware.class_mixing, given.n_classes)[0],
+        midpoint=True,
+        densities=aware.class_density is True or (aware.class_density == "auto" and known),
+    )
+
+
+def _polynomial(names: tuple[str, ...], moments: Moments) -> Polynomial:
+    """The polynomial of covariates whose moments are known; those that do not vary have no columns."""
+    low, high, scale = moments.low[1:], moments.high[1:], moments.deviation[1:]
+    varies = scale > 1e-12 * np.maximum(np.abs(low), np.abs(high))
+    kept = [name for name, found in zip(names, varies, strict=True) if found]
+    constant = [name for name in names if name not in kept]
+    return Polynomial(tuple(kept), tuple(constant), moments.mean[1:][varies], scale[varies], low[varies], high[varies])
+
+
+def _keep(recalibrator: ConvexRecalibrator, solution: Solution) -> None:
+    recalibrator._keep(solution, stacklevel=6)
+    recalibrator.n_classes_ = solution.scores.size
+
+
+_FITS: dict[type, Any] = {
+    TemperatureScaling: _fit_temperature,
+    VectorScaling: _fit_vector,
+    AtypicalityAwareRecalibration: _fit_aware,
+}

@@ -1,0 +1,265 @@
+"""Rows that lie elsewhere: chunks of Dask arrays and parts of files, cut alike and opened by the task that reads them.
+
+Files are opened by the workers, under the paths as given: every worker must see the same file system. A .npy file and
+the files of an outputs folder are mapped, part by part, so that no worker ever holds a whole file.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+
+from atypicality.arrays import to_numpy
+from atypicality.integrations.dask_cluster import Place, compute, task
+from atypicality.outputs import ModelOutputs
+
+__all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
+
+Described = tuple[tuple[int, ...], np.dtype[Any]]
+
+PART_BYTES = 512 * 1024 * 1024
+"""Rows of a mapped file that one task reads."""
+MAPPED_FROM = 1024 * 1024
+"""Bytes from which on a .npy file is mapped: a small one is read, and an empty one cannot be mapped."""
+
+
+class FileRows(NamedTuple):
+    """Rows start to stop of an array in a file: a .npy file, or the array of that name in a file of outputs."""
+
+    path: str
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows cut into parts.
+
+    Attributes
+    ----------
+    values : list
+        What a task reads each part from: a lazy chunk, or `FileRows`.
+    lengths : list of int
+    places : list of Place
+    width : int
+    dtype : dtype
+        Of the widest part.
+    lazy : bool
+        Whether they came as a Dask array.
+    paths : list of str
+        The files, in order; empty for a Dask array.
+    """
+
+    values: list[Any]
+    lengths: list[int]
+    places: list[Place]
+    width: int
+    dtype: np.dtype[Any]
+    lazy: bool
+    paths: list[str]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all parts."""
+        return sum(self.lengths)
+
+
+def is_dask(values: Any) -> bool:
+    """Whether values are a Dask array."""
+    return isinstance(values, da.Array)
+
+
+def is_paths(values: Any) -> bool:
+    """Whether values are a list of paths."""
+    return isinstance(values, (list, tuple)) and all(isinstance(value, (str, os.PathLike)) for value in values)
+
+
+def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, minimum: int = 1) -> Rows:
+    """A Dask array (n, d) or a list of files as parts of rows, in order; empty parts are left out.
+
+    `minimum` is the number of rows up to which neighbouring chunks of a Dask array are joined.
+    """
+    if is_dask(values):
+        found = _array_rows(values, name, minimum)
+    else:
+        found = _file_rows(_check_paths(values, name), name, client)
+    if not found.n_rows:
+        raise ValueError(f"{name} must have at least one row; got none.")
+    if width is not None and found.width != width:
+        raise ValueError(
+            f"{name} must have {width} columns, as many as when it was fitted; got {found.width}. "
+            "Pass the output of the same model and layer."
+        )
+    return found
+
+
+def aligned(values: Any, name: str, rows: Rows, client: Any) -> list[Any]:
+    """Another array, cut like `rows`: a Dask array, a list of files, an array on this machine, or None.
+
+    None stands for the array of that name in the files of `rows`, which must then be files of outputs.
+    """
+    if values is None:
+        return _beside(name, rows)
+    if is_dask(values):
+        _check_known(values, name)
+        _check_rows(values.shape[0], name, rows)
+        return _blocks(values.rechunk({0: tuple(rows.lengths), **dict.fromkeys(range(1, values.ndim), -1)}))
+    if _is_file_list(values):
+        return _same_cuts(_check_paths(values, name), name, rows, client)
+    array = to_numpy(values, name)
+    if array.ndim == 0:
+        raise ValueError(f"{name} must have one entry per row; got a single value.")
+    _check_rows(array.shape[0], name, rows)
+    return [array[place.first_row : place.first_row + n] for place, n in zip(rows.places, rows.lengths, strict=True)]
+
+
+def read(value: Any) -> Any:
+    """The rows of a part, mapped where they lie in a file."""
+    if not isinstance(value, FileRows):
+        return value
+    return _open(value.path, value.name)[value.start : value.stop]
+
+
+def _array_rows(array: Any, name: str, minimum: int) -> Rows:
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, one row per sample; got shape {array.shape}.")
+    _check_known(array, name)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}. Convert it with .astype(float).")
+    if array.numblocks[1] > 1:
+        array = array.rechunk({0: "auto", 1: -1})
+    lengths = _joined(array.chunks[0], minimum)
+    array = array.rechunk({0: tuple(lengths)})
+    firsts = np.cumsum([0, *lengths[:-1]]).tolist()
+    return Rows(_blocks(array), lengths, [Place(first) for first in firsts], int(array.shape[1]), array.dtype, True, [])
+
+
+def _joined(chunks: Sequence[int], minimum: int) -> list[int]:
+    """Lengths of at least `minimum` rows, by joining neighbours."""
+    lengths, waiting = [], 0
+    for chunk in chunks:
+        waiting += chunk
+        if waiting >= max(1, minimum):
+            lengths.append(int(waiting))
+            waiting = 0
+    if waiting and lengths:
+        lengths[-1] += int(waiting)
+    elif waiting:
+        lengths.append(int(waiting))
+    return lengths
+
+
+def _blocks(array: Any) -> list[Any]:
+    return list(array.to_delayed().ravel())
+
+
+def _check_known(array: Any, name: str) -> None:
+    if any(np.isnan(length) for lengths in array.chunks for length in lengths):
+        raise ValueError(
+            f"{name} must have chunks of known size, so that rows can be counted; got {array.chunks[0][:3]}... . "
+            f"Call {name}.compute_chunk_sizes() first."
+        )
+
+
+def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
+    shapes = _shapes(paths, name, client)
+    values, places, first = [], [], 0
+    for path, (shape, dtype) in zip(paths, shapes, strict=True):
+        if len(shape) != 2:
+            raise ValueError(f"{name} must be two-dimensional, one row per sample; {path!r} has shape {shape}.")
+        if shape[1] != shapes[0][0][1]:
+            raise ValueError(
+                f"{name} must have the same columns in every file; {paths[0]!r} has {shapes[0][0][1]}, {path!r} has "
+                f"{shape[1]}. Use the same model and layer."
+            )
+        for start, stop in _cuts(path, shape[0], shape[1] * dtype.itemsize):
+            values.append(FileRows(path, name, start, stop))
+            places.append(Place(first + start, os.path.basename(path), start))
+        first += shape[0]
+    lengths = [value.stop - value.start for value in values]
+    dtype = np.result_type(*(dtype for _, dtype in shapes))
+    return Rows(values, lengths, places, int(shapes[0][0][1]), dtype, False, paths)
+
+
+def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
+    """Parts of a file; an archive is read whole by whoever opens it, and is one part."""
+    mapped = path.endswith(".npy") or not os.path.splitext(path)[1]
+    step = max(1, PART_BYTES // max(1, row_bytes)) if mapped else max(1, n_rows)
+    return [(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+
+
+def _same_cuts(paths: list[str], name: str, rows: Rows, client: Any) -> list[Any]:
+    shapes = _shapes(paths, name, client)
+    _check_rows(sum(shape[0] for shape, _ in shapes), name, rows)
+    ends = np.cumsum([shape[0] for shape, _ in shapes])
+    cut = []
+    for place, n in zip(rows.places, rows.lengths, strict=True):
+        file = int(np.searchsorted(ends, place.first_row, side="right"))
+        start = place.first_row - (int(ends[file - 1]) if file else 0)
+        if start + n > shapes[file][0][0]:
+            raise ValueError(
+                f"{name} must be cut into files like the rows they belong to; {paths[file]!r} ends at row "
+                f"{int(ends[file])}, inside the part that begins at row {place.first_row}. Write them again, or pass "
+                "one array."
+            )
+        cut.append(FileRows(paths[file], name, start, start + n))
+    return cut
+
+
+def _beside(name: str, rows: Rows) -> list[Any]:
+    if rows.lazy or any(path.endswith(".npy") for path in rows.paths):
+        raise ValueError(
+            f"{name} must be given with a Dask array or with .npy files; got None. Only files of outputs "
+            "(ModelOutputs.save) hold their own."
+        )
+    return [value._replace(name=name) for value in rows.values]
+
+
+def _check_rows(n_rows: int, name: str, rows: Rows) -> None:
+    if n_rows != rows.n_rows:
+        raise ValueError(f"{name} must have one entry per row; got {n_rows} for {rows.n_rows} rows.")
+
+
+def _is_file_list(values: Any) -> bool:
+    """Paths, and strings only where they end in .npy: a list of other strings is a list of labels."""
+    named = isinstance(values, (list, tuple)) and len(values) > 0
+    return named and all(isinstance(v, os.PathLike) or (isinstance(v, str) and v.endswith(".npy")) for v in values)
+
+
+def _check_paths(values: Any, name: str) -> list[str]:
+    if isinstance(values, (list, tuple)) and not values:
+        raise ValueError(f"{name} must name at least one file; got an empty list.")
+    if not is_paths(values):
+        raise TypeError(
+            f"{name} must be a dask.array or a list of paths; got {type(values).__name__}. "
+            "For an array in memory use the estimator's own methods, or dask.array.from_array."
+        )
+    return [os.path.abspath(os.fspath(value)) for value in values]
+
+
+def _shapes(paths: list[str], name: str, client: Any) -> list[Described]:
+    """Shape and type of the array in each file, as the workers see it."""
+    found: list[Described] = compute(client, [_shape.later(path, name) for path in paths])
+    return found
+
+
+@task
+def _shape(path: str, name: str) -> Described:
+    array = _open(path, name)
+    return array.shape, array.dtype
+
+
+def _open(path: str, name: str) -> Any:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{name}: no file or folder at {path!r}. Every worker must see it under that path.")
+    if not path.endswith(".npy"):
+        return ModelOutputs.load(path).need(name)
+    try:
+        mapped = os.path.getsize(path) >= MAPPED_FROM
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{name}: {path!r} is not a readable .npy file: {error}") from error
