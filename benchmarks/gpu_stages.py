@@ -1,0 +1,233 @@
+"""What is measured on a device: each stage with its work, its target, and how far its answer lies from the CPU's."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import atypicality as aty
+from atypicality import metrics
+from atypicality.device.checks import to_host
+from benchmarks.gpu_data import Embeddings, Outputs, Size, embeddings, outputs
+
+__all__ = ["Agreement", "Stage", "stages"]
+
+ALPHA, NEIGHBOURS, CERTIFICATE = 0.1, 5, 1e-8
+CHECKED_ROWS, CHECKED_QUERIES = 20_000, 16
+"""Rows of the comparison with the CPU where the whole would take it minutes."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was compared, how far it was off, and how far it may be."""
+
+    what: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the difference keeps its limit."""
+        return bool(self.value <= self.limit)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One measured call; `work` is operations, or bytes for the rate "copy", that it cannot avoid."""
+
+    name: str
+    size: str
+    run: Callable[[], Any]
+    work: Callable[[Any], float]
+    rate: str
+    agree: Callable[[Any], Agreement]
+    target: float | None = None
+
+
+def stages(lib: Any, size: Size) -> Iterator[Stage]:
+    """All stages in order; data are made when they are first needed and let go when they no longer are."""
+    data = embeddings(lib, size)
+    yield from gaussian_stages(lib, data, size)
+    yield from neighbour_stages(lib, data, size)
+    del data
+    lib.free()
+    yield from recalibration_stages(outputs(lib, size.calibration, size.classes, 2))
+    halves = [outputs(lib, size.calibration, size.classes, seed) for seed in (3, 4)]
+    yield from set_stages(*halves)
+    del halves
+    yield from metric_stages(outputs(lib, size.queries, size.classes, 5))
+
+
+def gaussian_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
+    """Fit in both precisions, and the scores of the queries by what was fitted in the call that does not count."""
+    n, d, k = size.train, size.features, size.classes
+    for precision, rate in (("float64", "fp64"), ("float32", "fp32")):
+        yield Stage(
+            f"Gaussian fit, {precision}",
+            f"{n:,} x {d}, {k} classes",
+            lambda precision=precision: _gaussian(precision).fit(data.train, data.labels),
+            lambda _: 2.0 * n * d * d,
+            rate,
+            lambda _, precision=precision: _covariances(data, precision),
+            target=0.35,
+        )
+    fitted = cache(lambda: _gaussian("float64").fit(data.train, data.labels))
+    yield Stage(
+        "Gaussian score, float64",
+        f"{size.queries:,} x {d}, {k} classes",
+        lambda: fitted().atypicality(data.queries),
+        lambda _: 2.0 * size.queries * d * (d + k),
+        "fp64",
+        lambda found: _scores(found, lambda: fitted().atypicality(to_host(data.queries[:2000, :]))),
+    )
+
+
+def neighbour_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
+    """Exact neighbours: the work is one product of all queries with all training rows."""
+    fitted = cache(lambda: aty.NeighborAtypicality(NEIGHBOURS).fit(data.train))
+    for name, allowed in (("exact neighbours", False), ("exact neighbours, TF32 allowed", True)):
+        if allowed and not (lib.name == "torch" and lib.cuda):
+            continue
+
+        def run(allowed: bool = allowed) -> Any:
+            with lib.tf32() if allowed else contextlib.nullcontext():
+                return fitted().atypicality(data.queries)
+
+        yield Stage(
+            name,
+            f"{size.queries:,} against {size.train:,} x {size.features}",
+            run,
+            lambda _: 2.0 * size.queries * size.train * size.features,
+            "tf32" if allowed else "fp32",
+            lambda found: _neighbours(lib, data, found),
+            target=1.5 if allowed else None,
+        )
+
+
+def recalibration_stages(data: Outputs) -> Iterator[Stage]:
+    """Temperature, the paper's AAR and the default: each iteration cannot avoid reading the logits once."""
+    n, k = data.logits.shape
+    makers: dict[str, tuple[Callable[[], Any], int, float | None]] = {
+        "temperature scaling fit": (aty.TemperatureScaling, n, None),
+        "paper AAR fit": (aty.AtypicalityAwareRecalibration.paper, n, 0.1),
+        "default AAR fit": (aty.AtypicalityAwareRecalibration, min(n, 4000), None),
+    }
+    for name, (make, checked, target) in makers.items():
+        yield Stage(
+            name,
+            f"{n:,} x {k}",
+            lambda make=make: _recalibrated(make, data, n),
+            lambda found: 4.0 * n * k * getattr(found, "n_iter_", 1),
+            "copy",
+            lambda found, make=make, checked=checked: _probabilities(make, data, found, checked),
+            target,
+        )
+
+
+def set_stages(calibration: Outputs, test: Outputs) -> Iterator[Stage]:
+    """RAPS with tuning: the work is to read both halves once and to write the sets."""
+    n, k = test.probs.shape
+
+    def run() -> Any:
+        fitted = aty.SplitConformal("raps", ALPHA).fit(calibration.probs, calibration.labels)
+        return fitted, fitted.predict_set(test.probs)
+
+    yield Stage(
+        "RAPS fit and sets",
+        f"{n:,} + {n:,} x {k}",
+        run,
+        lambda _: 9.0 * n * k,
+        "copy",
+        lambda found: _sets(calibration, test, *found),
+    )
+
+
+def metric_stages(data: Outputs) -> Iterator[Stage]:
+    """All calibration metrics from one call: the work is to read the probabilities once."""
+    n, k = data.probs.shape
+    yield Stage(
+        "all calibration metrics",
+        f"{n:,} x {k}",
+        lambda: metrics.summary(data.probs, data.labels, n_bins=15),
+        lambda _: 4.0 * n * k,
+        "copy",
+        lambda found: _metrics(data, found),
+    )
+
+
+def _gaussian(precision: str) -> aty.GaussianAtypicality:
+    return aty.GaussianAtypicality(precision=precision)
+
+
+def _covariances(data: Embeddings, precision: str) -> Agreement:
+    """Both machines fit the first rows: the covariance of float64 products on the CPU is the truth."""
+    rows = slice(0, min(CHECKED_ROWS, data.train.shape[0]))
+    train, labels = data.train[rows, :], data.labels[rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer rows than the whole may have a lower rank
+        here = _gaussian(precision).fit(train, labels).covariance_
+        truth = _gaussian("float64").fit(to_host(train), to_host(labels)).covariance_
+    limit = 1e-12 if precision == "float64" else 1e-5
+    return Agreement(f"covariance of {rows.stop:,} rows", _relative(here, truth), limit)
+
+
+def _scores(found: Any, on_the_cpu: Callable[[], Any]) -> Agreement:
+    truth = on_the_cpu()
+    return Agreement(f"scores of {truth.size:,} rows", _relative(to_host(found[: truth.size]), truth), 1e-9)
+
+
+def _neighbours(lib: Any, data: Embeddings, found: Any) -> Agreement:
+    """Distances of a few queries to every training row, by differences in float64."""
+    xp, worst = lib.xp, 0.0
+    chosen = np.linspace(0, data.queries.shape[0] - 1, CHECKED_QUERIES).astype(int).tolist()
+    for query in chosen:
+        row, squares = xp.astype(data.queries[query, :], xp.float64), []
+        for start in range(0, data.train.shape[0], 1 << 17):
+            part = data.train[start : min(start + (1 << 17), data.train.shape[0]), :]
+            squares.append(xp.sum((xp.astype(part, xp.float64) - row) ** 2, axis=1))
+        nearest = xp.sort(xp.concat(squares))[:NEIGHBOURS]
+        worst = max(worst, _relative(float(found[query]), np.sqrt(to_host(nearest)).mean()))
+    return Agreement(f"direct float64 distances of {len(chosen)} queries", worst, 1e-9)
+
+
+def _recalibrated(make: Callable[[], Any], data: Outputs, n: int, *, host: bool = False) -> Any:
+    arrays = [data.logits[:n, :], data.labels[:n], data.atypicality[:n]]
+    logits, labels, rarity = (to_host(array) for array in arrays) if host else arrays
+    return make().fit(logits, labels, atypicality=rarity)
+
+
+def _probabilities(make: Callable[[], Any], data: Outputs, found: Any, checked: int) -> Agreement:
+    """Probabilities of the same fit on the CPU, by the mean over its rows of the sum of absolute differences.
+
+    Both fits end at most `CERTIFICATE` above the least loss. That excess is the mean divergence from the best
+    probabilities, so by Pinsker's inequality each lies within sqrt(2 CERTIFICATE) of them.
+    """
+    if checked < data.logits.shape[0]:
+        found = _recalibrated(make, data, checked)
+    cpu = _recalibrated(make, data, checked, host=True)
+    rows, rarity = to_host(data.logits[:checked, :]), to_host(data.atypicality[:checked])
+    ours, theirs = (fitted.predict_proba(rows, atypicality=rarity) for fitted in (found, cpu))
+    difference = float(np.abs(ours - theirs).sum(axis=1, dtype=np.float64).mean())
+    return Agreement(f"probabilities after a fit on {checked:,} rows", difference, 2 * (2 * CERTIFICATE) ** 0.5)
+
+
+def _sets(calibration: Outputs, test: Outputs, fitted: Any, sets: Any) -> Agreement:
+    cpu = aty.SplitConformal("raps", ALPHA).fit(to_host(calibration.probs), to_host(calibration.labels))
+    differing = int((cpu.predict_set(to_host(test.probs)) != to_host(sets)).sum())
+    what = f"entries of the sets that differ, of {sets.shape[0] * sets.shape[1]:,}; thresholds"
+    return Agreement(f"{what} {'equal' if cpu.threshold_ == fitted.threshold_ else 'differ'}", differing, 0.0)
+
+
+def _metrics(data: Outputs, found: dict[str, float]) -> Agreement:
+    cpu = metrics.summary(to_host(data.probs), to_host(data.labels), n_bins=15)
+    worst = max(_relative(found[name], cpu[name]) for name in cpu)
+    return Agreement(f"{len(cpu)} metrics", worst, 1e-9)  # the root of smooth_ece is found to 1e-9
+
+
+def _relative(value: Any, truth: Any) -> float:
+    """Largest difference over the largest magnitude."""
+    return float(np.abs(np.asarray(value) - truth).max() / np.abs(truth).max())
