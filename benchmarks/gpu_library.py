@@ -25,6 +25,7 @@ class TorchLibrary:
         if not self.cuda:
             arrays.HOST_MEMORY = frozenset()
         self.xp: Any = importlib.import_module("array_api_compat.torch")
+        self.half_product = self._half_product if self.cuda else None
 
     def normals(self, seed: int) -> Callable[..., Any]:
         """A seeded source of float32 normal numbers on the device."""
@@ -52,6 +53,10 @@ class TorchLibrary:
         finally:
             self.torch.set_float32_matmul_precision(before)
 
+    def _half_product(self, rows: Any) -> Any:
+        """A float32 product of half-precision operands."""
+        return self.torch.mm(rows, rows, out_dtype=self.torch.float32)
+
     def describe(self) -> str:
         """Name of the device."""
         return str(self.torch.cuda.get_device_name()) if self.cuda else "CPU"
@@ -60,7 +65,7 @@ class TorchLibrary:
 class CuPyLibrary:
     """CuPy, on the current CUDA device."""
 
-    name, device, cuda = "cupy", None, True
+    name, device, cuda, half_product = "cupy", None, True, None
 
     def __init__(self) -> None:
         self.cupy: Any = importlib.import_module("cupy")
@@ -110,9 +115,11 @@ def measured_rates(lib: Any, scale: float) -> dict[str, float]:
     single = normals(size, size)
     double, flops = lib.xp.astype(single, lib.xp.float64), 2.0 * size**3
     rates = {"fp64": _rate(lib, lambda: double @ double, flops), "fp32": _rate(lib, lambda: single @ single, flops)}
-    if lib.name == "torch" and lib.cuda:
+    if lib.half_product:
         with lib.tf32():
             rates["tf32"] = _rate(lib, lambda: single @ single, flops)
+        half = lib.xp.astype(single, lib.xp.float16)
+        rates["half"] = _rate(lib, lambda: lib.half_product(half), flops)
     wide = normals(max(1 << 20, int((1 << 30) * min(1.0, scale))))
     rates["copy"] = _rate(lib, lambda: lib.xp.asarray(wide, copy=True), 8.0 * wide.shape[0])
     return rates

@@ -1,6 +1,5 @@
 """What is measured on a device: each stage with its work, its target, and how far its answer lies from the CPU's."""
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -87,25 +86,17 @@ def gaussian_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
 
 
 def neighbour_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
-    """Exact neighbours: the work is one product of all queries with all training rows."""
+    """Exact neighbours: the work is one product of all queries with all training rows, as coarse as there is."""
     fitted = cache(lambda: aty.NeighborAtypicality(NEIGHBOURS).fit(data.train))
-    for name, allowed in (("exact neighbours", False), ("exact neighbours, TF32 allowed", True)):
-        if allowed and not (lib.name == "torch" and lib.cuda):
-            continue
-
-        def run(allowed: bool = allowed) -> Any:
-            with lib.tf32() if allowed else contextlib.nullcontext():
-                return fitted().atypicality(data.queries)
-
-        yield Stage(
-            name,
-            f"{size.queries:,} against {size.train:,} x {size.features}",
-            run,
-            lambda _: 2.0 * size.queries * size.train * size.features,
-            "tf32" if allowed else "fp32",
-            lambda found: _neighbours(lib, data, found),
-            target=1.5 if allowed else None,
-        )
+    yield Stage(
+        "exact neighbours",
+        f"{size.queries:,} against {size.train:,} x {size.features}",
+        lambda: fitted().atypicality(data.queries),
+        lambda _: 2.0 * size.queries * size.train * size.features,
+        "half" if lib.half_product else "fp32",
+        lambda found: _neighbours(lib, data, found),
+        target=1.5,
+    )
 
 
 def recalibration_stages(data: Outputs) -> Iterator[Stage]:
