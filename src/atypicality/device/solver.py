@@ -33,7 +33,7 @@ __all__ = ["DeviceCholesky", "evaluate", "hessian_product", "is_exact", "row_gra
 HOST_UP_TO = 256
 """Parameters up to which the Hessian is factored on the host: it comes over with the gradient, and that is faster."""
 EXACT_UP_TO = 16384
-"""Parameters up to which steps are exact Newton steps: their Hessian in float64 takes 2 GiB."""
+"""Parameters up to which steps are exact Newton steps: their Hessian takes 2 GiB, and a step some copies of it."""
 
 
 def is_exact(problem: Problem) -> bool:
