@@ -130,7 +130,9 @@ def write(results: dict[str, Any], folder: Path) -> Path:
 def write_page(results: Path, page: Path) -> None:
     """The tables of all results, for the documentation to include."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("gpu-*.json"))]
-    page.write_text("\n".join(page_of(one) for one in found), encoding="utf-8")
+    tables = [page_of(one) for one in found] or ["No results are kept yet.\n"]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(tables), encoding="utf-8")
 
 
 def page_of(results: dict[str, Any]) -> str:
