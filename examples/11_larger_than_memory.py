@@ -2,15 +2,16 @@
 Data larger than memory, and data in many places
 ================================================
 
-A Gaussian atypicality is counts, sums and products: it can be learnt from memory-mapped files, block by block, or in
-several places at once and put together afterwards, with the same result to rounding.
+A Gaussian atypicality is counts, sums and products: it can be learnt from memory-mapped
+files, block by block, or in several places at once and put together afterwards, with
+the same result to rounding.
 """
 
 # %%
 # Embeddings in files
 # -------------------
-# Three files stand for what three machines wrote. Opened with ``mmap_mode="r"``, none of them is read before its rows
-# are needed.
+# Three files stand for what three machines wrote. Opened with ``mmap_mode="r"``, none
+# of them is read before its rows are needed.
 
 import tempfile
 from pathlib import Path
@@ -23,7 +24,10 @@ train, calibration, test = aty.datasets.load_fashion_mnist_lt()
 workspace = tempfile.TemporaryDirectory()
 parts = []
 for number, rows in enumerate(np.array_split(np.arange(len(train)), 3)):
-    names = [Path(workspace.name) / f"{kind}-{number}.npy" for kind in ("embeddings", "labels")]
+    names = [
+        Path(workspace.name) / f"{kind}-{number}.npy"
+        for kind in ("embeddings", "labels")
+    ]
     np.save(names[0], train.embeddings[rows])
     np.save(names[1], train.labels[rows])
     parts.append([np.load(name, mmap_mode="r") for name in names])
@@ -41,33 +45,41 @@ for embeddings, labels in parts:
 # %%
 # Each on its own, then together
 # ------------------------------
-# Fitted estimators merge. What travels between machines is a few small matrices, whatever the number of rows.
+# Fitted estimators merge. What travels between machines is a few small matrices,
+# whatever the number of rows.
 
-first, second, third = (aty.GaussianAtypicality().fit(embeddings, labels) for embeddings, labels in parts)
+first, second, third = (
+    aty.GaussianAtypicality().fit(embeddings, labels) for embeddings, labels in parts
+)
 merged = first.merge(second).merge(third)
 
 whole = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
 expected = whole.atypicality(test.embeddings)
 for name, density in {"partial_fit": growing, "merge": merged}.items():
     found = density.atypicality(test.embeddings)
-    print(f"{name:11s} largest difference to one fit: {np.abs(found - expected).max():.1e}")
-    assert np.abs(found - expected).max() < 1e-6
+    difference = np.abs(found - expected).max()
+    print(f"{name:11s} largest difference to one fit: {difference:.1e}")
+    assert difference < 1e-6
 
 # %%
-# A third of the rows alone would have said something else, so that the agreement means something.
+# A third of the rows alone would have said something else, so that the agreement means
+# something.
 
-alone = first.atypicality(test.embeddings)
-print(f"{'one third':11s} largest difference to one fit: {np.abs(alone - expected).max():.1e}")
-assert np.abs(alone - expected).max() > 1
+difference = np.abs(first.atypicality(test.embeddings) - expected).max()
+print(f"one third   largest difference to one fit: {difference:.1e}")
+assert difference > 1
 workspace.cleanup()
 
 # %%
 # On with the head
 # ----------------
-# A fitted density takes the place of training rows. With new calibration rows, ``refit`` keeps it and learns the rest
-# again.
+# A fitted density takes the place of training rows. With new calibration rows,
+# ``refit`` keeps it and learns the rest again.
 
 head = aty.ReliabilityHead().fit(train=merged, calibration=calibration)
 print(head.summary())
 evaluation = aty.evaluate({"head": head}, test)
+
+# %%
+
 aty.charts.atypicality_distribution(evaluation)

