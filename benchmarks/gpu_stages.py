@@ -64,6 +64,9 @@ def stages(lib: Any, size: Size) -> Iterator[Stage]:
 def gaussian_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
     """Fit in both precisions, and the scores of the queries by what was fitted in the call that does not count."""
     n, d, k = size.train, size.features, size.classes
+    rows = min(CHECKED_ROWS, n)
+    part = Embeddings(data.train[:rows, :], data.labels[:rows], None)
+    truth = cache(lambda: _few_rows("float64", to_host(part.train), to_host(part.labels)))
     for precision, rate in (("float64", "fp64"), ("float32", "fp32")):
         yield Stage(
             f"Gaussian fit, {precision}",
@@ -71,7 +74,7 @@ def gaussian_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
             lambda precision=precision: _gaussian(precision).fit(data.train, data.labels),
             lambda _: 2.0 * n * d * d,
             rate,
-            lambda _, precision=precision: _covariances(data, precision),
+            lambda _, precision=precision: _covariances(part, precision, truth),
             target=0.35,
         )
     fitted = cache(lambda: _gaussian("float64").fit(data.train, data.labels))
@@ -154,16 +157,17 @@ def _gaussian(precision: str) -> aty.GaussianAtypicality:
     return aty.GaussianAtypicality(precision=precision)
 
 
-def _covariances(data: Embeddings, precision: str) -> Agreement:
-    """Both machines fit the first rows: the covariance of float64 products on the CPU is the truth."""
-    rows = slice(0, min(CHECKED_ROWS, data.train.shape[0]))
-    train, labels = data.train[rows, :], data.labels[rows]
+def _covariances(part: Embeddings, precision: str, truth: Callable[[], np.ndarray]) -> Agreement:
+    """Both machines fit the same part of the rows: the covariance of float64 products on the CPU is the truth."""
+    here = _few_rows(precision, part.train, part.labels)
+    limit = 1e-12 if precision == "float64" else 1e-5
+    return Agreement(f"covariance of {part.labels.shape[0]:,} rows", _relative(here, truth()), limit)
+
+
+def _few_rows(precision: str, train: Any, labels: Any) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fewer rows than the whole may have a lower rank
-        here = _gaussian(precision).fit(train, labels).covariance_
-        truth = _gaussian("float64").fit(to_host(train), to_host(labels)).covariance_
-    limit = 1e-12 if precision == "float64" else 1e-5
-    return Agreement(f"covariance of {rows.stop:,} rows", _relative(here, truth), limit)
+        return _gaussian(precision).fit(train, labels).covariance_
 
 
 def _scores(found: Any, on_the_cpu: Callable[[], Any]) -> Agreement:
