@@ -9,13 +9,19 @@ import pickle
 import numpy as np
 import pytest
 from conftest import imported, needs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_gaussian import COVARIANCES, make_rows
+from test_neighbors import REDUCTIONS, distances
 
-from atypicality import GaussianAtypicality, blocks
+from atypicality import GaussianAtypicality, NeighborAtypicality, blocks
 from atypicality.density.covariance import triangular_whitening
+from atypicality.device import neighbors as device_neighbors
 from atypicality.device.checks import to_host
 from atypicality.device.classes import order_by_class
 from atypicality.device.gaussian import whitening_on
+from atypicality.device.products import DOUBLE, HALF, largest, product
+from atypicality.device.reference import DeviceReference, Queries
 
 LIBRARIES = [pytest.param("torch", marks=needs("torch")), "array_api_strict"]
 
@@ -213,3 +219,192 @@ def test_squares_that_overflow_and_other_shapes(put, rng):
         GaussianAtypicality().fit(put(x[:0]), labels[:0])
     with pytest.raises(ValueError, match="embeddings must have 3 columns"):
         fitted.partial_fit(put(x[:, :2]), labels)
+
+
+# -- neighbours ------------------------------------------------------------------------------------------------------
+
+
+def nearest(queries, rows, k, metric="euclidean"):
+    """Exact distances to the k nearest rows, directly in float64: the reference."""
+    return np.sort(distances(queries, rows, metric), axis=1)[:, :k]
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "offset"),
+    [
+        ("float64", 1.0, 0.0),
+        ("float32", 1.0, 1e3),
+        ("float32", 1e-20, 0.0),
+        ("float64", 1e30, 0.0),
+        ("float64", 1e-30, 0.0),
+        ("float64", 1e150, 0.0),
+    ],
+)
+def test_distances_on_a_device_are_exact(metric, dtype, scale, offset, put, rng):
+    rows, queries = ((offset + scale * rng.standard_normal((n, 12))).astype(dtype) for n in (5000, 40))
+    exact = nearest(queries, rows, 5, metric)
+    for reduction, reduce in REDUCTIONS.items():
+        fitted = NeighborAtypicality(reduction=reduction, metric=metric).fit(put(rows))
+        found = fitted.atypicality(put(queries))
+        # directly measured distances; offset unit rows differ in their seventh digit, where the reference loses some
+        same(found, reduce(exact), rtol=1e-8 if metric == "cosine" and offset else 1e-12, like=put(rows))
+
+
+@pytest.mark.parametrize("block", [None, 700])
+@pytest.mark.parametrize("make", ["wide", "clusters far apart", "one far row", "a far query", "few distinct rows"])
+def test_hard_worlds_stay_exact_on_a_device(make, block, put, rng):
+    rows, queries = rng.standard_normal((6000, 8)), rng.standard_normal((30, 8))
+    if make == "wide":
+        rows, queries = rng.standard_normal((6000, 200)), rng.standard_normal((30, 200))
+    elif make == "clusters far apart":
+        centres = 1e5 * rng.standard_normal((20, 8))
+        rows, queries = rows + centres[rng.integers(0, 20, 6000)], queries + centres[rng.integers(0, 20, 30)]
+    elif make == "one far row":
+        rows[17] = 1e9
+    elif make == "a far query":
+        queries[3], queries[4] = 1e12, 1e30
+    elif make == "few distinct rows":
+        rows = rows[rng.integers(0, 7, 6000)]
+        queries[:7] = rows[:7]
+    with blocks.settings(block_rows=block):
+        found = NeighborAtypicality().fit(put(rows)).atypicality(put(queries))
+    same(found, nearest(queries, rows, 5).mean(axis=1), rtol=1e-12)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n_rows=st.integers(1, 60),
+    n_queries=st.integers(0, 9),
+    width=st.integers(1, 4),
+    data=st.data(),
+    per_class=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_small_worlds_with_ties_on_a_device(n_rows, n_queries, width, data, per_class, seed, put):
+    rng = np.random.default_rng(seed)
+    rows, queries = (rng.integers(-2, 3, (n, width)).astype(float) for n in (n_rows, n_queries))
+    labels = rng.integers(0, 2, n_rows)
+    smallest = np.unique(labels, return_counts=True)[1].min() if per_class else n_rows
+    k = data.draw(st.integers(1, int(smallest)))
+    host = NeighborAtypicality(k, per_class=per_class).fit(rows, labels)
+    device = NeighborAtypicality(k, per_class=per_class).fit(put(rows), put(labels))
+    same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "kth", "min"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_classes_on_a_device(metric, reduction, put, rng):
+    rows, labels = make_rows(rng, 2000, 6, 12)
+    queries = rows[:50] + 0.5 * rng.standard_normal((50, 6))
+    host, device = (
+        NeighborAtypicality(3, metric=metric, reduction=reduction, per_class=True).fit(x, labels)
+        for x in (rows, put(rows))
+    )
+    same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
+    assert device.classes_.tolist() == host.classes_.tolist()
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_training_rows_on_a_device_can_leave_themselves_out(per_class, put, rng):
+    rows, labels = make_rows(rng, 4200, 5, 4)
+    rows[7] = rows[9]
+    host, device = (NeighborAtypicality(4, per_class=per_class).fit(x, labels) for x in (rows, put(rows)))
+    expected = host.atypicality(rows, exclude_self=True)
+    same(device.atypicality(put(rows), exclude_self=True), expected, rtol=1e-12, like=put(rows))
+    same(device.atypicality(rows, exclude_self=True), expected, rtol=1e-12)
+    other = rows.copy()
+    other[3, 0] += 1
+    with pytest.raises(ValueError, match="row 3 differs from the training row of that number"):
+        device.atypicality(put(other), exclude_self=True)
+
+
+def test_queries_go_where_the_training_rows_are(put, rng):
+    rows, queries = rng.standard_normal((300, 4)), rng.standard_normal((20, 4))
+    host, device = NeighborAtypicality().fit(rows), NeighborAtypicality().fit(put(rows))
+    expected = host.atypicality(queries)
+    assert type(device.embeddings_) is type(put(rows))
+    assert isinstance(device.atypicality(queries), np.ndarray)
+    same(device.atypicality(queries), expected, rtol=1e-12)
+    same(device.atypicality(queries.astype(np.float16)), host.atypicality(queries.astype(np.float16)), rtol=1e-12)
+    same(host.atypicality(put(queries)), expected, rtol=1e-12, like=put(rows))
+    assert device.atypicality(put(queries[:0])).shape == (0,)
+
+
+def test_queries_that_stay_open_are_searched_again(put, rng, monkeypatch):
+    calls = {"double": 0, "all": 0}
+    coarse, measured = device_neighbors._Search._coarse, device_neighbors._Search._all_measured
+
+    def counted(self, queries, grain):
+        calls["double"] += queries.lengths.shape[0] * (grain is DOUBLE)
+        return coarse(self, queries, grain)
+
+    def all_counted(self, queries):
+        calls["all"] += queries.lengths.shape[0]
+        return measured(self, queries)
+
+    monkeypatch.setattr(device_neighbors._Search, "_coarse", counted)
+    monkeypatch.setattr(device_neighbors._Search, "_all_measured", all_counted)
+    rows = np.r_[rng.standard_normal((5000, 6)), 1e3 + 1e-2 * rng.standard_normal((5000, 6))]  # a tight far cluster
+    queries = np.r_[rng.standard_normal((10, 6)), rows[-10:] + 1e-2]
+    found = NeighborAtypicality().fit(put(rows)).atypicality(put(queries))
+    same(found, nearest(queries, rows, 5).mean(axis=1), rtol=1e-12)
+    assert 10 <= calls["double"] <= 20
+    assert calls["all"] == 0
+    circle = np.repeat(np.eye(2), 3000, axis=0)  # every row is at the same distance from 0
+    found = NeighborAtypicality().fit(put(circle)).atypicality(put(np.zeros((2, 2))))
+    same(found, np.ones(2), rtol=1e-15)
+    assert calls["all"] == 2
+
+
+@pytest.mark.parametrize("grain", [HALF, DOUBLE], ids=lambda grain: grain.name)
+@pytest.mark.parametrize("width", [3, 60, 500])
+def test_products_keep_their_bound(grain, width, put, rng):
+    rows = rng.standard_normal((400, width)) * np.exp(2 * rng.standard_normal((400, 1)))
+    queries = 3 * rng.standard_normal((50, width)) + 1.0
+    reference = DeviceReference.of(put(rows), "euclidean")
+    asked = Queries.of(reference, put(queries), first_row=0, exclude_self=False)
+    scores = to_host(product(asked.operand(reference, grain), reference.operand(slice(0, 400), grain)))
+    shift = to_host(reference.shift).astype(np.longdouble)
+    q, t = ((np.asarray(x, np.longdouble) - shift) * reference.scale for x in (queries, rows))
+    error = np.abs(scores - (q @ t.T - 0.5 * (t * t).sum(axis=1)))
+    bound = grain.error(
+        width, np.linalg.norm(q.astype(float), axis=1)[:, None], np.linalg.norm(t.astype(float), axis=1)
+    )
+    assert (error <= bound).all()
+
+
+@pytest.mark.parametrize("width", [5, 64, 1000, 1037])
+def test_largest_entries(width, put, rng):
+    values = rng.integers(0, 50, (20, width)).astype(np.float32)
+    values[3, :4] = -np.inf
+    found, places = (to_host(part) for part in largest(put(values), 3))
+    np.testing.assert_array_equal(found, -np.sort(-values, axis=1)[:, :3])
+    np.testing.assert_array_equal(np.take_along_axis(values, places, axis=1), found)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_bad_neighbours_are_named(value, metric, put, rng):
+    rows = rng.standard_normal((30, 3))
+    bad = rows.copy()
+    bad[[4, 9], 1] = value
+    fitted = NeighborAtypicality(metric=metric).fit(put(rows))
+    for call in (lambda: fitted.atypicality(put(bad)), lambda: NeighborAtypicality(metric=metric).fit(put(bad))):
+        with np.errstate(all="ignore"), pytest.raises(ValueError, match="finite; rows 4, 9 hold NaN or infinity"):
+            call()
+
+
+def test_other_bad_neighbours(put, rng):
+    rows = rng.standard_normal((30, 3))
+    rows[5] = 0
+    with pytest.raises(ValueError, match="free of rows of zeros with metric='cosine'; row 5 holds zeros alone"):
+        NeighborAtypicality(metric="cosine").fit(put(rows))
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match="squares that fit into float64"):
+        NeighborAtypicality().fit(put(rows * 1e200))
+    with pytest.raises(ValueError, match="n_neighbors must be at most the number of training rows; got 50 for 30"):
+        NeighborAtypicality(50).fit(put(rows))
+    with pytest.raises(ValueError, match="embeddings must have 3 columns"):
+        NeighborAtypicality().fit(put(rows)).atypicality(put(rows[:, :2]))
+    with pytest.raises(TypeError, match="training rows on an accelerator, which a bundle cannot store"):
+        NeighborAtypicality().fit(put(rows))._check_storable()

@@ -102,6 +102,7 @@ NEIGHBORS = Record(
     },
     derived={"embeddings_": lambda density: density._reference.rows},
     check=meaning.check_neighbors,
+    ready=NeighborAtypicality._check_storable,
 )
 
 # Groups

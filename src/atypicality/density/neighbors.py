@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
-from atypicality.arrays import returns_like_input
+from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import Reference, Search
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
@@ -40,10 +40,16 @@ class NeighborAtypicality(BaseEstimator):
 
     Attributes
     ----------
-    embeddings_ : ndarray of shape (n_samples, n_features)
-        The training rows themselves, not a copy: a memory map stays one and is read tile by tile.
+    embeddings_ : ndarray or device array of shape (n_samples, n_features)
+        The training rows themselves, not a copy: a memory map stays one and is read tile by tile, and rows on an
+        accelerator stay there.
     classes_ : ndarray of shape (n_classes,) or None
         Sorted labels; only with `per_class`.
+
+    Notes
+    -----
+    Distances are measured where the training rows lie: other rows go there, and their scores come back. An estimator
+    whose training rows are on an accelerator cannot be saved in a bundle; fit it on rows on the CPU for that.
 
     Examples
     --------
@@ -71,19 +77,19 @@ class NeighborAtypicality(BaseEstimator):
         Parameters
         ----------
         embeddings : array-like of shape (n_samples, n_features)
-            Any float type. Changing the array afterwards changes the estimator.
+            Any float type, on the CPU or on an accelerator. Changing the array afterwards changes the estimator.
         labels : array-like of shape (n_samples,), optional
             Integers, booleans or strings; used only with `per_class`.
         """
         self._check_parameters()
-        x = check_embeddings(embeddings)
+        x = _checked(embeddings)
         if x.shape[0] < self.n_neighbors:
             raise ValueError(
                 f"n_neighbors must be at most the number of training rows; got {self.n_neighbors} for {x.shape[0]}. "
                 "Lower n_neighbors, or fit on more rows."
             )
         classes, members = self._grouped(labels, x.shape[0])
-        reference = Reference.of(x, self.metric)
+        reference = _reference(x, self.metric)
         self.embeddings_, self.n_features_in_, self.classes_ = x, x.shape[1], classes
         self._reference, self._members = reference, members
         return self
@@ -100,13 +106,24 @@ class NeighborAtypicality(BaseEstimator):
             neighbour of itself. Another row with the same values does, at distance 0.
         """
         check_is_fitted(self)
-        x = check_embeddings(embeddings, width=self.n_features_in_)
+        x = _moved(_checked(embeddings, self.n_features_in_), self.embeddings_)
         if exclude_self:
             self._check_own_rows(x)
-        out = np.empty(x.shape[0])
+        if isinstance(self._reference, Reference):
+            return self._scores(x, exclude_self)
+        from atypicality.device.checks import to_host
+        from atypicality.device.neighbors import neighbor_atypicality
+
+        found: Float64 = neighbor_atypicality(
+            self._reference, x, self._members, self.n_neighbors, self.reduction, exclude_self=exclude_self
+        )
+        return found if on_device(embeddings) else to_host(found)
+
+    def _scores(self, x: FloatArray, exclude_self: bool) -> Float64:
+        reference, out = self._reference, np.empty(x.shape[0])
 
         def score(rows: slice) -> None:
-            search = Search(self._reference, x[rows], first_row=rows.start, exclude_self=exclude_self)
+            search = Search(reference, x[rows], first_row=rows.start, exclude_self=exclude_self)
             best = np.full(rows.stop - rows.start, np.inf)
             for members in self._members:
                 np.minimum(best, search.reduced(members, self.n_neighbors, self._reduced, best), out=best)
@@ -126,7 +143,15 @@ class NeighborAtypicality(BaseEstimator):
         check_choice(self.metric, "metric", ("euclidean", "cosine"))
         check_choice(self.per_class, "per_class", (False, True))
 
-    def _check_own_rows(self, x: FloatArray) -> None:
+    def _check_storable(self) -> None:
+        """Refuse to be written where the training rows are on an accelerator."""
+        if not isinstance(self.embeddings_, np.ndarray):
+            raise TypeError(
+                "density holds its training rows on an accelerator, which a bundle cannot store. Fit the "
+                "NeighborAtypicality on rows on the CPU, for example on embeddings.cpu()."
+            )
+
+    def _check_own_rows(self, x: Any) -> None:
         own = self.embeddings_
         if x.shape[0] != own.shape[0]:
             raise ValueError(
@@ -140,13 +165,14 @@ class NeighborAtypicality(BaseEstimator):
                 f"{' of every class' if self.per_class else ''}; got {smallest}. Lower n_neighbors."
             )
 
+        if on_device(own):
+            from atypicality.device.neighbors import differing_rows
+
+            _refuse_others(differing_rows(x, own))
+            return
+
         def compare(rows: slice) -> None:
-            other = np.flatnonzero((x[rows] != own[rows]).any(axis=1))
-            if other.size:
-                raise ValueError(
-                    f"exclude_self=True scores the training rows themselves, in their order; "
-                    f"{name_rows(other + rows.start, 'differs', 'differ')} from the training row of that number."
-                )
+            _refuse_others(np.flatnonzero((x[rows] != own[rows]).any(axis=1)) + rows.start)
 
         blocks.for_rows(compare, x.shape[0], block=blocks.block_rows(x.shape[1] * 8))
 
@@ -170,6 +196,41 @@ class NeighborAtypicality(BaseEstimator):
 
 
 _SCORES_BYTES_PER_QUERY = 8 * 1024  # a row of float32 scores against one tile of training rows
+
+
+def _checked(embeddings: Any, width: int | None = None) -> Any:
+    """Embeddings checked where they lie."""
+    if not on_device(embeddings):
+        return check_embeddings(embeddings, width=width)
+    from atypicality.device.checks import device_matrix
+
+    return device_matrix(embeddings, "embeddings", width=width)
+
+
+def _reference(x: Any, metric: str) -> Any:
+    """What is known of the training rows, where they lie."""
+    if not on_device(x):
+        return Reference.of(x, metric)
+    from atypicality.device.reference import DeviceReference
+
+    return DeviceReference.of(x, metric)
+
+
+def _moved(x: Any, own: Any) -> Any:
+    """Rows moved to where the training rows lie."""
+    if on_device(x) == on_device(own):
+        return x
+    from atypicality.device.checks import to_device, to_host
+
+    return to_device(x.astype(np.float32) if x.dtype == np.float16 else x, own) if on_device(own) else to_host(x)
+
+
+def _refuse_others(rows: NDArray[np.intp]) -> None:
+    if rows.size:
+        raise ValueError(
+            f"exclude_self=True scores the training rows themselves, in their order; "
+            f"{name_rows(rows, 'differs', 'differ')} from the training row of that number."
+        )
 
 
 def _size(members: slice | NDArray[np.intp]) -> int:

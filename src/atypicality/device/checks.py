@@ -37,11 +37,13 @@ def device_matrix(values: Device, name: str, *, width: int | None = None) -> Dev
     return xp.astype(values, xp.float32 if "float" in str(values.dtype) else xp.float64)
 
 
-def refuse_rows(bad: Device, name: str, rule: str = "finite", came: str = "NaN or infinity") -> None:
-    """Raise an error that names the rows where `bad` (n,) is true, if there are any."""
+def refuse_rows(
+    bad: Device, name: str, rule: str = "finite", came: str = "NaN or infinity", *, first_row: int = 0
+) -> None:
+    """Raise an error that names the rows where `bad` (n,) is true, if there are any, counted from `first_row`."""
     rows = np.flatnonzero(to_host(bad))
     if rows.size:
-        raise ValueError(f"{name} must be {rule}; {name_rows(rows)} {came}. Drop or repair those rows.")
+        raise ValueError(f"{name} must be {rule}; {name_rows(rows + first_row)} {came}. Drop or repair those rows.")
 
 
 def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
@@ -49,7 +51,7 @@ def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
     from atypicality.density.statistics import refuse_rows as refuse_overflow
 
     xp = namespace(rows)
-    refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings")
+    refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings", first_row=first_row)
     refuse_overflow(np.zeros((1, 1)), np.dtype(dtype), first_row=first_row)
 
 

@@ -42,7 +42,8 @@ def _score(
     xp = namespace(x)
     result = xp.concat([score(model, x[rows, :]) for rows in cuts], axis=0)
     if not bool(xp.all(xp.isfinite(result))):
-        refuse_embeddings(x, gaussians.centre.dtype, np.flatnonzero(~np.isfinite(to_host(result)))[0])
+        first = int(np.argwhere(~np.isfinite(to_host(result)))[0, 0])
+        refuse_embeddings(x[first:, :], gaussians.centre.dtype, first)
     return result
 
 
