@@ -216,9 +216,12 @@ def _probabilities(
     recalibrator: Any, logits: Any, atypicality: Any, class_log_density: Any, client: Any, reader: Any = None
 ) -> Any:
     rows = rows_of(logits, "logits", reader)
-    empty = [None] * len(rows.values)
-    given = {"atypicality": atypicality, "class_log_density": class_log_density}
-    cut = [empty if value is None else aligned(value, name, rows, reader) for name, value in given.items()]
+    uses = "atypicality" in getattr(recalibrator, "covariates", ())
+    cut: list[list[Any]] = [[None] * len(rows.values)] * 2
+    if atypicality is not None or (uses and rows.outputs):
+        cut[0] = aligned(atypicality, "atypicality", rows, reader)
+    if class_log_density is not None:
+        cut[1] = aligned(class_log_density, "class_log_density", rows, reader)
     node = shared(client, recalibrator)
     dtype = np.result_type(rows.dtype, np.float32 if rows.dtype.kind == "f" else np.float64)
     parts = [_recalibrate.later(node, *part) for part in zip(rows.values, *cut, rows.places, strict=True)]

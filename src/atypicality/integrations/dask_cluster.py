@@ -7,6 +7,7 @@ rows wins whichever worker was faster, and it is raised here as the error that t
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -70,7 +71,8 @@ class Place:
             check(matrix, name, first_row=self.first_row)
         except ValueError as found:
             return ValueError(f"{found}{self._in_file()}")
-        counted = f" Rows are counted from row {self.first_row} on." if self.first_row and "row" in str(error) else ""
+        named = self.first_row and re.search(r"\brows? \d", str(error))
+        counted = f" Rows are counted from row {self.first_row} on." if named else ""
         return type(error)(f"{error}{counted}{self._in_file()}")
 
     def _in_file(self) -> str:
@@ -170,7 +172,7 @@ def connected(client: Any = None) -> Iterator[Any]:
         yield known
         return
     # threads, not processes: a script needs no guard around its main part, and rows are not copied
-    made = dict(n_workers=1, threads_per_worker=blocks.n_threads(), processes=False, dashboard_address=None)
+    made = dict(n_workers=1, threads_per_worker=blocks.n_threads(), processes=False, dashboard_address="127.0.0.1:0")
     with distributed.LocalCluster(**made) as cluster, distributed.Client(cluster, set_as_default=False) as own:
         yield own
 

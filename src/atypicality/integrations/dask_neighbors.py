@@ -101,10 +101,10 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
             raise ValueError("exclude_self=True needs the training rows on one machine. Use local().atypicality(...).")
         if is_dask(embeddings):
             rows = rows_of(embeddings, "embeddings", None, width=self.n_features_in_)
-            return lazy_array(self._scores(rows), rows.lengths)
+            return lazy_array(self._lazy_scores(rows), rows.lengths)
         with connected(client) as own:
             rows = self._query_rows(embeddings, own)
-            return np.concatenate(compute(own, self._scores(rows))) if rows.values else np.empty(0)
+            return np.concatenate(compute(own, self._lazy_scores(rows))) if rows.values else np.empty(0)
 
     def local(self, *, client: Any = None) -> NeighborAtypicality:
         """The ordinary estimator, with all training rows brought to this machine: it can be saved."""
@@ -139,7 +139,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         results = self.n_neighbors * (1 if self.classes_ is None else self.classes_.size)
         return int(np.clip(RESULT_BYTES // (8 * results), 1, 16 * QUERIES))
 
-    def _scores(self, queries: Rows) -> list[Any]:
+    def _lazy_scores(self, queries: Rows) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
         wanted, step = Wanted(self.n_neighbors, self.metric, self.classes_), self._queries_at_once()
         each = []

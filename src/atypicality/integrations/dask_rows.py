@@ -67,6 +67,11 @@ class Rows:
         """Rows of all parts."""
         return sum(self.lengths)
 
+    @property
+    def outputs(self) -> bool:
+        """Whether they lie in files of outputs, which may hold other arrays of the same rows."""
+        return bool(self.paths) and not any(path.endswith(".npy") for path in self.paths)
+
 
 def is_dask(values: Any) -> bool:
     """Whether values are a Dask array."""
@@ -133,9 +138,17 @@ def _array_rows(array: Any, name: str, minimum: int) -> Rows:
     if array.numblocks[1] > 1:
         array = array.rechunk({0: "auto", 1: -1})
     lengths = _joined(array.chunks[0], minimum)
-    array = array.rechunk({0: tuple(lengths)})
+    array = array.rechunk({0: tuple(lengths)}) if lengths else array
     firsts = np.cumsum([0, *lengths[:-1]]).tolist()
-    return Rows(_blocks(array), lengths, [Place(first) for first in firsts], int(array.shape[1]), array.dtype, True, [])
+    return Rows(
+        _blocks(array)[: len(lengths)],
+        lengths,
+        [Place(first) for first in firsts],
+        int(array.shape[1]),
+        array.dtype,
+        True,
+        [],
+    )
 
 
 def _joined(chunks: Sequence[int], minimum: int) -> list[int]:
@@ -211,7 +224,7 @@ def _same_cuts(paths: list[str], name: str, rows: Rows, client: Any) -> list[Any
 
 
 def _beside(name: str, rows: Rows) -> list[Any]:
-    if rows.lazy or any(path.endswith(".npy") for path in rows.paths):
+    if not rows.outputs:
         raise ValueError(
             f"{name} must be given with a Dask array or with .npy files; got None. Only files of outputs "
             "(ModelOutputs.save) hold their own."
