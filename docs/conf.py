@@ -5,7 +5,9 @@ from pathlib import Path
 
 from atypicality import __version__
 
-sys.path.insert(0, str(Path(__file__).parent))  # for gallery_altair
+sys.path.insert(0, str(Path(__file__).parent))  # for figures and gallery_altair
+
+import figures
 
 project = "atypicality"
 author = "The atypicality developers"
@@ -14,6 +16,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # MathJax itself, so that formulas need no network
     "numpydoc",
     "myst_parser",
     "sphinx_design",
@@ -45,11 +48,21 @@ numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 autodoc_default_options = {"members": True, "inherited-members": False}
 autodoc_typehints = "none"
-exclude_patterns = ["_build"]
+nitpicky = True
+exclude_patterns = ["_build", "tables"]
 html_theme = "pydata_sphinx_theme"
 html_title = "atypicality"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": True, "secondary_sidebar_items": ["page-toc"]}
+html_theme_options = {
+    "header_links_before_dropdown": 7,
+    "navbar_align": "left",
+    "navigation_with_keys": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+}
+html_static_path = ["_static"]
+html_css_files = ["site.css", "gallery.css"]
 html_show_sourcelink = False
+html_sidebars = {"index": [], "quickstart": [], "idea": []}
 
 
 def _skip(app, what, name, obj, skip, options):
@@ -57,6 +70,12 @@ def _skip(app, what, name, obj, skip, options):
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
+def _draw(app):
+    """Draw the figures from the bundled outputs."""
+    figures.write(Path(app.srcdir) / "_figures")
+
+
 def setup(app):
-    """Register the filter above."""
+    """Register the functions above."""
     app.connect("autodoc-skip-member", _skip)
+    app.connect("builder-inited", _draw)

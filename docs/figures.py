@@ -1,0 +1,87 @@
+"""Figures of the documentation, drawn by the package's own charts from the bundled outputs, for light and dark pages.
+
+The site's build calls `write`; `python docs/figures.py FOLDER` does the same by hand.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+import atypicality as aty
+from atypicality import charts
+from atypicality.datasets import load_fashion_mnist, load_fashion_mnist_lt
+
+INK = {"light": "#222832", "dark": "#ced6dd"}
+LINES = {"light": "#d1d5da", "dark": "#48566b"}
+BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa"}
+"""Colours that are too dark for a dark page, and what takes their place there."""
+SCALE = 2  # points per pixel of drawings with thousands of marks, which are small as PNG and huge as SVG
+
+
+def write(folder: Path) -> list[Path]:
+    """Draw every figure into `folder`, as NAME-light and NAME-dark."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, chart in figures().items():
+        for mode in INK:
+            written.append(folder / f"{name}-{mode}.{'png' if name == 'quadrants' else 'svg'}")
+            written[-1].write_bytes(_drawn(chart.to_dict(), mode, written[-1].suffix))
+    return written
+
+
+def figures() -> dict[str, Any]:
+    """Charts by name."""
+    train, calibration, test = load_fashion_mnist_lt()
+    head = aty.ReliabilityHead().fit(train=train, calibration=calibration)
+    first, second = calibration.split(0.5)
+    one = aty.TemperatureScaling().fit(first.logits, first.labels)
+    sets = aty.SplitConformal(alpha=0.1).fit(one.predict_proba(second.logits), second.labels)
+    methods = {"model": "uncalibrated", "one temperature": one, "reliability head": head}
+    evaluation = aty.evaluate(methods, test, train=train)
+    covered = aty.evaluate({"one threshold": (one, sets), "reliability head": head}, test, train=train)
+    balanced = load_fashion_mnist()
+    plain = aty.evaluate({"model": "uncalibrated"}, balanced.test, train=balanced.train)
+    rare = head.density_.atypicality(calibration.embeddings)
+    paper = aty.AtypicalityAwareRecalibration.paper().fit(calibration.logits, calibration.labels, atypicality=rare)
+    return {
+        "quadrants": charts.quadrant_scatter(evaluation, method="reliability head"),
+        "distribution": charts.atypicality_distribution(plain),
+        "ece": charts.quality_by_group(evaluation, "ece"),
+        "accuracy": charts.quality_by_group(evaluation, "accuracy"),
+        "accuracy-class": charts.quality_by_group(evaluation, "accuracy", by="class"),
+        "grid": charts.confidence_grid(evaluation, "overconfidence", methods=["model", "reliability head"]),
+        "coverage": charts.coverage_by_group(covered, "coverage"),
+        "reliability": charts.reliability_diagram(evaluation),
+        "temperatures": charts.temperatures(plain),
+        "multiplier": charts.multiplier(paper, head.density_.atypicality(test.embeddings)),
+        "class-scores": charts.class_scores(evaluation, method="reliability head"),
+    }
+
+
+def _drawn(spec: dict[str, Any], mode: str, ending: str) -> bytes:
+    config = {
+        "background": None,
+        "style": {
+            "guide-label": {"fill": INK[mode], "fontSize": 12},
+            "guide-title": {"fill": INK[mode], "fontSize": 13},
+        },
+        "title": {"color": INK[mode]},
+        "header": {"labelColor": INK[mode], "titleColor": INK[mode], "labelFontSize": 13},
+        "axis": {"gridColor": LINES[mode], "domainColor": LINES[mode], "tickColor": LINES[mode], "gridOpacity": 0.6},
+        "legend": {"symbolOpacity": 1},
+        "view": {"stroke": LINES[mode]},
+    }
+    text = json.dumps(spec | {"config": spec.get("config", {}) | config})
+    for colour, brighter in BRIGHTER.items() if mode == "dark" else ():
+        text = text.replace(f'"{colour}"', f'"{brighter}"')
+    spec = json.loads(text)
+    if ending == ".png":
+        return bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))
+    return vl_convert.vegalite_to_svg(spec).encode()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
