@@ -64,8 +64,8 @@ GEMM_BYTES = 8 * 1024 * 1024
 
 LARGE_SHARE = 64
 """An array of more than this part of the ceiling lives in a scratch file."""
-THREAD_BYTES = 256 * 1024 * 1024
-"""Ceiling that every thread asks for: its buffers, and the results of its blocks that wait for their turn."""
+THREAD_BYTES = 16 * 1024 * 1024
+"""What a thread takes in most passes: its buffers, and the results of its blocks that wait for their turn."""
 
 Watch = Callable[[Iterator[T], int, int], Iterator[T]]
 """Passes on the results of a pass over so many rows in blocks of so many, and may tell somebody how far it is."""
@@ -118,10 +118,10 @@ def ceiling() -> int | None:
     return _memory.get()
 
 
-def n_threads() -> int:
+def n_threads(each: int = THREAD_BYTES) -> int:
     """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
 
-    Under a ceiling of memory cores count only as far as it holds the blocks of so many threads.
+    Under a ceiling of memory cores count only as far as a quarter of it holds `each` bytes for every thread.
     """
     if (chosen := _threads.get()) is not None:
         return chosen
@@ -129,7 +129,7 @@ def n_threads() -> int:
         return _positive(given, "ATYPICALITY_NUM_THREADS")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = _memory.get()
-    return cores if memory is None else max(1, min(cores, memory // THREAD_BYTES))
+    return cores if memory is None else max(1, min(cores, memory // 4 // each))
 
 
 def is_large(size: int) -> bool:
@@ -222,7 +222,14 @@ def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads
     At most two blocks per thread are in flight, so the results that wait for their turn stay few. An exception
     in one block is raised here, and no further block is started.
     """
-    return seen(_map_rows(function, n_rows, block, threads), n_rows, block)
+    results = seen(_map_rows(function, n_rows, block, threads), n_rows, block)
+    return results if _memory.get() is None else _trimmed(results)
+
+
+def _trimmed(results: Iterator[T]) -> Iterator[T]:
+    """Results, and at their end what was freed on the way goes back to the system."""
+    yield from results
+    scratch_files.trim()
 
 
 def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: int | None) -> Iterator[T]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["MINIMUM", "ScratchError", "map_scratch", "parse_bytes", "scratch_folder", "words"]
+__all__ = ["MINIMUM", "ScratchError", "map_scratch", "parse_bytes", "scratch_folder", "trim", "words"]
 
 MINIMUM = 128 * 10**6
 """Smallest ceiling: what Python, NumPy, SciPy and scikit-learn take before any data, and a little room."""
@@ -83,6 +83,22 @@ def scratch_folder(chosen: str | os.PathLike[str] | None) -> str:
             stacklevel=4,
         )
     return folder
+
+
+@cache
+def _trimmer() -> Any:
+    """The `malloc_trim` of glibc, or a function that does nothing where there is none."""
+    import ctypes
+
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):
+        return lambda _: None
+
+
+def trim() -> None:
+    """Give freed memory back to the system: threads each keep a heap, and holes in those would count."""
+    _trimmer()(0)
 
 
 @cache

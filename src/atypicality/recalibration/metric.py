@@ -8,7 +8,8 @@ Grosse 2015), and its coupling to the other parameters is left to L-BFGS.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ __all__ = ["SparseCurvature", "sparse_curvature", "sparse_metric"]
 KEPT = 0.01
 """Probability above which an entry enters the sparse product: at most 100 in a row, and usually three or four."""
 SINGLE = float(np.finfo(np.float32).eps)
+CHUNK = 1 << 16
+"""Kept entries that are worked on together."""
 DENSE = 4000
 """Class-wise parameters up to which they are solved for together; beyond, each on its own."""
 
@@ -32,7 +35,7 @@ class Kept(NamedTuple):
     """Entries ``sqrt(w_i) p_ij x_ij`` of the sparse second part, one row of values per class-wise input."""
 
     row: NDArray[np.intp]
-    column: NDArray[np.intp]
+    column: NDArray[np.signedinteger[Any]]
     values: FloatArray
 
 
@@ -106,18 +109,13 @@ class _SparseHessian:
     """Shared and class-wise parameters together, scaled to a unit diagonal, in float32: a metric needs no more."""
 
     def __init__(self, problem: Problem, sums: SparseCurvature, penalty: Vector) -> None:
-        n_shared, n_inputs, k = sums.crossed.shape
-        self._sums, self._n_shared = sums, n_shared
-        row = np.concatenate([kept.row for kept in sums.kept])
-        column = np.concatenate([kept.column for kept in sums.kept])
-        values = np.concatenate([kept.values for kept in sums.kept], axis=1)
-        self._row = np.repeat(row, n_inputs)  # an entry for every input, those of a row beside each other
-        self._place = (n_shared + column[:, None] + k * np.arange(n_inputs)).ravel()
-        self._value = values.T.ravel()
+        self._sums, self._n_shared = sums, (n_shared := sums.crossed.shape[0])
         self.shared = sums.shared + np.diag(penalty[:n_shared])
         own = np.einsum("aak->ak", sums.moments).ravel() + penalty[n_shared:]
-        kept = np.bincount(self._place, self._value**2, minlength=penalty.size)[n_shared:]
-        diagonal = np.r_[np.diag(self.shared), np.maximum(own - kept, SINGLE * own)]
+        kept = np.zeros(penalty.size)
+        for _, place, value in self._entries():
+            kept += np.bincount(place, value**2, minlength=penalty.size)
+        diagonal = np.r_[np.diag(self.shared), np.maximum(own - kept[n_shared:], SINGLE * own)]
         self.unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
 
     def scaled(self) -> FloatArray:
@@ -133,13 +131,42 @@ class _SparseHessian:
             for b in range(a):
                 left, right = own + a * k, own + b * k
                 matrix[left, right] = self._sums.moments[a, b] * unit[left] * unit[right]
-        value = self._value * unit[self._place]
-        for first, second in _pairs(self._row):
-            left, right = self._place[first], self._place[second]
-            places = np.maximum(left, right) * size + np.minimum(left, right)
-            np.subtract.at(matrix.reshape(-1), places, (value[first] * value[second]).astype(np.float32))
+        for row, place, value in self._entries():
+            value = value * unit[place]
+            for first, second in _pairs(row):
+                left, right = place[first], place[second]
+                places = np.maximum(left, right) * size + np.minimum(left, right)
+                np.subtract.at(matrix.reshape(-1), places, (value[first] * value[second]).astype(np.float32))
         matrix[np.diag_indices_from(matrix)] = 1
         return matrix
+
+    def _entries(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
+        """Row, parameter and value of the kept entries, one for every input, in chunks of whole rows."""
+        n_inputs, k = self._sums.moments.shape[1:]
+        for row, column, values in _chunks(self._sums.kept):
+            place = self._n_shared + column[:, None].astype(np.intp) + k * np.arange(n_inputs)
+            yield np.repeat(row, n_inputs), place.ravel(), values.T.ravel()
+
+
+def _chunks(parts: list[Kept]) -> Iterator[Kept]:
+    """The same entries in chunks that stay in cache; those of a row, which lie beside each other, stay together."""
+    waiting: list[Kept] = []
+    for row, column, values in parts:
+        starts = np.flatnonzero(np.diff(row, prepend=-1))
+        wanted = np.searchsorted(starts, np.arange(0, row.size, CHUNK))
+        ends = np.unique(np.r_[starts[wanted[wanted < starts.size]], row.size])
+        for first, last in pairwise(ends.tolist()):
+            waiting.append(Kept(row[first:last], column[first:last], values[:, first:last]))
+            if sum(part.row.size for part in waiting) >= CHUNK:
+                yield _joined(waiting)
+                waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[Kept]) -> Kept:
+    row, column, values = zip(*parts, strict=True)
+    return Kept(np.concatenate(row), np.concatenate(column), np.concatenate(values, axis=1))
 
 
 def _pairs(row: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -216,6 +243,7 @@ def _shared_sums(
 def _kept_entries(p: FloatArray, inputs: list[FloatArray | None], weights: Vector, first_row: int) -> Kept:
     chosen = np.flatnonzero(p > KEPT)
     row, column = np.divmod(chosen, p.shape[1])
-    values = np.sqrt(weights)[row] * p.ravel()[chosen]
+    values = np.sqrt(weights).astype(p.dtype)[row] * p.ravel()[chosen]
     kept = [values if own is None else values * own.ravel()[chosen] for own in inputs]
-    return Kept(row + first_row, column, np.stack(kept) if kept else np.empty((0, row.size)))
+    small = np.asarray(column, np.int32)  # these are kept for all rows at once
+    return Kept(row + first_row, small, np.stack(kept) if kept else np.empty((0, row.size)))
