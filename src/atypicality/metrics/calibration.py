@@ -47,7 +47,24 @@ def accuracy(
 ) -> float:
     """Share of samples whose top class is the label.
 
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes)
+        Rows that sum to 1.
+    labels : array-like of shape (n_samples,)
+        Column indices.
+    confidence, correct : array-like of shape (n_samples,)
+        Instead of both: the probability of the top class, and whether it is the label.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
+    0.5
+    >>> accuracy(confidence=[0.9, 0.6], correct=[True, False])
     0.5
     """
     return float(read_pairs(probs, labels, confidence, correct).correct.mean())
@@ -62,6 +79,17 @@ def overconfidence(
 ) -> float:
     """Mean confidence minus accuracy: above 0 the model promises too much, below 0 too little.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> overconfidence(confidence=[0.75, 0.75], correct=[1, 0])
     0.25
     """
@@ -70,11 +98,24 @@ def overconfidence(
 
 
 def nll(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean negative log-probability of the label, in nats.
+    r"""Mean negative log-probability of the label, in nats.
+
+    .. math:: -\frac{1}{n} \sum_i \log p_{i, y_i}
 
     A label with probability 0 makes it infinite. `sklearn.metrics.log_loss` agrees elsewhere, but clips
     probabilities at the machine epsilon of their dtype first.
 
+    Parameters
+    ----------
+    probs, labels : array-like
+        As in `accuracy`.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
     0.490415
     """
@@ -82,10 +123,24 @@ def nll(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def brier(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean squared distance between the probabilities and the one-hot label, summed over the classes: 0 to 2.
+    r"""Mean squared distance between the probabilities and the one-hot label, summed over the classes: 0 to 2.
 
-    Twice `sklearn.metrics.brier_score_loss` of a binary problem, whose default sums over one of the two classes.
+    .. math:: \frac{1}{n} \sum_i \sum_j (p_{ij} - 1[y_i = j])^2
 
+    Brier 1950. Twice `sklearn.metrics.brier_score_loss` of a binary problem, whose default sums over one of the two
+    classes.
+
+    Parameters
+    ----------
+    probs, labels : array-like
+        As in `accuracy`.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> brier([[1.0, 0.0], [0.5, 0.5]], [1, 0])
     1.25
     """
@@ -107,6 +162,18 @@ def ece(
     The paper's appendix C with its 10 bins; Naeini et al. 2015, Guo et al. 2017. netcal and torchmetrics agree
     wherever no confidence lies on an edge: netcal's bins are `[lo, hi)`, and so are torchmetrics'.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(ece(confidence=[0.2, 0.8, 0.8], correct=[0, 1, 0], n_bins=2), 6)   # (1 * 0.2 + 2 * 0.3) / 3
     0.266667
     """
@@ -128,6 +195,18 @@ def rmsce(
 
     The paper's appendix C. Hendrycks et al. 2019 use the same formula over equally populated bins.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(rmsce(confidence=[0.2, 0.8, 0.8], correct=[0, 1, 0], n_bins=2), 6)   # sqrt((0.04 + 2 * 0.09) / 3)
     0.270801
     """
@@ -153,6 +232,18 @@ def debiased_calibration_error(
     The correction treats confidence as constant within a bin: it takes off too much by at most a quarter of the
     squared bin width for each bin, over n.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(debiased_calibration_error(confidence=[0.8, 0.8], correct=[1, 0]), 6)   # 0.3 ** 2 - 0.25 / 1
     -0.16
     """
@@ -172,6 +263,18 @@ def adaptive_ece(
     The bins are quantile groups (see `atypicality.QuantileGroups`): equal confidences are never parted, whatever the
     order of the samples, so repeated ones merge bins. Nguyen and O'Connor 2015; Nixon et al. 2019.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(adaptive_ece(confidence=[0.6, 0.7, 0.8, 0.9], correct=[1, 1, 1, 0], n_bins=2), 6)   # 0.35, 0.35
     0.35
     """
@@ -185,6 +288,18 @@ def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> f
 
     Kull et al. 2019. Every column counts, also a class that no label names.
 
+    Parameters
+    ----------
+    probs, labels : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(classwise_ece([[0.9, 0.1], [0.4, 0.6]], [0, 0], n_bins=2), 6)   # each class: 0.1 / 2 + 0.6 / 2
     0.35
     """
@@ -207,6 +322,17 @@ def smooth_ece(
     diagrams via kernel smoothing), without bins and continuous in the predictions. Computed by a cosine transform
     on a grid; the stated error is in `atypicality.metrics.smooth`.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(smooth_ece(confidence=[0.75, 0.75, 0.75, 0.75], correct=[1, 1, 0, 0]), 6)   # one point: its gap
     0.25
     """
@@ -217,6 +343,18 @@ def smooth_ece(
 def summary(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> dict[str, float]:
     """All calibration metrics of one model from one pass over its probabilities, by the names of this module.
 
+    Parameters
+    ----------
+    probs, labels : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+
+    Returns
+    -------
+    dict of str to float
+
+    Examples
+    --------
     >>> sorted(summary([[0.9, 0.1], [0.4, 0.6]], [0, 0]))[:3]
     ['accuracy', 'adaptive_ece', 'brier']
     """
@@ -238,7 +376,7 @@ def summary(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> dict[st
 
 @dataclass(frozen=True)
 class CalibrationCurve:
-    """A reliability diagram as columns, one entry per bin, empty bins included.
+    """A reliability diagram as columns, one entry per bin, empty bins included; made by `calibration_curve`.
 
     Attributes
     ----------
@@ -249,6 +387,12 @@ class CalibrationCurve:
         Means of the bin; NaN when it is empty.
     low, high : ndarray of shape (n_bins,)
         Wilson interval of the accuracy; [0, 1] when the bin is empty.
+
+    Examples
+    --------
+    >>> curve = calibration_curve(confidence=[0.2, 0.8, 0.8], correct=[0, 1, 0], n_bins=2)
+    >>> curve.count, curve.upper
+    (array([1, 2]), array([0.5, 1. ]))
     """
 
     lower: NDArray[np.float64]
@@ -271,6 +415,20 @@ def calibration_curve(
 ) -> CalibrationCurve:
     """Count, mean confidence and accuracy with its interval, for each equal bin of confidence.
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+    n_bins : int, default=10
+    level : float in (0, 1), default=0.95
+        Of the intervals of the accuracy (Wilson 1927).
+
+    Returns
+    -------
+    CalibrationCurve
+
+    Examples
+    --------
     >>> calibration_curve(confidence=[0.2, 0.8, 0.8], correct=[0, 1, 0], n_bins=2).accuracy
     array([0. , 0.5])
     """

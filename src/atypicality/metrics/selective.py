@@ -25,6 +25,12 @@ class RiskCoverage:
     area : float
         Mean risk over the coverages 1/n, 2/n, ..., 1; smaller is better. Equally confident samples enter in the average
         over all their orders, so the order of the samples does not matter.
+
+    Examples
+    --------
+    >>> curve = risk_coverage(confidence=[0.9, 0.8, 0.7, 0.7], correct=[1, 0, 1, 1])
+    >>> curve.threshold, curve.coverage
+    (array([0.9, 0.8, 0.7]), array([0.25, 0.5 , 1.  ]))
     """
 
     threshold: NDArray[np.float64]
@@ -42,6 +48,17 @@ def risk_coverage(
 ) -> RiskCoverage:
     """Risk-coverage curve and its area (Geifman and El-Yaniv 2017; AURC of Geifman, Uziel and El-Yaniv 2019).
 
+    Parameters
+    ----------
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`.
+
+    Returns
+    -------
+    RiskCoverage
+
+    Examples
+    --------
     >>> risk_coverage(confidence=[0.9, 0.8, 0.7, 0.7], correct=[1, 0, 1, 1]).risk.round(3).tolist()
     [0.0, 0.5, 0.25]
     """

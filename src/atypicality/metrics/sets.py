@@ -17,8 +17,21 @@ SIZE_STRATA = (1, 3, 10, 100)
 
 
 def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
-    """Share of prediction sets, bool (n, k), that hold their label.
+    r"""Share of prediction sets that hold their label.
 
+    .. math:: \frac{1}{n} \sum_i 1[y_i \in C(x_i)]
+
+    Parameters
+    ----------
+    sets : array-like of bool, of shape (n_samples, n_classes)
+    labels : array-like of shape (n_samples,)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> coverage([[True, False], [True, True]], [1, 1])
     0.5
     """
@@ -26,8 +39,18 @@ def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
 
 
 def set_size(sets: ArrayLike) -> float:
-    """Mean number of classes in a prediction set, bool (n, k).
+    """Mean number of classes in a prediction set.
 
+    Parameters
+    ----------
+    sets : array-like of bool, of shape (n_samples, n_classes)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> set_size([[True, False], [True, True]])
     1.5
     """
@@ -50,6 +73,10 @@ def coverage_gap(
         "class": mean over the classes among the labels of the absolute gap (CovGap of Ding et al. 2023).
         "size": the largest absolute gap over strata of set size 0-1, 2-3, 4-10, 11-100 and more (SSCV of
         Angelopoulos et al. 2021, RAPS, section 4.4). Parts without samples do not count.
+
+    Returns
+    -------
+    float
 
     Examples
     --------

@@ -27,7 +27,7 @@ _ARRAYS = ("probs", "labels", "confidence", "correct", "sets")
 
 @dataclass(frozen=True, repr=False)
 class GroupTable:
-    """One row per group, as columns of equal length.
+    """One row per group, as columns of equal length; made by `by_group`.
 
     Attributes
     ----------
@@ -40,6 +40,14 @@ class GroupTable:
         Samples in each group, 0 for an empty one.
     value, standard_error, low, high : ndarray of shape (n_groups,)
         NaN where a group is too small to say; the interval of an empty group's share is [0, 1].
+
+    Examples
+    --------
+    >>> table = by_group(calibration.accuracy, confidence=[0.9, 0.8, 0.7], correct=[1, 1, 0], groups=["a", "a", "b"])
+    >>> table.group, table.count, table.value
+    (('a', 'b'), array([2, 1]), array([1., 0.]))
+    >>> table.rows()[1]["value"]
+    0.0
     """
 
     metric: str
