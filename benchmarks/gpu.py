@@ -21,13 +21,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, the folder above is not looked into
 
+from atypicality import __version__  # noqa: E402
 from benchmarks.gpu_data import Size  # noqa: E402
 from benchmarks.gpu_library import best_seconds, driver, library, measured_rates  # noqa: E402
 from benchmarks.gpu_stages import Stage, stages  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "tables" / "gpu.md"
-PACKAGES = ("atypicality", "numpy", "scipy", "array-api-compat", "torch", "cupy-cuda12x", "cupy-cuda13x", "cupy")
+PACKAGES = ("numpy", "scipy", "array-api-compat", "torch", "cupy-cuda12x", "cupy-cuda13x", "cupy")
 UNITS = {
     "fp64": "float64 products",
     "fp32": "float32 products",
@@ -106,7 +107,7 @@ def line(lib: Any, stage: Stage, rates: dict[str, float], scale: float) -> dict[
 
 def machine(lib: Any) -> dict[str, Any]:
     """Where and with what this was measured."""
-    installed = {name: version for name in PACKAGES if (version := _version(name))}
+    installed = {"atypicality": __version__, **{name: version for name in PACKAGES if (version := _version(name))}}
     return {
         "device": lib.describe(),
         "library": lib.name,

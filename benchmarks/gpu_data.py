@@ -66,7 +66,8 @@ def embeddings(lib: Any, size: Size) -> Embeddings:
 def outputs(lib: Any, n: int, n_classes: int, seed: int) -> Outputs:
     """Logits of a model that is right in about three rows of four, less often and too sure where rows are atypical."""
     xp, normals, rng = lib.xp, lib.normals(seed), np.random.default_rng(seed)
-    labels, rarity = rng.integers(0, n_classes, n), rng.gamma(4.0, size=n) / 4
+    labels = np.r_[np.arange(n_classes), rng.integers(0, n_classes, n - n_classes)]  # every class has a row
+    rarity = rng.gamma(4.0, size=n) / 4
     offsets = _on(lib, np.random.default_rng(0).normal(0, 0.5, n_classes))
     at_label = xp.arange(n_classes, device=lib.device)[None, :] == _on(lib, labels)[:, None]
     lift = _on(lib, 11.0 - 2.5 * rarity + rng.normal(0, 2.5, n))
