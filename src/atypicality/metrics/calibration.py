@@ -56,10 +56,6 @@ def accuracy(
     confidence, correct : array-like of shape (n_samples,)
         Instead of both: the probability of the top class, and whether it is the label.
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -84,10 +80,6 @@ def overconfidence(
     probs, labels, confidence, correct : array-like
         As in `accuracy`.
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> overconfidence(confidence=[0.75, 0.75], correct=[1, 0])
@@ -110,10 +102,6 @@ def nll(probs: ArrayLike, labels: ArrayLike) -> float:
     probs, labels : array-like
         As in `accuracy`.
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
@@ -134,10 +122,6 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
     ----------
     probs, labels : array-like
         As in `accuracy`.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -168,10 +152,6 @@ def ece(
         As in `accuracy`.
     n_bins : int, default=10
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(ece(confidence=[0.2, 0.8, 0.8], correct=[0, 1, 0], n_bins=2), 6)   # (1 * 0.2 + 2 * 0.3) / 3
@@ -200,10 +180,6 @@ def rmsce(
     probs, labels, confidence, correct : array-like
         As in `accuracy`.
     n_bins : int, default=10
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -238,10 +214,6 @@ def debiased_calibration_error(
         As in `accuracy`.
     n_bins : int, default=10
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(debiased_calibration_error(confidence=[0.8, 0.8], correct=[1, 0]), 6)   # 0.3 ** 2 - 0.25 / 1
@@ -269,10 +241,6 @@ def adaptive_ece(
         As in `accuracy`.
     n_bins : int, default=10
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(adaptive_ece(confidence=[0.6, 0.7, 0.8, 0.9], correct=[1, 1, 1, 0], n_bins=2), 6)   # 0.35, 0.35
@@ -293,10 +261,6 @@ def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> f
     probs, labels : array-like
         As in `accuracy`.
     n_bins : int, default=10
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -326,10 +290,6 @@ def smooth_ece(
     ----------
     probs, labels, confidence, correct : array-like
         As in `accuracy`.
-
-    Returns
-    -------
-    float
 
     Examples
     --------

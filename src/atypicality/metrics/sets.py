@@ -26,10 +26,6 @@ def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
     sets : array-like of bool, of shape (n_samples, n_classes)
     labels : array-like of shape (n_samples,)
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> coverage([[True, False], [True, True]], [1, 1])
@@ -44,10 +40,6 @@ def set_size(sets: ArrayLike) -> float:
     Parameters
     ----------
     sets : array-like of bool, of shape (n_samples, n_classes)
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -73,10 +65,6 @@ def coverage_gap(
         "class": mean over the classes among the labels of the absolute gap (CovGap of Ding et al. 2023).
         "size": the largest absolute gap over strata of set size 0-1, 2-3, 4-10, 11-100 and more (SSCV of
         Angelopoulos et al. 2021, RAPS, section 4.4). Parts without samples do not count.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
