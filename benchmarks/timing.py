@@ -1,47 +1,131 @@
-"""How every benchmark measures: contestants take turns on the same arrays, and the best of several turns counts."""
+"""How every benchmark measures: contestants take turns on the same arrays, on one thread, and the best turn counts.
 
+Seconds are processor seconds. On one thread of a quiet machine they are those of a clock on the wall; other work on the
+machine lengthens the latter and hardly the former.
+"""
+
+import ctypes
 import gc
+import math
+import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from atypicality import blocks
 
-__all__ = ["Row", "best_times", "elementwise_pass"]
+__all__ = [
+    "Measured",
+    "best_times",
+    "elementwise_pass",
+    "measure",
+    "one_thread",
+    "peak_above",
+    "peak_anonymous",
+]
+
+SLOW = 8.0
+"""Seconds from which a contestant runs once only: noise is small beside them, and a run should end."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table: `ratio` is what was measured, `target` what it should be ("<= 1.5" or ">= 100")."""
+class Measured:
+    """What one contestant needed, and what it answered the last time."""
 
-    stage: str
-    against: str
-    ratio: float
-    target: str
-    note: str = ""
+    result: Any
+    seconds: float
+    megabytes: float
 
-    @property
-    def met(self) -> bool:
-        """Whether the ratio keeps its target."""
-        relation, bound = self.target.split()
-        return self.ratio <= float(bound) if relation == "<=" else self.ratio >= float(bound)
+    def better_of(self, turn: tuple[Any, float, float]) -> "Measured":
+        """The best of this and another turn, with the answer of the latter."""
+        result, seconds, megabytes = turn
+        return Measured(result, min(self.seconds, seconds), min(self.megabytes, megabytes))
 
 
-def best_times(contestants: dict[str, Callable[[], object]], *, repeats: int = 5, threads: int = 1) -> dict[str, float]:
-    """Best seconds of each contestant; they take turns, on one thread each (BLAS and ours) unless told otherwise."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold BLAS, OpenMP, torch, faiss and this library to one thread, whichever of them is loaded."""
     from threadpoolctl import threadpool_limits
 
+    restore = []
+    if (torch := sys.modules.get("torch")) is not None:
+        restore.append((torch.set_num_threads, torch.get_num_threads()))
+        torch.set_num_threads(1)
+    if (faiss := sys.modules.get("faiss")) is not None:
+        restore.append((faiss.omp_set_num_threads, faiss.omp_get_max_threads()))
+        faiss.omp_set_num_threads(1)
+    try:
+        with threadpool_limits(1), blocks.settings(n_threads=1):
+            yield
+    finally:
+        for function, threads in restore:
+            function(threads)
+
+
+def measure(contestants: dict[str, Callable[[], Any]], *, repeats: int = 3) -> dict[str, Measured]:
+    """Best seconds, peak memory and answer of each contestant; they take turns.
+
+    The first two turns measure memory too, and the smaller peak counts: the first also loads what a library loads
+    once. Whoever is slow has the first turn only.
+    """
+    found: dict[str, Measured] = {}
+    with one_thread():
+        for turn in range(repeats + 1):
+            for name, run in contestants.items():
+                held = found.get(name)
+                if held is None:
+                    found[name] = Measured(*peak_above(run))
+                elif held.seconds < SLOW:
+                    found[name] = held.better_of(peak_above(run) if turn == 1 else (*_timed(run), math.inf))
+    return found
+
+
+def best_times(contestants: dict[str, Callable[[], object]], *, repeats: int = 5) -> dict[str, float]:
+    """Best seconds of each contestant; they take turns, on one thread each."""
     best = dict.fromkeys(contestants, float("inf"))
-    with threadpool_limits(threads), blocks.settings(n_threads=threads):
+    with one_thread():
         for _ in range(repeats):
             for name, run in contestants.items():
-                gc.collect()
-                start = time.perf_counter()
-                run()
-                best[name] = min(best[name], time.perf_counter() - start)
+                best[name] = min(best[name], _timed(run)[1])
     return best
+
+
+def peak_above(run: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What a call returns, its seconds, and the most megabytes that the process held above what it held before.
+
+    The kernel keeps the peak, so nothing is sampled and nothing is missed. Memory that the allocator kept from
+    earlier calls is given back first, else it would be used again unseen. NaN where the system has no such counter.
+    """
+    gc.collect()
+    _give_back()
+    before = _reset_peak()
+    result, seconds = _timed(run)
+    return result, seconds, _resident("VmHWM") - before
+
+
+def peak_anonymous(run: Callable[[], Any], *, every: float = 0.005) -> tuple[Any, float, float]:
+    """Like `peak_above`, for runs that read memory maps: a thread samples the memory that no file stands behind."""
+    before, done = _resident("RssAnon"), threading.Event()
+    peak = [before]
+
+    def watch() -> None:
+        while not done.wait(every):
+            peak[0] = max(peak[0], _resident("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result, seconds = _timed(run)
+    finally:
+        done.set()
+        watcher.join()
+    return result, seconds, peak[0] - before
 
 
 def elementwise_pass(z: np.ndarray) -> Callable[[], object]:
@@ -50,7 +134,38 @@ def elementwise_pass(z: np.ndarray) -> Callable[[], object]:
 
     def run() -> object:
         np.subtract(z, maxima, out=buffer)
-        return np.exp(buffer, out=buffer)
+        np.exp(buffer, out=buffer)
+        return None
 
     run()
     return run
+
+
+def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    gc.collect()
+    start = time.process_time()
+    result = run()
+    return result, time.process_time() - start
+
+
+def _give_back() -> None:
+    if os.path.exists("/proc/self/clear_refs"):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reset_peak() -> float:
+    """Forget the peak so far; megabytes held now."""
+    try:
+        with open("/proc/self/clear_refs", "w") as control:
+            control.write("5")
+    except OSError:
+        return math.nan
+    return _resident("VmRSS")
+
+
+def _resident(name: str) -> float:
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) / 1024 for line in status if line.startswith(name))
+    except OSError:
+        return math.nan

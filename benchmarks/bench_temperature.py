@@ -1,0 +1,81 @@
+"""Temperature scaling on the logits of an image model."""
+
+import warnings
+
+import numpy as np
+
+from atypicality import TemperatureScaling
+from benchmarks import authors
+from benchmarks.data import cross_entropy, image_logits, softmax, text_of
+from benchmarks.rows import AUTHORS, Peer, Row, contest
+from benchmarks.timing import elementwise_pass
+
+
+def rows(quick: bool = False) -> list[Row]:
+    n_rows, n_classes = (1000, 20) if quick else (25_000, 1000)
+    logits, labels, _ = image_logits(n_rows, n_classes)
+    probs = softmax(logits)
+    return contest(
+        "temperature scaling, fit",
+        text_of(n_rows, n_classes, "float32"),
+        lambda: TemperatureScaling().fit(logits, labels).multiplier(),
+        [
+            Peer(
+                "scikit-learn",
+                'CalibratedClassifierCV(FrozenEstimator(model), method="temperature")',
+                scikit(logits, labels),
+                target="ratio >= 12",
+            ),
+            Peer(
+                AUTHORS,
+                "torch L-BFGS, strong Wolfe",
+                lambda: authors.recalibrate(logits, labels).coefficients[0],
+                target="ratio >= 30",
+            ),
+            Peer("probmetrics", "TemperatureScalingCalibrator", probmetrics(probs, labels)),
+            Peer("netcal", "TemperatureScaling", netcal(probs, labels), note="netcal leaves the temperature at 1"),
+        ],
+        bare=elementwise_pass(logits),
+        bare_of="one pass",
+        accuracy="calibration loss",
+        error=lambda multiplier: cross_entropy(np.float64(multiplier) * logits, labels),
+        slack=1e-9,
+        repeats=2,
+    )
+
+
+def scikit(logits: np.ndarray, labels: np.ndarray):
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    from benchmarks.models import LogitsAreInputs
+
+    model = FrozenEstimator(LogitsAreInputs(logits.shape[1]))
+
+    def run() -> float:
+        fitted = CalibratedClassifierCV(model, method="temperature").fit(logits, labels)
+        return fitted.calibrated_classifiers_[0].calibrators[0].beta_
+
+    return run
+
+
+def probmetrics(probs: np.ndarray, labels: np.ndarray):
+    def run() -> float:
+        from probmetrics.calibrators import TemperatureScalingCalibrator
+
+        return TemperatureScalingCalibrator().fit(probs, labels).invtemp_
+
+    return run
+
+
+def netcal(probs: np.ndarray, labels: np.ndarray):
+    def run() -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from netcal.scaling import TemperatureScaling as Theirs
+
+            method = Theirs()
+            method.fit(probs, labels, tensorboard=False)
+        return float(method.weights[0])
+
+    return run

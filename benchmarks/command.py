@@ -1,0 +1,75 @@
+"""Measure every stage against its peers, and how cost grows: `python -m benchmarks [stage ...] [--quick]`."""
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import STAGES, growth, page, results
+from benchmarks.rows import COLUMNS, Row
+
+__all__ = ["main", "parsed", "peers_document"]
+
+PEERS = ("netcal", "probmetrics", "mapie", "crepes", "torchmetrics", "faiss-cpu")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; exit code 1 when a row misses its target, or is behind a peer without a reason."""
+    options = parsed(arguments)
+    stages = options.stages or [*STAGES, "growth"]
+    rows = [row for stage in STAGES if stage in stages for row in measured(stage, options.quick)]
+    show(rows)
+    failed = not options.quick and not all(row.ok for row in rows)  # tiny sizes say nothing about speed
+    if options.out and rows:
+        results.write(options.out / "peers.json", peers_document(rows))
+    if "growth" in stages:
+        failed |= growth.run(options.quick, options.out)
+    if options.out == results.RESULTS:
+        page.write_pages()
+    return int(failed)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Options; results are kept by default only when everything was measured at full size."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("stages", nargs="*", help=f"some of {', '.join(STAGES)}, growth; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, measures nothing")
+    parser.add_argument("--out", type=Path, help="folder for the results; by default kept only from a full run")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.stages) - {*STAGES, "growth"}:
+        parser.error(f"unknown stage {sorted(unknown)[0]!r}; choose from {', '.join(STAGES)}, growth")
+    if options.out is None and not options.stages and not options.quick:
+        options.out = results.RESULTS
+    return options
+
+
+def measured(stage: str, quick: bool) -> list[Row]:
+    """The rows of one stage, with the time it took on stderr."""
+    start = time.perf_counter()
+    found = importlib.import_module(f"benchmarks.bench_{stage}").rows(quick)
+    print(f"[{stage}: {time.perf_counter() - start:.0f} s]", file=sys.stderr, flush=True)
+    return found
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the rows as one table."""
+    table = Table(*COLUMNS, title="Against the peers, on the same arrays, one thread each", show_lines=True)
+    for row in rows:
+        table.add_row(*row.cells(), style="" if row.ok else "bold red")
+    Console(width=None if sys.stdout.isatty() else 220).print(table)
+
+
+def peers_document(rows: Sequence[Row]) -> dict[str, object]:
+    """The table, and behind it everything measured."""
+    return results.document(
+        "Against the peers, on the same arrays, one thread each",
+        COLUMNS,
+        [row.cells() for row in rows],
+        packages=PEERS,
+        records=[row.record() for row in rows],
+    )

@@ -1,0 +1,70 @@
+"""Made-up arrays that look like what models say, and what is measured on answers."""
+
+import numpy as np
+from scipy.special import logsumexp
+
+__all__ = ["clusters", "cross_entropy", "head_outputs", "image_logits", "softmax", "text_of"]
+
+FAMILY = 10
+
+
+def clusters(
+    n_train: int, n_queries: int, width: int, n_classes: int, dtype: type = np.float32
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Training rows around class centres, their labels (every class has one), and rows to score."""
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.arange(n_classes), rng.integers(0, n_classes, n_train - n_classes)]
+    centres = rng.standard_normal((n_classes, width), dtype=np.float32)
+    train = centres[labels] + rng.standard_normal((n_train, width), dtype=np.float32)
+    queries = centres[rng.integers(0, n_classes, n_queries)] + rng.standard_normal((n_queries, width), dtype=np.float32)
+    return train.astype(dtype, copy=False), labels, queries.astype(dtype, copy=False)
+
+
+def image_logits(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits like those of an image model: right in three rows of four, wrong within families of similar classes.
+
+    Also labels, and an atypicality that lowers the logit of the label.
+    """
+    rng = np.random.default_rng(seed)
+    labels, atypicality = rng.integers(n_classes, size=n_rows), rng.gamma(4.0, size=n_rows) / 4
+    logits = rng.standard_normal((n_rows, n_classes), dtype=np.float32) * np.float32(1.9)
+    logits += np.random.default_rng(1).normal(0, 0.5, n_classes).astype(np.float32)
+    each = np.arange(n_rows)
+    family = (labels[:, None] // FAMILY * FAMILY + np.arange(min(FAMILY, n_classes))) % n_classes
+    logits[each[:, None], family] += rng.normal(4.5, 1.8, family.shape).astype(np.float32)
+    logits[each, labels] += (8.9 - 2.2 * atypicality + rng.normal(0, 1.5, n_rows)).astype(np.float32)
+    return logits, labels, (atypicality - atypicality.mean()) / atypicality.std()
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities in the type of the logits."""
+    probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probs /= probs.sum(axis=1, keepdims=True)
+    return probs
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Mean cross-entropy of softmax(logits), in float64 and in blocks."""
+    total = 0.0
+    for start in range(0, len(labels), 2000):
+        part = np.asarray(logits[start : start + 2000], np.float64)
+        total += float((logsumexp(part, axis=1) - part[np.arange(len(part)), labels[start : start + 2000]]).sum())
+    return total / len(labels)
+
+
+def head_outputs(n_rows: int, means: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits of a linear layer, embeddings around class means, and labels: about three in four are right."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, len(means), n_rows)
+    embeddings = means[labels] + rng.standard_normal((n_rows, means.shape[1]), dtype=np.float32)
+    return embeddings @ (means.T * np.float32(1.5)), embeddings, labels
+
+
+def text_of(n_rows: int, *more: int | str) -> str:
+    """A size as the table writes it.
+
+    >>> text_of(25000, 1000, "float32")
+    '25,000 x 1,000, float32'
+    """
+    numbers = [f"{value:,}" for value in (n_rows, *more) if isinstance(value, int)]
+    return ", ".join([" x ".join(numbers), *(word for word in more if isinstance(word, str))])

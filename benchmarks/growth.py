@@ -1,0 +1,172 @@
+"""How cost grows: rows, dimensions and classes doubled four times for every stage: `python -m benchmarks growth`.
+
+The exponent of a stage is the slope of log seconds over log size. Beside it stands the exponent of its arithmetic:
+the same slope for a formula that counts floating-point operations of products and entries of elementwise passes, each
+priced at the rate that this machine reaches in the same run. A stage may grow more slowly than that (fixed costs,
+and products that run nearer to their full rate when they are larger), but not faster by more than `LIMIT`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import results
+from benchmarks.growth_stages import DOUBLINGS, STAGES, Size, Stage, Work
+from benchmarks.timing import best_times, elementwise_pass
+
+__all__ = ["LIMIT", "Growth", "Prices", "chart", "exponent", "measure_growth", "measured_prices", "run"]
+
+LIMIT = 0.15
+"""By how much a fitted exponent may exceed that of the arithmetic."""
+FITTED = 4
+"""Largest sizes that enter the fit: fixed costs weigh most in the smallest."""
+AXES = {"n": "rows", "d": "dimensions", "k": "classes"}
+COLUMNS = (
+    "stage",
+    "doubled",
+    "sizes",
+    "arithmetic",
+    "exponent of the arithmetic",
+    "fitted exponent",
+    "seconds, smallest to largest",
+    "outcome",
+)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of one operation in a float64 product, in a float32 product, and of one entry in a pass."""
+
+    double: float
+    single: float
+    entry: float
+
+    def seconds(self, work: Work) -> float:
+        """What the arithmetic would take at these rates."""
+        return work.double * self.double + work.single * self.single + work.entries * self.entry
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One stage along one axis."""
+
+    stage: str
+    axis: str
+    sizes: tuple[int, ...]
+    formula: str
+    theory: float
+    fitted: float
+    seconds: tuple[float, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it grows no faster than its arithmetic."""
+        return self.fitted <= self.theory + LIMIT
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        if not self.ok:
+            return f"GROWS FASTER by {self.fitted - self.theory:.2f}"
+        slower = self.theory - self.fitted > LIMIT
+        return "more slowly: larger products and passes run nearer to full rate" if slower else "as its arithmetic"
+
+    def cells(self) -> list[str]:
+        """Its line of the table."""
+        sizes = f"{self.sizes[0]:,} to {self.sizes[-1]:,}"
+        times = f"{self.seconds[0]:.2g} to {self.seconds[-1]:.2g}"
+        numbers = [f"{self.theory:.2f}", f"{self.fitted:.2f}"]
+        return [self.stage, AXES[self.axis], sizes, self.formula, *numbers, times, self.outcome]
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Slope of log seconds over log size, by least squares over the largest sizes.
+
+    >>> round(exponent([1, 2, 4, 8, 16], [3.0, 12.0, 48.0, 192.0, 768.0]), 6)
+    2.0
+    """
+    return float(np.polyfit(np.log(sizes[-FITTED:]), np.log(seconds[-FITTED:]), 1)[0])
+
+
+def run(quick: bool = False, out: Path | None = None) -> bool:
+    """Measure all stages, print the table, keep it in `out`; whether some stage grows faster than its arithmetic."""
+    prices = measured_prices(quick)
+    found = [measure_growth(stage, axis, prices, quick=quick) for stage in STAGES for axis in stage.starts]
+    table = Table(*COLUMNS, title="How cost grows", show_lines=False)
+    for growth in found:
+        table.add_row(*growth.cells(), style="" if growth.ok else "bold red")
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    if out is not None:
+        results.write(out / "growth.json", document(found))
+        if out == results.RESULTS:
+            chart(found).save(Path(__file__).parents[1] / "docs" / "images" / "growth.svg")
+    return not quick and not all(growth.ok for growth in found)
+
+
+def measured_prices(quick: bool = False) -> Prices:
+    """Rates of this machine now, on one thread."""
+    side = 128 if quick else 1024
+    double = np.random.default_rng(0).standard_normal((side, side))
+    single = double.astype(np.float32)
+    taken = best_times(
+        {"double": lambda: double @ double, "single": lambda: single @ single, "entry": elementwise_pass(single)}
+    )
+    return Prices(taken["double"] / (2 * side**3), taken["single"] / (2 * side**3), taken["entry"] / side**2)
+
+
+def measure_growth(stage: Stage, axis: str, prices: Prices, *, quick: bool = False, repeats: int = 3) -> Growth:
+    """Time one stage at all sizes of an axis, turn by turn, so that noise meets every size alike."""
+    print(f"growth of {stage.name} with {AXES[axis]}", file=sys.stderr, flush=True)
+    sizes = sizes_along(stage.starts[axis], axis, quick=quick)
+    runs: dict[str, Callable[[], Any]] = {str(getattr(size, axis)): stage.make(size) for size in sizes}
+    taken = tuple(best_times(runs, repeats=1 if quick else repeats).values())
+    along = tuple(getattr(size, axis) for size in sizes)
+    theory = exponent(along, [prices.seconds(stage.work(size)) for size in sizes])
+    return Growth(stage.name, axis, along, stage.formula, theory, exponent(along, taken), taken)
+
+
+def sizes_along(start: Size, axis: str, *, quick: bool = False) -> list[Size]:
+    """The sizes of one axis: the first, and each twice the one before. Quick ones have a tenth of the rows."""
+    start = start._replace(n=max(start.n // 20, 3 * start.k, 60)) if quick else start
+    doublings = 1 if quick else DOUBLINGS
+    return [start._replace(**{axis: getattr(start, axis) * 2**step}) for step in range(doublings + 1)]
+
+
+def document(found: Sequence[Growth]) -> dict[str, Any]:
+    """The table, and behind it every time."""
+    return results.document(
+        "How cost grows: fitted exponents beside those of the arithmetic",
+        COLUMNS,
+        [growth.cells() for growth in found],
+        records=[{"stage": g.stage, "axis": g.axis, "sizes": g.sizes, "seconds": g.seconds} for g in found],
+    )
+
+
+def chart(found: Sequence[Growth]) -> Any:
+    """Fitted exponents as points on bars from 0 to the arithmetic's, one panel for each axis."""
+    import altair
+
+    values = [
+        {"stage": g.stage, "axis": f"with {AXES[g.axis]}", "arithmetic": g.theory, "fitted": g.fitted, "low": 0}
+        for g in found
+    ]
+    order = [stage.name for stage in STAGES]
+    base = altair.Chart(altair.Data(values=values)).encode(
+        altair.Y("stage:N", sort=order, title=None, axis=altair.Axis(labelLimit=220))
+    )
+    bars = base.mark_bar(color="#56B4E9", opacity=0.5).encode(altair.X("arithmetic:Q", title="exponent"), x2="low:Q")
+    points = base.mark_point(filled=True, color="#D55E00", size=60).encode(altair.X("fitted:Q"))
+    return (
+        altair.layer(bars, points)
+        .properties(width=170, height=18 * len(order))
+        .facet(
+            column=altair.Column("axis:N", title=None, sort=[f"with {word}" for word in AXES.values()]),
+            title="Exponent of time (points) and of the arithmetic (bars)",
+        )
+    )

@@ -1,0 +1,220 @@
+"""One line of the table of peers, and how a contest between us and several peers becomes such lines."""
+
+import importlib.metadata
+import importlib.util
+import math
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.timing import measure
+
+__all__ = ["AUTHORS", "COLUMNS", "Peer", "Row", "contest"]
+
+AUTHORS = "paper's algorithm"
+"""A peer without a package: written in `benchmarks.authors` from the paper's description."""
+PACKAGES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss"}
+"""Import names of peers where they differ from the name of the package."""
+COLUMNS = (
+    "stage",
+    "size",
+    "against",
+    "times faster",
+    "seconds: ours, theirs",
+    "ours / bare cost",
+    "accuracy: ours, theirs (smaller is better)",
+    "peak MB: ours, theirs",
+    "target",
+    "outcome",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stage against one peer on the same arrays.
+
+    Every number is smaller-is-better except the ratio. `target` is "quantity relation bound", for example
+    "bare <= 1.5" or "ratio >= 12". `if_slower` and `if_worse` are the reasons that are shown only where they apply.
+    """
+
+    stage: str
+    size: str
+    peer: str = ""
+    call: str = ""
+    version: str = ""
+    seconds: float = math.nan
+    peer_seconds: float = math.nan
+    bare_seconds: float = math.nan
+    bare_of: str = ""
+    accuracy: str = ""
+    error: float = math.nan
+    peer_error: float = math.nan
+    slack: float = 0.0
+    megabytes: float = math.nan
+    peer_megabytes: float = math.nan
+    target: str = ""
+    if_slower: str = ""
+    if_worse: str = ""
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster we are than the peer."""
+        return self.peer_seconds / self.seconds
+
+    @property
+    def bare(self) -> float:
+        """Our time in units of what the stage cannot avoid."""
+        return self.seconds / self.bare_seconds
+
+    @property
+    def met(self) -> bool:
+        """Whether the measured quantity keeps its target."""
+        if not self.target:
+            return True
+        quantity, relation, bound = self.target.split()
+        value = getattr(self, quantity)
+        return bool(value <= float(bound) if relation == "<=" else value >= float(bound))
+
+    @property
+    def slower(self) -> bool:
+        """Whether the peer was faster."""
+        return self.ratio < 1
+
+    @property
+    def worse(self) -> bool:
+        """Whether the peer was more accurate by more than `slack`."""
+        return self.error > self.peer_error + self.slack
+
+    @property
+    def ok(self) -> bool:
+        """Target kept, and ahead of the peer at equal or better accuracy or with a reason why not."""
+        return self.met and not (self.slower and not self.if_slower) and not (self.worse and not self.if_worse)
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        words = [] if self.met else [f"MISSES ITS TARGET {self.target}"]
+        if self.peer:
+            words.append("behind: " + (self.if_slower or "NO REASON GIVEN") if self.slower else "ahead")
+        if self.worse:
+            words.append("less accurate: " + (self.if_worse or "NO REASON GIVEN"))
+        if self.note:
+            words.append(self.note)
+        return "; ".join(words) or "target kept"
+
+    def cells(self) -> list[str]:
+        """Its line of the table, as text, in the order of `COLUMNS`."""
+        against = " ".join(part for part in (self.peer, self.version) if part)
+        return [
+            self.stage,
+            self.size,
+            f"{against}: {self.call}" if self.call else against,
+            _number(self.ratio),
+            _pair(self.seconds, self.peer_seconds),
+            f"{self.bare:.2f} ({self.bare_of})" if self.bare_of else "",
+            f"{self.accuracy}: {_pair(self.error, self.peer_error, '.6g')}" if self.accuracy else "",
+            _pair(self.megabytes, self.peer_megabytes, ".0f"),
+            self.target,
+            self.outcome,
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Everything measured, as JSON keeps it."""
+        kept = {key: None if value != value else value for key, value in asdict(self).items()}
+        derived = {"ratio": self.ratio, "bare": self.bare}
+        return kept | {key: None if value != value else value for key, value in derived.items()} | {"ok": self.ok}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who else can do it: the name of its package, the call as a user would write it, and a function that makes it."""
+
+    name: str
+    call: str
+    run: Callable[[], Any]
+    target: str = ""
+    if_slower: str = ""
+    if_worse: str = ""
+    note: str = ""
+
+    @property
+    def installed(self) -> bool:
+        """Whether it is there to be measured, and loaded before the clock starts; who is not is named on stderr."""
+        if self.name == AUTHORS:
+            return True
+        module = PACKAGES.get(self.name, self.name)
+        if importlib.util.find_spec(module) is None:
+            print(f"  {self.name} is not installed: left out", file=sys.stderr)
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about optional parts of their own
+            importlib.import_module(module)
+        return True
+
+    @property
+    def version(self) -> str:
+        """Of its package."""
+        return "" if self.name == AUTHORS else importlib.metadata.version(self.name)
+
+
+def contest(
+    stage: str,
+    size: str,
+    ours: Callable[[], Any],
+    peers: Sequence[Peer],
+    *,
+    bare: Callable[[], Any] | None = None,
+    bare_of: str = "",
+    accuracy: str = "",
+    error: Callable[[Any], float] | None = None,
+    slack: float = 0.0,
+    targets: Sequence[str] = (),
+    repeats: int = 3,
+    note: str = "",
+) -> list[Row]:
+    """Measure us, the peers and the bare cost in turns; one row for each target of ours, then one for each peer."""
+    print(f"{stage}, {size}", file=sys.stderr, flush=True)
+    there = {f"{peer.name}: {peer.call}": peer for peer in peers if peer.installed}
+    runs = {"ours": ours} | ({"bare": bare} if bare else {}) | {key: peer.run for key, peer in there.items()}
+    found = measure(runs, repeats=repeats)
+    errors = {key: error(one.result) if error and key != "bare" else math.nan for key, one in found.items()}
+    common = {
+        "stage": stage,
+        "size": size,
+        "seconds": found["ours"].seconds,
+        "bare_seconds": found["bare"].seconds if bare else math.nan,
+        "bare_of": bare_of,
+        "accuracy": accuracy,
+        "error": errors["ours"],
+        "slack": slack,
+        "megabytes": found["ours"].megabytes,
+    }
+    rows = [Row(**common, target=target, note=note) for target in targets]
+    for key, peer in there.items():
+        rows.append(
+            Row(
+                **common,
+                peer=peer.name,
+                call=peer.call,
+                version=peer.version,
+                peer_seconds=found[key].seconds,
+                peer_error=errors[key],
+                peer_megabytes=found[key].megabytes,
+                target=peer.target,
+                if_slower=peer.if_slower,
+                if_worse=peer.if_worse,
+                note=peer.note,
+            )
+        )
+    return rows
+
+
+def _number(value: float, layout: str = ".3g") -> str:
+    return "" if math.isnan(value) else format(value, layout)
+
+
+def _pair(ours: float, theirs: float, layout: str = ".3g") -> str:
+    return ", ".join(text for text in (_number(ours, layout), _number(theirs, layout)) if text)
