@@ -60,13 +60,14 @@ def solve(
     ranks = np.array([whitening.rank for whitening in whitenings])
     _check_ranks(ranks, statistics, tied)
     weakness = _weakness(ranks, matrices.shape[1], tied)
-    means = statistics.means if components is None else statistics.means @ components.T
-    centre = np.average(statistics.means, axis=0, weights=statistics.counts).astype(precision)
+    means = statistics.means
+    centre = (statistics.counts @ means / statistics.counts.sum()).astype(precision)
+    shown = means if components is None else means @ components.T
     if tied:
-        one = TiedGaussians.of(statistics.means, whitenings[0], components, centre)
-        return Solution(means, matrices[0], int(ranks[0]), components, one, weakness)
-    each = ClassGaussians.of(statistics.means, whitenings, components, centre)
-    return Solution(means, matrices, ranks, components, each, weakness)
+        one = TiedGaussians.of(means, whitenings[0], components, centre)
+        return Solution(shown, matrices[0], int(ranks[0]), components, one, weakness)
+    each = ClassGaussians.of(means, whitenings, components, centre)
+    return Solution(shown, matrices, ranks, components, each, weakness)
 
 
 def _matrices(
