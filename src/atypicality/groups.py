@@ -117,7 +117,7 @@ class QuantileGroups(BaseEstimator):
 
     @returns_like_input
     def assign(self, values: ArrayLike) -> NDArray[np.intp]:
-        """Group of every value, of shape (n_samples,), counted from 0."""
+        """Group of each of the `values` (n_samples,), counted from 0."""
         check_is_fitted(self, "edges_")
         return cut(self.edges_, check_vector(values, "values", finite=False))
 
@@ -164,7 +164,7 @@ class Quadrants(BaseEstimator):
         self.atypicality_quantile = atypicality_quantile
 
     def fit(self, confidence: ArrayLike, atypicality: ArrayLike) -> Self:
-        """Learn both thresholds from a calibration set: two arrays of shape (n_samples,)."""
+        """Learn both thresholds from a calibration set: `confidence` and `atypicality` of shape (n_samples,)."""
         unsure = check_number(self.confidence_quantile, "confidence_quantile", low=0, high=1)
         atypical = check_number(self.atypicality_quantile, "atypicality_quantile", low=0, high=1)
         _check_sample(confidence, "confidence")
@@ -175,7 +175,7 @@ class Quadrants(BaseEstimator):
         return self
 
     def assign(self, confidence: ArrayLike, atypicality: ArrayLike) -> NDArray[np.str_]:
-        """Name of the quadrant of every sample, of shape (n_samples,)."""
+        """Name of the quadrant of every sample, of shape (n_samples,), from its `confidence` and `atypicality`."""
         check_is_fitted(self, "counts_")
         return np.array(QUADRANTS)[self._index(*_check_pair(confidence, atypicality))]
 

@@ -117,6 +117,14 @@ class ReliabilityHead(BaseEstimator):
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
             third of the rest draws group edges, the remainder carries the promise. `Parts` (see `three_way_split`)
             are taken as they are.
+
+        Examples
+        --------
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead(alpha=0.05).fit(train=train, calibration=calibration)
+        >>> head.metrics_["after"]["nll"] < head.metrics_["before"]["nll"]
+        True
         """
         if calibration is None:
             raise ValueError(
@@ -132,7 +140,14 @@ class ReliabilityHead(BaseEstimator):
         return self._fit_calibration(calibration, seed, train_rows)
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
-        """Fit recalibration and sets again on newer rows, keeping the density."""
+        """Fit recalibration and sets again on newer rows, `calibration`, keeping the density.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> head.refit(calibration[:3000]).sizes_
+        {'recalibration': 1500, 'edges': 500, 'thresholds': 1000}
+        """
         check_is_fitted(self, "recalibration_")
         return self.fit(train=self.density_, calibration=calibration)
 
@@ -223,6 +238,13 @@ class ReliabilityHead(BaseEstimator):
 
         With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong.
         Warns when the rows' atypicality has left the range of the calibration rows.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> answer = head.predict(test, max_risk=0.05)
+        >>> bool((answer.label != test.labels)[answer.accepted].mean() < 0.05)
+        True
         """
         check_is_fitted(self, "recalibration_")
         logits = outputs.need("logits")
@@ -290,7 +312,14 @@ class ReliabilityHead(BaseEstimator):
         return in_columns(densities, positions, self.n_classes_)
 
     def summary(self) -> str:
-        """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text."""
+        """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> head.summary().splitlines()[:2]
+        ['ReliabilityHead for 10 classes', '  rows            train 10,000, recalibration 2,500, edges 833, thresholds 1,667']
+        """
         check_is_fitted(self, "recalibration_")
         sizes = ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)
         sets = self.prediction_sets_
@@ -306,13 +335,33 @@ class ReliabilityHead(BaseEstimator):
         return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the head as a bundle: one safetensors file, one JSON file, one model card."""
+        """Write the head to `folder` as a bundle: one safetensors file, one JSON file, one model card; see `load`.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     head.save(folder)
+        ...     sorted(os.listdir(folder))
+        ['README.md', 'head.json', 'tensors-...safetensors']
+        """
         from atypicality.bundle import save
 
         save(self, folder)
 
     def export_onnx(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
-        """Write the head as one ONNX file (extra `onnx`), by default compared with itself first; see `export_onnx`."""
+        """Write the head to `path` as one ONNX file (extra `onnx`), unless `verify` is False compared with itself first.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     head.export_onnx(os.path.join(folder, "head.onnx"))
+        ...     os.listdir(folder)
+        ['head.onnx']
+        """
         from atypicality.export import export_onnx
 
         export_onnx(self, path, verify=verify)

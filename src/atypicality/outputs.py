@@ -158,7 +158,7 @@ class ModelOutputs:
         return f"ModelOutputs({len(self)} rows{classes}; {', '.join(matrices + others + attributes)})"
 
     def need(self, *names: str) -> Any:
-        """The named parts, or an error that says which are missing and which are there."""
+        """The parts with these `names`, or an error that says which are missing and which are there."""
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
             have = [name for name in PER_ROW + PER_CLASS if getattr(self, name) is not None]
@@ -172,7 +172,8 @@ class ModelOutputs:
         """Two disjoint random parts, the first with `fraction` of the rows (rounded); rows keep their order.
 
         `stratify=True` keeps the class shares and is for parts that train something. A part that carries a coverage
-        guarantee must be drawn plainly: stratifying rare classes makes calibration rows unlike new ones.
+        guarantee must be drawn plainly: stratifying rare classes makes calibration rows unlike new ones. `random_state`
+        is an int.
 
         >>> outputs = ModelOutputs(np.zeros((10, 2)))
         >>> [len(part) for part in outputs.split(0.3)]
@@ -202,7 +203,7 @@ class ModelOutputs:
         return digest.hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to .npz, .safetensors or .parquet, or, without an ending, to a new folder of .npy files."""
+        """Write to `path`: .npz, .safetensors or .parquet, or, without an ending, a new folder of .npy files."""
         arrays = self._per_row() | {name: part for name in PER_CLASS if (part := getattr(self, name)) is not None}
         write_arrays(path, arrays)
 
@@ -241,6 +242,20 @@ def three_way_split(
 
     Plain random: rows that chose a temperature, an edge or a penalty never set a threshold, and no class is favoured.
 
+    Parameters
+    ----------
+    outputs : ModelOutputs
+    recalibration, edges : float in (0, 1), default=0.5 and 1/6
+        Shares of the rows; what they leave carries the guarantee.
+    random_state : int, default=0
+
+    Returns
+    -------
+    Parts
+        `recalibration`, `edges` and `thresholds`, each a ModelOutputs.
+
+    Examples
+    --------
     >>> [len(part) for part in three_way_split(ModelOutputs(np.zeros((600, 2))))]
     [300, 100, 200]
     """

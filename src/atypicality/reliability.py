@@ -52,6 +52,17 @@ class Reliability:
     drift : Drift or None
         How far the samples' atypicality has moved from that of the held-out rows.
     class_names, ids : ndarray of str, or None
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> answer = ReliabilityHead().fit(train=train, calibration=calibration).predict(test)
+    >>> answer.proba.shape, answer.prediction_set.shape, len(answer)
+    ((5000, 10), (5000, 10), 5000)
+    >>> list(answer.columns())[:3]
+    ['label', 'confidence', 'atypicality']
     """
 
     label: NDArray[np.intp]
@@ -70,11 +81,21 @@ class Reliability:
         return int(self.label.size)
 
     def names(self) -> NDArray[Any]:
-        """Name of each class (k,): `class_names`, or the column indices as text."""
+        """Name of each class (k,): `class_names`, or the column indices as text.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.names().tolist()
+        ['0', '1']
+        """
         return np.arange(self.proba.shape[1]).astype(str) if self.class_names is None else self.class_names
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """One array (n,) per column of the table; sets as text, names separated by " | "."""
+        """One array (n,) per column of the table; sets as text, names separated by " | ".
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.columns()["prediction_set"].tolist()
+        ['1']
+        """
         names = self.names()
         parts = {
             "id": self.ids,
@@ -90,7 +111,12 @@ class Reliability:
         return {name: values for name, values in parts.items() if values is not None}
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The table row by row, as plain Python values."""
+        """The table row by row, as plain Python values.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> list(answer.rows())
+        [{'label': '1', 'confidence': 0.8, 'prediction_set': '1', 'set_size': 1}]
+        """
         for part in self._parts():
             columns = {name: values.tolist() for name, values in part.columns().items()}
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
@@ -106,47 +132,107 @@ class Reliability:
         return (self._take(rows) for rows in blocks.watched(len(self), height))
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame."""
+        """The table as a pandas DataFrame.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.to_frame().shape
+        (1, 4)
+        """
         pandas = require("pandas", extra="parquet", feature="to_frame")
         return pandas.DataFrame(self.columns())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as CSV; text that a spreadsheet would run as a formula is written with a leading quote."""
+        """Write the table to `path` as CSV; text that a spreadsheet would run as a formula gets a leading quote.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.csv"
+        ...     answer.to_csv(path)
+        ...     path.read_text().split()
+        ['label,confidence,prediction_set,set_size', '1,0.8,1,1']
+        """
         with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(self._take(slice(0, 0)).columns())
             writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON object per sample; the prediction set is a list of names."""
+        """Write one JSON object per sample to `path`; the prediction set is a list of names.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.jsonl"
+        ...     answer.to_jsonl(path)
+        ...     json.loads(path.read_text())["prediction_set"]
+        ['1']
+        """
         names = self.names()
         with replacing(Path(path)) as temporary, open(temporary, "w", encoding="utf-8") as stream:
             for row, members in zip(self.rows(), self.prediction_set, strict=True):
                 stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write the table and the probabilities as Parquet."""
+        """Write the table and the probabilities to `path` as Parquet, which needs the extra `parquet`.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.parquet"
+        ...     answer.to_parquet(path)
+        ...     path.read_bytes()[:4]
+        b'PAR1'
+        """
         parts = self._parts() if len(self) else iter([self])
         with replacing(Path(path).with_suffix(".parquet")) as temporary:
             write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
 
     def to_npz(self, path: str | os.PathLike[str]) -> None:
-        """Write every array, sets as bool (n, k)."""
+        """Write every array to `path`, sets as bool (n, k).
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.npz"
+        ...     answer.to_npz(path)
+        ...     np.load(path)["prediction_set"]
+        array([[False,  True]])
+        """
         arrays = {name: getattr(self, name) for name in (*PER_SAMPLE, "class_names")}
         write_arrays(Path(path).with_suffix(".npz"), {name: part for name, part in arrays.items() if part is not None})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write in the format of the ending: .csv, .jsonl, .parquet or .npz."""
+        """Write to `path` in the format of its ending: .csv, .jsonl, .parquet or .npz.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.csv"
+        ...     answer.save(path)
+        ...     path.stat().st_size > 0
+        True
+        """
         getattr(self, f"to_{check_ending(path)[1:]}")(path)
 
     def quadrant_shares(self) -> dict[str, float]:
-        """Share of the samples in each quadrant; empty without a density."""
+        """Share of the samples in each quadrant; empty without a density.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> replace(answer, quadrant=np.array(["ambiguous"])).quadrant_shares()["ambiguous"]
+        1.0
+        """
         if self.quadrant is None or not len(self):
             return {}
         return {name: float(np.mean(self.quadrant == name)) for name in QUADRANTS}
 
     def summary(self) -> dict[str, Any]:
-        """Counts and means over all samples: confidence, set size, shares of quadrants and of kept rows."""
+        """Counts and means over all samples: confidence, set size, shares of quadrants and of kept rows.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.summary()
+        {'samples': 1, 'mean_confidence': 0.8, 'mean_set_size': 1.0}
+        """
         if not len(self):
             return {"samples": 0}
         found: dict[str, Any] = {

@@ -44,8 +44,8 @@ class AtypicalityAwareConformal(BaseEstimator):
         "paper": all rows do both, as in the paper, and the promise is approximate.
     edge_fraction : float in (0, 1), default=1/3
         Share of the rows that choose, in mode "valid".
-    nonempty, k_reg, penalty, randomized, random_state
-        See `SplitConformal`.
+    nonempty, k_reg, penalty, randomized, random_state : str, int, float, bool
+        As in `SplitConformal`.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class AtypicalityAwareConformal(BaseEstimator):
     def fit(
         self, probs: ArrayLike, labels: ArrayLike, *, atypicality: ArrayLike, edge_rows: ArrayLike | None = None
     ) -> Self:
-        """Learn regions and thresholds from a conformal set: probabilities (n, k), labels (n,) and atypicality (n,).
+        """Learn regions and thresholds from a conformal set: `probs` (n, k), `labels` (n,) and `atypicality` (n,).
 
         In mode "valid" the rows that choose are drawn at random, unless `edge_rows`, bool (n,), marks them: rows that
         were set apart beforehand, as by `three_way_split`.
@@ -155,14 +155,14 @@ class AtypicalityAwareConformal(BaseEstimator):
 
     @returns_like_input
     def assign(self, probs: ArrayLike, *, atypicality: ArrayLike) -> Integers:
-        """Region of every row, of shape (n,): the part of the grid whose threshold and promise are its own."""
+        """Region (n,) of every row of `probs` and `atypicality`: the part of the grid whose promise is its own."""
         check_is_fitted(self, "thresholds_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         return self._assign(rows, atypicality)
 
     @returns_like_input
     def predict_set(self, probs: ArrayLike, *, atypicality: ArrayLike) -> NDArray[np.bool_]:
-        """The sets of probabilities (n, k) with atypicality (n,), as bool (n, k)."""
+        """The sets of `probs` (n, k) with `atypicality` (n,), as bool (n, k)."""
         check_is_fitted(self, "thresholds_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         thresholds = self.thresholds_[self._assign(rows, atypicality)]

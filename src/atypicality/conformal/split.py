@@ -111,7 +111,7 @@ class SplitConformal(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, probs: ArrayLike, labels: ArrayLike) -> Self:
-        """Learn the threshold from a conformal set: probabilities (n, k) and labels (n,), column indices."""
+        """Learn the threshold from a conformal set: `probs` (n, k) and `labels` (n,), column indices."""
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
         rows, classes = checked_rows(probs, labels, least=2 if rule.needs_tuning else 1)
         n = classes.size
@@ -138,7 +138,7 @@ class SplitConformal(BaseEstimator):
 
     @returns_like_input
     def predict_set(self, probs: ArrayLike) -> NDArray[np.bool_]:
-        """The sets of probabilities (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
+        """The sets of `probs` (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
         check_is_fitted(self, "threshold_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_))

@@ -59,7 +59,7 @@ class ClassAtypicality(BaseEstimator):
 
     @returns_like_input
     def atypicality(self, labels: ArrayLike) -> NDArray[np.float64]:
-        """Atypicality (n_samples,) of the class of each sample, larger is rarer; infinite for a class never seen."""
+        """Atypicality (n_samples,) of the classes of `labels`, larger is rarer; infinite for a class never seen."""
         check_is_fitted(self)
         asked = check_classes(labels)
         if not asked.size:

@@ -115,7 +115,7 @@ class GaussianAtypicality(BaseEstimator):
         return self._store(statistics, self._solve(statistics, whitening_on(embeddings)))
 
     def partial_fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
-        """Learn from more rows; the result is that of one `fit` on all of them, in whatever order they came.
+        """Learn from more `embeddings` and `labels`; the result is that of one `fit` on all rows, in whatever order.
 
         Covariances are worked out when they are next needed, and a warning about their rank is given then.
         """
@@ -125,7 +125,7 @@ class GaussianAtypicality(BaseEstimator):
         return self._store(self._joined(gathered), None)
 
     def merge(self, other: "GaussianAtypicality") -> "GaussianAtypicality":
-        """A new estimator, as if fitted on the training rows of both, which may have seen different classes."""
+        """A new estimator, as if fitted on the rows of this one and of the `other`, whose classes may be others."""
         if not isinstance(other, GaussianAtypicality):
             raise TypeError(f"other must be a GaussianAtypicality; got {type(other).__name__}.")
         check_is_fitted(self, "statistics_")
@@ -178,7 +178,7 @@ class GaussianAtypicality(BaseEstimator):
 
     @returns_like_input
     def atypicality(self, embeddings: ArrayLike) -> Float64:
-        """Atypicality (n_samples,) of rows (n_samples, n_features), larger is rarer."""
+        """Atypicality (n_samples,) of `embeddings` (n_samples, n_features), larger is rarer."""
         gaussians = self._solved().gaussians
         log_prior = np.log(self.counts_ / self.counts_.sum()) if self.marginal else None
         if on_device(embeddings):
@@ -190,7 +190,7 @@ class GaussianAtypicality(BaseEstimator):
 
     @returns_like_input
     def class_log_density(self, embeddings: ArrayLike) -> Float64:
-        """Log-density (n_samples, n_classes) of each row under each class, columns in the order of `classes_`."""
+        """Log-density (n_samples, n_classes) of `embeddings` under each class, columns in the order of `classes_`."""
         gaussians = self._solved().gaussians
         if on_device(embeddings):
             from atypicality.device.logdensity import class_log_density_on_device

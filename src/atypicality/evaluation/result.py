@@ -36,6 +36,8 @@ class Evaluation:
         What a reader should know: groups that merged, tables that could not be made and why.
     tables : mapping of str to mapping of str to tuple
         Columns by table. Every table is there; one that could not be made is empty.
+    version : str
+        Of the package that made it.
 
     Examples
     --------
@@ -65,7 +67,7 @@ class Evaluation:
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
     def table(self, name: str, **where: Any) -> list[Row]:
-        """Rows of one table as dictionaries, those whose columns equal `where`.
+        """Rows of the table `name` as dictionaries, those whose columns equal `where`.
 
         >>> import atypicality as aty
         >>> world = aty.datasets.make_world(500, n_classes=3)
@@ -81,7 +83,14 @@ class Evaluation:
         return [row for row in rows if all(row[key] == value for key, value in where.items())]
 
     def to_frame(self, name: str, **where: Any) -> Any:
-        """One table as a pandas DataFrame, filtered like `table`; needs pandas."""
+        """The table `name` as a pandas DataFrame, filtered by `where` like `table`; needs pandas.
+
+        >>> import atypicality as aty
+        >>> world = aty.datasets.make_world(500, n_classes=3)
+        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> evaluation.to_frame("overall", metric="accuracy")["count"].tolist()
+        [500.0]
+        """
         rows = self.table(name, **where)
         try:
             from pandas import DataFrame
@@ -92,13 +101,31 @@ class Evaluation:
         return DataFrame(rows, columns=list(TABLES[name]))
 
     def report(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write one self-contained HTML page; `options` are those of `atypicality.report.write_report`."""
+        """Write one self-contained HTML page to `path`; `options` are those of `atypicality.report.write_report`.
+
+        >>> import atypicality as aty
+        >>> world = aty.datasets.make_world(500, n_classes=3)
+        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     evaluation.report(pathlib.Path(folder, "report.html"), title="Reliability of my model")
+        ...     pathlib.Path(folder, "report.html").read_text(encoding="utf-8")[:15]
+        '<!doctype html>'
+        """
         from atypicality.report import write_report
 
         write_report(self, path, **options)
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Everything as strict JSON text with stable keys."""
+        """Everything as strict JSON text with stable keys, spread over lines with an `indent`.
+
+        >>> import atypicality as aty
+        >>> world = aty.datasets.make_world(500, n_classes=3)
+        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> import json
+        >>> json.loads(evaluation.to_json())["methods"]
+        ['model']
+        """
         document = {
             "schema": SCHEMA_VERSION,
             "version": self.version,
@@ -115,7 +142,14 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what `to_json` wrote; anything else is a ValueError that says what is wrong."""
+        """Read the `text` that `to_json` wrote; anything else is a ValueError that says what is wrong.
+
+        >>> import atypicality as aty
+        >>> world = aty.datasets.make_world(500, n_classes=3)
+        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> aty.Evaluation.from_json(evaluation.to_json()).n_samples
+        500
+        """
         document = _parsed(text)
         tables = document["tables"]
         if not isinstance(tables, dict) or set(tables) != set(TABLES):

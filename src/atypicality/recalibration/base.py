@@ -130,7 +130,10 @@ class Recalibrator(BaseEstimator):
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Any:
-        """Recalibrated probabilities (n, k) from the same arrays as in `fit`, where the logits lie."""
+        """Recalibrated probabilities (n, k) of `logits` (n, k), on whose device they lie.
+
+        `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
+        """
         check_is_fitted(self)
         known = self._logits(logits, n_classes=self.n_classes_)
         return self._probabilities(
@@ -147,7 +150,10 @@ class Recalibrator(BaseEstimator):
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Any:
-        """Column index of the largest recalibrated probability (n,)."""
+        """Column index (n,) of the largest recalibrated probability of `logits`.
+
+        `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
+        """
         probs = self.predict_proba(
             logits if self._device and on_device(logits) else to_numpy(logits, "logits"),
             atypicality=atypicality,
