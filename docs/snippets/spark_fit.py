@@ -1,0 +1,44 @@
+"""Fit a GaussianAtypicality with Spark: one partition per file, statistics merged by treeReduce."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from atypicality import GaussianAtypicality
+from atypicality.distributed import finish, merge, part_statistics
+
+
+def write_files(folder):
+    """Eight pairs of small files: (embeddings, labels)."""
+    rng, pairs = np.random.default_rng(0), []
+    for i in range(8):
+        labels = rng.integers(0, 10, 5000)
+        pairs.append((folder / f"embeddings-{i:05d}.npy", folder / f"labels-{i:05d}.npy"))
+        np.save(pairs[-1][0], rng.normal(size=(5000, 32)) + labels[:, None])
+        np.save(pairs[-1][1], labels)
+    return pairs
+
+
+def read_part(pair):
+    """Statistics of one pair of files."""
+    return part_statistics(GaussianAtypicality(), np.load(pair[0], mmap_mode="r"), np.load(pair[1]))
+
+
+if __name__ == "__main__":
+    files = write_files(Path(tempfile.mkdtemp()))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python must have atypicality, too
+
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    statistics = spark.sparkContext.parallelize(files, len(files)).map(read_part).treeReduce(merge)
+    spark.stop()
+    gaussian = finish(GaussianAtypicality(), statistics)
+
+    x, y = (np.concatenate([np.load(file) for file in column]) for column in zip(*files, strict=True))
+    alone = GaussianAtypicality().fit(x, y)
+    print(f"{gaussian.counts_.sum()} rows, {gaussian.classes_.size} classes")
+    print(f"same covariance: {np.allclose(gaussian.covariance_, alone.covariance_, rtol=1e-10, atol=1e-12)}")
+    print(f"same scores: {np.allclose(gaussian.atypicality(x), alone.atypicality(x), rtol=1e-10)}")
