@@ -27,7 +27,7 @@ __all__ = [
     "connected",
     "known_client",
     "lazy_array",
-    "quiet_graphs",
+    "persist",
     "shared",
     "task",
     "tree",
@@ -125,11 +125,17 @@ def tree(values: Sequence[Any], merge: Task) -> Any:
 
 def compute(client: Any, values: Any) -> Any:
     """The result of a lazy value, or of a list of them, from the cluster; refusals are raised."""
-    with quiet_graphs():
+    with _quiet_graphs():
         futures = client.compute(values, retries=RETRIES)
     results = client.gather(futures)
     refused = _first_refusal([results])
     return results if refused is None else settled(refused)
+
+
+def persist(client: Any, values: Any) -> Any:
+    """Lazy values that are computed once and kept on the workers, as long as something here refers to them."""
+    with _quiet_graphs():
+        return client.persist(values, retries=RETRIES)
 
 
 def settled(value: Any) -> Any:
@@ -181,11 +187,11 @@ def shared(client: Any, value: Any) -> Any:
     """A large value that many tasks read, as one node of the graph; sent to the cluster once where there is one."""
     if client is None:
         return dask.delayed(value, traverse=False)
-    with quiet_graphs():  # not scattered: a submitted value is sent again when the worker that holds it is lost
+    with _quiet_graphs():  # not scattered: a submitted value is sent again when the worker that holds it is lost
         return dask.delayed(client.submit(_itself, value, pure=False, retries=RETRIES))
 
 
-def quiet_graphs() -> Any:
+def _quiet_graphs() -> Any:
     """No advice from Dask about large graphs while one of ours is sent."""
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGE_GRAPH})
 

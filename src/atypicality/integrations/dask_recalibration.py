@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import clone
 
 from atypicality.integrations import dask_parts as parts
-from atypicality.integrations.dask_cluster import compute, quiet_graphs, tree
+from atypicality.integrations.dask_cluster import compute, persist, tree
 from atypicality.integrations.dask_parts import Common, Model, Moments, Summary
 from atypicality.integrations.dask_rows import Rows, aligned, rows_of
 from atypicality.recalibration import quadratic, strength
@@ -162,11 +162,10 @@ def _begin(model: Model, given: _Given) -> _Begun:
     known = aligned(given.labels, "labels", rows, client)
     atypicality = given.cut("atypicality", "atypicality" in model.covariates)
     densities = given.cut("class_log_density", model.densities)
-    with quiet_graphs():
-        if rows.lazy:  # every step reads the logits: they are computed once
-            rows = dataclasses.replace(rows, values=client.persist(rows.values))
-        each = zip(rows.values, known, atypicality, densities, rows.places, strict=True)
-        states = client.persist([parts.begin.later(model, *part) for part in each])
+    if rows.lazy:  # every step reads the logits: they are computed once
+        rows = dataclasses.replace(rows, values=persist(client, rows.values))
+    each = zip(rows.values, known, atypicality, densities, rows.places, strict=True)
+    states = persist(client, [parts.begin.later(model, *part) for part in each])
     found = compute(client, tree([parts.summary_of.later(state) for state in states], parts.merge_objects))
     return _Begun(client, model, rows, densities, states, found)
 
@@ -176,9 +175,8 @@ def _ready(begun: _Begun, polynomial: Polynomial = ONE) -> _Ready:
     moments = begun.reduced(parts.column_moments, parts.merge_objects, polynomial)
     back = _back(moments)
     common, summary = _common(begun), begun.summary
-    with quiet_graphs():
-        each = zip(begun.states, begun.rows.values, begun.densities, strict=True)
-        states = begun.client.persist([parts.prepare.later(*part, polynomial, back, common) for part in each])
+    each = zip(begun.states, begun.rows.values, begun.densities, strict=True)
+    states = persist(begun.client, [parts.prepare.later(*part, polynomial, back, common) for part in each])
     whole = _whole(begun.model, summary, common, back.shape[1])
     if whole.n_parameters > MOST_PARAMETERS:
         raise ValueError(
