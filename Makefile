@@ -43,10 +43,12 @@ bench: .venv-bench/.ready
 
 docs: setup
 	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group docs
+	rm -f docs/_generated/*.rst
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --builder html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 
 demo: setup
 	$(BIN)/atypicality demo
 
 clean:
-	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build demo-output
+	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build docs/_generated docs/_figures docs/auto_examples demo-output

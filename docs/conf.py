@@ -38,6 +38,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "min_reported_time": 3600,
+    "write_computation_times": False,  # its page would load scripts from a network
     "download_all_examples": False,
 }
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
@@ -49,6 +50,8 @@ numpydoc_class_members_toctree = False
 autodoc_default_options = {"members": True, "inherited-members": False}
 autodoc_typehints = "none"
 nitpicky = True
+default_role = "code"  # single backticks in docstrings
+toc_object_entries_show_parents = "hide"
 exclude_patterns = ["_build", "tables"]
 html_theme = "pydata_sphinx_theme"
 html_title = "atypicality"
