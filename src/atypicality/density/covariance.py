@@ -45,9 +45,9 @@ def triangular_whitening(covariance: Float64, shift: float) -> tuple[Float64, Fl
 
     None unless the covariance less `shift` times the identity has a factor too.
 
-    >>> triangular_whitening(np.diag([4.0, 1.0]), 0.5)[0]
-    array([[0.5, 0. ],
-           [0. , 1. ]])
+    >>> matrix, diagonal = triangular_whitening(np.diag([4.0, 1.0]), 0.5)
+    >>> np.diagonal(matrix), diagonal
+    (array([0.5, 1. ]), array([2., 1.]))
     >>> triangular_whitening(np.diag([4.0, 1.0]), 1.5) is None
     True
     """

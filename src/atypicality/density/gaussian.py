@@ -103,9 +103,10 @@ class GaussianAtypicality(BaseEstimator):
         Parameters
         ----------
         embeddings : array-like of shape (n_samples, n_features)
-            Any float type; a memory map is read block by block.
+            Any float type; a memory map is read block by block. Rows on an accelerator are summed there, and what is
+            learnt from them is kept on the host.
         labels : array-like of shape (n_samples,)
-            Integers, booleans or strings.
+            Integers, booleans or strings, on the host or beside the rows.
         """
         statistics = self._gather(embeddings, labels)
         if not on_device(embeddings):
