@@ -317,8 +317,10 @@ class ReliabilityHead(BaseEstimator):
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
-        >>> head.summary().splitlines()[:2]
-        ['ReliabilityHead for 10 classes', '  rows            train 10,000, recalibration 2,500, edges 833, thresholds 1,667']
+        >>> print(head.summary())
+        ReliabilityHead for 10 classes
+          rows            train 10,000, recalibration 2,500, edges 833, thresholds 1,667
+        ...
         """
         check_is_fitted(self, "recalibration_")
         sizes = ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)
@@ -351,7 +353,7 @@ class ReliabilityHead(BaseEstimator):
         save(self, folder)
 
     def export_onnx(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
-        """Write the head to `path` as one ONNX file (extra `onnx`), unless `verify` is False compared with itself first.
+        """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()

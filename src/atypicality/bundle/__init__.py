@@ -95,6 +95,22 @@ def load(
     ------
     BundleError
         If the folder holds no bundle, or one that is damaged, hostile or of a newer format.
+
+    Returns
+    -------
+    ReliabilityHead
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ReliabilityHead().fit(train=train, calibration=calibration).save(folder)
+    ...     head = load(folder)
+    >>> head.predict(test[:3]).label.shape
+    (3,)
     """
     limits = {
         "max_bytes": check_integer(max_bytes, "max_bytes", low=1),

@@ -13,7 +13,25 @@ __all__ = ["class_scores", "multiplier", "temperatures"]
 
 
 def temperatures(evaluation: Evaluation) -> Chart:
-    """The temperature fitted to each group of input atypicality, with its interval (appendix figure)."""
+    """The temperature fitted to each group of input atypicality, with its interval (appendix figure).
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(temperatures(evaluation)).__name__
+    'LayerChart'
+    """
     rows = [row | {"group": row["group"] + 1} for row in evaluation.table("temperatures") if row["count"] > 0]
     alt, chart = altair(), base(rows, "temperatures by group")
     title = "Temperature fitted to the group"
@@ -41,6 +59,19 @@ def multiplier(recalibration: Any, atypicality: ArrayLike, *, n_points: int = 20
     atypicality : array-like of shape (n,)
         Of the samples that it is meant for, such as the held-out ones.
     n_points : int, default=200
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> from atypicality.datasets import make_world
+    >>> from atypicality.recalibration import AtypicalityAwareRecalibration
+    >>> world = make_world(600, temperature=2.0)
+    >>> aware = AtypicalityAwareRecalibration.paper().fit(world.logits, world.labels, atypicality=world.atypicality)
+    >>> type(multiplier(aware, world.atypicality)).__name__
+    'LayerChart'
     """
     values = check_vector(atypicality, "atypicality")
     low, high = np.quantile(values, [0.05, 0.95])
@@ -68,7 +99,27 @@ def multiplier(recalibration: Any, atypicality: ArrayLike, *, n_points: int = 20
 
 
 def class_scores(evaluation: Evaluation, *, method: str | None = None) -> Chart:
-    """What a method adds to each class's logit, against the class's atypicality (appendix figure)."""
+    """What a method adds to each class's logit, against the class's atypicality (appendix figure).
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    method : str, optional
+        All that have class scores by default.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> scaling = aty.VectorScaling(scale=False).fit(world.logits, world.labels)
+    >>> evaluation = aty.evaluate({"biases": scaling}, world.outputs(), train=world.outputs())
+    >>> type(class_scores(evaluation, method="biases")).__name__
+    'LayerChart'
+    """
     chosen = evaluation.methods if method is None else methods_of(evaluation, method)
     info = {row["class_index"]: row for row in evaluation.table("class_info")}
     rows = [

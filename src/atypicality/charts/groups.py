@@ -38,6 +38,19 @@ def confidence_grid(
         Input or class atypicality.
     methods : str or sequence of str, optional
         All by default.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(confidence_grid(evaluation, "accuracy")).__name__
+    'FacetChart'
     """
     check_choice(metric, "metric", _GRID_METRICS)
     table = {"atypicality": "grid", "class": "class_grid"}[check_choice(by, "by", ("atypicality", "class"))]
@@ -102,6 +115,19 @@ def quality_by_group(
         "ece", "accuracy" or another metric of the table.
     by : {"atypicality", "confidence", "class"}
     methods : str or sequence of str, optional
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(quality_by_group(evaluation, "ece")).__name__
+    'LayerChart'
     """
     check_choice(metric, "metric", tuple(METRICS))
     table, title = GROUPINGS[check_choice(by, "by", tuple(GROUPINGS))]
@@ -126,7 +152,29 @@ def coverage_by_group(
     by: str = "atypicality",
     methods: Sequence[str] | str | None = None,
 ) -> Chart:
-    """Coverage or size of prediction sets along one axis, with the promised coverage dashed (figures 5, 8 and 9)."""
+    """Coverage or size of prediction sets along one axis, with the promised coverage dashed (figures 5, 8 and 9).
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    metric : {"coverage", "set_size"}
+    by : {"atypicality", "confidence", "class"}
+    methods : str or sequence of str, optional
+        All by default.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": (world.probs, world.probs > 0.1)}, world.outputs(), train=density)
+    >>> type(coverage_by_group(evaluation, "set_size")).__name__
+    'LayerChart'
+    """
     check_choice(metric, "metric", _SETS)
     chart = quality_by_group(evaluation, metric, by=by, methods=methods)
     targets = sorted({1 - alpha for alpha in evaluation.settings["alpha"].values() if alpha is not None})
@@ -151,6 +199,19 @@ def coverage_at_levels(
     evaluations : mapping of alpha to Evaluation
     metric : {"coverage", "set_size"}
     by : {"atypicality", "confidence", "class"}
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": (world.probs, world.probs > 0.1)}, world.outputs(), train=density)
+    >>> type(coverage_at_levels({0.1: evaluation})).__name__
+    'HConcatChart'
     """
     if not evaluations:
         raise ValueError("evaluations must hold at least one evaluation, keyed by alpha.")
@@ -168,7 +229,31 @@ def subgroup_bars(
     attribute: str | None = None,
     methods: Sequence[str] | str | None = None,
 ) -> Chart:
-    """A metric by subgroup and method, with intervals (figure 4); `attribute` defaults to the first one."""
+    """A metric by subgroup and method, with intervals (figure 4).
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    metric : str
+        "accuracy", "ece" or another metric of the table.
+    attribute : str, optional
+        Which of the outputs' attributes; the first by default.
+    methods : str or sequence of str, optional
+        All by default.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> outputs = aty.ModelOutputs(world.logits, labels=world.labels, attributes={"age": world.embeddings[:, 0]})
+    >>> evaluation = aty.evaluate({"model": world.probs}, outputs)
+    >>> type(subgroup_bars(evaluation, "ece", attribute="age")).__name__
+    'FacetChart'
+    """
     check_choice(metric, "metric", tuple(METRICS))
     known = tuple(dict.fromkeys(evaluation.tables["subgroups"]["attribute"]))
     chosen = (known[0] if known else "") if attribute is None else check_choice(attribute, "attribute", known)
@@ -193,7 +278,27 @@ def subgroup_bars(
 
 
 def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
-    """Accuracy against mean confidence by bin, with intervals, one diagram for each method."""
+    """Accuracy against mean confidence by bin, with intervals, one diagram for each method.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    methods : str or sequence of str, optional
+        All by default.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(reliability_diagram(evaluation)).__name__
+    'FacetChart'
+    """
     names = methods_of(evaluation, methods)
     accuracy = filled(evaluation, "calibration_curve", names, metric="accuracy")
     confidence = filled(evaluation, "calibration_curve", names, metric="confidence")
@@ -217,7 +322,27 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
 
 
 def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
-    """Share of errors among the surest predictions against how many are kept, with interval bands."""
+    """Share of errors among the surest predictions against how many are kept, with interval bands.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    methods : str or sequence of str, optional
+        All by default.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(risk_coverage(evaluation)).__name__
+    'LayerChart'
+    """
     names = methods_of(evaluation, methods)
     rows = filled(evaluation, "risk_coverage", names, metric="risk")
     alt, chart = altair(), base(rows, "risk and coverage")

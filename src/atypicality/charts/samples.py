@@ -32,6 +32,19 @@ def quadrant_scatter(
         Whose confidence; the last by default.
     examples : mapping of row to str or uint8 array, optional
         Texts, or images of shape (height, width) or (height, width, 3), to show at their samples.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(quadrant_scatter(evaluation, examples={0: "the first row"})).__name__
+    'LayerChart'
     """
     [name] = methods_of(evaluation, evaluation.methods[-1] if method is None else method)
     rows = _placed(evaluation, name)
@@ -109,7 +122,29 @@ def _png(image: Any) -> str:
 
 
 def atypicality_distribution(evaluation: Evaluation, *, method: str | None = None, n_bins: int = 40) -> Chart:
-    """How many samples have which atypicality, those that are right apart from those that are wrong."""
+    """How many samples have which atypicality, those that are right apart from those that are wrong.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        From `evaluate`, which keeps samples.
+    method : str, optional
+        Whose predictions; the last by default.
+    n_bins : int, default=40
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(atypicality_distribution(evaluation, n_bins=20)).__name__
+    'Chart'
+    """
     check_integer(n_bins, "n_bins", low=1)
     [name] = methods_of(evaluation, evaluation.methods[-1] if method is None else method)
     alt, chart = altair(), base(_placed(evaluation, name), "single samples (kept by `evaluate` only)")
@@ -135,6 +170,19 @@ def extreme_samples(evaluation: Evaluation, texts: Sequence[str], *, n_shown: in
         One for each row of the outputs.
     n_shown : int, default=3
         From each end.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(600, temperature=2.0)
+    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
+    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    >>> type(extreme_samples(evaluation, [f"text {i}" for i in range(600)])).__name__
+    'LayerChart'
     """
     check_integer(n_shown, "n_shown", low=1)
     if len(texts) != evaluation.n_samples:

@@ -9,7 +9,23 @@ __all__ = ["theorem_1_curves", "theorem_2_curves"]
 
 
 def theorem_1_curves(result: Theorem1) -> Chart:
-    """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide."""
+    """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide.
+
+    Parameters
+    ----------
+    result : Theorem1
+        From `atypicality.theory.theorem_1`.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> from atypicality.theory import theorem_1
+    >>> type(theorem_1_curves(theorem_1(500, n_draws=10))).__name__
+    'LayerChart'
+    """
     rows = [
         {
             "group": group + 1,
@@ -49,6 +65,21 @@ def theorem_2_curves(results: Theorem2 | Sequence[Theorem2]) -> Chart:
     """Calibration error by confidence level: no temperature, one for all, and one that follows atypicality.
 
     Temperatures are those that minimise the squared error, the paper's setting.
+
+    Parameters
+    ----------
+    results : Theorem2 or sequence of Theorem2
+        From `atypicality.theory.theorem_2`; several are drawn side by side.
+
+    Returns
+    -------
+    altair chart
+
+    Examples
+    --------
+    >>> from atypicality.theory import theorem_2
+    >>> type(theorem_2_curves(theorem_2(n_draws=10))).__name__
+    'HConcatChart'
     """
     shown = [results] if isinstance(results, Theorem2) else list(results)
     alt = altair()

@@ -9,7 +9,18 @@ __all__ = ["Splits", "load_fashion_mnist", "load_fashion_mnist_lt"]
 
 
 class Splits(NamedTuple):
-    """Outputs on rows the model was trained on, and on two disjoint random halves of rows it never saw."""
+    """Outputs on rows the model was trained on, and on two disjoint random halves of rows it never saw.
+
+    Attributes
+    ----------
+    train, calibration, test : ModelOutputs
+
+    Examples
+    --------
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> len(train), len(calibration), len(test)
+    (10000, 5000, 5000)
+    """
 
     train: ModelOutputs
     calibration: ModelOutputs
@@ -22,6 +33,12 @@ def load_fashion_mnist() -> Splits:
     `train` holds embeddings and labels of 10,000 training rows; `calibration` and `test` hold logits, embeddings,
     labels and the attribute `brightness` of 5,000 rows each. Provenance and licence lie beside the files.
 
+    Returns
+    -------
+    Splits
+
+    Examples
+    --------
     >>> load_fashion_mnist().test
     ModelOutputs(5000 rows, 10 classes; logits float32 (5000, 10), embeddings float16 (5000, 48), labels, ...)
     """
@@ -33,6 +50,12 @@ def load_fashion_mnist_lt() -> Splits:
 
     Calibration and test rows are balanced, as in the long-tailed settings of the paper.
 
+    Returns
+    -------
+    Splits
+
+    Examples
+    --------
     >>> train = load_fashion_mnist_lt().train
     >>> int((train.labels == 0).sum()) > 50 * int((train.labels == 9).sum())
     True

@@ -114,13 +114,26 @@ FITZPATRICK = Source(
 
 
 def load_trec(part: str = "test", *, folder: Folder = None) -> TextSamples:
-    """Questions by the type of their answer, in the paper's six words: 5,452 for training and 500 for testing.
+    r"""Questions by the type of their answer, in the paper's six words: 5,452 for training and 500 for testing.
 
     Parameters
     ----------
     part : {"train", "test"}
     folder : path, optional
         With `train_5500.label` and `TREC_10.label` (or `train.txt` and `test.txt`).
+
+    Returns
+    -------
+    TextSamples
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "test.txt").write_text("HUM:ind Who was Galileo ?\nLOC:city Where is Aspen ?\n")
+    ...     samples = load_trec(folder=folder)
+    >>> samples.inputs, [samples.class_names[label] for label in samples.labels]
+    (['Who was Galileo ?', 'Where is Aspen ?'], ['Person', 'Location'])
     """
     from atypicality.llm.templates import TREC as TEMPLATE
 
@@ -219,7 +232,13 @@ def load_cifar10(part: str = "test", *, folder: Folder = None) -> Images:
 
 
 def load_cifar100(part: str = "test", *, folder: Folder = None) -> Images:
-    """CIFAR-100 by its 100 fine classes; parameters as in `load_cifar10`, the folder is `cifar-100-binary`."""
+    """CIFAR-100 by its 100 fine classes.
+
+    Parameters
+    ----------
+    part, folder : str, path
+        As in `load_cifar10`; the folder is `cifar-100-binary`.
+    """
     files = {"train": ["train.bin"], "test": ["test.bin"]}
     return _cifar(CIFAR100, part, folder, files, "fine_label_names.txt", 2, "fine_label")
 
@@ -227,14 +246,30 @@ def load_cifar100(part: str = "test", *, folder: Folder = None) -> Images:
 def load_cifar10_lt(
     part: str = "train", *, folder: Folder = None, imbalance: float = 100.0, random_state: int = 0
 ) -> Images:
-    """CIFAR-10 with a long-tailed training part (see `long_tailed_rows`); the test part stays balanced."""
+    """CIFAR-10 with a long-tailed training part (see `long_tailed_rows`); the test part stays balanced.
+
+    Parameters
+    ----------
+    part, folder : str, path
+        As in `load_cifar10`.
+    imbalance, random_state : float, int
+        As in `long_tailed_rows`.
+    """
     return _tailed(load_cifar10(part, folder=folder), part, imbalance, random_state)
 
 
 def load_cifar100_lt(
     part: str = "train", *, folder: Folder = None, imbalance: float = 100.0, random_state: int = 0
 ) -> Images:
-    """CIFAR-100 with a long-tailed training part (see `long_tailed_rows`); the test part stays balanced."""
+    """CIFAR-100 with a long-tailed training part (see `long_tailed_rows`); the test part stays balanced.
+
+    Parameters
+    ----------
+    part, folder : str, path
+        As in `load_cifar100`.
+    imbalance, random_state : float, int
+        As in `long_tailed_rows`.
+    """
     return _tailed(load_cifar100(part, folder=folder), part, imbalance, random_state)
 
 
@@ -282,7 +317,13 @@ def load_imagenet_lt(part: str = "train", *, folder: Folder = None, images: Fold
 
 
 def load_places365_lt(part: str = "train", *, folder: Folder = None, images: Folder = None) -> Images:
-    """Places365-LT: 62,500 training images of 365 classes with 5 to 4,980 each; parameters as in `load_imagenet_lt`."""
+    """Places365-LT: 62,500 training images of 365 classes with 5 to 4,980 each.
+
+    Parameters
+    ----------
+    part, folder, images : str, path, path
+        As in `load_imagenet_lt`; the lists are `Places_LT_train.txt` and so on.
+    """
     return _listed(PLACES_LT, "Places_LT", part, folder, images, 365)
 
 

@@ -23,6 +23,12 @@ class TextSamples:
     labels : ndarray of shape (n,)
         Positions in `class_names`.
     class_names : tuple of str
+
+    Examples
+    --------
+    >>> samples = TextSamples(["A fine film.", "Never again."], np.array([0, 1]), ("Positive", "Negative"))
+    >>> samples.class_names[samples.labels[1]]
+    'Negative'
     """
 
     inputs: list[Any]
@@ -110,6 +116,18 @@ def long_tailed_rows(labels: ArrayLike, *, imbalance: float = 100.0, random_stat
     Of the k classes, class j keeps :math:`\lfloor n_{max}\, r^{-j/(k-1)} \rfloor` rows at random, r being `imbalance`
     and n_max the rows of the largest class (Cao, Wei, Gaidon, Arechiga and Ma 2019, as in MiSLAS).
 
+    Parameters
+    ----------
+    labels : array-like of shape (n,)
+    imbalance : float, default=100.0
+    random_state : int, default=0
+
+    Returns
+    -------
+    ndarray of shape (n_kept,)
+
+    Examples
+    --------
     >>> labels = np.repeat(np.arange(3), 100)
     >>> np.bincount(labels[long_tailed_rows(labels, imbalance=100)]).tolist()
     [100, 10, 1]

@@ -44,6 +44,12 @@ class World:
     class_means : ndarray of shape (k, d)
     class_shares : ndarray of shape (k,)
         Weights of the mixture: the shares of the labels when there is no noise.
+
+    Examples
+    --------
+    >>> world = make_world(100, n_classes=3)
+    >>> world.probs.shape, world.outputs().n_classes
+    ((100, 3), 3)
     """
 
     embeddings: NDArray[np.float64]
@@ -64,7 +70,7 @@ class World:
         return self.labels.size
 
     def take(self, rows: Any) -> Self:
-        """The same world with some of its samples: a slice, a boolean mask or row numbers.
+        """The same world with some of its samples: `rows` is a slice, a boolean mask or row numbers.
 
         >>> len(make_world(100).take(slice(0, 30)))
         30

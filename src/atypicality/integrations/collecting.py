@@ -69,11 +69,10 @@ def collect(
 
     Examples
     --------
-    ::
-
-        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-        collect(model, [(torch.ones(5, 4), torch.tensor([0, 1, 2, 0, 1]))])
-        # ModelOutputs(5 rows, 3 classes; logits float32 (5, 3), embeddings float32 (5, 8), labels)
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> collect(model, [(torch.ones(5, 4), torch.tensor([0, 1, 2, 0, 1]))])
+    ModelOutputs(5 rows, 3 classes; logits float32 (5, 3), embeddings float32 (5, 8), labels)
     """
     torch = require("torch", extra="torch", feature="collect")
     check_choice(autocast, "autocast", (None, "float16", "bfloat16"))

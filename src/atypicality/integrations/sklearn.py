@@ -145,26 +145,26 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         return logits
 
     def reliability(self, X: Any, *, max_risk: float | None = None) -> Reliability:
-        """Everything the head says about rows X; labels are positions in `classes_`."""
+        """Everything the head says about rows `X`; labels are positions in `classes_`, `max_risk` as in the head."""
         check_is_fitted(self, "head_")
         return self.head_.predict(self._outputs(X), max_risk=max_risk)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Recalibrated probabilities (n, k), columns in the order of `classes_`."""
+        """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
         check_is_fitted(self, "head_")
         return self.reliability(X).proba
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Most probable class (n,) after recalibration."""
+        """Most probable class (n,) of rows `X` after recalibration."""
         check_is_fitted(self, "head_")
         return np.asarray(self.classes_[self.reliability(X).label])
 
     def predict_set(self, X: Any) -> NDArray[np.bool_]:
-        """Prediction sets, bool (n, k), columns in the order of `classes_`."""
+        """Prediction sets of rows `X`, bool (n, k), columns in the order of `classes_`."""
         return self.reliability(X).prediction_set
 
     def atypicality(self, X: Any) -> NDArray[np.float64]:
-        """How rare each row is (n,): larger is rarer."""
+        """How rare each row of `X` is (n,): larger is rarer."""
         check_is_fitted(self, "head_")
         return np.asarray(self.head_.density_.atypicality(self._features(X)))
 

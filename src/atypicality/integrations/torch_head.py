@@ -54,13 +54,21 @@ class ReliabilityModule(nn.Module):
     has no parameters to train and passes no gradients. Where Python refuses a bad row, the module answers `valid` =
     False for it, and other rows do not notice.
 
+    Parameters
+    ----------
+    head : ReliabilityHead
+        As in `from_head`.
+
     Examples
     --------
-    ::
-
-        module = ReliabilityModule.from_head(head).to("cuda")
-        answer = module(logits, embeddings)
-        answer.prediction_set, answer.valid
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+    >>> module = ReliabilityModule.from_head(head)     # .to("cuda") moves it
+    >>> answer = module(torch.from_numpy(test.logits[:4]), torch.from_numpy(test.embeddings[:4]))
+    >>> answer.prediction_set.shape, answer.valid
+    (torch.Size([4, 10]), tensor([True, True, True, True]))
     """
 
     def __init__(self, head: Any) -> None:

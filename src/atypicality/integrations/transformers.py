@@ -114,17 +114,17 @@ class TransformersScorer:
         return min(known, default=None)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Tokens of each prompt, the start token included."""
+        """Tokens of each of the `prompts`, the start token included."""
         return [len(text.ids) for text in self._encode(prompts)]
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
-        """Log-probabilities of the tokens of each prompt, in order."""
+        """Log-probabilities of the tokens of each of the `prompts`, in order."""
         encoded = self._encode(prompts)
         found = self._run([text.ids for text in encoded], [])
         return [_token_scores(text, scored) for text, (scored, _) in zip(encoded, found, strict=True)]
 
     def score_labels(self, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:
-        """Scores of each prompt and of each label after it; one pass where the labels' first tokens are distinct."""
+        """Scores of each of the `prompts` and of the `labels` after it, in one pass where first tokens are distinct."""
         encoded = self._encode(prompts)
         endings = self._endings(prompts[0], labels)
         if distinct(endings):

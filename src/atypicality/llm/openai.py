@@ -105,7 +105,7 @@ class OpenAICompatibleScorer:
             self._client = None
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
-        """Log-probabilities of the tokens of each prompt, in order; a repeated prompt is asked for once."""
+        """Log-probabilities of the tokens of each of the `prompts`, in order; a repeated prompt is asked for once."""
         store = self._opened()
         mode = self._cached_mode(store, prompts)
         wanted = list(dict.fromkeys(p for p in prompts if mode is None or self._key(mode, p) not in store))
@@ -116,7 +116,7 @@ class OpenAICompatibleScorer:
         return [store[self._key(mode, prompt)] for prompt in prompts] if mode else []
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Tokens of each prompt; the protocol has no cheaper way than to score them, and scores are kept."""
+        """Tokens of each of the `prompts`; the protocol has no cheaper way than to score them, and scores are kept."""
         return [scores.n_tokens for scores in self.score(prompts)]
 
     def handshake(self) -> str:

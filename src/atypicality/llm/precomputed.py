@@ -46,11 +46,11 @@ class PrecomputedScorer:
         self._records: dict[str, tuple[TokenScores, Mapping[str, float] | None]] | None = None
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
-        """Scores of each prompt, in order."""
+        """Scores of each of the `prompts`, in order."""
         return [scores for scores, _ in self._find(prompts)]
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Tokens of each prompt."""
+        """Tokens of each of the `prompts`."""
         return [scores.n_tokens for scores, _ in self._find(prompts)]
 
     def score_labels(self, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:
@@ -101,7 +101,23 @@ class _Plain:
 
 
 def write_scores(path: str | os.PathLike[str], prompts: Sequence[str], scores: Sequence[TokenScores]) -> None:
-    """Write scores as JSON Lines, for `PrecomputedScorer`."""
+    """Write scores as JSON Lines, for `PrecomputedScorer`.
+
+    Parameters
+    ----------
+    path : path of the .jsonl file
+    prompts : sequence of n str
+    scores : sequence of n TokenScores
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "scores.jsonl"
+    ...     write_scores(path, ["Hello there"], [TokenScores.checked([-3.0, -1.5])])
+    ...     PrecomputedScorer(path).count_tokens(["Hello there"])
+    [2]
+    """
     with open(path, "w", encoding="utf-8") as file:
         for prompt, score in zip(prompts, scores, strict=True):
             file.write(json.dumps({"prompt": prompt} | to_record(score)) + "\n")

@@ -24,6 +24,11 @@ class TokenScores:
         Where each scored token ends in the text, in characters.
     tokens : tuple of t str, or None
         Names of the scored tokens: texts or numbers, equal for equal tokens.
+
+    Examples
+    --------
+    >>> TokenScores.checked([-3.0, -0.5], ends=[5, 11]).inside((6, 11))
+    array([False,  True])
     """
 
     log_probs: NDArray[np.float64]
@@ -39,7 +44,9 @@ class TokenScores:
         ends: ArrayLike | None = None,
         tokens: Sequence[Any] | None = None,
     ) -> "TokenScores":
-        """From values that somebody else made; raises ValueError with what is wrong with them.
+        """From `log_probs`, `n_tokens`, `ends` and `tokens` that somebody else made.
+
+        A ValueError says what is wrong with them.
 
         >>> TokenScores.checked([-1.5, 0.5])
         Traceback (most recent call last):
@@ -88,6 +95,12 @@ class LabelScores:
     rule : {"first token", "all tokens", "given"}
         What of a label was scored: all its tokens when two labels share their first one or the scorer does not name
         its tokens; "given" when the logits came ready-made.
+
+    Examples
+    --------
+    >>> prompt = TokenScores.checked([-3.0, -0.5])
+    >>> LabelScores([prompt], np.array([[-0.1, -2.3]]), "first token").logits.argmax(axis=1)
+    array([0])
     """
 
     prompts: list[TokenScores]
@@ -97,21 +110,40 @@ class LabelScores:
 
 @runtime_checkable
 class PromptScorer(Protocol):
-    """Anything that gives per-token log-probabilities for a list of prompts."""
+    """Anything that gives per-token log-probabilities for a list of prompts.
+
+    Examples
+    --------
+    >>> class Even:
+    ...     "Every word is a token, and costs two nats."
+    ...     def score(self, prompts):
+    ...         return [TokenScores.checked([-2.0] * len(prompt.split())) for prompt in prompts]
+    ...     def count_tokens(self, prompts):
+    ...         return [len(prompt.split()) for prompt in prompts]
+    >>> isinstance(Even(), PromptScorer), Even().count_tokens(["The cat sat."])
+    (True, [3])
+    """
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
         """Scores of each prompt, in order; a prompt's scores never depend on the other prompts."""
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Tokens of each prompt."""
+        """Tokens of each of the `prompts`."""
 
 
 @runtime_checkable
 class LabelScorer(PromptScorer, Protocol):
-    """A scorer that finds the labels' log-probabilities in the pass that scores the prompts."""
+    """A scorer that finds the labels' log-probabilities in the pass that scores the prompts.
+
+    Examples
+    --------
+    >>> from atypicality.llm import PrecomputedScorer
+    >>> isinstance(PrecomputedScorer("scores.jsonl"), LabelScorer)
+    True
+    """
 
     def score_labels(self, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:
-        """Scores of each prompt and of each label after it; `labels` carry their leading space."""
+        """Scores of each of the `prompts` and of each label after it; `labels` carry their leading space."""
 
 
 def label_scores(scorer: PromptScorer, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:

@@ -51,12 +51,12 @@ class Template:
             raise ValueError("text must not end with a space: labels are scored with a space in front. Strip it.")
 
     def fill(self, value: str) -> str:
-        """The prompt of one input."""
+        """The prompt of one input, `value`."""
         before, _, after = self.text.partition(PLACEHOLDER)
         return before + value + after
 
     def span(self, value: str) -> tuple[int, int]:
-        """Where the input begins and ends in its prompt, in characters."""
+        """Where the input `value` begins and ends in its prompt, in characters."""
         start = self.text.index(PLACEHOLDER)
         return start, start + len(value)
 
@@ -109,6 +109,19 @@ The letter matters: without the space before "Article", SmolLM2-135M answers AG 
 def load_template(name_or_file: str, labels: Sequence[str] = ()) -> Template:
     """A template by name, or from a UTF-8 text file that holds `{input}` once (a final line break is not part of it).
 
+    Parameters
+    ----------
+    name_or_file : str
+        One of `TEMPLATES`, or the path of a file.
+    labels : sequence of str, optional
+        Words of the classes, instead of the template's own.
+
+    Returns
+    -------
+    Template
+
+    Examples
+    --------
     >>> load_template("trec").labels[0]
     'Number'
     """

@@ -100,7 +100,7 @@ def by_group(
     ----------
     metric : callable
         A metric of this package, a `functools.partial` of one, or any function of the cut arrays that returns a number.
-    *arrays : array-like
+    *arrays : array-like of shape (n_samples, ...)
         What the metric takes, one entry per sample; by name too (`confidence=`, `correct=`, `labels=`, ...). Arrays on
         a device stay there, and a function of your own gets them as they are.
     groups : array-like of shape (n_samples,)

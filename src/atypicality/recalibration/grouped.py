@@ -17,6 +17,9 @@ __all__ = ["GroupTemperatureScaling"]
 class GroupTemperatureScaling(Recalibrator):
     """One temperature per group of rows.
 
+    In group g, ``softmax(z / T_g)``: the paper's temperatures by atypicality group (its section on parametric
+    recalibration) and, with groups of skin tone, its skin-tone conditional scaling.
+
     With `groups=` the groups are the caller's; otherwise rows are cut at the quantiles of `atypicality=`. What `fit`
     was given, prediction needs too. A group that `fit` has not seen is an error: no temperature was learnt for it.
 

@@ -13,7 +13,9 @@ __all__ = ["VectorScaling"]
 
 
 class VectorScaling(ConvexRecalibrator):
-    r"""Scale and shift every class: ``softmax(v_j z_ij + b_j)``, z centred by the row mean of its finite entries.
+    """Scale and shift every class: ``softmax(v_j z_ij + b_j)``, z centred by the row mean of its finite entries.
+
+    Guo et al. 2017; without scales it is bias-corrected temperature scaling (Alexandari et al. 2020).
 
     Parameters
     ----------

@@ -35,6 +35,15 @@ def write_report(
 ) -> None:
     """Write `render_report` to a file, whole or not at all.
 
+    Parameters
+    ----------
+    evaluation : Evaluation
+    path : path of the HTML file
+    head, title, before, after : optional
+        As in `render_report`.
+
+    Examples
+    --------
     >>> import atypicality as aty, pathlib, tempfile
     >>> world = aty.datasets.make_world(500, n_classes=3)
     >>> with tempfile.TemporaryDirectory() as folder:
