@@ -64,7 +64,7 @@ GEMM_BYTES = 8 * 1024 * 1024
 
 LARGE_SHARE = 64
 """An array of more than this part of the ceiling lives in a scratch file."""
-THREAD_BYTES = 16 * 1024 * 1024
+THREAD_BYTES = 32 * 1024 * 1024
 """What a thread takes in most passes: its buffers, and the results of its blocks that wait for their turn."""
 
 Watch = Callable[[Iterator[T], int, int], Iterator[T]]
@@ -121,7 +121,7 @@ def ceiling() -> int | None:
 def n_threads(each: int = THREAD_BYTES) -> int:
     """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
 
-    Under a ceiling of memory cores count only as far as a quarter of it holds `each` bytes for every thread.
+    Under a ceiling of memory cores count only as far as half of it holds `each` bytes for every thread.
     """
     if (chosen := _threads.get()) is not None:
         return chosen
@@ -129,7 +129,7 @@ def n_threads(each: int = THREAD_BYTES) -> int:
         return _positive(given, "ATYPICALITY_NUM_THREADS")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = _memory.get()
-    return cores if memory is None else max(1, min(cores, memory // 4 // each))
+    return cores if memory is None else max(1, min(cores, memory // 2 // each))
 
 
 def is_large(size: int) -> bool:

@@ -245,7 +245,9 @@ def _parts_in_order(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp],
             where = slice(None) if present.size == len(origins) else present  # several times faster to add to
             return where, [first, members @ np.square(u, out=u) if scatter is None else scatter]
 
-    return blocks.map_rows(part, n, block=_block(d, origins.dtype))
+    height = _block(d, origins.dtype)
+    threads = blocks.n_threads((height + 2 * (d if layout == "pooled" else 0)) * d * origins.itemsize)
+    return blocks.map_rows(part, n, block=height, threads=threads)
 
 
 def _parts_by_class(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp]) -> Iterator[Part]:
