@@ -9,6 +9,14 @@ import numpy as np
 import pytest
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
+DOCTESTS = {  # examples in docstrings that need an optional package, by how their names begin
+    "atypicality.charts": ("altair",),
+    "atypicality.evaluation.result.Evaluation.to_frame": ("pandas",),
+    "atypicality.head.ReliabilityHead.export_onnx": ("onnx", "onnxruntime"),
+    "atypicality.integrations.collecting": ("torch",),
+    "atypicality.reliability.Reliability.to_frame": ("pandas",),
+    "atypicality.reliability.Reliability.to_parquet": ("pyarrow",),
+}
 OUTPUTS = Path(__file__).parents[2] / "shared" / "data" / "outputs"
 
 
@@ -21,6 +29,13 @@ def pytest_generate_tests(metafunc):
         start, _, stop = metafunc.config.getoption("--seeds").partition(":")
         seeds = range(int(start), int(stop)) if stop else [int(seed) for seed in start.split(",")]
         metafunc.parametrize("seed", list(seeds))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for start, packages in DOCTESTS.items():
+            if isinstance(item, pytest.DoctestItem) and item.name.startswith(start):
+                item.add_marker(needs(*packages))
 
 
 @pytest.fixture
