@@ -309,12 +309,20 @@ def test_small_worlds_with_ties_on_a_device(n_rows, n_queries, width, data, per_
 def test_classes_on_a_device(metric, reduction, put, rng):
     rows, labels = make_rows(rng, 2000, 6, 12)
     queries = rows[:50] + 0.5 * rng.standard_normal((50, 6))
+    queries[:4] *= [[1e3], [1e6], [1e12], [-1e12]]  # the last two overflow in half precision
     host, device = (
         NeighborAtypicality(3, metric=metric, reduction=reduction, per_class=True).fit(x, labels)
         for x in (rows, put(rows))
     )
     same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
     assert device.classes_.tolist() == host.classes_.tolist()
+
+
+def test_classes_so_large_that_their_scores_are_grouped(put, rng):
+    rows, queries, labels = rng.standard_normal((13000, 4)), rng.standard_normal((25, 4)), np.arange(13000) % 3
+    rows += 3 * np.eye(4)[labels]
+    host, device = (NeighborAtypicality(3, per_class=True).fit(x, labels) for x in (rows, put(rows)))
+    same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("per_class", "n"), [(False, 4200), (True, 900)])

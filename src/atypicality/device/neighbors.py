@@ -87,16 +87,21 @@ class _Search:
     def reduced(self, queries: Queries, reduction: str, ceiling: Device) -> Device:
         """Reduced distances (n,); infinite where they are sure to be above the `ceiling` (n,)."""
         xp, coarse = self.xp, self._coarse(queries, HALF)
-        if self._group(queries) > 1:
-            return _reduced(self._nearest(queries, coarse, [DOUBLE]), reduction)
-        squares = (queries.lengths**2 - 2 * coarse.error)[:, None] - 2 * coarse.peaks[:, : self.k]
-        shortest = xp.sqrt(xp.where(squares > 0, squares, 0.0)) / self.reference.scale
-        open_ = ~(_reduced(self.reference.as_distance(shortest), reduction) > ceiling)
+        open_ = ~(self._at_least(queries, coarse, reduction) > ceiling) | (queries.lengths > HALF.longest)
         positions = xp.nonzero(open_)[0]
+        if positions.shape[0] < open_.shape[0]:
+            queries, coarse = queries.at(positions), coarse.at(positions)
         if not positions.shape[0]:
             return xp.full_like(ceiling, xp.inf)
-        nearest = self._nearest(queries.at(positions), coarse.at(positions), [DOUBLE])
+        nearest = self._nearest(queries, coarse, [DOUBLE])
         return _placed(xp.full_like(ceiling, xp.inf), open_, _reduced(nearest, reduction))
+
+    def _at_least(self, queries: Queries, coarse: _Coarse, reduction: str) -> Device:
+        """A bound from below on the reduced distances (n,): the first maximum bounds all scores, single ones each."""
+        xp, single = self.xp, self._group(queries) == 1
+        squares = (queries.lengths**2 - 2 * coarse.error)[:, None] - 2 * coarse.peaks[:, : self.k if single else 1]
+        shortest = xp.sqrt(xp.where(squares > 0, squares, 0.0)) / self.reference.scale
+        return _reduced(self.reference.as_distance(shortest), reduction)
 
     def _nearest(self, queries: Queries, coarse: _Coarse, finer: list[Grain]) -> Device:
         """Distances (n, k) to the nearest rows, ascending."""
