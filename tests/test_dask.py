@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from atypicality import (
     distributed,
 )
 
+dask = imported("dask")
 da = imported("dask.array")
 dd = imported("distributed")
 cluster = pytest.importorskip("atypicality.integrations.dask")
@@ -45,9 +47,13 @@ NEIGHBOURS = [
 
 @pytest.fixture(scope="module")
 def client():
-    """Two worker processes of one thread each, as on two machines."""
+    """Two worker processes of one thread each, as on two machines; an idle one takes no data from the other."""
     made = dict(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50)
-    with dd.LocalCluster(**made) as workers, dd.Client(workers, set_as_default=False) as found:
+    with (
+        dask.config.set({"distributed.scheduler.work-stealing": False}),
+        dd.LocalCluster(**made) as workers,
+        dd.Client(workers, set_as_default=False) as found,
+    ):
         yield found
 
 
@@ -198,8 +204,8 @@ RECALIBRATORS = [
     VectorScaling(),
     VectorScaling(scale=False, strength=0.01),
     AtypicalityAwareRecalibration.paper(),
-    AtypicalityAwareRecalibration(strength=1e-3, class_mixing="diagonal"),
-    AtypicalityAwareRecalibration(),
+    AtypicalityAwareRecalibration(strength=1e-3),
+    AtypicalityAwareRecalibration(class_mixing="diagonal"),
 ]
 
 
@@ -233,8 +239,17 @@ def test_class_densities_and_files_of_outputs(client, logits, rng, tmp_path):
     found = cluster.fit(aware, paths, class_log_density=density, client=client)
     alone = aware.fit(z, y, atypicality=a, class_log_density=density)
     assert found.density_coefficient_ == pytest.approx(alone.density_coefficient_, rel=1e-6)
+    np.save(tmp_path / "density.npy", density)
+    mixed = cluster.predict_proba(
+        found,
+        da.from_array(z, chunks=(700, 5)),
+        atypicality=a,
+        class_log_density=[tmp_path / "density.npy"],
+        client=client,
+    )
     probs = cluster.predict_proba(found, paths, class_log_density=density, client=client)
     expected = alone.predict_proba(z, atypicality=a, class_log_density=density)
+    np.testing.assert_allclose(client.compute(mixed).result(), expected, atol=1e-6)
     np.testing.assert_allclose(client.compute(probs).result(), expected, atol=1e-6)
 
 
@@ -244,8 +259,7 @@ def test_the_median_is_exact(n, rng):
     begun = dask_recalibration._Begun(None, None, None, None, None, None)
 
     def reduced(function, merge, density, prefix, depth):
-        rows = type("Rows", (), {"deviation": values})
-        state = type("State", (), {"problem": type("Problem", (), {"rows": rows})})
+        state = SimpleNamespace(problem=SimpleNamespace(rows=SimpleNamespace(deviation=values)))
         return function(state, density, prefix, depth)
 
     object.__setattr__(begun, "reduced", reduced)
@@ -344,6 +358,21 @@ def test_a_client_without_workers_says_so(monkeypatch, world):
         pytest.raises(TimeoutError, match=r"client has no workers after 0.2 seconds\. Start some"),
     ):
         cluster.fit(GaussianAtypicality(), da.from_array(world[0]), world[1], client=nobody)
+
+
+def test_workers_that_die_again_and_again_are_said(client, monkeypatch):
+    def gather(futures):
+        raise dd.KilledWorker("part", SimpleNamespace(address="tcp://somewhere:1"), 3)
+
+    monkeypatch.setattr(client, "gather", gather)
+    with pytest.raises(RuntimeError, match=r"workers died again and again: .*smaller chunks"):
+        cluster.fit(GaussianAtypicality(), da.zeros((9, 3)), np.arange(9), client=client)
+
+
+def test_an_asynchronous_client_is_refused(client, monkeypatch):
+    monkeypatch.setattr(dd.Client, "asynchronous", property(lambda self: True))
+    with pytest.raises(TypeError, match=r"client must not be asynchronous"):
+        cluster.fit(GaussianAtypicality(), da.zeros((9, 3)), np.arange(9), client=client)
 
 
 def test_without_dask_the_extra_is_named():

@@ -11,6 +11,7 @@ Files are opened by the workers under the paths as given: a file system that all
 Dask runs whatever code its scheduler is sent: use it with clusters you trust, over TLS.
 """
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from atypicality.integrations.dask_cluster import (
 from atypicality.integrations.dask_neighbors import ClusterNeighborAtypicality
 from atypicality.integrations.dask_parts import check_maxima
 from atypicality.integrations.dask_recalibration import fit_recalibrator
-from atypicality.integrations.dask_rows import aligned, is_dask, read, rows_of
+from atypicality.integrations.dask_rows import aligned, is_dask, is_paths, read, rows_of
 from atypicality.recalibration.base import Recalibrator
 
 __all__ = ["ClusterNeighborAtypicality", "atypicality", "fit", "predict_proba"]
@@ -162,14 +163,22 @@ def predict_proba(
     Returns
     -------
     dask.array of shape (n, k)
-        Lazy for files, too: it is as large as the logits. Compute it while the cluster lives.
+        Lazy for files, too: it is as large as the logits.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import numpy as np
+    >>> from atypicality import TemperatureScaling
+    >>> logits, labels = np.eye(3)[np.arange(60) % 3] * 4, np.where(np.arange(60) % 4, np.arange(60) % 3, 0)
+    >>> scaling = TemperatureScaling().fit(logits, labels)
+    >>> predict_proba(scaling, da.from_array(logits, chunks=(20, 3))).compute().shape
+    (60, 3)
     """
     check_is_fitted(recalibrator)
-    known = known_client(client)
-    if is_dask(logits):
-        return _probabilities(recalibrator, logits, atypicality, class_log_density, known)
-    with connected(known) as own:
-        return _probabilities(recalibrator, logits, atypicality, class_log_density, own if known else None, own)
+    known, given = known_client(client), (logits, atypicality, class_log_density)
+    with connected(known) if any(map(is_paths, given)) else contextlib.nullcontext() as reader:
+        return _probabilities(recalibrator, *given, known, reader)
 
 
 def _gaussian_statistics(estimator: GaussianAtypicality, embeddings: Any, labels: Any, client: Any) -> Any:
@@ -213,7 +222,7 @@ def _score(estimator: Any, value: Any, place: Place) -> Any:
 
 
 def _probabilities(
-    recalibrator: Any, logits: Any, atypicality: Any, class_log_density: Any, client: Any, reader: Any = None
+    recalibrator: Any, logits: Any, atypicality: Any, class_log_density: Any, client: Any, reader: Any
 ) -> Any:
     rows = rows_of(logits, "logits", reader)
     uses = "atypicality" in getattr(recalibrator, "covariates", ())

@@ -127,7 +127,13 @@ def compute(client: Any, values: Any) -> Any:
     """The result of a lazy value, or of a list of them, from the cluster; refusals are raised."""
     with _quiet_graphs():
         futures = client.compute(values, retries=RETRIES)
-    results = client.gather(futures)
+    try:
+        results = client.gather(futures)
+    except distributed.KilledWorker as error:
+        raise RuntimeError(
+            f"workers died again and again: {error} Their memory is the first thing to check: give them more, or the "
+            "rows in smaller chunks."
+        ) from error
     refused = _first_refusal([results])
     return results if refused is None else settled(refused)
 

@@ -57,6 +57,14 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         Where the training rows are.
     classes_ : ndarray of shape (n_classes,) or None
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import numpy as np
+    >>> rows = da.from_array(np.array([[0.0], [1.0], [2.0], [10.0]]), chunks=(3, 1))
+    >>> ClusterNeighborAtypicality(n_neighbors=2).fit(rows).atypicality([[1.5], [20.0]])
+    array([ 0.5, 14. ])
     """
 
     def fit(self, embeddings: Any, labels: Any = None, *, client: Any = None) -> Self:

@@ -44,7 +44,7 @@ def fit_recalibrator(
 ) -> Recalibrator:
     """A fitted copy of a recalibrator; see `atypicality.integrations.dask.fit`."""
     for kind, fit in _FITS.items():
-        if isinstance(recalibrator, kind):
+        if type(recalibrator) is kind:
             fitted = clone(recalibrator)
             fit(fitted, _Given(rows_of(logits, "logits", client), labels, extra, client))
             return fitted  # type: ignore[no-any-return]
