@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import blocks
 from atypicality.arrays import to_numpy
 
 __all__ = ["class_positions", "in_columns"]
@@ -39,6 +40,11 @@ def in_columns(values: NDArray[np.float64], positions: NDArray[np.intp], n_class
     """
     if positions.size == n_classes and (positions == np.arange(n_classes)).all():
         return values
-    wide = np.repeat(values.min(axis=1, keepdims=True), n_classes, axis=1)
-    wide[:, positions] = values
+    wide = blocks.empty((len(values), n_classes))
+
+    def block(rows: slice) -> None:
+        wide[rows] = values[rows].min(axis=1, keepdims=True)
+        wide[rows, positions] = values[rows]
+
+    blocks.for_rows(block, len(values), block=blocks.block_rows(8 * n_classes))
     return wide

@@ -105,9 +105,13 @@ class AdaptiveTemperatureScaling(Recalibrator):
         embeddings = inputs.need_embeddings()
         check_finite(embeddings, "embeddings")
         self.temperature_ = TemperatureScaling().fit(inputs.logits, labels, sample_weight=weight).temperature_
-        scaled = inputs.logits.astype(np.float64)
-        scaled -= scaled.max(axis=1, keepdims=True)
-        scaled /= self.temperature_
+        scaled = blocks.empty(inputs.logits.shape)
+
+        def scale(rows: slice) -> None:
+            z = inputs.logits[rows].astype(np.float64)
+            scaled[rows] = (z - z.max(axis=1, keepdims=True)) / self.temperature_
+
+        blocks.for_rows(scale, len(labels), block=blocks.block_rows(8 * scaled.shape[1]))
         self.network_ = train(embeddings, scaled, labels, weight, training)
         self.n_iter_ = self.network_.n_epochs
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
+from atypicality import blocks
 from atypicality.recalibration.base import Inputs, Recalibrator
 from atypicality.validation import check_logit_maxima, check_logits
 
@@ -76,6 +77,12 @@ class ContentFreeCalibration(Recalibrator):
     def _probabilities(self, inputs: Inputs) -> Any:
         logits = inputs.logits
         check_logit_maxima(logits.max(axis=1))
-        scores = softmax(logits.astype(np.float64), axis=1) / self.content_free_probs_
-        scores[np.isneginf(logits)] = -np.inf
-        return np.asarray(softmax(scores, axis=1), logits.dtype)
+        out = blocks.empty(logits.shape, logits.dtype)
+
+        def block(rows: slice) -> None:
+            scores = softmax(logits[rows].astype(np.float64), axis=1) / self.content_free_probs_
+            scores[np.isneginf(logits[rows])] = -np.inf
+            out[rows] = softmax(scores, axis=1)
+
+        blocks.for_rows(block, len(logits), block=blocks.block_rows(8 * logits.shape[1]))
+        return out
