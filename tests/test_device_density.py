@@ -355,9 +355,9 @@ def test_queries_that_stay_open_are_searched_again(put, rng, monkeypatch):
     calls = {"double": 0, "all": 0}
     coarse, measured = device_neighbors._Search._coarse, device_neighbors._Search._all_measured
 
-    def counted(self, queries, grain):
+    def counted(self, queries, operand, grain):
         calls["double"] += queries.lengths.shape[0] * (grain is DOUBLE)
-        return coarse(self, queries, grain)
+        return coarse(self, queries, operand, grain)
 
     def all_counted(self, queries):
         calls["all"] += queries.lengths.shape[0]

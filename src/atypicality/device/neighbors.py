@@ -45,8 +45,9 @@ def neighbor_atypicality(
     for rows in cuts or [slice(0, 0)]:
         queries = Queries.of(reference, x[rows, :], first_row=rows.start, exclude_self=exclude_self)
         best = xp.full((rows.stop - rows.start,), xp.inf, dtype=xp.float64, device=x.device)
+        operand = queries.operand(reference, HALF)
         for part in members if rows.stop > rows.start else ():
-            best = xp.minimum(best, _Search(reference, part, k).reduced(queries, reduction, best))
+            best = xp.minimum(best, _Search(reference, part, k).reduced(queries, operand, reduction, best))
         found.append(best)
     return xp.concat(found)
 
@@ -84,9 +85,9 @@ class _Search:
         self.members = members if isinstance(members, slice) else to_device(members, reference.rows)
         self.xp = namespace(reference.rows)
 
-    def reduced(self, queries: Queries, reduction: str, ceiling: Device) -> Device:
-        """Reduced distances (n,); infinite where they are sure to be above the `ceiling` (n,)."""
-        xp, coarse = self.xp, self._coarse(queries, HALF)
+    def reduced(self, queries: Queries, operand: Device, reduction: str, ceiling: Device) -> Device:
+        """Reduced distances (n,) of queries with their `operand`; infinite where surely above the `ceiling` (n,)."""
+        xp, coarse = self.xp, self._coarse(queries, operand, HALF)
         open_ = ~(self._at_least(queries, coarse, reduction) > ceiling) | (queries.lengths > HALF.longest)
         positions = xp.nonzero(open_)[0]
         if positions.shape[0] < open_.shape[0]:
@@ -111,13 +112,15 @@ class _Search:
         if not positions.shape[0]:
             return distances
         left = queries.at(positions)
-        again = self._nearest(left, self._coarse(left, finer[0]), finer[1:]) if finer else self._all_measured(left)
-        return _placed(distances, ~sure, again)
+        if finer:
+            coarse = self._coarse(left, left.operand(self.reference, finer[0]), finer[0])
+            return _placed(distances, ~sure, self._nearest(left, coarse, finer[1:]))
+        return _placed(distances, ~sure, self._all_measured(left))
 
-    def _coarse(self, queries: Queries, grain: Grain) -> _Coarse:
+    def _coarse(self, queries: Queries, operand: Device, grain: Grain) -> _Coarse:
         """Group maxima of all scores, and the threshold above which a group can hold a near row."""
         xp, wanted, width = self.xp, self._wanted(queries), self.reference.rows.shape[1]
-        maxima = self._maxima(queries, grain)
+        maxima = self._maxima(operand, grain, self._group(queries))
         kept = min(maxima.shape[1], 2 * wanted + 24)
         peaks, groups = largest(maxima, kept)
         peaks = xp.astype(peaks, xp.float64, copy=False)
@@ -133,10 +136,9 @@ class _Search:
             near, sure = xp.ones_like(near), xp.ones_like(sure)
         return _Coarse(peaks, groups, near, sure, error)
 
-    def _maxima(self, queries: Queries, grain: Grain) -> Device:
+    def _maxima(self, operand: Device, grain: Grain, group: int) -> Device:
         """Largest score of each group of training rows (n, n_groups), in float32 or float64."""
-        xp, n, group = self.xp, queries.lengths.shape[0], self._group(queries)
-        operand, found = queries.operand(self.reference, grain), []
+        xp, n, found = self.xp, operand.shape[0], []
         for part in blocks.row_slices(self.size, self._tile):
             scores = product(operand, self.reference.operand(self._numbers(part), grain))
             short = -scores.shape[1] % group

@@ -4,6 +4,7 @@ What the array API standard lacks is looked up in the namespace by name, with a 
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from atypicality.arrays import namespace
@@ -48,7 +49,7 @@ class Grain:
         if not hasattr(xp, "float16"):
             return xp.astype(rows, xp.float32)  # finer than promised
         half = xp.astype(rows, xp.float16)
-        return half if _widens(rows) else xp.astype(half, xp.float32)
+        return half if _widens(xp, rows.device) else xp.astype(half, xp.float32)
 
     def error(self, width: int, query: Any, row: Any) -> Any:
         """Bound on the error of q . t - |t|^2 / 2 for lengths |q| and |t| of rows of `width` columns.
@@ -103,13 +104,13 @@ def _largest(values: Device, count: int) -> tuple[Device, Device]:
     return xp.take_along_axis(values, order, axis=1), order
 
 
-def _widens(like: Device) -> bool:
-    """Whether the library multiplies halves into float32 where this array lies, as torch does on CUDA."""
-    xp = namespace(like)
+@cache
+def _widens(xp: Any, device: Any) -> bool:
+    """Whether a library multiplies halves into float32 on a device, as torch does on CUDA."""
     if not hasattr(xp, "mm"):
         return False
     try:
-        one = xp.zeros((16, 16), dtype=xp.float16, device=like.device)
+        one = xp.zeros((16, 16), dtype=xp.float16, device=device)
         return bool(xp.mm(one, one, out_dtype=xp.float32).dtype == xp.float32)
     except (TypeError, NotImplementedError, RuntimeError):  # an older torch, or a device without it
         return False
