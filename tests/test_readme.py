@@ -32,6 +32,25 @@ def test_the_python_example_prints_what_readme_shows(capsys, tmp_path, monkeypat
     assert (tmp_path / "my-head").is_dir()
 
 
+def test_numbers_in_sentences_are_those_of_the_demo():
+    shown, prose = blocks("text")[0], README.split("```text")[1].split("```")[1].partition("## Use it")[0]
+    stated = re.findall(r"(\d+\.\d) %", prose)
+    assert len(stated) > 5
+    assert [number for number in stated if f"{number}%" not in shown] == []
+
+
+def test_peers_are_named_with_the_versions_that_are_measured():
+    pins = (ROOT / "benchmarks" / "requirements.txt").read_text() + (ROOT / "constraints.txt").read_text()
+    named = re.findall(r"(crepes|MAPIE|netcal|probmetrics|scikit-learn|torchmetrics) (\d[\d.]*\d)", README)
+    assert len(named) == 6
+    for name, version in named:
+        assert re.search(rf"^{name}=={re.escape(version)}$", pins, flags=re.M | re.I), name
+
+
+def test_the_example_is_ten_lines():
+    assert len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 10
+
+
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
