@@ -144,12 +144,15 @@ class _SparseHessian:
         """Row, parameter and value of the kept entries, one for every input, in chunks of whole rows."""
         n_inputs, k = self._sums.moments.shape[1:]
         for row, column, values in _chunks(self._sums.kept):
-            place = self._n_shared + column[:, None].astype(np.intp) + k * np.arange(n_inputs)
+            place = self._n_shared + column.astype(np.intp, copy=False)[:, None] + k * np.arange(n_inputs)
             yield np.repeat(row, n_inputs), place.ravel(), values.T.ravel()
 
 
 def _chunks(parts: list[Kept]) -> Iterator[Kept]:
     """The same entries in chunks that stay in cache; those of a row, which lie beside each other, stay together."""
+    if sum(part.row.size for part in parts) <= 4 * CHUNK:
+        yield _joined(parts)
+        return
     waiting: list[Kept] = []
     for row, column, values in parts:
         starts = np.flatnonzero(np.diff(row, prepend=-1))
@@ -165,6 +168,8 @@ def _chunks(parts: list[Kept]) -> Iterator[Kept]:
 
 
 def _joined(parts: list[Kept]) -> Kept:
+    if len(parts) == 1:
+        return parts[0]
     row, column, values = zip(*parts, strict=True)
     return Kept(np.concatenate(row), np.concatenate(column), np.concatenate(values, axis=1))
 
