@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "growth" in stages:
         failed |= growth.run(options.quick, options.out)
     if options.out == results.RESULTS:
-        page.write_pages()
+        page.write_tables()
     return int(failed)
 
 

@@ -128,7 +128,9 @@ def measure_growth(stage: Stage, axis: str, prices: Prices, *, quick: bool = Fal
     taken = tuple(best_times(runs, repeats=1 if quick else repeats).values())
     along = tuple(getattr(size, axis) for size in sizes)
     theory = exponent(along, [prices.seconds(stage.work(size)) for size in sizes])
-    return Growth(stage.name, axis, along, stage.formula, theory, exponent(along, taken), taken)
+    found = Growth(stage.name, axis, along, stage.formula, theory, exponent(along, taken), taken)
+    print(f"  exponent {found.fitted:.2f}, arithmetic {theory:.2f}: {found.outcome}", file=sys.stderr, flush=True)
+    return found
 
 
 def sizes_along(start: Size, axis: str, *, quick: bool = False) -> list[Size]:

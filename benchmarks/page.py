@@ -1,12 +1,5 @@
-"""Results as tables in the documentation: `python -m benchmarks.page`.
+"""Results as tables for the documentation: `python -m benchmarks.page` writes `docs/tables/<name>.md`."""
 
-A page says where a table belongs with two comments, and everything between them is written anew:
-
-    <!-- results: peers -->
-    <!-- end of results -->
-"""
-
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,38 +7,30 @@ from typing import Any
 
 from benchmarks.results import RESULTS, read
 
-__all__ = ["fill", "markdown", "write_pages"]
+__all__ = ["TABLES", "markdown", "tables", "write_tables"]
 
-DOCS = Path(__file__).parents[1] / "docs"
-END = "<!-- end of results -->"
-PLACE = re.compile(rf"(<!-- results: ([\w-]+) -->\n).*?{END}", re.DOTALL)
+TABLES = Path(__file__).parents[1] / "docs" / "tables"
 
 
-def write_pages(docs: Path = DOCS, results: Path = RESULTS) -> list[Path]:
-    """Fill the tables of all pages that have a place for one; the pages that changed."""
+def write_tables(folder: Path = TABLES, kept: Path = RESULTS) -> list[Path]:
+    """Write a table for every results file that has columns; the files that changed."""
     changed = []
-    for path in sorted(docs.rglob("*.md")):
-        text = path.read_text()
-        filled = fill(text, results)
-        if filled != text:
-            path.write_text(filled)
+    for name, text in tables(kept).items():
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
             changed.append(path)
     return changed
 
 
-def fill(text: str, results: Path = RESULTS) -> str:
-    """The text of a page with its tables as the files in `results` have them; a missing file leaves a sentence."""
-
-    def table(place: re.Match[str]) -> str:
-        path = results / f"{place[2]}.json"
-        body = markdown(read(path)) if path.exists() else f"Not measured yet: no `benchmarks/results/{path.name}`.\n"
-        return f"{place[1]}\n{body}\n{END}"
-
-    return PLACE.sub(table, text)
+def tables(kept: Path = RESULTS) -> dict[str, str]:
+    """Tables by name; results in another layout have a page and a script of their own."""
+    documents = {path.stem: read(path) for path in sorted(kept.glob("*.json"))}
+    return {name: markdown(content) for name, content in documents.items() if "columns" in content}
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """One results document as a table and a line that says where, with what and when it was measured.
+    """One results document as a table, and a line that says where, with what and when it was measured.
 
     >>> print(markdown({"title": "Speed", "columns": ["n", "s"], "rows": [[10, 0.25]], "date": "2024-05-01"}))
     | n | s |
@@ -55,9 +40,9 @@ def markdown(content: Mapping[str, Any]) -> str:
     *Speed. Measured 2024-05-01.*
     <BLANKLINE>
     """
-    rows = [list(row.values()) if isinstance(row, Mapping) else row for row in content["rows"]]
-    columns = content.get("columns") or list(content["rows"][0])
-    lines = [_line(columns), "|" + "---|" * len(columns), *map(_line, rows)]
+    columns, rows = content["columns"], content["rows"]
+    cells = [[row[name] for name in columns] if isinstance(row, Mapping) else row for row in rows]
+    lines = [_line(columns), "|" + "---|" * len(columns), *map(_line, cells)]
     return "\n".join(lines) + f"\n\n*{_source(content)}*\n"
 
 
@@ -71,17 +56,14 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = format(value, ".4g") if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return text.replace("|", "\\|").replace("*", "\\*").replace("\n", " ")
 
 
 def _source(content: Mapping[str, Any]) -> str:
     parts = [str(content["title"])]
     if "date" in content:
         parts.append(f"Measured {content['date']}")
-    if content.get("machine"):
-        parts.append(_listed(content["machine"]))
-    if content.get("versions"):
-        parts.append(_listed(content["versions"]))
+    parts += [_listed(content[key]) for key in ("machine", "versions") if content.get(key)]
     return ". ".join(part.rstrip(".") for part in parts) + "."
 
 
@@ -90,5 +72,5 @@ def _listed(values: Any) -> str:
 
 
 if __name__ == "__main__":
-    for written in write_pages():
+    for written in write_tables():
         print(f"wrote {written.name}", file=sys.stderr)
