@@ -13,6 +13,7 @@ from torch import nn
 from atypicality.conformal import SplitConformal
 from atypicality.density import NeighborAtypicality
 from atypicality.density.logdensity import ClassGaussians, TiedGaussians
+from atypicality.device.checks import to_host
 from atypicality.recalibration import (
     AtypicalityAwareRecalibration,
     EnsembleTemperatureScaling,
@@ -123,7 +124,7 @@ class Neighbours(nn.Module):
         self.k, self.reduction, self.metric = density.n_neighbors, density.reduction, density.metric
         order = [np.arange(len(density.embeddings_))[members] for members in density._members]
         self.sizes = [len(members) for members in order]
-        keep(self, rows=density.embeddings_[np.concatenate(order)])
+        keep(self, rows=to_host(density.embeddings_)[np.concatenate(order)])
 
     def forward(self, embeddings: Tensor) -> tuple[Tensor, None]:
         """Atypicality (n,) of float64 rows; NaN for rows of zeros where only their direction counts."""
