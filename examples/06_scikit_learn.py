@@ -15,6 +15,7 @@ estimator.
 # on what ``embedder`` makes of a row; pixels of digits have few degrees of freedom, so
 # twenty principal components are enough.
 
+import textwrap
 import warnings
 
 import altair as alt
@@ -36,7 +37,7 @@ X_train, X_test, y_train, y_test = parts
 
 pipeline = make_pipeline(StandardScaler(), RandomForestClassifier(random_state=0))
 model = aty.AtypicalityAwareClassifier(pipeline, embedder=PCA(20)).fit(X_train, y_train)
-print(model.predict(X_test[:5]), "for", y_test[:5])
+print(model.predict(X_test[:3]), "for", y_test[:3])
 
 # %%
 # Better probabilities
@@ -71,7 +72,7 @@ noisy = np.clip(X_test + np.random.default_rng(0).normal(0, 6, X_test.shape), 0,
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     answer = model.reliability(noisy)
-print(caught[0].message)
+print(textwrap.fill(str(caught[0].message), 88))
 
 # %%
 # It is right to worry: accuracy falls, most of all for the rarest rows.

@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as folder:
     evaluation.report(page)
     print(f"report.html: {page.stat().st_size / 1e6:.1f} MB")
 document = json.loads(evaluation.to_json())
-print("tables:", ", ".join(document["tables"]))
+print(f"to_json: {len(document['tables'])} tables, of", *document["methods"])
 
 # %%
 # Where do they differ? Accuracy by group of atypicality, with intervals.

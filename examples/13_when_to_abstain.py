@@ -60,7 +60,7 @@ for kind in ("reliable", "extrapolation", "ambiguous", "untrustworthy"):
 # Error among the answers against the share that is answered, for the model's own
 # confidence, one temperature, and the head. One temperature hardly changes the order of
 # the predictions, and the order decides here. The printed numbers are the mean error
-# over all shares: a third for the head.
+# over all shares: that of the head is about a third.
 
 single = aty.TemperatureScaling().fit(calibration.logits, calibration.labels)
 evaluation = aty.evaluate(

@@ -10,18 +10,15 @@ mends more than one temperature can. Both can be watched.
 # %%
 # Overconfidence grows with atypicality
 # -------------------------------------
-# Maximum-likelihood fits in 50 dimensions, to 2,000, 1,000 and 500 rows. Rows of the
-# table are five equally likely groups of atypicality, here the squared length of the
-# input, and the number is mean confidence minus accuracy.
+# Maximum-likelihood fits in 50 dimensions, to 2,000, 1,000 and 500 rows. The five
+# columns are equally likely groups of atypicality, which is half the squared length of
+# the input here; the number is confidence minus accuracy.
 
 import atypicality as aty
 
 first = aty.theory.theorem_1(n_draws=50)
 for row in first.rows:
-    print(
-        f"{row.n_train:5d} rows:",
-        *(f"{100 * value:6.2f} %" for value in row.overconfidence),
-    )
+    print(f"{row.n_train:5d} rows:", *(f"{100 * v:6.2f} %" for v in row.overconfidence))
 
 # %%
 # Never negative, rising from left to right, and steeper the fewer rows there are. This
