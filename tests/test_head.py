@@ -1,6 +1,7 @@
 """The head: disjoint parts, answers that equal its parts called by hand, and plain words where something is lost."""
 
 import json
+import sys
 import warnings
 
 import numpy as np
@@ -216,6 +217,22 @@ def test_repr_is_readable(answer):
     assert text.startswith("Reliability: 6 samples, mean confidence ")
     assert "... 1 more" in text
     assert "<table>" in answer._repr_html_()
+
+
+def test_answers_are_cut_like_outputs(answer):
+    part = answer[answer.confidence > np.median(answer.confidence)]
+    assert len(part) == 3
+    assert_array_equal(part.ids, answer.ids[answer.confidence > np.median(answer.confidence)])
+    assert_array_equal(answer[[5, 0]].proba, answer.proba[[5, 0]])
+    assert repr(answer[:2]).startswith("Reliability: 2 samples")
+    with pytest.raises(TypeError, match=r"slice, an array of positions.*For one row take \[3:4\]"):
+        answer[3]
+
+
+def test_to_frame_names_what_to_install(answer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"to_frame needs pandas: pip install pandas$"):
+        answer.to_frame()
 
 
 def test_csv_defuses_formulas(answer, tmp_path):

@@ -2,20 +2,25 @@
 
 import numpy as np
 import pytest
+from conftest import imported
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_digits, make_classification
 from sklearn.decomposition import PCA
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import atypicality as aty
 from atypicality.head import ReliabilityHead
-from atypicality.integrations.sklearn import AtypicalityAwareClassifier
+from atypicality.integrations.sklearn import AtypicalityAwareClassifier, _log
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
@@ -110,3 +115,93 @@ def test_works_in_pipelines_and_searches(digits):
 def test_mistakes_are_explained(options, message, digits):
     with pytest.raises(ValueError, match=message):
         AtypicalityAwareClassifier(LogisticRegression(), **options).fit(*digits)
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Rows as people have them: a DataFrame with text, gaps and a shuffled index, and text as labels."""
+    pandas = imported("pandas")
+    X, y = make_classification(2000, 6, n_informative=5, n_redundant=0, n_classes=3, weights=[0.7, 0.2], random_state=0)
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    rng = np.random.default_rng(0)
+    frame["city"] = rng.choice(["Oslo", "Rome"], len(frame))
+    frame.loc[::50, "a"] = np.nan
+    rows = rng.permutation(len(frame))
+    return frame.iloc[rows], pandas.Series(np.array(["ok", "late", "lost"])[y], name="status").iloc[rows]
+
+
+def prepared(classifier):
+    numbers = make_pipeline(SimpleImputer(), StandardScaler())
+    columns = make_column_transformer((numbers, list("abcdef")), (OneHotEncoder(drop="first"), ["city"]))
+    return make_pipeline(columns, classifier)
+
+
+def test_a_pipeline_brings_its_embedder(table):
+    X, y = table
+    model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
+    expected = model.estimator_[:-1].transform(X[1500:])
+    np.testing.assert_array_equal(model.outputs(X[1500:]).embeddings, expected)
+    np.testing.assert_array_equal(
+        model.atypicality(X[1500:]), model.head_.density_.atypicality(np.asarray(expected, float))
+    )
+
+
+def test_zero_votes_are_not_certainty(table):
+    """A forest of 20 trees gives exact zeros to classes that are the label: accuracy and log loss survive them."""
+    X, y = table
+    forest = RandomForestClassifier(20, random_state=0)
+    model = AtypicalityAwareClassifier(prepared(forest), head=ReliabilityHead()).fit(X[:1500], y[:1500])
+    probs = model.estimator_.predict_proba(X[1500:])
+    own = probs[np.arange(500), np.searchsorted(model.classes_, y[1500:])]
+    assert (own == 0).any()  # the case at hand
+    bare = np.mean(model.estimator_.predict(X[1500:]) == y[1500:])
+    assert model.score(X[1500:], y[1500:]) > bare - 0.03
+    assert log_loss(y[1500:], model.predict_proba(X[1500:])) < 0.9 * log_loss(y[1500:], probs)
+
+
+def test_a_zero_ranks_below_what_the_row_holds():
+    probs = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [1.0, 1e-300, 0.0], [0.7, 0.2, 0.1]])
+    expected = np.log([[1.0, 0.001, 0.001], [0.5, 0.5, 0.001], [1.0, 1e-300, 5e-301], [0.7, 0.2, 0.1]])
+    np.testing.assert_allclose(_log(probs, 0.001), expected, rtol=1e-12)
+
+
+def test_answers_have_names_and_the_index_of_the_frame(table):
+    X, y = table
+    model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
+    frame = model.reliability(X[1500:]).to_frame()
+    assert frame.index.tolist() == X.index[1500:].tolist() == frame["id"].tolist()
+    assert frame["label"].tolist() == model.predict(X[1500:]).tolist()
+    assert X[1500:].join(frame["quadrant"])["quadrant"].notna().all()
+    assert model.reliability(X[1500:].reset_index(drop=True)).ids is None
+
+
+def test_outputs_lead_to_tables_by_subgroup(table):
+    X, y = table
+    model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
+    outputs = model.outputs(X[1500:], y[1500:], attributes=X[1500:][["city"]])
+    evaluation = aty.evaluate(model.head_, outputs)
+    rows = evaluation.table("subgroups", attribute="city", metric="accuracy")
+    right = model.predict(X[1500:]) == y[1500:]
+    for row in rows:
+        assert row["value"] == pytest.approx(right[X[1500:]["city"] == row["subgroup"]].mean())
+    assert [row["subgroup"] for row in rows] == ["Oslo", "Rome"]
+    with pytest.raises(ValueError, match="y must hold classes that were there in fit; row 1 is of another"):
+        model.outputs(X[:2], ["ok", "new"])
+
+
+def test_what_cannot_be_measured_names_the_embedder(table):
+    X, y = table
+    whole = HistGradientBoostingClassifier(max_iter=5)
+    with pytest.raises(ValueError, match=r"embedder must give dense.*measured on X here: Input contains NaN"):
+        AtypicalityAwareClassifier(whole).fit(X[list("abcdef")], y)
+    sparse = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
+    with pytest.raises(TypeError, match=r"the output of Pipeline here: Sparse data.*TruncatedSVD"):
+        AtypicalityAwareClassifier(sparse).fit(X[["city"]], y)
+
+
+def test_missing_labels_are_named(table):
+    X, y = table
+    y = y.to_numpy(dtype=object, copy=True)
+    y[[3, 5]] = np.nan
+    with pytest.raises(ValueError, match="y must hold labels of one kind; rows 3, 5 do not hold text"):
+        AtypicalityAwareClassifier(prepared(LogisticRegression())).fit(X, y)

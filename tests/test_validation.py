@@ -38,6 +38,7 @@ NAN_LATE[[4321, 4999], 1] = np.nan, np.inf
         (lambda v: v.check_labels([0.0, 1.0]), TypeError, "labels must be integer column indices; got dtype float64"),
         (lambda v: v.check_labels([True, False]), TypeError, "got dtype bool"),
         (lambda v: v.check_labels([[0, 1]]), ValueError, "Multi-label targets are not supported"),
+        (lambda v: v.check_labels([[0], [1]]), ValueError, r"got shape \(2, 1\). Pass its column, labels\[:, 0\]"),
         (lambda v: v.check_labels([0, -1], n_classes=2), ValueError, r"lie in 0 \.\. 1.*row 1 is outside"),
         (lambda v: v.check_labels([0], n_rows=2), ValueError, "labels must have one entry per row; got 1 for 2 rows"),
         (lambda v: v.check_vector([np.inf], "a"), ValueError, "a must be finite; row 0 holds NaN or infinity"),

@@ -21,6 +21,7 @@ from atypicality.validation import (
     check_length,
     check_logits,
     check_number,
+    check_rows,
     check_vector,
     name_rows,
 )
@@ -94,7 +95,9 @@ class ModelOutputs:
         self.labels = None if labels is None else _encode_labels(labels, self.class_names)
         self.atypicality = None if atypicality is None else check_vector(atypicality, "atypicality")
         self.ids = None if ids is None else _check_ids(ids)
-        self.attributes = {name: _check_attribute(values, name) for name, values in (attributes or {}).items()}
+        self.attributes = {
+            name: _check_attribute(values, name) for name, values in ({} if attributes is None else attributes).items()
+        }
         self._check_lengths()
 
     def _check_lengths(self) -> None:
@@ -132,10 +135,7 @@ class ModelOutputs:
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> "ModelOutputs":
         """The outputs of some rows: a slice, positions or a boolean mask."""
-        if not isinstance(rows, slice):
-            rows = np.asarray(rows)
-            if rows.ndim != 1 or rows.dtype.kind not in "iub":
-                raise TypeError("rows must be a slice, an array of positions or a boolean mask of one dimension.")
+        rows = check_rows(rows)
         part = object.__new__(ModelOutputs)
         part.__dict__.update(self.__dict__)
         for name in PER_ROW:

@@ -17,7 +17,7 @@ from atypicality.files import replacing, write_arrays
 from atypicality.groups import QUADRANTS
 from atypicality.held_out import Drift
 from atypicality.parquet import write_pieces
-from atypicality.validation import require
+from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_ending"]
 
@@ -121,8 +121,11 @@ class Reliability:
             columns = {name: values.tolist() for name, values in part.columns().items()}
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
-    def _take(self, rows: slice) -> "Reliability":
-        """The same for some consecutive samples."""
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
+        """The answers for some samples: a slice, positions or a boolean mask."""
+        return self._take(check_rows(rows))
+
+    def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
         parts: dict[str, Any] = {name: part[rows] for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
         return replace(self, **parts)
 
@@ -132,14 +135,14 @@ class Reliability:
         return (self._take(rows) for rows in blocks.watched(len(self), height))
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame.
+        """The table as a pandas DataFrame, whose index are the ids where there are any.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.to_frame().shape
         (1, 4)
         """
-        pandas = require("pandas", extra="parquet", feature="to_frame")
-        return pandas.DataFrame(self.columns())
+        pandas = require("pandas", feature="to_frame")
+        return pandas.DataFrame(self.columns(), index=self.ids)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table to `path` as CSV; text that a spreadsheet would run as a formula gets a leading quote.

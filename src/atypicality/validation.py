@@ -28,6 +28,7 @@ __all__ = [
     "check_matrix",
     "check_number",
     "check_probs",
+    "check_rows",
     "check_sample_weight",
     "check_vector",
     "name_rows",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.floating[Any]]
+ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
 
 
 def check_matrix(values: Any, name: str, *, width: int | None = None) -> FloatArray:
@@ -161,7 +163,7 @@ def check_labels(
     if array.ndim != 1:
         raise ValueError(
             f"{name} must be one-dimensional, one class per sample; got shape {array.shape}. "
-            "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
+            + ("Pass its column, labels[:, 0]." if array.shape[1:] == (1,) else ONE_HOT)
         )
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(
@@ -298,6 +300,17 @@ def check_choice(value: Any, name: str, choices: Sequence[Any]) -> Any:
     return value
 
 
+def check_rows(rows: Any) -> slice | NDArray[Any]:
+    """Which samples to take: a slice, positions (m,) or a mask (n,)."""
+    if isinstance(rows, slice):
+        return rows
+    array = np.asarray(rows)
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        one = f" For one row take [{rows}:{rows + 1}]." if isinstance(rows, int) and rows >= 0 else ""
+        raise TypeError(f"rows must be a slice, an array of positions or a boolean mask of one dimension.{one}")
+    return array
+
+
 def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold") -> str:
     """Rows in words with their verb, at most five of them: 'row 3 holds', 'rows 3, 5 hold'."""
     if rows.size == 1:
@@ -306,8 +319,8 @@ def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold") ->
     return f"rows {shown}{f', ... ({rows.size} in all)' if rows.size > 5 else ''} {many}"
 
 
-def require(module: str, *, extra: str, feature: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it."""
+def require(module: str, *, extra: str | None = None, feature: str) -> ModuleType:
+    """Import an optional package, or say which extra brings it; without `extra` it is installed by its own name."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -315,9 +328,8 @@ def require(module: str, *, extra: str, feature: str) -> ModuleType:
             error.name != module.partition(".")[0] and error.name != module
         ):  # installed, but broken inside: do not hide it
             raise
-        raise ModuleNotFoundError(
-            f"{feature} needs {module}: pip install 'atypicality[{extra}]'", name=module
-        ) from error
+        what = module if extra is None else f"'atypicality[{extra}]'"
+        raise ModuleNotFoundError(f"{feature} needs {module}: pip install {what}", name=module) from error
 
 
 def _real(array: NDArray[Any], name: str) -> FloatArray:

@@ -1,11 +1,13 @@
 """A scikit-learn meta-estimator: any classifier, with recalibrated probabilities, prediction sets and atypicality."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
@@ -13,12 +15,11 @@ from sklearn.utils.validation import _num_samples, check_array, check_is_fitted,
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
 from atypicality.reliability import Reliability
-from atypicality.validation import check_choice, check_integer, check_number
+from atypicality.validation import check_choice, check_integer, check_number, name_rows
 
 __all__ = ["AtypicalityAwareClassifier"]
 
 SMALLEST = np.finfo(np.float64).tiny
-"""Probability 0 becomes this: its logarithm is finite, so a class the estimator rules out can still be the label."""
 
 
 class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -31,9 +32,10 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     estimator : classifier, default=None
         With `predict_proba` or `decision_function`. None is `LogisticRegression()`.
     embedder : transformer, default=None
-        What atypicality is measured on is `embedder.transform(X)`; X itself by default.
+        What atypicality is measured on is `embedder.transform(X)`: dense, finite numbers. None takes what enters the
+        last step of a `Pipeline`, and X itself with any other estimator.
     head : ReliabilityHead, default=None
-        None is `ReliabilityHead()`.
+        None is `ReliabilityHead()`. `ReliabilityHead(alpha=0.05)` makes sets that miss the label more rarely.
     calibration_fraction : float in (0, 1), default=0.4
         Share of the rows that calibrate.
     cv : {None, "prefit"}, default=None
@@ -45,6 +47,10 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     ----------
     classes_ : ndarray of shape (k,)
     estimator_, embedder_, head_ : fitted parts
+    zero_proba_ : float
+        What a probability of 0 counts as, 1 / rows that trained the estimator (that were given, with "prefit"), or half
+        of the row's smallest probability if that is less. Forests and neighbours give 0 to classes without a vote among
+        few; its logarithm would rule them out for good, and one such label would flatten all probabilities.
 
     Examples
     --------
@@ -60,6 +66,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     classes_: NDArray[Any]
     estimator_: Any
     embedder_: Any
+    zero_proba_: float
     head_: ReliabilityHead
 
     def __init__(
@@ -89,19 +96,22 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             raise ValueError("y must be given: requires y to be passed, but the target y is None.")
         X, y = indexable(X, y)
         targets = column_or_1d(y, warn=True)
-        if targets.dtype.kind == "f":
-            assert_all_finite(targets, input_name="y")
+        _check_kind(targets)
         check_classification_targets(targets)
         first, second = self._cut(_num_samples(X), fraction)
         if prefit:
             check_is_fitted(self.estimator)
             self.estimator_, self.embedder_ = self.estimator, self.embedder
+            self.zero_proba_ = 1 / targets.size
         else:
             self._fit_parts(_safe_indexing(X, first), targets[first])
+        if self.embedder_ is None and isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1:
+            self.embedder_ = self.estimator_[:-1]
         self.classes_, codes = np.unique(np.r_[targets, self.estimator_.classes_], return_inverse=True)
         codes = codes[: targets.size]
         head = ReliabilityHead() if self.head is None else clone(self.head)
-        train = ModelOutputs(embeddings=self._features(_safe_indexing(X, first)), labels=codes[first])
+        embeddings = self._features(_safe_indexing(X, first))
+        train = ModelOutputs(embeddings=embeddings, labels=codes[first], class_names=self.classes_)
         calibration = self._outputs(_safe_indexing(X, second), codes[second])
         self.head_ = head.fit(train=train, calibration=calibration)
         for name in ("n_features_in_", "feature_names_in_"):
@@ -123,17 +133,35 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         estimator = LogisticRegression() if self.estimator is None else clone(self.estimator)
         self.estimator_ = estimator.fit(X, targets)
         self.embedder_ = None if self.embedder is None else clone(self.embedder).fit(X, targets)
+        self.zero_proba_ = 1 / targets.size
 
     def _features(self, X: Any) -> NDArray[Any]:
-        return np.asarray(check_array(X if self.embedder_ is None else self.embedder_.transform(X)))
+        rows = X if self.embedder_ is None else self.embedder_.transform(X)
+        try:
+            return np.asarray(check_array(rows))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            what = "X" if self.embedder_ is None else f"the output of {type(self.embedder_).__name__}"
+            raise kind(
+                f"embedder must give dense, finite numbers; atypicality is measured on {what} here: "
+                f"{str(error).rstrip('.')}. Pass embedder=, such as make_pipeline(SimpleImputer(), StandardScaler()) "
+                "for missing values or TruncatedSVD(50) for sparse columns."
+            ) from error
 
-    def _outputs(self, X: Any, labels: NDArray[np.intp] | None = None) -> ModelOutputs:
-        return ModelOutputs(self._logits(X), embeddings=self._features(X), labels=labels)
+    def _outputs(self, X: Any, labels: NDArray[np.intp] | None = None, attributes: Any = None) -> ModelOutputs:
+        return ModelOutputs(
+            self._logits(X),
+            embeddings=self._features(X),
+            labels=labels,
+            attributes=attributes,
+            class_names=self.classes_,
+            ids=_index_of(X),
+        )
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         """Logits (n, k) in the order of `classes_`: logarithms of probabilities, or decision values."""
         if hasattr(self.estimator_, "predict_proba"):
-            known = np.log(np.maximum(np.asarray(self.estimator_.predict_proba(X), np.float64), SMALLEST))
+            known = _log(np.asarray(self.estimator_.predict_proba(X), np.float64), self.zero_proba_)
         else:
             known = np.asarray(self.estimator_.decision_function(X), np.float64)
             known = np.c_[np.zeros_like(known), known] if known.ndim == 1 else known
@@ -144,8 +172,38 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         logits[:, columns] = known
         return logits
 
+    def outputs(
+        self, X: Any, y: ArrayLike | None = None, *, attributes: Mapping[str, Any] | None = None
+    ) -> ModelOutputs:
+        """What the estimator says about rows `X`, for `evaluate`, a report or a file; labels `y` (n,) as in `fit`.
+
+        `attributes` are columns for tables by subgroup: a mapping of names to arrays (n,), or a DataFrame.
+
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = AtypicalityAwareClassifier(LogisticRegression(C=0.01, max_iter=500)).fit(X[:1500, 10:14], y[:1500])
+        >>> model.outputs(X[1500:, 10:14], y[1500:])
+        ModelOutputs(297 rows, 10 classes; logits float64 (297, 10), embeddings float64 (297, 4), labels)
+        """
+        check_is_fitted(self, "head_")
+        return self._outputs(X, None if y is None else self._codes(column_or_1d(y)), attributes)
+
+    def _codes(self, targets: NDArray[Any]) -> NDArray[np.intp]:
+        """Positions of labels in `classes_`."""
+        _check_kind(targets)
+        codes = np.minimum(np.searchsorted(self.classes_, targets), self.classes_.size - 1)
+        unknown = np.flatnonzero(self.classes_[codes] != targets)
+        if unknown.size:
+            raise ValueError(
+                f"y must hold classes that were there in fit; {name_rows(unknown, 'is', 'are')} of another."
+            )
+        return codes
+
     def reliability(self, X: Any, *, max_risk: float | None = None) -> Reliability:
-        """Everything the head says about rows `X`; labels are positions in `classes_`, `max_risk` as in the head."""
+        """Everything the head says about rows `X`; labels are positions in `classes_`, `max_risk` as in the head.
+
+        The index of a DataFrame becomes the `ids`, and the index of `to_frame()`.
+        """
         check_is_fitted(self, "head_")
         return self.head_.predict(self._outputs(X), max_risk=max_risk)
 
@@ -176,3 +234,35 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         tags.classifier_tags.multi_label = False
         tags.classifier_tags.poor_score = True  # half of the few rows of scikit-learn's checks go to calibration
         return tags
+
+
+def _check_kind(targets: NDArray[Any]) -> None:
+    """Refuse missing labels, and text beside other kinds, which cannot be sorted."""
+    if targets.dtype.kind == "f":
+        assert_all_finite(targets, input_name="y")
+    if targets.dtype.kind == "O":
+        text = np.array([isinstance(value, str) for value in targets], bool)
+        if text.any() and not text.all():
+            rows = name_rows(np.flatnonzero(~text), "does", "do")
+            raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
+
+
+def _index_of(X: Any) -> Any:
+    """Whole numbers or text that name the rows of a DataFrame, where they are more than a count from 0."""
+    index = getattr(X, "index", None)
+    if callable(index) or index is None or getattr(index, "nlevels", 1) > 1:
+        return None
+    values = np.asarray(index)
+    if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
+        return None
+    plain = values.dtype.kind in "iu" and np.array_equal(values, np.arange(values.size))
+    return None if plain or values.dtype.kind not in "iuUO" else values
+
+
+def _log(probs: NDArray[np.float64], zero: float) -> NDArray[np.float64]:
+    """Logarithms (n, k) of probabilities, with `zero` or half of the row's smallest positive one instead of 0."""
+    ruled_out = probs <= 0
+    if ruled_out.any():
+        smallest = np.where(ruled_out, 1.0, probs).min(axis=1, keepdims=True)
+        probs = np.where(ruled_out, np.minimum(zero, smallest / 2), probs)
+    return np.log(np.maximum(probs, SMALLEST))
