@@ -1,8 +1,8 @@
 """A cluster gives what one machine gives: the same statistics, distances and optima, also when a worker is killed."""
 
+import importlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -375,10 +375,11 @@ def test_an_asynchronous_client_is_refused(client, monkeypatch):
         cluster.fit(GaussianAtypicality(), da.zeros((9, 3)), np.arange(9), client=client)
 
 
-def test_without_dask_the_extra_is_named():
-    code = "import sys; sys.modules['dask'] = None; import atypicality.integrations.dask"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "atypicality.integrations.dask needs dask: pip install 'atypicality[dask]'" in run.stderr
+def test_without_dask_the_extra_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "atypicality.integrations.dask_cluster")
+    monkeypatch.setitem(sys.modules, "dask", None)
+    with pytest.raises(ModuleNotFoundError, match=r"integrations.dask needs dask: pip install 'atypicality\[dask\]'"):
+        importlib.import_module("atypicality.integrations.dask_cluster")
 
 
 # refusals
@@ -461,6 +462,12 @@ def test_files_that_do_not_fit_together_are_named(client, folder, tmp_path):
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY" + b"\x00" * 90)
     with pytest.raises(ValueError, match=r"bad.npy' is not a readable .npy file"):
         cluster.fit(GaussianAtypicality(), [tmp_path / "bad.npy"], [0], client=client)
+    np.save(tmp_path / "words.npy", np.array([["a", "b"]]))
+    with pytest.raises(TypeError, match=r"embeddings in '.*words.npy' must hold real numbers; got dtype <U1"):
+        cluster.fit(GaussianAtypicality(), [tmp_path / "words.npy"], [0], client=client)
+    np.save(tmp_path / "flat.npy", np.zeros(4))
+    with pytest.raises(ValueError, match=r"two-dimensional, one row per sample; '.*flat.npy' has shape \(4,\)"):
+        cluster.fit(GaussianAtypicality(), [tmp_path / "flat.npy"], [0], client=client)
     np.save(tmp_path / "objects.npy", np.array([[{}]], dtype=object))
     with pytest.raises(ValueError, match=r"objects.npy' is not a readable .npy file: .*allow_pickle"):
         cluster.fit(GaussianAtypicality(), [tmp_path / "objects.npy"], [0], client=client)

@@ -73,7 +73,7 @@ class Place:
             return ValueError(f"{found}{self._in_file()}")
         named = self.first_row and re.search(r"\brows? \d", str(error))
         counted = f" Rows are counted from row {self.first_row} on." if named else ""
-        return type(error)(f"{error}{counted}{self._in_file()}")
+        return Refusal.of(error).kind(f"{error}{counted}{self._in_file()}")
 
     def _in_file(self) -> str:
         if not self.file:

@@ -133,8 +133,7 @@ def _array_rows(array: Any, name: str, minimum: int) -> Rows:
     if array.ndim != 2:
         raise ValueError(f"{name} must be two-dimensional, one row per sample; got shape {array.shape}.")
     _check_known(array, name)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}. Convert it with .astype(float).")
+    _check_real(array.dtype, name)
     if array.numblocks[1] > 1:
         array = array.rechunk({0: "auto", 1: -1})
     lengths = _joined(array.chunks[0], minimum)
@@ -170,6 +169,11 @@ def _blocks(array: Any) -> list[Any]:
     return list(array.to_delayed().ravel())
 
 
+def _check_real(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers; got dtype {dtype}. Convert it with .astype(float).")
+
+
 def _check_known(array: Any, name: str) -> None:
     if any(np.isnan(length) for lengths in array.chunks for length in lengths):
         raise ValueError(
@@ -184,6 +188,7 @@ def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
     for path, (shape, dtype) in zip(paths, shapes, strict=True):
         if len(shape) != 2:
             raise ValueError(f"{name} must be two-dimensional, one row per sample; {path!r} has shape {shape}.")
+        _check_real(dtype, f"{name} in {path!r}")
         if shape[1] != shapes[0][0][1]:
             raise ValueError(
                 f"{name} must have the same columns in every file; {paths[0]!r} has {shapes[0][0][1]}, {path!r} has "
