@@ -62,7 +62,7 @@ CACHE_BYTES = 512 * 1024
 GEMM_BYTES = 8 * 1024 * 1024
 """Size of a block that enters a matrix product: tall enough for BLAS to run at its full rate."""
 
-LARGE_SHARE = 64
+LARGE_SHARE = 128
 """An array of more than this part of the ceiling lives in a scratch file."""
 THREAD_BYTES = 32 * 1024 * 1024
 """What a thread takes in most passes: its buffers, and the results of its blocks that wait for their turn."""

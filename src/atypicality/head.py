@@ -16,6 +16,7 @@ from atypicality.density import GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.groups import Quadrants
 from atypicality.held_out import AbstentionRule, Drift, QuantileScale
+from atypicality.limits import check_room
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.outputs import ModelOutputs, Parts
 from atypicality.recalibration import AtypicalityAwareRecalibration
@@ -134,6 +135,9 @@ class ReliabilityHead(BaseEstimator):
         whole = calibration.recalibration if isinstance(calibration, Parts) else calibration
         whole.need("logits", "labels")
         self.class_names_, self.n_classes_ = whole.class_names, int(whole.logits.shape[1])  # type: ignore[union-attr]
+        scored = train if isinstance(train, ModelOutputs) else whole
+        columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
+        check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
         self.density_ = self._fit_density(train, whole)
         self.fingerprint_ = whole.fingerprint()
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0

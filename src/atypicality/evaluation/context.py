@@ -10,6 +10,7 @@ from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
+from atypicality.limits import check_room
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_choice
 
@@ -88,6 +89,7 @@ def _check_outputs(outputs: Any) -> None:
     outputs.need("labels")
     if not len(outputs):
         raise ValueError("outputs must have at least one row; got none.")
+    check_room(len(outputs), outputs.n_classes or 0, 0)
 
 
 def _density(train: Any, outputs: ModelOutputs) -> Any:
