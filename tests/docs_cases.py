@@ -4,7 +4,6 @@ import contextlib
 import doctest
 import io
 import itertools
-import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -94,9 +93,3 @@ def links(text):
     """Targets of links and images that lie in the repository, outside of code."""
     prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
     return [t for t in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"[a-z]+:|#", t)]
-
-
-def narrow_terminal(monkeypatch):
-    """Make commands print as they do in a pipe of 120 columns."""
-    monkeypatch.setenv("COLUMNS", "120")
-    os.environ.pop("FORCE_COLOR", None)
