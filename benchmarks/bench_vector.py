@@ -36,7 +36,12 @@ def rows(quick: bool = False) -> list[Row]:
         [
             Peer(AUTHORS, "torch L-BFGS, strong Wolfe", theirs),
             Peer("probmetrics", "VectorScalingCalibrator", probmetrics("VectorScalingCalibrator", probs, labels, test)),
-            Peer("probmetrics", "SVSCalibrator", probmetrics("SVSCalibrator", probs, labels, test)),
+            Peer(
+                "probmetrics",
+                "SVSCalibrator",
+                probmetrics("SVSCalibrator", probs, labels, test),
+                if_slower="its optimiser stops early and its penalty is strong, at the higher loss beside it",
+            ),
             Peer("netcal", "LogisticCalibration", netcal(probs, labels, test)),
         ],
         bare=elementwise_pass(logits),

@@ -23,10 +23,10 @@ def clusters(
 def image_logits(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits like those of an image model: right in three rows of four, wrong within families of similar classes.
 
-    Also labels, and an atypicality that lowers the logit of the label.
+    Also labels, every class as often as the others, and an atypicality that lowers the logit of the label.
     """
     rng = np.random.default_rng(seed)
-    labels, atypicality = rng.integers(n_classes, size=n_rows), rng.gamma(4.0, size=n_rows) / 4
+    labels, atypicality = rng.permutation(np.arange(n_rows) % n_classes), rng.gamma(4.0, size=n_rows) / 4
     logits = rng.standard_normal((n_rows, n_classes), dtype=np.float32) * np.float32(1.9)
     logits += np.random.default_rng(1).normal(0, 0.5, n_classes).astype(np.float32)
     each = np.arange(n_rows)
