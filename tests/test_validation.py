@@ -9,6 +9,7 @@ from conftest import needs
 from hypothesis import given
 from hypothesis import strategies as st
 
+import atypicality as aty
 from atypicality import validation
 from atypicality.arrays import like, returns_like_input, to_numpy
 
@@ -118,3 +119,22 @@ def test_torch_tensors_share_memory_and_come_back():
     assert isinstance(Doubler().double(torch.ones(2)), torch.Tensor)
     assert isinstance(Doubler().double(values=torch.ones(2)), torch.Tensor)
     assert isinstance(Doubler().double([1.0]), np.ndarray)
+
+
+def test_warnings_point_at_the_callers_line():
+    """However deep in the package a warning is born: here in the density, inside the head."""
+    rng = np.random.default_rng(0)
+    train = aty.ModelOutputs(embeddings=np.c_[rng.normal(size=(200, 2)), np.ones(200)], labels=np.arange(200) % 2)
+    logits = rng.normal(size=(200, 2))
+    outputs = aty.ModelOutputs(logits, embeddings=train.embeddings, labels=train.labels)
+    with pytest.warns(UserWarning, match="rank 2 of 3") as caught:
+        aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=outputs)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_probabilities_given_as_logits_are_noticed(rng):
+    probs = rng.dirichlet(np.ones(3), size=50)
+    labels = rng.integers(3, size=50)
+    with pytest.warns(UserWarning, match="are these probabilities"):
+        aty.VectorScaling(strength=1.0).fit(probs, labels)
+    aty.VectorScaling(strength=1.0).fit(np.log(probs), labels)  # the remedy, without a warning

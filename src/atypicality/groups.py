@@ -4,7 +4,6 @@ Edges and thresholds are learnt once, on held-out data, and reused everywhere. E
 equal to an edge belongs to the lower group.
 """
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
-from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector
+from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector, warn
 
 __all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups", "cut", "quantile_edges"]
 
@@ -81,12 +80,12 @@ class QuantileGroups(BaseEstimator):
         self.edges_ = quantile_edges(vector, n_groups)
         self.counts_ = _counts(cut(self.edges_, vector), self.edges_.size + 1)
         if self.edges_.size < n_groups - 1:
-            _warn(
+            warn(
                 f"values has ties: n_groups={n_groups} became groups of {self.counts_.tolist()} samples. "
                 "Use fewer groups, or a continuous atypicality."
             )
         elif not self.counts_.all():
-            _warn(
+            warn(
                 f"n_groups={n_groups} is too many for these {vector.size} values: groups of {self.counts_.tolist()} "
                 "samples. Use fewer groups."
             )
@@ -219,7 +218,7 @@ class ClassGroups(BaseEstimator):
         self.class_groups_[np.argsort(rarity, kind="stable")] = np.arange(rarity.size) * n_groups // rarity.size
         self.counts_ = _counts(self.class_groups_, n_groups)
         if n_groups > rarity.size:
-            _warn(f"n_groups={n_groups} for {rarity.size} classes: groups of {self.counts_.tolist()} classes.")
+            warn(f"n_groups={n_groups} for {rarity.size} classes: groups of {self.counts_.tolist()} classes.")
         return self
 
     @returns_like_input
@@ -302,7 +301,3 @@ def _check_sample(values: ArrayLike, name: str, what: str = "sample") -> NDArray
 def _check_pair(confidence: ArrayLike, atypicality: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     confident = check_confidence(confidence)
     return confident, check_vector(atypicality, "atypicality", n_rows=confident.size, finite=False)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=3)

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -24,6 +23,7 @@ from atypicality.validation import (
     check_rows,
     check_vector,
     name_rows,
+    warn,
 )
 
 __all__ = ["ModelOutputs", "Parts", "three_way_split"]
@@ -358,8 +358,7 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], listed: str, file
             f"{file!r} has none of {', '.join(PER_ROW)}; it has: {listed}. Pass names= to say which is which."
         )
     if unknown:
-        warnings.warn(
+        warn(
             f"{file!r} also has {', '.join(sorted(unknown))}, ignored. "
-            f"Name a column of the samples {ATTRIBUTE}<name> to keep it.",
-            stacklevel=4,
+            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
         )

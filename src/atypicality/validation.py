@@ -3,6 +3,9 @@
 import importlib
 import math
 import operator
+import os
+import sys
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from types import ModuleType
@@ -33,9 +36,12 @@ __all__ = [
     "check_vector",
     "name_rows",
     "require",
+    "warn",
+    "warn_of_probabilities",
 ]
 
 FloatArray = NDArray[np.floating[Any]]
+PROBED = 256
 ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
 
 
@@ -330,6 +336,26 @@ def require(module: str, *, extra: str | None = None, feature: str) -> ModuleTyp
             raise
         what = module if extra is None else f"'atypicality[{extra}]'"
         raise ModuleNotFoundError(f"{feature} needs {module}: pip install {what}", name=module) from error
+
+
+def warn(message: str) -> None:
+    """Warn at the caller's line: the nearest one outside this package, through however many of our own calls."""
+    home, frame, level = os.path.dirname(__file__) + os.sep, sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def warn_of_probabilities(logits: FloatArray) -> None:
+    """Warn where the first rows of logits are all distributions, which logits never are by chance; they stay logits."""
+    rows = logits[:PROBED]
+    with np.errstate(invalid="ignore", over="ignore"):
+        distributions = (rows >= 0).all() and (np.abs(rows.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all()
+    if distributions and len(rows) >= 10:
+        warn(
+            "logits are used as they are, but their rows are not negative and sum to 1: are these probabilities? "
+            "Give what enters the softmax, or the probabilities' logarithm, np.log(probs)."
+        )
 
 
 def _real(array: NDArray[Any], name: str) -> FloatArray:

@@ -1,6 +1,5 @@
 """Conformal prediction by atypicality and confidence: a threshold, and a promise, for every region of their grid."""
 
-import warnings
 from fractions import Fraction
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.device.probabilities import any_probs, confidence, take_rows
 from atypicality.groups import GridGroups
-from atypicality.validation import check_alpha, check_choice, check_groups, check_vector
+from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
 
 __all__ = ["AtypicalityAwareConformal"]
 
@@ -179,11 +178,10 @@ class AtypicalityAwareConformal(BaseEstimator):
         self.too_few_ = np.isinf(self.thresholds_)
         if self.too_few_.any():
             short = {int(region): int(self.counts_[region]) for region in np.flatnonzero(self.too_few_)}
-            warnings.warn(
+            warn(
                 f"alpha={float(alpha):g} needs at least {minimum_rows(alpha)} threshold rows in every region; "
                 f"got {', '.join(f'{count} in region {region}' for region, count in short.items())}, whose sets hold "
-                "all classes. Give more rows, fewer groups or a larger alpha.",
-                stacklevel=3,
+                "all classes. Give more rows, fewer groups or a larger alpha."
             )
 
 

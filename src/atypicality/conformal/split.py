@@ -1,7 +1,6 @@
 """Split conformal prediction: one threshold for all, from rows that chose nothing else."""
 
 import math
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from atypicality.conformal.scores import ScoreRule, label_scores, label_statisti
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.device.probabilities import any_probs, take_rows
-from atypicality.validation import check_alpha, check_labels
+from atypicality.validation import check_alpha, check_labels, warn
 
 __all__ = ["SplitConformal"]
 
@@ -129,10 +128,9 @@ class SplitConformal(BaseEstimator):
         self.seed_ = seeds.seed
         self.too_few_ = math.isinf(self.threshold_)
         if self.too_few_:
-            warnings.warn(
+            warn(
                 f"alpha={float(alpha):g} needs at least {minimum_rows(alpha)} calibration rows; got "
-                f"{calibration.size}, so every set holds all classes. Give more rows or a larger alpha.",
-                stacklevel=2,
+                f"{calibration.size}, so every set holds all classes. Give more rows or a larger alpha."
             )
         return self
 

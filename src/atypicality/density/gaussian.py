@@ -1,6 +1,5 @@
 """Gaussian atypicality: how far a row lies from the class-conditional densities of the training embeddings."""
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from atypicality.density.statistics import (
     merge_statistics,
     statistics_from_moments,
 )
-from atypicality.validation import check_choice, check_embeddings, check_integer, check_number
+from atypicality.validation import check_choice, check_embeddings, check_integer, check_number, warn
 
 __all__ = ["GaussianAtypicality"]
 
@@ -267,7 +266,7 @@ class GaussianAtypicality(BaseEstimator):
             factorise=factorise,
         )
         if solution.weakness:
-            warnings.warn(solution.weakness, stacklevel=3)
+            warn(solution.weakness)
         return solution
 
     def _solved(self) -> Solution:

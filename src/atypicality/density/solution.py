@@ -134,7 +134,8 @@ def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
     return (
         f"{whose} has rank {ranks[low].min()} of {d}: the embeddings have constant or dependent columns, or fewer rows "
         "than columns. Densities are those on the directions that vary, and the others are ignored. Set shrinkage "
-        f"(for example 'oas'), or n_components of at most {ranks.min()}, or fit on more rows{advice}."
+        f"as in GaussianAtypicality(shrinkage='oas'), or n_components of at most {ranks.min()}, or fit on more "
+        f"rows{advice}."
     )
 
 

@@ -1,6 +1,5 @@
 """`evaluate`: fitted things, and probabilities, on labelled rows that they have not seen; nothing is refitted."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, n
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.tables import Options, assemble, measure
 from atypicality.outputs import ModelOutputs
-from atypicality.validation import check_integer
+from atypicality.validation import check_integer, warn
 
 __all__ = ["evaluate"]
 
@@ -154,10 +153,9 @@ def _warn_of_calibration_data(named: Mapping[str, Any], outputs: ModelOutputs) -
     fingerprint = outputs.fingerprint()
     for name, prints in known.items():
         if fingerprint in prints:
-            warnings.warn(
+            warn(
                 f"outputs are the calibration data of {name!r}: it will look better than it is. "
-                "Evaluate on rows that it has not seen.",
-                stacklevel=3,
+                "Evaluate on rows that it has not seen."
             )
 
 

@@ -5,7 +5,6 @@ and P + P^2 numbers back, for P parameters. The certificate is that of the ordin
 """
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
 from atypicality.integrations.dask_parts import Common, Model, Moments, Summary
 from atypicality.integrations.dask_rows import Rows, aligned, rows_of
-from atypicality.recalibration import quadratic, strength
+from atypicality.recalibration import strength
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import ConvexRecalibrator, Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
@@ -24,17 +23,16 @@ from atypicality.recalibration.mixing import MidpointMixing, choose_mixing
 from atypicality.recalibration.newton import Cholesky, Evaluation, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector
 from atypicality.recalibration.problem import SMALL, WILD, Problem
-from atypicality.recalibration.solver import TOLERANCE, _solution, projected_hessian
-from atypicality.recalibration.temperature import FLATTEST, TemperatureScaling
+from atypicality.recalibration.quadratic import WholePicture
+from atypicality.recalibration.solver import TOLERANCE, projected_hessian, solution_at
+from atypicality.recalibration.temperature import TemperatureScaling, within_limits
 from atypicality.recalibration.vector import VectorScaling
-from atypicality.validation import check_choice, check_number
+from atypicality.validation import check_choice, check_number, warn
 
 __all__ = ["fit_recalibrator"]
 
 MOST_PARAMETERS = 8192
 """Parameters up to which a Hessian, of their number squared, is reasonable to send."""
-MOST_OPTIMA, SETTLED = 20, 0.02
-"""Optima on the way to the strengths, and the change of their logarithms at which they are reached."""
 ONE = Polynomial((), (), *np.zeros((4, 0)))
 """The multiplier without covariates: a column of ones."""
 
@@ -126,8 +124,16 @@ class _Ready:
         objective = total.objective + 0.5 * float(penalised @ theta)
         return Evaluation(objective, problem.project(total.gradient + penalised), second)
 
-    def minimise(self, problem: Problem, start: Vector, tolerance: float = TOLERANCE) -> Optimum:
-        """Newton steps on all rows to a certificate."""
+    def solve(self, problem: Problem, *, start: Solution | None = None, tolerance: float = TOLERANCE) -> Solution:
+        """As `solver.solve`, of a problem of the whole: Newton steps on all rows, from 0 unless a start is given."""
+        theta = np.zeros(problem.n_parameters) if start is None else problem.project(problem.standardise(start))
+        return solution_at(problem, self._minimise(problem, theta, tolerance))
+
+    def picture(self, problem: Problem, theta: Vector) -> WholePicture:
+        """The quadratic picture of the loss, from a Hessian of all rows."""
+        return WholePicture(problem, theta, self.evaluate(problem, theta, True).curvature)
+
+    def _minimise(self, problem: Problem, start: Vector, tolerance: float) -> Optimum:
         noise = float(np.finfo(problem.dtype).eps)
         oracle = Oracle(
             evaluate=lambda theta, curvature: self.evaluate(problem, theta, curvature),
@@ -136,24 +142,6 @@ class _Ready:
             noise=16 * noise,
         )
         return minimise(oracle, start, tolerance=tolerance)
-
-    def temperature(self, tolerance: float) -> tuple[Problem, Optimum]:
-        """The multiplier alone."""
-        plain = self.whole.with_terms().with_features(np.ones((1, 1)))
-        return plain, self.minimise(plain, np.zeros(1), tolerance)
-
-    def start(self, tolerance: float) -> tuple[Vector, Optimum]:
-        """The best temperature, all other parameters 0."""
-        _, found = self.temperature(tolerance)
-        return np.concatenate([found.theta, np.zeros(self.whole.n_parameters - 1)]), found
-
-    def solve(self, ridge: Ridge, start: Vector | None = None) -> Solution:
-        """The optimum of all terms, from the best temperature unless a start is known."""
-        problem = self.whole.with_ridge(ridge)
-        if start is None:
-            start, _ = self.start(0.1 / self.begun.summary.covariates.n)
-        optimum = self.minimise(problem, start)
-        return _solution(problem, optimum, optimum.n_iter, optimum.n_passes)
 
 
 def _begin(model: Model, given: _Given) -> _Begun:
@@ -227,51 +215,19 @@ def _whole(model: Model, summary: Summary, common: Common, n_features: int) -> P
     whole.density_rows = None
     whole.mixing, whole.class_scores = model.mixing, model.class_scores
     whole.scale, whole.density_scale, whole.dtype = common.scale, common.density_scale, common.dtype
-    whole._set_ridge(Ridge())
-    return whole
-
-
-class _Picture(quadratic._Whole):
-    """The quadratic picture of the loss, from a Hessian of all rows."""
-
-    def __init__(self, problem: Problem, theta: Vector, second: Vector) -> None:
-        self._problem, self.free = problem, np.diag(problem.project(np.eye(theta.size)))
-        self._matrix = projected_hessian(problem, second - np.diag(problem.penalty))
-        self._target = self._matrix @ theta + problem.penalty * theta
-
-
-def _choose_strengths(ready: _Ready, groups: strength.Groups) -> tuple[dict[str, float], dict[str, float], Vector]:
-    """As `strength.choose_strengths`, with every optimum and every Hessian from the workers; also the last optimum."""
-    n = float(ready.begun.summary.covariates.n)
-    theta, found = ready.start(strength.ROUGH)
-    unit = n * max(1e-3, abs(float(theta[0]))) ** 2
-    largest, strengths = strength.LARGEST / unit, dict.fromkeys(groups, strength.FIRST / unit)
-    if found.objective <= strength.ROUGH:
-        return dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), theta
-    for _ in range(MOST_OPTIMA):
-        problem = ready.whole.with_ridge(strength.ridge_of(ready.whole, groups, strengths))
-        theta = problem.project(ready.minimise(problem, theta, strength.ROUGH).theta)
-        picture, before = _Picture(problem, theta, ready.evaluate(problem, theta, True).curvature), strengths
-        strengths, effective = strength._fixed_point(picture, groups, strengths, n, largest)
-        if strength._change(before, strengths, effective) < SETTLED:
-            break
-    cautious = {name: min(largest, value * strength._caution(effective[name])) for name, value in strengths.items()}
-    return cautious, effective, theta
+    return whole.with_ridge(Ridge())
 
 
 def _fit_temperature(scaling: TemperatureScaling, given: _Given) -> None:
     ready = _ready(_begin(Model(), given))
-    problem, optimum = ready.temperature(TOLERANCE)
-    solution = _solution(problem, optimum, optimum.n_iter, optimum.n_passes)
-    lowest = FLATTEST / ready.begun.summary.deviation
-    if solution.coefficients[0] < lowest:
-        loss = ready.evaluate(problem, np.array([lowest * problem.scale]), False).objective
-        solution = dataclasses.replace(
-            solution, coefficients=np.array([lowest]), loss=loss, objective=loss, certificate=0.0
-        )
-        warnings.warn(f"logits are no better than chance: the temperature is held at {1 / lowest:.4g}.", stacklevel=4)
-    elif solution.loss <= TOLERANCE:
-        warnings.warn("every label has the largest logit: the temperature has hit its lower limit.", stacklevel=4)
+    problem = ready.whole
+    solution, limit = within_limits(
+        ready.solve(problem),
+        ready.begun.summary.deviation,
+        lambda flat: ready.evaluate(problem, problem.standardise(flat), False).objective,
+    )
+    if limit:
+        warn(limit)
     _keep(scaling, solution)
     scaling.temperature_ = 1 / float(solution.coefficients[0])
 
@@ -280,7 +236,9 @@ def _fit_vector(scaling: VectorScaling, given: _Given) -> None:
     shrink = check_number(scaling.strength, "strength", low=0)
     mixing = "diagonal" if check_choice(scaling.scale, "scale", (True, False)) else None
     model = Model(class_scores=check_choice(scaling.bias, "bias", (True, False)), mixing=mixing)
-    solution = _ready(_begin(model, given)).solve(Ridge(mixing=shrink, scores=shrink))
+    ready = _ready(_begin(model, given))
+    problem = ready.whole.with_ridge(Ridge(mixing=shrink, scores=shrink))
+    solution = ready.solve(problem, start=strength.temperature_start(problem, ready.solve))
     _keep(scaling, solution)
     scaling.class_scores_ = solution.scores
     own = np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
@@ -296,12 +254,7 @@ def _fit_aware(aware: AtypicalityAwareRecalibration, given: _Given) -> None:
     aware.polynomial_ = _polynomial(begun.model.covariates, moments)
     aware.n_effective_, aware.effective_parameters_ = float(moments.n), {}
     ready = _ready(begun, aware.polynomial_)
-    groups, start = strength.groups_of(ready.whole), None
-    if isinstance(aware.strength, str):
-        aware.strength_, aware.effective_parameters_, start = _choose_strengths(ready, groups)
-    else:
-        aware.strength_ = strength.given_strengths(aware.strength, groups)
-    solution = ready.solve(strength.ridge_of(ready.whole, groups, aware.strength_), start)
+    solution = _solve_aware(aware, ready)
     solution = dataclasses.replace(solution, coefficients=ready.back @ solution.coefficients)
     aware._warn(moments.n)
     _keep(aware, solution)
@@ -309,6 +262,18 @@ def _fit_aware(aware: AtypicalityAwareRecalibration, given: _Given) -> None:
     low, high = begun.reduced(parts.multiplier_range, parts.widest, aware.polynomial_, aware.coefficients_)
     aware.multiplier_range_ = float(low), float(high)
     aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
+
+
+def _solve_aware(aware: AtypicalityAwareRecalibration, ready: _Ready) -> Solution:
+    """The optimum under the strengths that were given, or that the rows choose."""
+    whole, groups = ready.whole, strength.groups_of(ready.whole)
+    if isinstance(aware.strength, str):
+        chosen = strength.choose_strengths(whole, groups, aware.n_effective_, solve=ready.solve, picture=ready.picture)
+        aware.strength_, aware.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
+    else:
+        aware.strength_ = strength.given_strengths(aware.strength, groups)
+        start = strength.temperature_start(whole, ready.solve)
+    return ready.solve(whole.with_ridge(strength.ridge_of(whole, groups, aware.strength_)), start=start)
 
 
 def _aware_model(aware: AtypicalityAwareRecalibration, given: _Given) -> Model:
@@ -332,7 +297,7 @@ def _polynomial(names: tuple[str, ...], moments: Moments) -> Polynomial:
 
 
 def _keep(recalibrator: ConvexRecalibrator, solution: Solution) -> None:
-    recalibrator._keep(solution, stacklevel=6)
+    recalibrator._keep(solution)
     recalibrator.n_classes_ = solution.scores.size
 
 

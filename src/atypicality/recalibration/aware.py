@@ -1,7 +1,6 @@
 """Atypicality-aware recalibration: the paper's form to the letter, and a safer form as the default."""
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from atypicality.recalibration.mixing import MidpointMixing, choose_mixing, mix
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
-from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_vector
+from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_vector, warn
 
 __all__ = ["AtypicalityAwareRecalibration"]
 
@@ -218,16 +217,14 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     def _warn(self, n_rows: int) -> None:
         if self.strength == "auto" and self.n_effective_ < 0.1 * n_rows:
-            warnings.warn(
+            warn(
                 f"sample_weight sums to {self.n_effective_:.4g} over {n_rows} rows: strength='auto' reads weights as "
-                "numbers of rows and shrinks accordingly. Scale importance weights to mean 1.",
-                stacklevel=4,
+                "numbers of rows and shrinks accordingly. Scale importance weights to mean 1."
             )
         for name in self.polynomial_.constant:
-            warnings.warn(
+            warn(
                 f"{name} is constant over the calibration rows: its columns are dropped and the other terms stay. "
-                f"Give {name} that varies, or leave it out of covariates.",
-                stacklevel=4,
+                f"Give {name} that varies, or leave it out of covariates."
             )
 
     def _describe(self, problem: Problem, solution: Solution) -> None:

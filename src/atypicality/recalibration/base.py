@@ -1,6 +1,5 @@
 """The shell that every recalibrator shares: arrays in, checked once; probabilities out, as the caller's kind."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -21,6 +20,8 @@ from atypicality.validation import (
     check_matrix,
     check_sample_weight,
     check_vector,
+    warn,
+    warn_of_probabilities,
 )
 
 __all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator"]
@@ -116,6 +117,8 @@ class Recalibrator(BaseEstimator):
         if n == 0:
             raise ValueError("logits must have at least one row to fit; got none.")
         known = check_labels(labels, n_classes=k, n_rows=n)
+        if isinstance(inputs.logits, np.ndarray):
+            warn_of_probabilities(inputs.logits)
         self._fit(inputs, known, check_sample_weight(sample_weight, n))
         self.n_classes_ = k
         return self
@@ -177,26 +180,26 @@ class Recalibrator(BaseEstimator):
 class ConvexRecalibrator(Recalibrator):
     """A recalibrator whose fit is one solved problem: it carries the loss, the certificate and what is absent."""
 
-    def _keep(self, solution: Solution, *, stacklevel: int = 4) -> None:
+    def _keep(self, solution: Solution) -> None:
         """Store what every fitted object tells, and warn where the result is valid but weaker than asked."""
         self.solution_ = solution
         self.loss_, self.certificate_, self.n_iter_ = solution.loss, solution.certificate, solution.n_iter
         self.absent_classes_ = solution.absent
         classwise = solution.mixing is not None or solution.scores.any()
         if solution.absent.size and classwise:
-            warnings.warn(absent_message(solution.absent), stacklevel=stacklevel)
+            warn(absent_message(solution.absent))
         if solution.loss <= TOLERANCE and classwise:
-            warnings.warn(
+            warn(
                 "labels are separable: every row can be given its label with certainty, so no finite optimum exists; "
-                f"the fit stopped where its mean loss is {solution.loss:.2g}. Give more rows.",
-                stacklevel=stacklevel,
+                f"the fit stopped where its mean loss is {solution.loss:.2g}. Give more rows."
             )
 
 
 def absent_message(absent: NDArray[np.intp]) -> str:
     """What to say about classes that no calibration row carries."""
     shown = ", ".join(map(str, absent[:5].tolist())) + (f", ... ({absent.size} in all)" if absent.size > 5 else "")
+    fixed = "its score is" if absent.size == 1 else "their scores are"
     return (
-        f"labels hold no row of class {shown}: its score is fixed to the mean of the seen classes, and the optimum is "
+        f"labels hold no row of class {shown}: {fixed} fixed to the mean of the seen classes, and the optimum is "
         "one under that constraint. Give rows of every class to fit all scores."
     )

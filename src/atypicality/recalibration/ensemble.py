@@ -1,7 +1,6 @@
 """Ensemble temperature scaling: a mixture of scaled, plain and uniform probabilities (Zhang et al. 2020)."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from atypicality.recalibration.solver import (
     solution_of_multiplier,
 )
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.validation import warn
 
 __all__ = ["EnsembleTemperatureScaling", "mixture_weights"]
 
@@ -65,7 +65,7 @@ class EnsembleTemperatureScaling(Recalibrator):
         problem = Problem(inputs.logits, labels, sample_weight=weight)
         scaled, limit = fit_temperature(problem)
         if limit:
-            warnings.warn(limit, stacklevel=3)
+            warn(limit)
         self.temperature_ = 1 / float(scaled.coefficients[0])
         likelihoods = np.exp(-np.stack([row_losses(problem, part) for part in self._parts(problem.n_classes)], axis=1))
         self.weights_, self.certificate_, self.n_iter_ = mixture_weights(likelihoods, problem.weights)

@@ -1,6 +1,5 @@
 """Temperature scaling by group: one temperature for every quantile of atypicality, or for every given group."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from atypicality.groups import QuantileGroups
 from atypicality.recalibration.base import Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem, Solution, probabilities, solution_of_multiplier
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.validation import warn
 
 __all__ = ["GroupTemperatureScaling"]
 
@@ -83,7 +83,7 @@ class GroupTemperatureScaling(Recalibrator):
             raise ValueError(f"sample_weight must not be zero in a whole group; group {name!r} has no weight. Drop it.")
         solution, limit = fit_temperature(problem.take(np.flatnonzero(members)))
         if limit:
-            warnings.warn(f"group {name} of {members.sum()} rows: {limit}", stacklevel=4)
+            warn(f"group {name} of {members.sum()} rows: {limit}")
         return solution
 
     def _assign(self, inputs: Inputs) -> NDArray[Any]:

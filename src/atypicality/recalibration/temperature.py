@@ -1,7 +1,7 @@
 """Temperature scaling: one number for all logits (Guo et al. 2017)."""
 
 import dataclasses
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.solver import TOLERANCE, Problem, Solution, mean_loss, probabilities, solve
+from atypicality.validation import warn
 
 __all__ = ["TemperatureScaling"]
 
@@ -54,7 +55,7 @@ class TemperatureScaling(ConvexRecalibrator):
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
         solution, limit = fit_temperature(Problem(inputs.logits, labels, sample_weight=weight))
         if limit:
-            warnings.warn(limit, stacklevel=3)
+            warn(limit)
         self._keep(solution)
         self.temperature_ = 1 / float(solution.coefficients[0])
 
@@ -64,11 +65,25 @@ class TemperatureScaling(ConvexRecalibrator):
 
 def fit_temperature(problem: Problem) -> tuple[Solution, str]:
     """The best multiplier of a problem without other terms, and what to warn of when it has hit its limit."""
-    solution = solve(problem)
-    lowest = FLATTEST / float(problem.rows.deviation.max())
+    return within_limits(solve(problem), float(problem.rows.deviation.max()), lambda flat: mean_loss(problem, flat))
+
+
+def within_limits(solution: Solution, widest: float, loss_of: Callable[[Solution], float]) -> tuple[Solution, str]:
+    """The best multiplier, or the limit that it has hit and what to warn of then.
+
+    Parameters
+    ----------
+    solution : Solution
+        The optimum of a problem without other terms.
+    widest : float
+        Largest standard deviation of a row of its logits.
+    loss_of : callable
+        The mean loss of another solution on the same rows.
+    """
+    lowest = FLATTEST / widest
     if solution.coefficients[0] < lowest:
         flat = dataclasses.replace(solution, coefficients=np.array([lowest]))
-        loss = mean_loss(problem, flat)
+        loss = loss_of(flat)
         return dataclasses.replace(flat, loss=loss, objective=loss, certificate=0.0), (
             f"logits are no better than chance: the temperature has hit its upper limit, {1 / lowest:.4g}. "
             "Check that labels are column indices of the logits."
