@@ -97,6 +97,12 @@ def settings(
         of classes by columns and of columns by columns, and what the caller holds.
     scratch : path, optional
         Folder for scratch files; by default that of the system for temporary files.
+
+    Examples
+    --------
+    >>> with settings(n_threads=2, memory="1GB"):
+    ...     n_threads(), ceiling()
+    (2, 1000000000)
     """
     chosen: list[tuple[ContextVar[Any], Any]] = []
     if n_threads is not None:
@@ -114,7 +120,11 @@ def settings(
 
 
 def ceiling() -> int | None:
-    """The ceiling of anonymous memory in bytes, or None where there is none."""
+    """The ceiling of anonymous memory in bytes, or None where there is none; see `settings`.
+
+    >>> ceiling() is None
+    True
+    """
     return _memory.get()
 
 
@@ -122,6 +132,10 @@ def n_threads(each: int = THREAD_BYTES) -> int:
     """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
 
     Under a ceiling of memory cores count only as far as half of it holds `each` bytes for every thread.
+
+    >>> with settings(n_threads=3):
+    ...     n_threads()
+    3
     """
     if (chosen := _threads.get()) is not None:
         return chosen
@@ -221,6 +235,9 @@ def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads
 
     At most two blocks per thread are in flight, so the results that wait for their turn stay few. An exception
     in one block is raised here, and no further block is started.
+
+    >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4))
+    [4, 4, 2]
     """
     results = seen(_map_rows(function, n_rows, block, threads), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
@@ -273,7 +290,13 @@ def seen(results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
 
 
 def for_rows(function: Callable[[slice], object], n_rows: int, *, block: int, threads: int | None = None) -> None:
-    """Run `function(rows)` for every block, for what it writes into arrays made beforehand."""
+    """Run `function(rows)` for every block, for what it writes into arrays made beforehand; see `map_rows`.
+
+    >>> squares = np.arange(5)
+    >>> for_rows(lambda rows: np.square(squares[rows], out=squares[rows]), 5, block=2)
+    >>> squares
+    array([ 0,  1,  4,  9, 16])
+    """
     for _ in map_rows(function, n_rows, block=block, threads=threads):
         pass
 
@@ -286,7 +309,12 @@ def reduce_rows(
     block: int,
     threads: int | None = None,
 ) -> T:
-    """Fold `function(rows)` over all blocks with `merge`, in row order; needs at least one row."""
+    """Fold `function(rows)` over all blocks with `merge`, in row order; needs at least one row.
+
+    >>> values = np.arange(10.0)
+    >>> float(reduce_rows(lambda rows: values[rows].sum(), 10, block=3))
+    45.0
+    """
     results = map_rows(function, n_rows, block=block, threads=threads)
     total = next(results)
     for result in results:
