@@ -7,7 +7,7 @@ from scipy.special import softmax
 from atypicality.datasets.worlds import make_world
 from atypicality.recalibration import strength as chosen
 from atypicality.recalibration.mixing import MidpointMixing
-from atypicality.recalibration.quadratic import _Blocks, _Whole, picture_at
+from atypicality.recalibration.quadratic import EXACT_UP_TO, _Blocks, picture_at
 from atypicality.recalibration.solver import hessian, solve
 from atypicality.recalibration.strength import (
     choose_strengths,
@@ -225,7 +225,8 @@ def test_blocks_agree_with_the_whole_for_many_classes(rng):
     penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
     theta = penalised.standardise(solve(penalised, start=temperature_start(problem)))
     counts = []
-    for picture in (_Whole(penalised, theta), _Blocks(penalised, theta)):
+    assert penalised.n_parameters <= EXACT_UP_TO
+    for picture in (picture_at(penalised, theta), _Blocks(penalised, theta)):
         _, spread = picture.move(penalised.penalty)
         counts.append([picture.free[i].sum() - strengths[name] * spread[i].sum() for name, i in groups.items()])
     np.testing.assert_allclose(counts[1], counts[0], rtol=0.1)

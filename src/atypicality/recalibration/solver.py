@@ -41,6 +41,7 @@ __all__ = [
     "probabilities",
     "row_gradients",
     "row_losses",
+    "solution_at",
     "solution_of_multiplier",
     "solve",
 ]
@@ -89,7 +90,7 @@ def solve(
     else:
         theta, n_iter, n_passes = problem.project(problem.standardise(start)), 0, 0.0
     optimum = _minimise(problem, theta, tolerance, max_iter)
-    return _solution(problem, optimum, n_iter + optimum.n_iter, n_passes + optimum.n_passes)
+    return solution_at(problem, optimum, n_iter=n_iter, n_passes=n_passes)
 
 
 def mean_loss(problem: Problem, solution: Solution) -> float:
@@ -166,6 +167,23 @@ def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
     return problem.project(problem.project(matrix).T) + level * removed
 
 
+def solution_at(problem: Problem, optimum: Optimum, *, n_iter: int = 0, n_passes: float = 0.0) -> Solution:
+    """The parameters at an optimum, for the logits as given; `n_iter` and `n_passes` are what its start took."""
+    c, e, w, s = problem.parts(problem.project(optimum.theta) / problem.units)
+    return Solution(
+        coefficients=c,
+        density_coefficients=e,
+        mixing=w,
+        scores=np.zeros(problem.n_classes) if s is None else s - s.mean(),
+        absent=np.flatnonzero(~problem.seen),
+        loss=optimum.objective - 0.5 * float(problem.penalty @ optimum.theta**2),
+        objective=optimum.objective,
+        certificate=optimum.certificate,
+        n_iter=n_iter + optimum.n_iter,
+        n_passes=n_passes + optimum.n_passes,
+    )
+
+
 def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> Optimum:
     exact = _is_exact(problem)
     kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
@@ -220,22 +238,6 @@ def _score_start(problem: Problem) -> Vector:
         for columns in (problem.labels, problem.rows.best)
     )
     return np.asarray(np.log(labels / largest))
-
-
-def _solution(problem: Problem, optimum: Optimum, n_iter: int, n_passes: float) -> Solution:
-    c, e, w, s = problem.parts(problem.project(optimum.theta) / problem.units)
-    return Solution(
-        coefficients=c,
-        density_coefficients=e,
-        mixing=w,
-        scores=np.zeros(problem.n_classes) if s is None else s - s.mean(),
-        absent=np.flatnonzero(~problem.seen),
-        loss=optimum.objective - 0.5 * float(problem.penalty @ optimum.theta**2),
-        objective=optimum.objective,
-        certificate=optimum.certificate,
-        n_iter=n_iter,
-        n_passes=n_passes,
-    )
 
 
 def _multipliers(columns: ArrayLike | None, coefficients: Vector, name: str, n_rows: int) -> Vector:

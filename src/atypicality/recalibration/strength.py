@@ -17,21 +17,23 @@ MacKay (1992). Bayesian interpolation. Neural Computation 4.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.recalibration.parameters import Ridge, Solution
+from atypicality.recalibration import solver
+from atypicality.recalibration.parameters import Ridge, Solution, Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
-from atypicality.recalibration.solver import solve
 from atypicality.validation import check_number
 
 __all__ = ["Choice", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
 
 Groups = Mapping[str, NDArray[np.intp]]
+PictureAt = Callable[[Problem, Vector], Picture]
 
 FIRST = 10.0
 """Where every group's precision starts, in units in which temperature scaling's multiplier is 1: a weak prior."""
@@ -47,6 +49,13 @@ INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
 ROUGH = 1e-7
 """Tolerance of the optima on the way, in units of the mean loss."""
+
+
+class Solve(Protocol):
+    """`solver.solve`, or what does the same with rows that lie elsewhere."""
+
+    def __call__(self, problem: Problem, *, start: Solution | None = None, tolerance: float) -> Solution:
+        """The minimum of a problem."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,14 @@ def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> di
 
 
 def choose_strengths(
-    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.02, max_iter: int = 20
+    problem: Problem,
+    groups: Groups,
+    n_effective: float,
+    *,
+    tolerance: float = 0.02,
+    max_iter: int = 20,
+    solve: Solve = solver.solve,
+    picture: PictureAt = picture_at,
 ) -> Choice:
     """Strengths of maximal evidence, one standard error to the safe side.
 
@@ -114,8 +130,10 @@ def choose_strengths(
         data determine less than one parameter count by that part.
     max_iter : int, default=20
         Optima that are solved for on the way.
+    solve, picture : callable
+        How an optimum and the picture around it are found: `solver.solve` and `quadratic.picture_at` by default.
     """
-    solution = temperature_start(problem)
+    solution = temperature_start(problem, solve)
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
     if solution.loss <= ROUGH:  # every label has the largest logit: there is nothing to learn but the temperature
@@ -124,13 +142,20 @@ def choose_strengths(
     for _ in range(max_iter):
         penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
         solution = solve(penalised, start=solution, tolerance=ROUGH)
-        picture = picture_at(penalised, penalised.standardise(solution))
-        before = strengths
-        strengths, effective = _fixed_point(picture, groups, strengths, n_effective, largest)
+        around, before = picture(penalised, penalised.standardise(solution)), strengths
+        strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
             break
     strengths = {name: min(largest, value * _caution(effective[name])) for name, value in strengths.items()}
     return Choice(strengths, effective, solution)
+
+
+def temperature_start(problem: Problem, solve: Solve = solver.solve) -> Solution:
+    """Temperature scaling as a start for `problem`, whose first feature is 1: all other parameters are 0."""
+    plain = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
+    found = solve(plain, tolerance=ROUGH)
+    others = np.zeros(problem.features.shape[1] - 1)
+    return dataclasses.replace(found, coefficients=np.concatenate([found.coefficients, others]))
 
 
 def _fixed_point(
@@ -159,14 +184,6 @@ def _fixed_point(
 def _change(before: Mapping[str, float], after: Mapping[str, float], effective: Mapping[str, float]) -> float:
     """Largest change of the logarithm of a strength; a group with less than one determined parameter counts by that."""
     return max((abs(np.log(after[name] / before[name])) * min(1.0, effective[name]) for name in after), default=0.0)
-
-
-def temperature_start(problem: Problem) -> Solution:
-    """Temperature scaling as a start for `problem`, whose first feature is 1: all other parameters are 0."""
-    plain = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
-    found = solve(plain, tolerance=ROUGH)
-    others = np.zeros(problem.features.shape[1] - 1)
-    return dataclasses.replace(found, coefficients=np.concatenate([found.coefficients, others]))
 
 
 def _caution(effective: float) -> float:
