@@ -281,7 +281,7 @@ def test_no_atypicality_that_varies_is_said(client, logits):
 
 def test_limits_of_the_temperature_warn(client):
     right = da.from_array(np.eye(3)[np.arange(300) % 3] * 5, chunks=(100, 3))
-    with pytest.warns(UserWarning, match="every label has the largest logit"):
+    with pytest.warns(UserWarning, match="every label has the largest logit: the temperature has hit its lower limit"):
         cluster.fit(TemperatureScaling(), right, np.arange(300) % 3, client=client)
     with pytest.warns(UserWarning, match="no better than chance"):
         found = cluster.fit(TemperatureScaling(), right, (np.arange(300) + 1) % 3, client=client)

@@ -124,16 +124,25 @@ class Search:
             self.rounded = reference.prepared(queries, np.empty(queries.shape, np.float32))
         self.rounded[self.squares > _LONGEST**2] = 0.0
 
+    def nearest(self, members: Index | slice, k: int) -> Float64:
+        """Distances (n, k) to the nearest of the training rows `members`, ascending."""
+        return self._found(members, k).distances()
+
     def reduced(self, members: Index | slice, k: int, reduce: Reduction, ceiling: Float64) -> Float64:
         """Reduce the distances (n, k) to the nearest of the training rows `members` to (n,).
 
         Infinite where the result is sure to be above the `ceiling` (n,), so that it need not be measured.
         """
+        found = self._found(members, k)
+        found.drop_above(ceiling, reduce)
+        return found.reduced(reduce)
+
+    def _found(self, members: Index | slice, k: int) -> "_Found":
         n_members = members.size if isinstance(members, np.ndarray) else members.stop - members.start
         n, d = self.exact.shape
         tile = min(n_members, blocks.block_rows(4 * d, budget=_TILE_BYTES))
         group = min(_GROUP, max(1, tile // (8 * k)))
-        found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members))
+        found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members), single=group == 1)
         scores = np.empty((n, -(-tile // group) * group), np.float32)
         prepared = np.empty((tile, d), np.float32)
         for part in blocks.row_slices(n_members, tile):
@@ -144,17 +153,18 @@ class Search:
             scores[:, size:] = -np.inf  # where the last tile falls short
             numbers = members[part] if isinstance(members, np.ndarray) else np.arange(part.start, part.stop)
             found.add(scores.reshape(n, group, -1), numbers)
-        if group == 1:
-            found.drop_above(ceiling, reduce)
-        return found.reduced(reduce)
+        return found
 
 
 class _Found:
-    """Candidates for the k nearest training rows of each query, kept few by what is known so far."""
+    """Candidates for the k nearest training rows of each query, kept few by what is known so far.
 
-    def __init__(self, search: Search, k: int, *, wanted: int) -> None:
+    `single` says that a group is a single score.
+    """
+
+    def __init__(self, search: Search, k: int, *, wanted: int, single: bool) -> None:
         n, d = search.exact.shape
-        self.search, self.k = search, k
+        self.search, self.k, self.single = search, k, single
         self.best = np.full((n, wanted), -np.inf, np.float32)  # the largest group maxima so far
         self.bound = np.full(n, -np.inf, np.float32)
         self.gamma = (d + 8) * 2.0**-24  # d products and sums, and the roundings of q, t and |t|^2
@@ -182,7 +192,9 @@ class _Found:
             self._settle()
 
     def drop_above(self, ceiling: Float64, reduce: Reduction) -> None:
-        """Drop queries whose result is sure to be above a ceiling; right only where a group is a single score."""
+        """Drop queries whose result is sure to be above a ceiling; maxima of several scores do not tell."""
+        if not self.single:
+            return
         largest = np.sort(self.best, axis=1)[:, : -self.k - 1 : -1]
         squares = self.search.squares[:, None] - 2.0 * largest - self.slack[:, None]
         at_least = reduce(self._distances(np.maximum(squares, 0.0) / self.search.reference.scale**2))
@@ -191,11 +203,15 @@ class _Found:
 
     def reduced(self, reduce: Reduction) -> Float64:
         """The result of each query, infinite for those dropped."""
+        out = np.full(self.dropped.size, np.inf)
+        out[~self.dropped] = reduce(self.distances())
+        return out
+
+    def distances(self) -> Float64:
+        """Distances (n, k) of the queries that were not dropped, ascending."""
         self._settle()
         kept = self.settled.value[~self.dropped[self.settled.row]]
-        out = np.full(self.dropped.size, np.inf)
-        out[~self.dropped] = reduce(self._distances(kept.reshape(-1, self.k)))
-        return out
+        return self._distances(kept.reshape(-1, self.k))
 
     def _distances(self, squares: Float64) -> Float64:
         return np.asarray(np.sqrt(squares) if self.search.reference.metric == "euclidean" else 0.5 * squares)

@@ -204,7 +204,7 @@ def _nearest_in(value: Any, queries: slice, place: Place, part: Any, labels: Any
         for group, chosen in enumerate(members):
             k = min(wanted.n_neighbors, chosen.size if isinstance(chosen, np.ndarray) else rows.shape[0])
             if k:
-                out[group, block, :k] = _distances(found, chosen, k)
+                out[group, block, :k] = found.nearest(chosen, k)
 
     try:
         blocks.for_rows(search, asked.shape[0], block=QUERIES)
@@ -212,18 +212,6 @@ def _nearest_in(value: Any, queries: slice, place: Place, part: Any, labels: Any
         whole = Place(place.first_row + queries.start, place.file, place.first_in_file + queries.start)
         raise whole.explain(error, "embeddings", asked) from None
     return out
-
-
-def _distances(search: Search, members: Members, k: int) -> Float64:
-    """Distances (n, k) themselves: what the search would reduce to a number."""
-    kept: list[Float64] = []
-
-    def keep(distances: Float64) -> Float64:
-        kept.append(distances)
-        return distances[:, -1]
-
-    search.reduced(members, k, keep, np.full(search.exact.shape[0], np.inf))  # no ceiling: no query is dropped
-    return kept[-1]
 
 
 def _members(n_rows: int, labels: Any, classes: NDArray[Any] | None) -> Sequence[Members]:
