@@ -131,8 +131,13 @@ def ceiling() -> int | None:
 def n_threads(each: int = THREAD_BYTES) -> int:
     """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
 
-    Under a ceiling of memory cores count only as far as half of it holds `each` bytes for every thread.
+    Parameters
+    ----------
+    each : int
+        Under a ceiling of memory cores count only as far as half of it holds so many bytes for every thread.
 
+    Examples
+    --------
     >>> with settings(n_threads=3):
     ...     n_threads()
     3

@@ -55,6 +55,14 @@ def merge(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:
     Merging in another order or grouping changes the last digits only: fix the order where results must agree to the
     last bit.
 
+    Parameters
+    ----------
+    first, second : ClassStatistics
+
+    Returns
+    -------
+    ClassStatistics
+
     Examples
     --------
     >>> gaussian = GaussianAtypicality()
@@ -78,6 +86,10 @@ def finish(estimator: GaussianAtypicality, statistics: ClassStatistics) -> Gauss
     estimator : GaussianAtypicality
         With the parameters that the statistics were gathered for; it is not changed.
     statistics : ClassStatistics
+
+    Returns
+    -------
+    GaussianAtypicality
 
     Examples
     --------

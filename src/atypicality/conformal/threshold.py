@@ -15,8 +15,14 @@ __all__ = ["conformal_rank", "conformal_threshold", "coverage_law", "minimum_row
 def conformal_rank(n: int, alpha: float | Fraction) -> int:
     r"""The rank :math:`k = \lceil (n + 1)(1 - \alpha) \rceil` among n scores; above n there is no such score.
 
-    A float such as 0.1 is read as the decimal it is written as, so that no rounding can move the ceiling.
+    Parameters
+    ----------
+    n : int
+    alpha : float in (0, 1), or Fraction
+        A float such as 0.1 is read as the decimal it is written as, so that no rounding can move the ceiling.
 
+    Examples
+    --------
     >>> conformal_rank(9, 0.7), conformal_rank(100, 0.1), conformal_rank(5, 0.1)
     (3, 91, 6)
     """
@@ -26,6 +32,12 @@ def conformal_rank(n: int, alpha: float | Fraction) -> int:
 def minimum_rows(alpha: float | Fraction) -> int:
     r"""The fewest scores that give a finite threshold, :math:`\lceil 1/\alpha \rceil - 1`.
 
+    Parameters
+    ----------
+    alpha : float in (0, 1), or Fraction
+
+    Examples
+    --------
     >>> minimum_rows(0.05), minimum_rows(0.1)
     (19, 9)
     """
@@ -67,6 +79,20 @@ def coverage_law(n: int, alpha: float | Fraction, *, n_test: int | None = None) 
     `n_test` rows that are covered is beta-binomial with the same parameters (Vovk 2012). With ties among the scores
     the coverage is never below this law.
 
+    Parameters
+    ----------
+    n : int
+        Calibration rows.
+    alpha : float in (0, 1), or Fraction
+    n_test : int, optional
+
+    Returns
+    -------
+    scipy.stats frozen distribution
+        Of the coverage, or with `n_test` of the number of covered rows.
+
+    Examples
+    --------
     >>> float(coverage_law(99, 0.1).mean()), float(coverage_law(99, 0.1, n_test=1000).mean())
     (0.9, 900.0)
     """

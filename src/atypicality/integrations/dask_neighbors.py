@@ -48,7 +48,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     Parameters
     ----------
-    n_neighbors, reduction, metric, per_class
+    n_neighbors, reduction, metric, per_class : int, str, str, bool
         As in `NeighborAtypicality`.
 
     Attributes
