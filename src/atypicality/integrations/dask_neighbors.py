@@ -115,7 +115,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
             return np.concatenate(compute(own, self._lazy_scores(rows))) if rows.values else np.empty(0)
 
     def local(self, *, client: Any = None) -> NeighborAtypicality:
-        """The ordinary estimator, with all training rows brought to this machine: it can be saved."""
+        """The ordinary estimator, with all training rows brought here through `client`: it can be saved."""
         check_is_fitted(self, "rows_")
         with connected(client) as own:
             parts = compute(own, [_fetch.later(value) for value in self.rows_.values])
