@@ -126,7 +126,8 @@ class Reliability:
         return self._take(check_rows(rows))
 
     def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
-        parts: dict[str, Any] = {name: part[rows] for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        known = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        parts: dict[str, Any] = {name: blocks.take_rows(part, rows) for name, part in known.items()}
         return replace(self, **parts)
 
     def _parts(self) -> Iterator["Reliability"]:
