@@ -13,6 +13,7 @@ import atypicality as aty
 from atypicality import blocks, metrics
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
+from atypicality.held_out import warn_of_training_rows
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
 
@@ -180,15 +181,24 @@ def test_classes_the_density_never_saw_get_the_row_minimum():
             ValueError,
             "must have embeddings",
         ),
-        (lambda o: quick_head().fit(train=o, calibration=o.split(0.5, stratify=True)[0]), ValueError, "stratified"),
+        (lambda o: quick_head().fit(*o.split(0.5, stratify=True)), ValueError, "stratified"),
         (lambda o: quick_head().predict(o), Exception, "not fitted"),
+        (lambda o: quick_head().fit(o, o.logits), TypeError, "calibration must be ModelOutputs; got ndarray"),
+        (lambda o: quick_head().fit(o.embeddings, o), TypeError, "train, where it is not a fitted.*got ndarray"),
         (
-            lambda o: quick_head().fit(o, o).predict(ModelOutputs(o.logits)),
+            lambda o: quick_head().fit(o[:700], o[700:]).predict(o.logits),
+            TypeError,
+            r"outputs must be ModelOutputs; got ndarray. Pass ModelOutputs\(logits, embeddings=",
+        ),
+        (
+            lambda o: quick_head().fit(o[:700], o[700:]).predict(ModelOutputs(o.logits)),
             ValueError,
             "must have embeddings; they have only logits",
         ),
         (
-            lambda o: quick_head().fit(o, o).predict(ModelOutputs(o.logits, embeddings=o.embeddings[:, :3])),
+            lambda o: (
+                quick_head().fit(o[:700], o[700:]).predict(ModelOutputs(o.logits, embeddings=o.embeddings[:, :3]))
+            ),
             ValueError,
             "embeddings must have 8 columns",
         ),
@@ -197,6 +207,26 @@ def test_classes_the_density_never_saw_get_the_row_minimum():
 def test_mistakes_are_explained(call, error, message):
     with pytest.raises(error, match=message):
         call(world_outputs(1500))
+
+
+def test_training_rows_as_calibration_are_noticed(bundled, recwarn):
+    head, train, test = bundled[0], *load_fashion_mnist_lt()[::2]
+    quick = ReliabilityHead(recalibration=aty.TemperatureScaling())
+    labelled = ModelOutputs(test.logits, embeddings=train.embeddings[: len(test)], labels=test.labels)
+    with pytest.warns(UserWarning, match="100% of 32 looked at are rows of train too") as caught:
+        quick.fit(train=train, calibration=labelled)
+    assert caught[0].filename == __file__
+    mixed = train.embeddings[: len(test)] + (np.arange(len(test)) % 4 > 0)[:, None]  # a fourth are: duplicates happen
+    quick.fit(train=train, calibration=ModelOutputs(test.logits, embeddings=mixed, labels=test.labels))
+    assert head.sizes_  # fitted on the bundled parts, which are disjoint: no warning there
+    assert not recwarn
+
+
+def test_equal_rows_of_few_values_are_no_suspicion(rng):
+    train = rng.integers(2, size=(500, 3)).astype(float)
+    warn_of_training_rows(train, train[:100])
+    with pytest.warns(UserWarning, match="rows of train too"):
+        warn_of_training_rows(train + np.arange(500)[:, None], train[:100] + np.arange(100)[:, None])
 
 
 # what a Reliability shows and writes

@@ -124,11 +124,10 @@ def test_torch_tensors_share_memory_and_come_back():
 def test_warnings_point_at_the_callers_line():
     """However deep in the package a warning is born: here in the density, inside the head."""
     rng = np.random.default_rng(0)
-    train = aty.ModelOutputs(embeddings=np.c_[rng.normal(size=(200, 2)), np.ones(200)], labels=np.arange(200) % 2)
-    logits = rng.normal(size=(200, 2))
-    outputs = aty.ModelOutputs(logits, embeddings=train.embeddings, labels=train.labels)
+    embeddings = np.c_[rng.normal(size=(400, 2)), np.ones(400)]
+    outputs = aty.ModelOutputs(rng.normal(size=(400, 2)), embeddings=embeddings, labels=np.arange(400) % 2)
     with pytest.warns(UserWarning, match="rank 2 of 3") as caught:
-        aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=outputs)
+        aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(outputs[:200], outputs[200:])
     assert {warning.filename for warning in caught} == {__file__}
 
 

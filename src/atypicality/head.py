@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -15,14 +14,14 @@ from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.groups import Quadrants
-from atypicality.held_out import AbstentionRule, Drift, QuantileScale
+from atypicality.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
 from atypicality.limits import check_room
 from atypicality.metrics import accuracy, ece, nll
-from atypicality.outputs import ModelOutputs, Parts
+from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.reliability import Reliability
 from atypicality.softmax import softmax_rows
-from atypicality.validation import FloatArray, check_alpha, check_integer
+from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
 
@@ -133,6 +132,7 @@ class ReliabilityHead(BaseEstimator):
             )
         seed = check_integer(self.random_state, "random_state", low=0)
         whole = calibration.recalibration if isinstance(calibration, Parts) else calibration
+        check_outputs(whole, "calibration")
         whole.need("logits", "labels")
         self.class_names_, self.n_classes_ = whole.class_names, int(whole.logits.shape[1])  # type: ignore[union-attr]
         scored = train if isinstance(train, ModelOutputs) else whole
@@ -163,13 +163,15 @@ class ReliabilityHead(BaseEstimator):
         if train is None:
             _warn_without_atypicality("no train= and no atypicality in the calibration outputs")
             return None
-        if not isinstance(train, ModelOutputs):
+        if hasattr(train, "atypicality") and not isinstance(train, ModelOutputs):
             check_is_fitted(train)
             return train
+        check_outputs(train, "train, where it is not a fitted density,")
         density = (
             GaussianAtypicality() if isinstance(self.density, str) and self.density == "auto" else clone(self.density)
         )
         embeddings, labels = train.need("embeddings", "labels")
+        warn_of_training_rows(embeddings, calibration.embeddings)
         progress.stage("fitting the density")
         return density.fit(embeddings, labels)
 
@@ -251,7 +253,7 @@ class ReliabilityHead(BaseEstimator):
         True
         """
         check_is_fitted(self, "recalibration_")
-        logits = outputs.need("logits")
+        logits = check_outputs(outputs).need("logits")
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
         answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
         width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
@@ -267,7 +269,7 @@ class ReliabilityHead(BaseEstimator):
             quantile = self.quantiles_(answer.atypicality)
             drift = Drift(self.quantiles_, answer.atypicality)
             if drift.significant:
-                warnings.warn(drift.message(), stacklevel=3)
+                warn(drift.message())
         return Reliability(
             label=answer.label,
             confidence=answer.confidence,
@@ -420,8 +422,7 @@ def _joined(first: ModelOutputs, second: ModelOutputs) -> ModelOutputs:
 
 
 def _warn_without_atypicality(reason: str) -> None:
-    warnings.warn(
+    warn(
         f"{reason}: the head works without atypicality, so there are no quadrants and no drift warning, and the sets "
-        "keep their promise on average only, not for rare inputs.",
-        stacklevel=4,
+        "keep their promise on average only, not for rare inputs."
     )

@@ -1,20 +1,21 @@
 """What a head remembers of held-out rows: how rare they were, and how often it erred at each confidence."""
 
 import math
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.validation import check_number, check_vector
+from atypicality.validation import check_number, check_vector, warn
 
-__all__ = ["GRID_SIZE", "AbstentionRule", "Drift", "QuantileScale", "error_bound"]
+__all__ = ["GRID_SIZE", "AbstentionRule", "Drift", "QuantileScale", "error_bound", "warn_of_training_rows"]
 
 GRID_SIZE = 1025
 """Most values that a stored curve keeps: enough for a quantile to a thousandth, small enough for a graph."""
 TAIL = 0.99
 CHANCE = 1e-6
 BOUND_LEVEL = 0.95
+LOOKED_AT = 32
 
 Vector = NDArray[np.float64]
 
@@ -146,3 +147,26 @@ class AbstentionRule:
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
         good = np.flatnonzero(error_bound(self.errors, self.kept) <= max_risk)
         return float(self.confidence[good[-1]]) if good.size else math.inf
+
+
+def warn_of_training_rows(train: Any, held_out: Any) -> None:
+    """Warn where most held-out embeddings (n, d) are, number for number, those of training rows (m, d).
+
+    Some rows are looked at, along the column that tells them apart best. Columns of few values, where equal rows are no
+    surprise, and training rows in files, which another pass would cost too much, are not looked at.
+    """
+    if isinstance(train, np.memmap) or held_out is None or train.shape[1] != held_out.shape[1] or not len(held_out):
+        return
+    sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), LOOKED_AT)).astype(int)])
+    distinct = (np.diff(np.sort(sample, axis=0), axis=0) > 0).sum(axis=0) + 1
+    column = int(distinct.argmax())
+    if distinct[column] < 0.9 * len(sample) or len(sample) < LOOKED_AT // 2:
+        return
+    alike = train[np.isin(train[:, column], sample[:, column])].astype(sample.dtype, copy=False)
+    known = {row.tobytes() for row in alike}
+    share = float(np.mean([row.tobytes() in known for row in sample]))
+    if share > 0.5:
+        warn(
+            f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
+            "rows of train too. Confidence and sets will promise more than new rows keep. Give held-out rows."
+        )

@@ -26,7 +26,7 @@ from atypicality.validation import (
     warn,
 )
 
-__all__ = ["ModelOutputs", "Parts", "three_way_split"]
+__all__ = ["ModelOutputs", "Parts", "check_outputs", "three_way_split"]
 
 PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
 PER_CLASS = ("class_atypicality", "class_names")
@@ -272,6 +272,15 @@ def three_way_split(
     first, rest = outputs.split(recalibration, random_state)
     second, third = rest.split(edges / (1 - recalibration), random_state)
     return Parts(first, second, third)
+
+
+def check_outputs(outputs: Any, name: str = "outputs") -> ModelOutputs:
+    """Refuse bare arrays, tables and swapped arguments where a `ModelOutputs` is asked for."""
+    if not isinstance(outputs, ModelOutputs):
+        raise TypeError(
+            f"{name} must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, embeddings=...)."
+        )
+    return outputs
 
 
 def _random_mask(n_rows: int, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:

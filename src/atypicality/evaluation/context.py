@@ -11,7 +11,7 @@ from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.limits import check_room
-from atypicality.outputs import ModelOutputs
+from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.validation import check_choice
 
 __all__ = ["Context", "make_context"]
@@ -84,9 +84,7 @@ def make_context(
 
 
 def _check_outputs(outputs: Any) -> None:
-    if not isinstance(outputs, ModelOutputs):
-        raise TypeError(f"outputs must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, ...).")
-    outputs.need("labels")
+    check_outputs(outputs).need("labels")
     if not len(outputs):
         raise ValueError("outputs must have at least one row; got none.")
     check_room(len(outputs), outputs.n_classes or 0, 0)
