@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from atypicality import blocks
 from atypicality.arrays import returns_like_input, to_numpy
 from atypicality.validation import check_length, check_number
 
@@ -65,11 +66,18 @@ class ClassAtypicality(BaseEstimator):
         if not asked.size:
             return np.empty(0)
         _check_same_kind(asked, self.classes_)
-        position = np.searchsorted(self.classes_, asked).clip(max=self.classes_.size - 1)
-        counts = np.where(self.classes_[position] == asked, self.counts_[position], 0)
         total = self.counts_.sum() + self.smoothing * self.classes_.size
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(total) - np.log(counts + self.smoothing))
+            values = np.log(total) - np.log(np.append(self.counts_, 0) + self.smoothing)  # the last: never seen
+        out = np.empty(asked.size)
+
+        def look_up(rows: slice) -> None:
+            position = np.searchsorted(self.classes_, asked[rows]).clip(max=self.classes_.size - 1)
+            known = self.classes_[position] == asked[rows]
+            out[rows] = np.where(known, values[position], values[-1])
+
+        blocks.for_rows(look_up, asked.size, block=blocks.block_rows(asked.itemsize + 16))
+        return out
 
 
 def check_classes(labels: Any, name: str = "labels", *, n_rows: int | None = None) -> NDArray[Any]:
