@@ -64,6 +64,11 @@ def test_own_templates_and_labels(files, capsys):
     (files / "mine.txt").write_text(TREC.text)
     assert run(files, "--label", "first-word", "--labels", ", ".join(WORDS), template=str(files / "mine.txt")) == 2
     assert "label 'NUM:dist' is not one of the template's labels" in capsys.readouterr().err
+    assert run(files, "--label", "first-word", template=str(files / "mine.txt")) == 2
+    assert "needs --labels" in capsys.readouterr().err
+    named = ",".join(f"{code.partition(':')[0]} = {word}" for code, word in zip(CODES, WORDS, strict=True))
+    assert run(files, "--label", "first-word", "--labels", named, template=str(files / "mine.txt")) == 0
+    assert ModelOutputs.load(files / "out.npz").labels.tolist() == [row % 6 for row in range(240)]
     plain = [line.partition(" ")[2] for line in (files / "questions.txt").read_text().splitlines()]
     (files / "plain.txt").write_text("\n".join(plain))
     assert run(files, "--labels", "Number, Person", data="plain.txt", template=str(files / "mine.txt")) == 0
@@ -76,7 +81,8 @@ def test_own_templates_and_labels(files, capsys):
     ("more", "message"),
     [
         (("--atypicality", "mean"), "atypicality must be one of 'total'"),
-        (("--label", "kind"), "record 1 has no 'kind'"),
+        (("--label", "kind"), "record 1 has no 'kind'; it has text. Name its columns: text=, label="),
+        (("--model", "127.0.0.1:8000/v1"), "begins with http://"),
         (("--template", "trek"), "no template named 'trek'"),
         (("--data", "absent.txt"), "no file at 'absent.txt'"),
         (("--model", "http://localhost:1/v1"), "a server needs --served-model"),

@@ -85,6 +85,7 @@ def test_spans_hold_the_input_whatever_it_contains():
     [
         ("No hole", ValueError, "exactly once, .* holds it 0 times"),
         ("{input} {input}", ValueError, "holds it 2 times"),
+        ("Say {text} {label}", ValueError, "holds it 0 times, and {text} instead"),
         ("{input} Answer: ", ValueError, "must not end with a space"),
         (3, TypeError, "must be a string"),
     ],
@@ -224,6 +225,30 @@ def test_bad_labels_are_named(labels, error, message):
         PromptClassifier(Letters(), "{input}?", labels).outputs(["a"])
 
 
+def test_codes_of_the_template_are_labels_too():
+    outputs = PromptClassifier(Letters(), AG_NEWS).outputs(["A", "B", "C"], labels=["3", "Sports", "1"])
+    assert outputs.labels.tolist() == [2, 1, 0]
+    fewer = PromptClassifier(Letters(), AG_NEWS, ["Sports", "World"]).outputs(["A", "B"], labels=["1", "2"])
+    assert fewer.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"labels": ["3", "world"]}, ValueError, r"'world' is not .* codes \(World, .*codes={'world': WORD}"),
+        ({"labels": [1, 4]}, ValueError, r"labels must lie in 0 \.\. 3"),
+        ({"labels": [1.0, 2.0]}, TypeError, "labels must be integer column indices"),
+        ({"labels": [1]}, ValueError, "labels must have one entry per row"),
+        ({"ids": [1]}, ValueError, "ids must have one entry per row"),
+    ],
+)
+def test_labels_and_ids_are_checked_before_anything_is_scored(given, error, message):
+    scorer = Letters()
+    with pytest.raises(error, match=message):
+        PromptClassifier(scorer, AG_NEWS).outputs(["A", "B"], **given)
+    assert scorer.calls == []
+
+
 def test_bad_options_are_named():
     with pytest.raises(ValueError, match="atypicality must be one of 'total'"):
         classify(atypicality="mean").outputs(QUESTIONS)
@@ -231,7 +256,7 @@ def test_bad_options_are_named():
         classify(max_tokens=0).outputs(QUESTIONS)
     with pytest.raises(ValueError, match="labels must have one entry per row; got 1 for 3 rows"):
         classify().outputs(QUESTIONS, labels=[0])
-    with pytest.raises(ValueError, match="labels must be among class_names"):
+    with pytest.raises(ValueError, match="label 'Thing' is not one of the template's"):
         classify().outputs(QUESTIONS, labels=["Place", "Place", "Thing"])
 
 

@@ -221,7 +221,7 @@ LASTING = {
     "redirect": ((307, {"Location": "http://example.org/v1"}, b""), "redirects .status 307., which is not followed"),
     "no access": ((401, {}, b"bad key"), "refuses access .status 401.; the key is read from .* OPENAI_API_KEY"),
     "huge": ((200, {}, b" " * 3000), "more than 2000 bytes"),
-    "terminal codes": ((400, {}, b"\x1b[31mred\x07"), r"status 400: \[31mred$"),
+    "terminal codes": ((400, {}, b"\x1b[31mred\x07"), r"status 400: \[31mred\. Ask"),
 }
 
 
@@ -296,8 +296,32 @@ def test_a_lie_after_the_trial_is_found_too(server, connect):
 def test_no_server_at_all(connect, server, tmp_path):
     scorer = connect(max_retries=1)
     scorer.url = "http://127.0.0.1:1/v1"
-    with pytest.raises(ServerFaultError, match=r"127\.0\.0\.1:1/v1/completions broke the connection: .*tried 2 times"):
+    with pytest.raises(ServerFaultError, match=r"127\.0\.0\.1:1/v1/completions cannot be reached: .*tried 2 times"):
         scorer.score(PROMPTS)
+
+
+@pytest.mark.parametrize(("key", "state"), [("", "OPENAI_API_KEY, which is not set"), (KEY, "OPENAI_API_KEY[.]")])
+def test_a_refusal_says_whether_there_was_a_key_and_is_no_matter_of_trust(key, state, server, connect, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    server.behave = lambda body, times: (401, {}, b"No key, no answer")
+    with pytest.raises(ServerFaultError, match=f"{state}.*says: No key, no answer$") as refused:
+        connect(mode="auto").score(PROMPTS)
+    assert "trusted" not in str(refused.value)
+    assert server.asked.total() == 1
+
+
+def test_a_fault_that_is_the_same_in_every_mode_is_told_once(server, connect):
+    server.behave = lambda body, times: (404, {}, b"no model tiny")
+    with pytest.raises(ServerFaultError, match=r"^\S*completions answered with status 404: no model tiny$"):
+        connect(mode="auto").score(PROMPTS)
+
+
+def test_a_server_that_ignores_echo_is_named_with_what_to_use_instead(server, connect):
+    logprobs = {"tokens": [" next"], "token_logprobs": [-0.3]}
+    server.behave = lambda body, times: ok({"choices": [{"logprobs": logprobs}]})
+    message = "with prompt_logprobs: .*no prompt_logprobs; with echo: .*no tokens of the prompt.*TransformersScorer"
+    with pytest.raises(ServerFaultError, match=message):
+        connect(mode="auto").score(PROMPTS)
 
 
 def test_a_server_that_never_answers_is_given_up(server, connect):

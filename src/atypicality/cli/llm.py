@@ -1,5 +1,7 @@
 """`atypicality llm`: prompts and a language model in, an outputs file out."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +24,12 @@ def command(
     template: Annotated[str, typer.Option(help="imdb, trec, agnews, or a text file that holds {input} once.")],
     out: Annotated[Path, typer.Option(help="Outputs file: .npz .safetensors .parquet or a new folder.")],
     labels: Annotated[
-        str | None, typer.Option(help="Label words with commas between; default: the template's.")
+        str | None,
+        typer.Option(help="Label words with commas between, each with the data's name before it: 1=World,2=Sports."),
     ] = None,
-    text: Annotated[list[str] | None, typer.Option(help="Column of the text; several are joined. [text]")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Column of the text; may be repeated, and is then joined. [default: text]")
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="Column of the class, or first-word to take it off the front of the text.")
     ] = None,
@@ -44,8 +49,11 @@ def command(
 
     if (compare or as_json) and label is None:
         raise typer.BadParameter("a comparison needs --label, the true classes")
-    words = [word.strip() for word in labels.split(",")] if labels else []
+    words, codes = _words(labels or "")
     chosen = load_template(template, words)
+    if not chosen.labels:
+        raise typer.BadParameter("a template from a file needs --labels, the words of the classes")
+    chosen = replace(chosen, codes=dict(chosen.codes) | codes)
     texts = _read(data, text or ["text"], label, encoding, limit)
     scorer = _scorer(model, device, served_model, cache, api_key_env)
     classifier = PromptClassifier(scorer, chosen, atypicality=atypicality, max_tokens=max_tokens)
@@ -56,6 +64,13 @@ def command(
     if compare or as_json:
         evaluation = _compared(outputs, classifier)
         typer.echo(evaluation.to_json(indent=2) if as_json else str(evaluation))
+
+
+def _words(labels: str) -> tuple[list[str], dict[str, str]]:
+    """Label words from a list with commas, and the words that other names mean, from those written NAME=WORD."""
+    pairs = [[part.strip() for part in label.rpartition("=")] for label in labels.split(",") if label.strip()]
+    words = list(dict.fromkeys(word for _, _, word in pairs))
+    return words, {name: word for name, mark, word in pairs if mark}
 
 
 def _read(files: list[Path], text: list[str], label: str | None, encoding: str, limit: int | None) -> "Texts":
@@ -73,8 +88,12 @@ def _scorer(
 
     if model.startswith(("http://", "https://")):
         if served_model is None:
-            raise typer.BadParameter("a server needs --served-model, the name of the model there")
+            raise typer.BadParameter(
+                "a server needs --served-model, the name of the model there; GET ADDRESS/models lists them"
+            )
         return OpenAICompatibleScorer(model, served_model, cache=cache, api_key_env=api_key_env)
+    if served_model is not None or re.match(r"[\w.-]+:\d+(/|$)", model):
+        raise typer.BadParameter("the address of a server in --model begins with http:// or https://")
     if Path(model).suffix.lower() in (".jsonl", ".parquet"):
         return PrecomputedScorer(model)
     return TransformersScorer.from_pretrained(model, device=device)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from atypicality.validation import require
 
-__all__ = ["JsonClient", "ServerFaultError", "check_url"]
+__all__ = ["JsonClient", "NoAccessError", "ServerFaultError", "check_url"]
 
 MAX_BACKOFF = 60.0
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
@@ -24,12 +24,17 @@ class ServerFaultError(ConnectionError):
     """A server that failed or cannot be trusted; the message names its fault."""
 
 
-class PassingFaultError(ServerFaultError):
-    """A fault that may be gone at the next try."""
+class NoAccessError(ServerFaultError):
+    """Nobody answers, or not to us: asking in another way would not help."""
 
-    def __init__(self, message: str, *, wait: float = 0.0) -> None:
+
+class PassingFaultError(ServerFaultError):
+    """A fault that may be gone at the next try; `lasting` is what it becomes after the last one."""
+
+    def __init__(self, message: str, *, wait: float = 0.0, lasting: type[ServerFaultError] = ServerFaultError) -> None:
         super().__init__(message)
         self.wait = wait
+        self.lasting = lasting
 
 
 class JsonClient:
@@ -89,7 +94,7 @@ class JsonClient:
                 return self._once(body)
             except PassingFaultError as fault:
                 if attempt == self._max_retries:
-                    raise ServerFaultError(f"{fault} (tried {attempt + 1} times)") from None
+                    raise fault.lasting(f"{fault} (tried {attempt + 1} times)") from None
                 time.sleep(min(max(wait, fault.wait), MAX_BACKOFF))
                 wait *= 2
         raise AssertionError("unreachable: the last try returns or raises")
@@ -100,6 +105,9 @@ class JsonClient:
                 status, headers, data = answer.status_code, answer.headers, self._read(answer)
         except self._http.TimeoutException:
             raise PassingFaultError(f"{self._url} did not answer within {self._timeout:g} s") from None
+        except self._http.ConnectError as error:
+            said = f"{self._url} cannot be reached: {self._clean(str(error))}. Is the server up, and the address right?"
+            raise PassingFaultError(said, lasting=NoAccessError) from None
         except self._http.TransportError as error:  # the chain is cut: requests carry the key
             raise PassingFaultError(f"{self._url} broke the connection: {self._clean(str(error))}") from None
         if status != 200:
@@ -126,18 +134,22 @@ class JsonClient:
     def _refuse(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         said = f"{self._url} answered with status {status}: {self._clean(_text(data))}"
         if 300 <= status < 400:
-            raise ServerFaultError(f"{self._url} redirects (status {status}), which is not followed. Give its address.")
+            raise NoAccessError(f"{self._url} redirects (status {status}), which is not followed. Give its address.")
         if status in RETRIED:
             raise PassingFaultError(said, wait=_seconds(headers.get("retry-after")))
         if status in (401, 403):
             source = f"the environment variable {self._api_key_env}" if self._api_key_env else "no variable"
-            raise ServerFaultError(f"{self._url} refuses access (status {status}); the key is read from {source}")
+            state = "" if self._key() else ", which is not set" if self._api_key_env else " (api_key_env=None)"
+            raise NoAccessError(
+                f"{self._url} refuses access (status {status}); the key is read from {source}{state}. "
+                f"The server says: {self._clean(_text(data))}"
+            )
         raise ServerFaultError(said)
 
     def _authorization(self) -> dict[str, str]:
         key = self._key()
         if key and not _is_private(self._url):
-            raise ServerFaultError(
+            raise NoAccessError(
                 f"{self._url} is plain http to another machine, where {self._api_key_env} would travel in the clear. "
                 "Use https, or pass api_key_env=None."
             )

@@ -28,7 +28,10 @@ def check_server(ask: Callable[[str], TokenScores]) -> None:
     """
     first, again = ask(SENTENCE), ask(SENTENCE)
     if first.log_probs.size < 2:
-        raise ServerFaultError(f"a sentence of fourteen words came back as {first.log_probs.size} scored tokens")
+        raise ServerFaultError(
+            f"a sentence of fourteen words came back as {first.log_probs.size} scored tokens: the server ignores the "
+            "request for those of the prompt"
+        )
     if not _agree(first, again):
         raise ServerFaultError("the same prompt, sent twice, got different log-probabilities")
     if ask(SHUFFLED).log_probs.sum() >= first.log_probs.sum():

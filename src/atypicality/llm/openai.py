@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.llm.cache import ScoreCache, cache_key
-from atypicality.llm.client import JsonClient, ServerFaultError, check_url
+from atypicality.llm.client import JsonClient, NoAccessError, ServerFaultError, check_url
 from atypicality.llm.handshake import check_server
 from atypicality.llm.scorers import TokenScores
 from atypicality.progress import track
@@ -124,17 +124,19 @@ class OpenAICompatibleScorer:
         if self._trusted is None:
             self._opened()
             modes = list(MODES) if self.mode == "auto" else [self.mode]
-            faults = []
+            faults: dict[str, str] = {}
             for mode in modes:
                 try:
                     check_server(lambda text, mode=mode: self._ask(mode, text))  # type: ignore[misc]
+                except NoAccessError:
+                    raise
                 except ServerFaultError as fault:
-                    faults.append(f"with {mode}: {fault}")
+                    faults[mode] = str(fault)
                 else:
                     self._trusted = mode
                     break
             else:
-                raise ServerFaultError("the server cannot be trusted with prompt likelihoods; " + "; ".join(faults))
+                raise ServerFaultError(_distrust(faults))
         return self._trusted
 
     def _opened(self) -> ScoreCache:
@@ -182,6 +184,17 @@ class OpenAICompatibleScorer:
             raise
         except ValueError as error:
             raise ServerFaultError(f"{check_url(self.url)}: {error}") from None
+
+
+def _distrust(faults: Mapping[str, str]) -> str:
+    """Why a server failed its trial, by mode; a fault of every mode has nothing to do with how it was asked."""
+    if len(faults) > 1 and len(set(faults.values())) == 1:
+        return next(iter(faults.values()))
+    said = "; ".join(f"with {mode}: {fault}" for mode, fault in faults.items())
+    return (
+        f"the server cannot be trusted with prompt likelihoods; {said}. Ask one that gives the log-probabilities of a "
+        "prompt's own tokens (vLLM does), run the model with TransformersScorer, or read scores with PrecomputedScorer."
+    )
 
 
 def parse_answer(answer: Mapping[str, Any], mode: str, prompt: str) -> TokenScores:

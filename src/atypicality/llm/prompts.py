@@ -11,7 +11,7 @@ from atypicality.density.likelihood import KINDS, sequence_atypicality
 from atypicality.llm.scorers import LabelScores, PromptScorer, TokenScores, label_scores
 from atypicality.llm.templates import CONTENT_FREE, Template
 from atypicality.outputs import ModelOutputs
-from atypicality.validation import check_choice, check_integer, check_length
+from atypicality.validation import check_choice, check_integer, check_labels, check_length
 
 __all__ = ["PromptClassifier"]
 
@@ -72,7 +72,8 @@ class PromptClassifier:
         ----------
         inputs : sequence of n str
         labels : array-like of shape (n,), optional
-            True classes: label words, or column indices.
+            True classes: label words, the template's codes of them (texts, such as "NUM:dist" of TREC or "3" of
+            AG News), or column indices. They are checked before anything is scored.
         ids : array-like of shape (n,), optional
             Names of the inputs; by default their positions, so that dropped ones can be told.
 
@@ -86,17 +87,19 @@ class PromptClassifier:
         """
         template, words = self._checked()
         texts = _check_texts(inputs)
+        truth = None if labels is None else _columns_of(labels, template, words, len(texts))
+        names = None if ids is None else _checked_length(ids, "ids", len(texts))
         rows = self._within_context(template, texts)
         kept = [texts[row] for row in rows]
         scores = label_scores(self.scorer, [template.fill(text) for text in kept], [f" {word}" for word in words])
         return ModelOutputs(
             scores.logits,
-            labels=None if labels is None else _rows_of(labels, "labels", rows, len(texts)),
+            labels=None if truth is None else truth[rows],
             atypicality=self._kind(self.atypicality, template, kept, scores.prompts),
             class_atypicality=self._class_atypicality(words),
             attributes=self._attributes(template, kept, scores),
             class_names=words,
-            ids=rows if ids is None else _rows_of(ids, "ids", rows, len(texts)),
+            ids=rows if names is None else names[rows],
         )
 
     def content_free(self, inputs: Sequence[str] = CONTENT_FREE) -> NDArray[np.float64]:
@@ -183,7 +186,16 @@ def _check_words(labels: Sequence[str]) -> list[str]:
     return words
 
 
-def _rows_of(values: ArrayLike, name: str, rows: NDArray[np.intp], n_rows: int) -> NDArray[Any]:
+def _columns_of(labels: ArrayLike, template: Template, words: list[str], n_rows: int) -> NDArray[np.intp]:
+    """Columns of the true classes, before a model is asked anything: scoring is what costs."""
+    array = _checked_length(labels, "labels", n_rows)
+    if all(isinstance(label, str) for label in array):
+        known = Template(template.text, words, {code: word for code, word in template.codes.items() if word in words})
+        array = np.array([words.index(known.word(str(label))) for label in array])
+    return check_labels(array, n_classes=len(words))
+
+
+def _checked_length(values: ArrayLike, name: str, n_rows: int) -> NDArray[Any]:
     array = np.asarray(values)
     check_length(array, name, n_rows)
-    return array[rows]
+    return array

@@ -1,5 +1,6 @@
 """Prompt templates: the text around an input, the label words, and where the input stands in the prompt."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ class Template:
     labels : sequence of str
         The words of the classes, in the order of the columns of the logits.
     codes : mapping of str to str
-        What data files call the classes, where that is not the word itself.
+        What data files call the classes, where that is not the word itself, as {"1": "World", "2": "Sports"}.
 
     Examples
     --------
@@ -43,9 +44,10 @@ class Template:
         if not isinstance(self.text, str):
             raise TypeError(f"text must be a string with {PLACEHOLDER} in it; got {type(self.text).__name__}.")
         if self.text.count(PLACEHOLDER) != 1:
+            others = [name for name in re.findall(r"\{\w*\}", self.text) if name != PLACEHOLDER]
             raise ValueError(
-                f"text must hold {PLACEHOLDER} exactly once, where the input goes; "
-                f"it holds it {self.text.count(PLACEHOLDER)} times."
+                f"text must hold {PLACEHOLDER} exactly once, where the input goes; it holds it "
+                f"{self.text.count(PLACEHOLDER)} times{', and ' + others[0] + ' instead' if others else ''}."
             )
         if self.text.endswith(" "):
             raise ValueError("text must not end with a space: labels are scored with a space in front. Strip it.")
@@ -72,7 +74,10 @@ class Template:
             if name in self.codes:
                 return self.codes[name]
         known = ", ".join([*self.labels, *self.codes])
-        raise ValueError(f"label {code!r} is not one of the template's labels or codes ({known}).")
+        raise ValueError(
+            f"label {code!r} is not one of the template's labels or codes ({known}). If it is another name for one of "
+            f"them, say so: codes={{{code!r}: WORD}} of a Template, or --labels {code}=WORD,... of the command."
+        )
 
 
 IMDB = Template(

@@ -71,7 +71,8 @@ def _columns(records: Records, text: tuple[str, ...], label: str | None) -> Text
 def _cell(record: dict[str, Any], name: str, number: int) -> str:
     value = record.get(name)
     if value is None:
-        raise ValueError(f"record {number} has no {name!r}; it has {', '.join(map(str, record))}")
+        known = ", ".join(map(str, record))
+        raise ValueError(f"record {number} has no {name!r}; it has {known}. Name its columns: text=, label=.")
     return str(value)
 
 
