@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 import typer
@@ -28,6 +29,14 @@ def test_help_lists_every_command(argv, capsys):
     assert err == ""
     for command in cli.app.registered_commands:
         assert f"\n  {command.name} " in out
+
+
+def test_a_warning_is_one_line_without_a_place_in_our_code():
+    own = warnings.formatwarning
+    with cli._plain_warnings():
+        line = warnings.formatwarning(UserWarning("two\nlines"), UserWarning, "app.py", 3)
+    assert line == "atypicality: warning: two lines\n"
+    assert warnings.formatwarning is own
 
 
 def test_theory_prints_both_tables(capsys, monkeypatch):

@@ -233,6 +233,19 @@ def test_missing_gguf_files_are_named(tmp_path):
         TransformersScorer.from_pretrained(tmp_path / "absent.gguf")
 
 
+def test_no_bar_while_a_gguf_file_is_read_in_a_pipe(capfd):
+    import transformers
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    from atypicality.integrations.transformers import _quiet_in_a_pipe
+
+    own = reader.tqdm
+    with _quiet_in_a_pipe(transformers):
+        assert list(reader.tqdm([1, 2], desc="Converting")) == [1, 2]
+    assert capfd.readouterr().err == ""
+    assert reader.tqdm is own
+
+
 def test_importing_the_package_imports_no_framework():
     code = "import sys, atypicality.llm; print([m for m in ('torch', 'transformers', 'httpx') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,11 +1,13 @@
 """The `atypicality` command: its list of commands, and what becomes of errors.
 
-A user's mistake is one line on stderr and exit code 2; a bug is a traceback.
+A user's mistake is one line on stderr and exit code 2; a warning is one line too; a bug is a traceback.
 """
 
+import contextlib
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -40,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         arguments = None if argv is None else list(argv)
-        return get_command(app).main(arguments, prog_name="atypicality", standalone_mode=False) or 0
+        with _plain_warnings():
+            return get_command(app).main(arguments, prog_name="atypicality", standalone_mode=False) or 0
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stdout = None  # or the interpreter would complain when it flushes
         return 1
@@ -63,6 +66,17 @@ def _root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings without the place in our code that they come from."""
+    own = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"atypicality: warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = own
 
 
 def _is_mistake(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -101,7 +102,7 @@ class TransformersScorer:
         name, options = _source(model)
         options |= {"trust_remote_code": False, "revision": revision or "main"}
         weights = {"weights_only": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
-        with _quiet_in_a_pipe(transformers.utils.logging):
+        with _quiet_in_a_pipe(transformers):
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
             loaded = transformers.AutoModelForCausalLM.from_pretrained(name, **options, **weights)
         return cls(loaded.to(device), tokenizer, batch_tokens=batch_tokens)
@@ -316,16 +317,21 @@ class _Pass:
 
 
 @contextlib.contextmanager
-def _quiet_in_a_pipe(logging: Any) -> Iterator[None]:
+def _quiet_in_a_pipe(transformers: Any) -> Iterator[None]:
     """Without the package's own progress bars, unless someone is there to see them."""
+    logging = transformers.utils.logging
     silenced = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    reader = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    bar = getattr(reader, "tqdm", None)
     if silenced:
         logging.disable_progress_bar()
+        reader.__dict__["tqdm"] = logging.tqdm  # the bar of GGUF files does not obey the switch by itself
     try:
         yield
     finally:
         if silenced:
             logging.enable_progress_bar()
+            reader.__dict__["tqdm"] = bar
 
 
 def _common_beginning(sequences: list[list[int]]) -> list[int]:
