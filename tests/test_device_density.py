@@ -418,10 +418,12 @@ def test_bad_neighbours_are_named(value, metric, put, rng):
 def test_other_bad_neighbours(put, rng):
     rows = rng.standard_normal((30, 3))
     rows[5] = 0
-    with pytest.raises(ValueError, match="free of rows of zeros with metric='cosine'; row 5 holds zeros alone"):
+    with pytest.raises(ValueError, match="no row of zeros with metric='cosine'; row 5 is zero"):
         NeighborAtypicality(metric="cosine").fit(put(rows))
     with np.errstate(all="ignore"), pytest.raises(ValueError, match="squares that fit into float64"):
         NeighborAtypicality().fit(put(rows * 1e200))
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match="squares that fit into float64"):
+        NeighborAtypicality().fit(put(rows[:, :1] * 1e200))  # the length of one column is found without squares
     with pytest.raises(ValueError, match="n_neighbors must be at most the number of training rows; got 50 for 30"):
         NeighborAtypicality(50).fit(put(rows))
     with pytest.raises(ValueError, match="embeddings must have 3 columns"):

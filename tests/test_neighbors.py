@@ -55,6 +55,9 @@ def test_cosine_by_hand():
         ("float32", 1e-20, 0.0),
         ("float64", 1e30, 0.0),
         ("float64", 1e-30, 0.0),
+        ("float64", 1e150, 0.0),
+        ("float64", 1e-150, 0.0),
+        ("float32", 1e37, 0.0),
     ],
 )
 def test_distances_are_exact(metric, dtype, scale, offset, rng):
@@ -69,7 +72,10 @@ def test_distances_are_exact(metric, dtype, scale, offset, rng):
     np.testing.assert_allclose(looked.nearest(slice(0, 3000), 5), exact, rtol=rtol)
 
 
-@pytest.mark.parametrize("make", ["clusters far apart", "one far row", "a far query", "few distinct rows", "sorted"])
+WORLDS = ["clusters far apart", "one far row", "a row beyond float32", "a far query", "few distinct rows", "sorted"]
+
+
+@pytest.mark.parametrize("make", WORLDS)
 def test_hard_worlds_stay_exact(make, rng):
     rows, queries = rng.standard_normal((4000, 8)), rng.standard_normal((50, 8))
     if make == "clusters far apart":
@@ -77,6 +83,9 @@ def test_hard_worlds_stay_exact(make, rng):
         rows, queries = rows + centres[rng.integers(0, 20, 4000)], queries + centres[rng.integers(0, 20, 50)]
     elif make == "one far row":
         rows[17] = 1e9
+    elif make == "a row beyond float32":
+        rows[17] = 1e100
+        queries[3] = 1e101
     elif make == "a far query":
         queries[3], queries[4] = 1e12, 1e30
     elif make == "few distinct rows":

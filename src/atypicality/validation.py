@@ -29,6 +29,7 @@ __all__ = [
     "check_length",
     "check_logits",
     "check_matrix",
+    "check_matrix_shape",
     "check_number",
     "check_probs",
     "check_rows",
@@ -51,19 +52,24 @@ def check_matrix(values: Any, name: str, *, width: int | None = None) -> FloatAr
     Integers become float64 and long doubles too. Finiteness is not checked here: see `check_finite`.
     """
     array = _real(to_numpy(values, name), name)
-    if array.ndim != 2:
+    check_matrix_shape(array.shape, name, width=width)
+    return array
+
+
+def check_matrix_shape(shape: tuple[int, ...], name: str, *, width: int | None = None) -> None:
+    """Refuse what is no matrix, has no columns, or has other columns than before."""
+    if len(shape) != 2:
         raise ValueError(
-            f"{name} must be two-dimensional, one row per sample; got shape {array.shape}. "
-            + ("Use .reshape(1, -1) for one sample." if array.ndim == 1 else "Flatten each sample to one row.")
+            f"{name} must be two-dimensional, one row per sample; got shape {shape}. "
+            + ("Use .reshape(1, -1) for one sample." if len(shape) == 1 else "Flatten each sample to one row.")
         )
-    if array.shape[1] == 0:
-        raise ValueError(f"{name} must have at least one column; got shape {array.shape}.")
-    if width is not None and array.shape[1] != width:
+    if shape[1] == 0:
+        raise ValueError(f"{name} must have at least one column; got shape {shape}.")
+    if width is not None and shape[1] != width:
         raise ValueError(
-            f"{name} must have {width} columns, as many as when it was fitted; got {array.shape[1]}. "
+            f"{name} must have {width} columns, as many as when it was fitted; got {shape[1]}. "
             "Pass the output of the same model and layer."
         )
-    return array
 
 
 def check_embeddings(values: Any, name: str = "embeddings", *, width: int | None = None) -> FloatArray:

@@ -15,7 +15,7 @@ from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
 from atypicality.validation import FloatArray, name_rows
 
-__all__ = ["Reduction", "Reference", "Search"]
+__all__ = ["Reduction", "Reference", "Search", "refuse_zeros"]
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -27,6 +27,7 @@ _GROUP = 16  # scores whose maximum stands for all of them
 _PENDING = 256  # candidates per query that may wait for their exact distance
 _LONGEST = 1e18  # a longer query would overflow a float32 product; training rows have length 1 at most
 _TINY = 1e-30  # more than products lose by underflow
+_SCALES = 2.0**-100, 2.0**100  # beyond them rows are no float32 numbers before they are scaled
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,14 @@ class Reference:
         blocks.for_rows(measure, rows.shape[0], block=blocks.block_rows(rows.shape[1] * 8))
         largest = float(squares.max())
         scale = 2.0 ** -np.ceil(0.5 * np.log2(largest)) if largest > 0 else 1.0  # a power of two is exact
-        return cls(rows, metric, shift, scale, (0.5 * squares * scale**2).astype(np.float32))
+        return cls(rows, metric, shift, scale, (squares * scale * scale * 0.5).astype(np.float32))
 
     def prepared(self, rows: FloatArray, out: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows shifted and scaled, in a float32 buffer."""
         rows = rows if self.metric == "euclidean" else exact_rows(rows, self.metric)
+        if not _SCALES[0] < self.scale < _SCALES[1]:
+            gap = np.subtract(rows, self.shift, dtype=np.float64)
+            return np.multiply(gap, self.scale, out=out, casting="same_kind")
         np.subtract(rows, self.shift, out=out, casting="same_kind")
         return np.multiply(out, np.float32(self.scale), out=out)
 
@@ -70,16 +74,21 @@ def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
     exact = rows.astype(np.float64)
     if metric == "cosine":
         peak = np.abs(exact).max(axis=1, keepdims=True)
-        zero = np.flatnonzero(peak == 0)
-        if zero.size:
-            raise ValueError(
-                "embeddings must have no row of zeros with metric='cosine'; "
-                f"{name_rows(zero + first_row, 'is', 'are')} zero. Drop those rows, or use metric='euclidean'."
-            )
+        refuse_zeros(peak == 0, first_row=first_row)
         with np.errstate(invalid="ignore"):
             exact /= peak  # first, so that no square overflows or vanishes
             exact /= np.sqrt(np.vecdot(exact, exact))[:, None]
     return exact
+
+
+def refuse_zeros(zero: NDArray[np.bool_], *, first_row: int) -> None:
+    """Refuse rows of zeros, which have no direction, where `zero` is true."""
+    rows = np.flatnonzero(zero)
+    if rows.size:
+        raise ValueError(
+            "embeddings must have no row of zeros with metric='cosine'; "
+            f"{name_rows(rows + first_row, 'is', 'are')} zero. Drop those rows, or use metric='euclidean'."
+        )
 
 
 def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: int) -> Float64:
@@ -120,7 +129,7 @@ class Search:
         self.exact = exact_rows(queries, reference.metric, first_row=first_row)
         squares = _squares_about(reference.shift, queries, reference.metric, first_row)
         with np.errstate(over="ignore"):
-            self.squares = squares * reference.scale**2
+            self.squares = squares * reference.scale * reference.scale
             self.rounded = reference.prepared(queries, np.empty(queries.shape, np.float32))
         self.rounded[self.squares > _LONGEST**2] = 0.0
 
@@ -197,7 +206,8 @@ class _Found:
             return
         largest = np.sort(self.best, axis=1)[:, : -self.k - 1 : -1]
         squares = self.search.squares[:, None] - 2.0 * largest - self.slack[:, None]
-        at_least = reduce(self._distances(np.maximum(squares, 0.0) / self.search.reference.scale**2))
+        scale = self.search.reference.scale
+        at_least = reduce(self._distances(np.maximum(squares, 0.0) / scale / scale))
         self.dropped = at_least > ceiling
         self.bound[self.dropped] = np.inf
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import namespace
-from atypicality.validation import name_rows
+from atypicality.validation import check_matrix_shape, name_rows
 
 __all__ = ["Device", "device_matrix", "refuse_embeddings", "refuse_rows", "to_device", "to_host"]
 
@@ -23,15 +23,7 @@ def device_matrix(values: Device, name: str, *, width: int | None = None) -> Dev
     """
     values = values.detach() if getattr(values, "requires_grad", False) else values
     xp = namespace(values)
-    if values.ndim != 2:
-        raise ValueError(f"{name} must be two-dimensional, one row per sample; got shape {tuple(values.shape)}.")
-    if values.shape[1] == 0:
-        raise ValueError(f"{name} must have at least one column; got shape {tuple(values.shape)}.")
-    if width is not None and values.shape[1] != width:
-        raise ValueError(
-            f"{name} must have {width} columns, as many as when it was fitted; got {values.shape[1]}. "
-            "Pass the output of the same model and layer."
-        )
+    check_matrix_shape(tuple(values.shape), name, width=width)
     if values.dtype in (xp.float32, xp.float64):
         return values
     if "complex" in str(values.dtype):
@@ -39,13 +31,13 @@ def device_matrix(values: Device, name: str, *, width: int | None = None) -> Dev
     return xp.astype(values, xp.float32 if "float" in str(values.dtype) else xp.float64)
 
 
-def refuse_rows(
-    bad: Device, name: str, rule: str = "finite", came: str = "NaN or infinity", *, first_row: int = 0
-) -> None:
-    """Raise an error that names the rows where `bad` (n,) is true, if there are any, counted from `first_row`."""
+def refuse_rows(bad: Device, name: str, *, first_row: int = 0) -> None:
+    """Say that the rows where `bad` (n,) is true, if there are any, are not finite; counted from `first_row`."""
     rows = np.flatnonzero(to_host(bad))
     if rows.size:
-        raise ValueError(f"{name} must be {rule}; {name_rows(rows + first_row)} {came}. Drop or repair those rows.")
+        raise ValueError(
+            f"{name} must be finite; {name_rows(rows + first_row)} NaN or infinity. Drop or repair those rows."
+        )
 
 
 def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:

@@ -7,12 +7,14 @@ import numpy as np
 
 from atypicality import blocks
 from atypicality.arrays import namespace
-from atypicality.device.checks import Device, refuse_embeddings, refuse_rows
+from atypicality.density.search import refuse_zeros
+from atypicality.device.checks import Device, refuse_embeddings, to_host
 from atypicality.device.products import Grain
 
 __all__ = ["DeviceReference", "Queries"]
 
 _BLOCK_BYTES = 2**29  # of rows in float64
+_SHORTEST = -1000  # power of two of the longest row, below which its scale would overflow
 _LONGEST = 2.0**8  # of a training row after scaling: far above the tiny of half precision, and its square fits
 
 
@@ -49,7 +51,7 @@ class DeviceReference:
         lengths = xp.concat([_lengths(exact_rows(rows[part, :], metric, part.start) - shift) for part in cuts])
         _check_lengths(lengths, rows)
         largest = float(xp.max(lengths))
-        scale = _LONGEST * float(2.0 ** -np.ceil(np.log2(largest))) if largest > 0 else 1.0
+        scale = _LONGEST * float(2.0 ** -max(np.ceil(np.log2(largest)), _SHORTEST)) if largest > 0 else 1.0
         return cls(rows, metric, shift, scale, 0.5 * (lengths * scale) ** 2, largest * scale)
 
     def operand(self, numbers: Any, grain: Grain) -> Device:
@@ -124,8 +126,7 @@ def exact_rows(rows: Device, metric: str, first_row: int = 0, *, wide: bool = Tr
         return xp.astype(rows, xp.float64, copy=False) if wide else rows
     exact = xp.astype(rows, xp.float64)
     peak = xp.max(xp.abs(exact), axis=1, keepdims=True)
-    rule = "free of rows of zeros with metric='cosine'"
-    refuse_rows(peak[:, 0] == 0, "embeddings", rule, "zeros alone", first_row=first_row)
+    refuse_zeros(to_host(peak == 0), first_row=first_row)
     exact = exact / peak  # first, so that no square overflows or vanishes
     return exact / _lengths(exact)[:, None]
 
@@ -136,7 +137,7 @@ def _lengths(rows: Device) -> Device:
 
 def _check_lengths(lengths: Device, rows: Device, first_row: int = 0) -> None:
     xp = namespace(rows)
-    if not bool(xp.all(xp.isfinite(lengths))):
+    if not bool(xp.all(xp.isfinite(lengths * lengths))):  # a library may find a length whose square overflows
         refuse_embeddings(rows, np.float64, first_row)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from atypicality.arrays import to_numpy
 from atypicality.integrations.dask_cluster import Place, compute, task
 from atypicality.outputs import ModelOutputs
+from atypicality.validation import check_matrix_shape
 
 __all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
 
@@ -94,11 +95,7 @@ def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, mi
         found = _file_rows(_check_paths(values, name), name, client)
     if not found.n_rows:
         raise ValueError(f"{name} must have at least one row; got none.")
-    if width is not None and found.width != width:
-        raise ValueError(
-            f"{name} must have {width} columns, as many as when it was fitted; got {found.width}. "
-            "Pass the output of the same model and layer."
-        )
+    check_matrix_shape((found.n_rows, found.width), name, width=width)
     return found
 
 
@@ -130,8 +127,7 @@ def read(value: Any) -> Any:
 
 
 def _array_rows(array: Any, name: str, minimum: int) -> Rows:
-    if array.ndim != 2:
-        raise ValueError(f"{name} must be two-dimensional, one row per sample; got shape {array.shape}.")
+    check_matrix_shape(array.shape, name)
     _check_known(array, name)
     _check_real(array.dtype, name)
     if array.numblocks[1] > 1:
