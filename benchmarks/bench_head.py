@@ -129,7 +129,7 @@ def library_pipeline(data: Data) -> tuple[np.ndarray, np.ndarray]:
 
 def predict_rows(n_rows: int, width: int, n_classes: int) -> list[Row]:
     """`predict` alone against its two products and one softmax, in blocks of the same rows."""
-    data = Data.of(2 * n_rows // 5, max(n_rows // 5, 200), n_rows, width, n_classes)
+    data = Data.of(2 * n_rows // 5, 2 * n_rows // 5, n_rows, width, n_classes)
     head = ReliabilityHead().fit(train=data.outputs("train"), calibration=data.outputs("calibration"))
     test, logits, embeddings = data.outputs("test"), data.test[0], data.test[1]
     rng = np.random.default_rng(0)

@@ -55,7 +55,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
 def head_outputs(n_rows: int, means: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits of a linear layer, embeddings around class means, and labels: about three in four are right."""
     rng = np.random.default_rng(seed)
-    labels = rng.integers(0, len(means), n_rows)
+    labels = rng.permutation(np.arange(n_rows) % len(means))
     embeddings = means[labels] + rng.standard_normal((n_rows, means.shape[1]), dtype=np.float32)
     return embeddings @ (means.T * np.float32(1.5)), embeddings, labels
 

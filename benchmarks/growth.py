@@ -75,7 +75,11 @@ class Growth:
         if not self.ok:
             return f"GROWS FASTER by {self.fitted - self.theory:.2f}"
         slower = self.theory - self.fitted > LIMIT
-        return "more slowly: larger products and passes run nearer to full rate" if slower else "as its arithmetic"
+        return (
+            "more slowly: fixed costs, and products below full rate, weigh on the smaller sizes"
+            if slower
+            else "as its arithmetic"
+        )
 
     def cells(self) -> list[str]:
         """Its line of the table."""
