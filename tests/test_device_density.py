@@ -68,6 +68,14 @@ def test_order_of_classes(labels, where, put):
     assert order.span(slice(int(counts[0]), int(counts[0]) + 1)) == slice(1, 2)
 
 
+@needs("torch")
+def test_labels_of_another_library_come_over_the_host(as_device, rng):
+    library, x, labels = imported("array_api_strict"), rng.standard_normal((20, 3)), np.arange(20) % 3
+    found = GaussianAtypicality().fit(library.asarray(x), imported("torch").asarray(labels))
+    assert found.classes_.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(found.covariance_, GaussianAtypicality().fit(x, labels).covariance_, rtol=1e-12)
+
+
 def test_labels_of_other_kinds_have_the_words_of_the_host(put):
     x = put(np.zeros((4, 1)))
     with pytest.raises(TypeError, match="labels must be all integers, all booleans or all strings; got dtype float64"):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from atypicality.arrays import namespace
 from atypicality.validation import check_matrix_shape, name_rows
 
-__all__ = ["Device", "device_matrix", "refuse_embeddings", "refuse_rows", "to_device", "to_host"]
+__all__ = ["Device", "beside", "device_matrix", "refuse_embeddings", "refuse_rows", "to_device", "to_host"]
 
 Device = Any
 """An array of a library with an array API namespace, in an accelerator's memory."""
@@ -47,6 +47,13 @@ def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
     xp = namespace(rows)
     refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings", first_row=first_row)
     refuse_overflow(np.zeros((1, 1)), np.dtype(dtype), first_row=first_row)
+
+
+def beside(values: Device, like: Device) -> bool:
+    """Whether an array of a device is of the library of another, and lies on the same device."""
+    from array_api_compat import device
+
+    return namespace(values) is namespace(like) and device(values) == device(like)
 
 
 def to_device(values: Any, like: Device, dtype: Any = None) -> Device:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from atypicality.arrays import namespace, on_device
 from atypicality.density.classes import encode_labels
-from atypicality.device.checks import Device, to_device, to_host
+from atypicality.device.checks import Device, beside, to_device, to_host
 from atypicality.validation import check_length
 
 __all__ = ["ClassOrder", "order_by_class"]
@@ -47,7 +47,7 @@ class ClassOrder:
 
 
 def order_by_class(labels: Any, x: Device) -> ClassOrder:
-    """Sort rows (n, d) of a device by labels (n,) there or on the host; at least one row."""
+    """Sort rows (n, d) of a device by labels (n,) there or elsewhere; at least one row."""
     xp = namespace(x)
     classes, numbers = _numbers(labels, x)
     rows = xp.argsort(numbers, stable=True)
@@ -63,7 +63,7 @@ def order_by_class(labels: Any, x: Device) -> ClassOrder:
 
 def _numbers(labels: Any, x: Device) -> tuple[NDArray[Any] | None, Device]:
     """Labels as numbers that sort like them; their classes only where the host had to find them."""
-    if on_device(labels) and labels.ndim == 1:
+    if on_device(labels) and labels.ndim == 1 and beside(labels, x):
         xp = namespace(labels)
         check_length(labels, "labels", x.shape[0])
         if xp.isdtype(labels.dtype, "signed integer"):

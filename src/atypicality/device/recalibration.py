@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import namespace, on_device
-from atypicality.device.checks import Device, device_matrix, refuse_rows, to_device, to_host
+from atypicality.device.checks import Device, beside, device_matrix, refuse_rows, to_device, to_host
 from atypicality.device.probabilities import entries_at, row_blocks, take_rows
 from atypicality.validation import check_length, check_logit_maxima, check_logits, check_matrix, check_prob_columns
 
@@ -51,11 +51,11 @@ def device_logits(values: Device, name: str = "logits", *, n_classes: int | None
 
 def device_densities(values: Any, logits: Device, name: str = "class_log_density") -> Device:
     """Class log-densities (n, k) beside the logits: copied from the host, refused on another device."""
-    from array_api_compat import device
-
     if not on_device(values):
         array = to_device(check_matrix(values, name, width=logits.shape[1]), logits)
-    elif namespace(values) is not namespace(logits) or device(values) != device(logits):
+    elif not beside(values, logits):
+        from array_api_compat import device
+
         raise ValueError(
             f"{name} must lie where the logits lie, on {device(logits)}; got {type(values).__name__} on "
             f"{device(values)}. Move one of them, or pass {name} as a NumPy array."
