@@ -205,6 +205,12 @@ def test_wrong_input_is_named():
         collect(net, [x], layer=net.fc)
     with pytest.raises(TypeError, match="tuple of 3 parts"):
         collect(net, [(x, y, y)])
+    with pytest.raises(TypeError, match=r"got a tensor. For one batch pass a list of it"):
+        collect(net, x)
+    with pytest.raises(TypeError, match=r"got a tuple of tensors. For one batch"):
+        collect(net, (x, y))
+    with pytest.raises(TypeError, match=r"got a data set \(TensorDataset\).*DataLoader\(dataset, batch_size=256\)"):
+        collect(net, torch.utils.data.TensorDataset(x, y))
     with pytest.raises(ValueError, match="one label per row; got 22 for 23"):
         collect(net, [(x, y[1:])])
     with pytest.raises(ValueError, match="one-dimensional"):
@@ -217,6 +223,14 @@ def test_wrong_input_is_named():
         collect(net.features, [x])
     with pytest.raises(ValueError, match="used 2 times"):
         collect(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), shared := nn.Linear(64, 64), shared), [x], layer="2")
+
+
+def test_a_block_named_for_its_output_is_noticed():
+    net, (x, y) = SmallNet(), images()
+    with pytest.warns(UserWarning, match=r"layer 'features' reads the model's own input \(23, 1, 8, 8\)") as caught:
+        assert collect(net, [(x, y)], layer="features").embeddings.shape == (23, 1)
+    assert caught[0].filename == __file__
+    assert collect(net, [(x, y)], layer="fc").embeddings.shape == (23, 6)
 
 
 def test_mixed_precision_only_when_asked():

@@ -245,3 +245,39 @@ def test_heads_that_cannot_be_modules_say_why():
     head = fitted(density=Other(), sets=aty.SplitConformal("aps", randomized=True))
     with pytest.raises(ValueError, match=r"cannot be a torch module: its density is Other.*; its prediction_sets has"):
         ReliabilityModule.from_head(head)
+
+
+class Network(torch.nn.Module):
+    """A forward of its own, with a layer that acts differently in training."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh())
+        self.top = torch.nn.Linear(8, 3)
+
+    def forward(self, rows):
+        return self.top(self.body(rows))
+
+
+@pytest.mark.parametrize("layer", [None, "top"])
+@pytest.mark.parametrize("density", ["auto", None])
+def test_behind_a_model_it_says_what_the_head_says(density, layer, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(1200, 5, generator=generator)
+    labels = (rows[:, :3] + torch.randn(1200, 3, generator=generator)).argmax(dim=1)
+    network = Network()
+    outputs = aty.collect(network, [(rows, labels)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        head = ReliabilityHead(density, PAPER if density else aty.TemperatureScaling())
+        head.fit(train=outputs[:400], calibration=outputs[400:1100])
+    whole = ReliabilityModule.from_head(head).behind(network, layer=layer)
+    with pytest.raises(ValueError, match=r"the model must be in evaluation mode.*call \.eval\(\)"):
+        whole(rows[1100:])
+    answer, said = whole.eval()(rows[1100:]), predicted(head, outputs[1100:])
+    # another batch size sums float32 in another order
+    assert_allclose(answer.proba, said.proba, atol=1e-4)
+    assert_array_equal(answer.label, said.label)
+    assert not answer.proba.requires_grad
+    assert not network.top._forward_hooks

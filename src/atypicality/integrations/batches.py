@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import check_labels
 
-__all__ = ["Batch", "logits_of", "read_batch", "refuse_shuffling", "to_array"]
+__all__ = ["Batch", "check_loader", "logits_of", "read_batch", "refuse_shuffling", "to_array"]
 
 LABELS = ("labels", "label")
 
@@ -54,6 +54,19 @@ def read_batch(batch: Any, network: Any) -> Batch:
     if read.labels is not None and read.labels.size != len(read):
         raise ValueError(f"a batch must have one label per row; got {read.labels.size} for {len(read)} rows.")
     return read
+
+
+def check_loader(loader: Any, torch: Any) -> None:
+    """Refuse what gives single samples where batches are asked for: a tensor, a pair of them, a data set."""
+    if torch.is_tensor(loader) or (isinstance(loader, tuple) and loader and all(map(torch.is_tensor, loader))):
+        came = "a tensor" if torch.is_tensor(loader) else "a tuple of tensors"
+        raise TypeError(f"loader must give batches; got {came}. For one batch pass a list of it, [(inputs, labels)].")
+    data = torch.utils.data
+    if isinstance(loader, data.Dataset) and not isinstance(loader, data.IterableDataset):
+        raise TypeError(
+            f"loader must give batches; got a data set ({type(loader).__name__}), which gives single samples. "
+            "Pass torch.utils.data.DataLoader(dataset, batch_size=256)."
+        )
 
 
 def refuse_shuffling(loader: Any, torch: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.integrations.batches import Batch, logits_of, read_batch, refuse_shuffling, to_array
+from atypicality.integrations.batches import Batch, check_loader, logits_of, read_batch, refuse_shuffling, to_array
 from atypicality.integrations.row_files import RowFolder, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
 from atypicality.progress import track
-from atypicality.validation import check_choice, require
+from atypicality.validation import check_choice, require, warn
 
 __all__ = ["collect"]
 
@@ -79,6 +79,7 @@ def collect(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     network = unwrapped(model, torch)
+    check_loader(loader, torch)
     if out is not None:
         refuse_shuffling(loader, torch)
     with _ready(network, device, autocast, torch) as place, contextlib.ExitStack() as stack:
@@ -112,7 +113,10 @@ def _collect(
                 _check_same(rows, "labels", labels[start:seen], batch.labels)
             if start and seen <= done:
                 continue
-            arrays = _run(network, batch.on(place), tap)
+            moved = batch.on(place)
+            arrays = _run(network, moved, tap)
+            if start == 0:
+                _warn_of_inputs(tap, moved)
             if start == 0 and isinstance(rows, RowFolder) and done:
                 for name, array in arrays.items():
                     _check_same(rows, name, rows.first(name, seen), array)
@@ -137,6 +141,16 @@ def _run(network: Any, batch: Batch, tap: Tap) -> Arrays:
         if array.shape[0] != len(batch):
             raise ValueError(f"{name} must have one row per sample; got {array.shape[0]} for {len(batch)} samples.")
     return arrays
+
+
+def _warn_of_inputs(tap: Tap, batch: Batch) -> None:
+    """Warn where the embeddings are means of the model's own inputs, as when a first block is named for its output."""
+    found = tap.calls[0].input
+    if found.ndim > 2 and any(found is value for value in (*batch.args, *batch.kwargs.values())):
+        warn(
+            f"layer {tap.site.name!r} reads the model's own input {tuple(found.shape)}, so the embeddings are it. "
+            "The embedding is what enters the named layer: name the one that comes after, or leave layer= out."
+        )
 
 
 def _check_same(rows: Any, name: str, stored: NDArray[Any], new: NDArray[Any]) -> None:

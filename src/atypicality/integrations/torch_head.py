@@ -11,9 +11,11 @@ from torch import nn
 from atypicality.density import NeighborAtypicality
 from atypicality.export_parts import refusals
 from atypicality.groups import QUADRANTS
+from atypicality.integrations.batches import logits_of
 from atypicality.integrations.torch_parts import Density, Neighbours, Sets, keep, make_recalibration
+from atypicality.integrations.tracing import Tap, find_site, named_site, unwrapped
 
-__all__ = ["ReliabilityModule", "ReliabilityTensors"]
+__all__ = ["ReliabilityModule", "ReliabilityTensors", "ReliableModel"]
 
 Tensor = Any
 
@@ -100,6 +102,33 @@ class ReliabilityModule(nn.Module):
         """
         return cls(head)
 
+    def behind(self, model: Any, *, layer: str | None = None) -> "ReliableModel":
+        """A `model` with this module behind it: images in, `ReliabilityTensors` out.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The one whose outputs were collected for the head.
+        layer : str, optional
+            As it was given to `collect`, where it was.
+
+        Examples
+        --------
+        >>> from atypicality import collect
+        >>> from atypicality.head import ReliabilityHead
+        >>> torch.manual_seed(0)
+        <torch._C.Generator ...>
+        >>> model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+        >>> rows = torch.randn(600, 5)
+        >>> labels = (rows[:, 0] + torch.randn(600) > 0).long()
+        >>> outputs = collect(model, [(rows, labels)])
+        >>> head = ReliabilityHead().fit(train=outputs[:200], calibration=outputs[200:])
+        >>> whole = ReliabilityModule.from_head(head).behind(model)
+        >>> whole(rows[:4]).prediction_set.shape
+        torch.Size([4, 2])
+        """
+        return ReliableModel(model, self, layer)
+
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def forward(
         self, logits: Tensor, embeddings: Tensor | None = None, atypicality: Tensor | None = None
@@ -185,6 +214,48 @@ class ReliabilityModule(nn.Module):
             if (new := getattr(module, leaf)).dtype != old.dtype:
                 setattr(module, leaf, old.to(new.device))
         return self
+
+
+class ReliableModel(nn.Module):
+    """A model and the `ReliabilityModule` behind it, as one module; made by `ReliabilityModule.behind`.
+
+    It is called like the model and answers with `ReliabilityTensors`, without gradients. The layer that makes the
+    logits is found as in `collect`, on the first batch.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In evaluation mode when it is called.
+    head : ReliabilityModule
+    layer : str, optional
+        Name of the layer whose input is the embedding.
+
+    Examples
+    --------
+    See `ReliabilityModule.behind`.
+    """
+
+    def __init__(self, model: Any, head: ReliabilityModule, layer: str | None = None) -> None:
+        super().__init__()
+        self.model, self.head = model, head
+        self.site = None if layer is None else named_site(unwrapped(model, torch), layer)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
+    def forward(self, *args: Any, **kwargs: Any) -> ReliabilityTensors:
+        """Answer for a batch, given as to the model."""
+        network = unwrapped(self.model, torch)
+        if network.training:
+            raise ValueError("the model must be in evaluation mode, as its outputs were collected: call .eval() first.")
+
+        def run() -> Tensor:
+            return logits_of(network(*args, **kwargs))
+
+        if self.head.density is None:
+            return self.head(run())  # type: ignore[no-any-return]
+        self.site = self.site or find_site(network, run, torch)
+        with Tap(self.site).on(network) as tap:
+            logits = run()
+            return self.head(logits, tap.embeddings(logits))  # type: ignore[no-any-return]
 
 
 def _density(head: Any) -> Any:
