@@ -487,6 +487,42 @@ def test_the_command_prints_and_writes(tmp_path, seed, capsys):
     assert json.loads(cached.read_text())["kind"] == "compare"
 
 
+def test_the_command_prints_json_and_standard_errors(tmp_path, seed, capsys):
+    write_model(tmp_path / "cifar10-wrn28-10", seed)
+    arguments = ["temperatures", "--outputs", str(tmp_path), "--seeds", "2", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", *arguments, "--errors"]) == 0
+    assert " ± " in capsys.readouterr().out
+    assert main(["reproduce", *arguments, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["experiments"]["temperatures"]
+    assert printed["paper"] == "Figure 10"
+    assert {verdict["claim"] for verdict in printed["verdicts"]} == {3}
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "temperatures.csv").read_text())))
+    assert [cell["row"] for cell in printed["cells"]] == [row["row"] for row in rows]
+    np.testing.assert_allclose([c["ours"] for c in printed["cells"]], [float(r["ours"]) for r in rows], rtol=1e-5)
+
+
+def test_where_there_is_nothing_to_run_no_file_is_written_over(tmp_path, seed, capsys):
+    write_model(tmp_path / "cifar10-wrn28-10", seed)
+    arguments = ["--outputs", str(tmp_path), "--seeds", "1", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "temperatures", *arguments]) == 0
+    before = (tmp_path / "out" / "temperatures.csv").read_text()
+    assert main(["reproduce", "temperatures", *arguments, "--dataset", "cifar100"]) == 0
+    assert "Nothing to run" in capsys.readouterr().out
+    assert (tmp_path / "out" / "temperatures.csv").read_text() == before
+
+
+def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):
+    arguments = ["--dataset", "cifar100-wrn", "--paper", "--out", str(tmp_path)]
+    assert main(["reproduce", "balanced", *arguments]) == 0
+    out = capsys.readouterr().out
+    printed = paper_values("balanced", match_folder("cifar100-wrn28-10").setting, "GMM")
+    table = out[out.index("ECE: WideResNet28 / CIFAR100, GMM") :].partition("\n\n")[0].splitlines()
+    assert "In the paper: Figures 2 (b) and 3 (a)" in out
+    assert table[2].split() == ["quantile", *["paper"] * (len(table[1].split()))]
+    assert table[-1].split()[1:] == [f"{printed['ece', ('1',), m][0]:.3f}" for m in table[1].split()]
+    assert "ours" not in out.partition("Missing")[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -24,6 +24,13 @@ def command(
     methods: Annotated[
         str | None, typer.Option(help="More methods, with commas between: adats (slow), aware, vector, ensemble.")
     ] = None,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Print standard errors too; files have them always.")
+    ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Also show the paper's numbers of settings without outputs.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and for finished results.")] = Path("reproduction"),
 ) -> None:
     """Run an experiment of the paper. Prints and writes ours, the paper's and the difference; judges its claims."""
@@ -33,7 +40,16 @@ def command(
     check_choice(experiment, "experiment", (*EXPERIMENTS, "all"))
     more = [name.strip() for name in (methods or "").split(",") if name.strip()]
     found = reproduce(
-        experiment, outputs=outputs, dataset=dataset, model=model, seeds=range(seeds), methods=more, out=out
+        experiment,
+        outputs=outputs,
+        dataset=dataset,
+        model=model,
+        seeds=range(seeds),
+        methods=more,
+        paper=paper,
+        out=out,
     )
-    typer.echo(found.to_text())
-    typer.echo(f"written: {', '.join(map(str, found.write(out)))}")
+    typer.echo(found.to_json(indent=2) if as_json else found.to_text(errors))
+    written = found.write(out)
+    if written:
+        typer.echo(f"written: {', '.join(map(str, written))}", err=as_json)

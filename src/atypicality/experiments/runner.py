@@ -1,10 +1,13 @@
 """One runner for every experiment: outputs in, tables beside the paper's and verdicts on its claims out."""
 
+import json
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.methods import KNOWN
@@ -14,7 +17,7 @@ from atypicality.experiments.paper import paper_values
 from atypicality.experiments.readings import ROW_NAMES, read_values
 from atypicality.experiments.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
 from atypicality.experiments.sources import Source, find_sources, missing, subgroup_attribute
-from atypicality.experiments.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_text
+from atypicality.experiments.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text
 from atypicality.progress import track
 from atypicality.validation import check_choice, check_integer
 
@@ -73,17 +76,32 @@ class Reproduction:
     missing: dict[str, list[str]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
 
-    def to_text(self) -> str:
-        """Everything, for a terminal."""
+    def to_text(self, errors: bool = False) -> str:
+        """Everything, for a terminal, with standard errors or not."""
         absent = dict.fromkeys(line for lines in self.missing.values() for line in lines)
-        sections = [self._section(name) for name in self.tables]
+        sections = [self._section(name, errors) for name in self.tables]
         return "\n\n".join([*sections, _list("Missing", absent)] if absent else sections)
 
+    def to_json(self, indent: int | None = None) -> str:
+        """Everything, by experiment: `paper` (where it shows it), `cells`, `verdicts`, `missing` and `notes`."""
+        content = {
+            name: {
+                "title": EXPERIMENTS[name].title,
+                "paper": EXPERIMENTS[name].shown,
+                "cells": to_records(tables),
+                "verdicts": [_known(asdict(verdict)) for verdict in self.verdicts[name]],
+                "missing": self.missing[name],
+                "notes": self.notes[name],
+            }
+            for name, tables in self.tables.items()
+        }
+        return json.dumps({"schema": 1, "experiments": content}, indent=indent, allow_nan=False)
+
     def write(self, out: Path) -> list[Path]:
-        """Write NAME.csv, NAME.md and NAME.tex for every experiment, and return their paths."""
+        """Write NAME.csv, NAME.md and NAME.tex for every experiment that has tables, and return their paths."""
         out.mkdir(parents=True, exist_ok=True)
         written = []
-        for name, tables in self.tables.items():
+        for name, tables in ((name, tables) for name, tables in self.tables.items() if tables):
             texts = {
                 "csv": to_csv(tables),
                 "md": self._markdown(name),
@@ -95,17 +113,19 @@ class Reproduction:
                 written.append(path)
         return written
 
-    def _section(self, name: str) -> str:
-        title = EXPERIMENTS[name].title
-        parts = [f"{title}\n{'=' * len(title)}", *map(to_text, self.tables[name])]
+    def _section(self, name: str, errors: bool) -> str:
+        title, shown = EXPERIMENTS[name].title, EXPERIMENTS[name].shown
+        parts = [f"{title}\n{'=' * len(title)}\nIn the paper: {shown}."]
+        parts += [to_text(table, errors) for table in self.tables[name]]
         if not self.tables[name]:
-            parts.append("Nothing to run: see what is missing below.")
+            parts.append("Nothing to run: see what is missing below. The paper's own numbers: --paper.")
         parts += [_list(heading, lines) for heading, lines in self._claims(name)]
         return "\n\n".join([*parts, *([_list("Notes", self.notes[name])] if self.notes[name] else [])])
 
     def _markdown(self, name: str) -> str:
         lists = [*self._claims(name), ("Missing", self.missing[name]), ("Notes", self.notes[name])]
-        parts = [f"# {EXPERIMENTS[name].title}", "", *map(to_markdown, self.tables[name])]
+        parts = [f"# {EXPERIMENTS[name].title}", "", f"In the paper: {EXPERIMENTS[name].shown}.", ""]
+        parts += map(to_markdown, self.tables[name])
         for heading, lines in lists:
             parts += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []
         return "\n".join(parts)
@@ -129,6 +149,7 @@ def reproduce(
     model: str | None = None,
     seeds: Iterable[int] = SEEDS,
     methods: Sequence[str] = (),
+    paper: bool = False,
     out: Path = Path("reproduction"),
 ) -> Reproduction:
     """Run the paper's experiments on outputs and lay the paper's numbers beside ours.
@@ -147,6 +168,8 @@ def reproduce(
         the first seed is run.
     methods : sequence of str
         Further methods of `compare`, such as "adats" (a minute per fit) or "aware".
+    paper : bool
+        Also show what the paper printed of settings that have no outputs here.
     out : path
         Folder whose `cache` keeps every finished seed: a run that was interrupted goes on where it stopped.
 
@@ -173,6 +196,8 @@ def reproduce(
     results = _run_all(runs, wanted, tuple(methods), Path(out) / "cache")
     for run in runs:
         _add(found, run, results[run])
+    if paper:
+        _add_paper(found, Wanted(dataset, model), {run.source.setting for run in runs if run.source})
     return found
 
 
@@ -271,6 +296,27 @@ def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
             line = f"{run.title}: {note}"
             if name in NOTES_OF.get(note[:20], (name,)) and line not in found.notes[name]:
                 found.notes[name].append(line)
+
+
+def _add_paper(found: Reproduction, wanted: Wanted, have: set[Setting | None]) -> None:
+    """The paper's tables of the settings that were not run."""
+    absent = [setting for setting in SETTINGS if wanted.has_setting(setting) and setting not in have]
+    for name in found.tables:
+        for estimator in EXPERIMENTS[name].estimators:
+            for setting in (s for s in absent if s.kind in EXPERIMENTS[name].kinds):
+                naming = {
+                    "experiment": name,
+                    "atypicality": estimator,
+                    "model": setting.model,
+                    "dataset": setting.dataset,
+                    "title": f"{setting.model} / {setting.dataset}, {estimator}",
+                }
+                found.tables[name] += make_tables(naming, ROW_NAMES[name], [], paper_values(name, setting, estimator))
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with None for what is not a number, which JSON does not have."""
+    return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in values.items()}
 
 
 def _judged(verdict: Verdict) -> str:

@@ -92,6 +92,8 @@ class Experiment:
         Numbers of the claims (see `atypicality.experiments.claims`) that it can judge.
     datasets : tuple of str
         The only data sets that the paper shows, where it does not show all of a kind.
+    shown : str
+        Where the paper shows it.
     """
 
     title: str
@@ -101,6 +103,7 @@ class Experiment:
     n_groups: int = 5
     claims: tuple[int, ...] = ()
     datasets: tuple[str, ...] = ()
+    shown: str = ""
 
 
 _RECALIBRATION = ("uncalibrated", "ts", "aar")
@@ -112,6 +115,7 @@ EXPERIMENTS = {
         _RECALIBRATION,
         ("GMM", "KNN"),
         claims=(1, 2, 4),
+        shown="Figures 2 (b) and 3 (a), Figures 7 and 13 (a) for KNN, Table 1; claim 2: Figures 2 (a) and 6",
     ),
     "imbalanced": Experiment(
         "Recalibration, long-tailed classes: by class atypicality",
@@ -119,6 +123,7 @@ EXPERIMENTS = {
         _RECALIBRATION,
         ("GMM", "KNN"),
         claims=(1, 2, 4, 5),
+        shown="Figures 2 (c) and 3 (b), Figure 13 (b) for KNN, Table 2; claim 2: Figure 15",
     ),
     "llm": Experiment(
         "Language models: by prompt atypicality",
@@ -127,6 +132,7 @@ EXPERIMENTS = {
         ("given",),
         n_groups=4,
         claims=(1, 6),
+        shown="Figures 2 (d) and 3 (c), Table 3",
     ),
     "conformal": Experiment(
         "Prediction sets at 95 %: by confidence and input atypicality",
@@ -134,20 +140,26 @@ EXPERIMENTS = {
         ("aps", "aa-aps", "raps", "aa-raps"),
         claims=(8,),
         datasets=("ImageNet",),
+        shown="section 5, Figures 5, 8, 9 and 12, Table 4",
     ),
     "subgroups": Experiment(
         "Subgroups: a temperature per group against AAR without group labels",
         ("skin",),
         ("uncalibrated", "ts", "group-ts", "aar"),
         claims=(7,),
+        shown="section 4.3, Figure 4",
     ),
     "temperatures": Experiment(
-        "The temperature fitted per quantile of input atypicality", ("balanced",), _RECALIBRATION, claims=(3,)
+        "The temperature fitted per quantile of input atypicality",
+        ("balanced",),
+        _RECALIBRATION,
+        claims=(3,),
+        shown="Figure 10",
     ),
     "class-scores": Experiment(
-        "Class scores S_y against class atypicality", ("imbalanced",), _RECALIBRATION, claims=(5,)
+        "Class scores S_y against class atypicality", ("imbalanced",), _RECALIBRATION, claims=(5,), shown="Figure 11"
     ),
-    "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,)),
+    "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,), shown="Theorems 1 and 2"),
 }
 """Experiments by the name of their command."""
 

@@ -5,12 +5,13 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from atypicality.experiments.paper import NOT_COMPARABLE, Key, Printed
 
-__all__ = ["Cell", "Table", "make_tables", "to_csv", "to_latex", "to_markdown", "to_text"]
+__all__ = ["Cell", "Table", "make_tables", "to_csv", "to_latex", "to_markdown", "to_records", "to_text"]
 
 WORDS = {"ece": "ECE", "accuracy": "accuracy", "coverage": "coverage", "set_size": "set size", "rmsce": "RMSCE"}
 """Metrics in words, in the order of their tables."""
@@ -81,6 +82,8 @@ class Table:
         cells = [cell for (_, name), cell in self.cells.items() if name == method]
         if all(cell.paper is None for cell in cells):
             return ["ours"]
+        if all(math.isnan(cell.ours) for cell in cells):
+            return ["paper"] if self.metric not in NOT_COMPARABLE else ["paper's rmse*"]
         return ["ours", "paper", "diff."] if self.metric not in NOT_COMPARABLE else ["ours", "paper's rmse*"]
 
     def _words(self, row: tuple[str, ...], method: str, errors: bool) -> list[str]:
@@ -89,7 +92,7 @@ class Table:
             return [""] * len(columns)
         ours = _number(cell.ours, cell.error if errors else None)
         paper = _number(cell.paper, cell.paper_error if errors else None)
-        return [ours, paper, _signed(cell.difference)][: len(columns)]
+        return [paper] if "ours" not in columns else [ours, paper, _signed(cell.difference)][: len(columns)]
 
     @property
     def footnote(self) -> str:
@@ -103,9 +106,12 @@ class Table:
 def make_tables(
     naming: Mapping[str, str], row_names: tuple[str, ...], seeds: Sequence[Mapping[Key, float]], paper: Printed
 ) -> list[Table]:
-    """One table per metric, from the values of every seed and the paper's. `naming` fills the texts of `Table`."""
+    """One table per metric, from the values of every seed and the paper's, or from the paper's alone without seeds.
+
+    `naming` fills the texts of `Table`.
+    """
     tables = []
-    keys = list(dict.fromkeys(key for seed in seeds for key in seed))
+    keys = list(dict.fromkeys(key for seed in seeds for key in seed)) or list(paper)
     order = list(WORDS)
     metrics = dict.fromkeys(metric for metric, _, _ in keys)
     for metric in sorted(metrics, key=lambda name: order.index(name) if name in order else len(order)):
@@ -122,8 +128,8 @@ def make_tables(
     return tables
 
 
-def to_text(table: Table) -> str:
-    """Aligned columns for a terminal.
+def to_text(table: Table, errors: bool = False) -> str:
+    """Aligned columns for a terminal, with standard errors or not.
 
     >>> one = Table("balanced", "GMM", "net", "data", "ece", "ECE", ("quantile",), ("ts",),
     ...             {(("1",), "ts"): Cell(0.05, 0.01, 0.04, 0.01)})
@@ -133,7 +139,7 @@ def to_text(table: Table) -> str:
     quantile  ours   paper  diff.
     1         0.050  0.040  +0.010
     """
-    above, below, body = table.grid()
+    above, below, body = table.grid(errors)
     widths = [max(len(line[place]) for line in [below, *body]) for place in range(len(below))]
     starts = [place for place, name in enumerate(above) if name]
     for first, after in zip(starts, [*starts[1:], len(below)], strict=True):  # a long method name needs room
@@ -177,19 +183,33 @@ def to_latex(table: Table) -> str:
     )
 
 
-def to_csv(tables: Sequence[Table]) -> str:
-    """Every cell of the tables as one tidy row."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*CSV_COLUMNS, *CSV_NUMBERS, "comparable"))
+def to_records(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """Every cell of the tables as one tidy row; None where there is no number."""
+    records = []
     for table in tables:
         names = (table.experiment, table.atypicality, table.model, table.dataset)
         for (row, method), cell in table.cells.items():
             numbers = (cell.ours, cell.error, cell.paper, cell.paper_error, cell.difference)
-            words = ["" if value is None or math.isnan(value) else f"{value:.6g}" for value in numbers]
-            comparable = "" if cell.paper is None else str(cell.comparable).lower()
-            writer.writerow((*names, " / ".join(row), method, table.metric, *words, comparable))
+            known = (None if value is None or math.isnan(value) else value for value in numbers)
+            words = (*names, " / ".join(row), method, table.metric)
+            record = dict(zip((*CSV_COLUMNS, *CSV_NUMBERS), (*words, *known), strict=True))
+            records.append(record | {"comparable": None if cell.paper is None else cell.comparable})
+    return records
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """The records of the tables, with a header."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((*CSV_COLUMNS, *CSV_NUMBERS, "comparable"))
+    writer.writerows(map(_csv_word, record.values()) for record in to_records(tables))
     return stream.getvalue()
+
+
+def _csv_word(value: str | float | bool | None) -> str:
+    if value is None or isinstance(value, (bool, str)):
+        return "" if value is None else str(value) if isinstance(value, str) else str(value).lower()
+    return f"{value:.6g}"
 
 
 def _cell(values: list[float], paper: Printed, key: Key) -> Cell:
