@@ -92,7 +92,7 @@ def read_once(path: Path) -> None:
 
 
 def products(shape: tuple[int, int], precision: str) -> float:
-    """Seconds that the scatter of all blocks takes: rows that lie in memory in the right precision, times themselves."""
+    """Seconds that the scatter of all blocks takes, of rows that lie in memory in the right precision."""
     n, d = shape
     height = _block(d, np.dtype(precision))
     block = np.random.default_rng(0).standard_normal((height, d)).astype(precision)
