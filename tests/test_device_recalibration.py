@@ -415,7 +415,7 @@ def test_what_cannot_be_done_there_is_refused(put):
 
 def test_limits_of_the_temperature_warn_there_too(put):
     rows = Rows.of(60, 4, 0)
-    right = np.eye(4)[rows.labels]
+    right = 2 * np.eye(4)[rows.labels]
     for logits, message in ((right, "every label has the largest logit"), (-right, "no better than chance")):
         with pytest.warns(UserWarning, match=message):
             found = TemperatureScaling().fit(put(logits), rows.labels)
