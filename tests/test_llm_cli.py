@@ -60,6 +60,18 @@ def test_the_comparison_is_printed_as_a_table_or_as_json(files, capsys):
     assert set(evaluation["methods"]) == {"uncalibrated", "content-free", "ts", "aar"}
 
 
+def test_the_comparison_does_without_content_free_scores(files, capsys):
+    kept = [line for line in (files / "scores.jsonl").read_text().splitlines() if "thing" in line]
+    (files / "scores.jsonl").write_text("\n".join(kept))
+    with pytest.warns(UserWarning, match="is left out: 'scores.jsonl' has no scores for") as warned:
+        assert run(files, "--label", "first-word", "--json") == 0
+    said = [str(warning.message) for warning in warned]
+    assert [line.partition(":")[0] for line in said] == [
+        *("class_atypicality is left out", "content-free calibration is left out")
+    ]
+    assert set(json.loads(capsys.readouterr().out)["methods"]) == {"uncalibrated", "ts", "aar"}
+
+
 def test_own_templates_and_labels(files, capsys):
     (files / "mine.txt").write_text(TREC.text)
     assert run(files, "--label", "first-word", "--labels", ", ".join(WORDS), template=str(files / "mine.txt")) == 2

@@ -298,15 +298,34 @@ def test_ready_made_label_scores(kind, tmp_path):
     outputs = PromptClassifier(PrecomputedScorer(path), SMALL).outputs(QUESTIONS)
     assert outputs.logits.tolist() == [[-1.0, -2.0]] * 3
     assert outputs.attributes["label_rule"].tolist() == ["given"] * 3
-    with pytest.raises(ValueError, match="no label_log_probs for 'Thing' after"):
+    with pytest.raises(ValueError, match=r"no label_log_probs for 'Thing' after .*; it has: Place, Reason\."):
         PromptClassifier(PrecomputedScorer(path), SMALL, ["Place", "Thing"]).outputs(QUESTIONS)
+
+
+def test_labels_that_have_no_record_of_their_own_cost_class_atypicality_only(tmp_path):
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, records()[:3])))
+    with pytest.warns(
+        UserWarning, match="class_atypicality is left out: 's.jsonl' has no scores for the prompt ' Place'"
+    ):
+        outputs = PromptClassifier(PrecomputedScorer(tmp_path / "s.jsonl"), SMALL).outputs(QUESTIONS)
+    assert outputs.class_atypicality is None
+    assert outputs.atypicality.tolist() == [3.0] * 3
+
+
+def test_a_first_token_may_be_null_as_servers_write_it(tmp_path):
+    record = {"prompt": "Hi you", "log_probs": [None, -2.0], "tokens": ["Hi", " you"], "ends": [2, 6]}
+    (tmp_path / "s.jsonl").write_text(json.dumps(record))
+    [scores] = PrecomputedScorer(tmp_path / "s.jsonl").score(["Hi you"])
+    assert (scores.log_probs.tolist(), scores.n_tokens) == ([-2.0], 2)
+    assert (scores.tokens, scores.ends.tolist()) == ((" you",), [6])
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("[1]", "record 1: must be an object with a text named 'prompt'"),
-        ('{"prompt": "a"}', "record 1: has no 'log_probs'"),
+        ('{"prompt": "a", "logprobs": []}', "record 1: has no 'log_probs'; it has: prompt, logprobs"),
+        ('{"prompt": "a", "log_probs": [-1.0, null]}', "record 1: .*token 1 has nan"),
         ('{"prompt": "a", "log_probs": [0.5]}', "record 1: log-probabilities must not be positive"),
         ('{"prompt": "a", "log_probs": ["x"]}', "record 1: could not convert"),
         ('{"prompt": "a", "log_probs": [-1], "ends": [1, 2]}', "record 1: ends must be as many"),

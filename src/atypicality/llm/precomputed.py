@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.llm.scorers import LabelScores, TokenScores, joined_label_scores
+from atypicality.llm.scorers import LabelScores, NoScoresError, TokenScores, joined_label_scores
 from atypicality.validation import require
 
 __all__ = ["PrecomputedScorer", "write_scores"]
@@ -20,10 +20,11 @@ PARQUET_ROWS = 1024
 class PrecomputedScorer:
     """Look scores up in a file instead of asking a model.
 
-    Every record has `prompt` (the whole text), `log_probs` (one number per scored token) and optionally `n_tokens`
-    (default: as many as `log_probs`), `ends` (where each scored token ends, in characters), `tokens` (their names) and
-    `label_log_probs` (label word to log-probability after the prompt). Without the last, every prompt + " " + label
-    must be a record too.
+    Every record has `prompt` (the whole text), `log_probs` (one number per scored token; the first may be null, as
+    servers write a token that nothing stands before) and optionally `n_tokens` (default: as many as `log_probs`),
+    `ends` (where each scored token ends, in characters), `tokens` (their names) and `label_log_probs` (label word to
+    log-probability after the prompt). Without the last, every prompt + " " + label must be a record too. Records of
+    " " + label alone give the atypicality of the classes.
 
     Parameters
     ----------
@@ -63,7 +64,10 @@ class PrecomputedScorer:
         for prompt, (_, known) in zip(prompts, found, strict=True):
             missing = [word for word in words if known is None or word not in known]
             if missing:
-                raise ValueError(f"{self._name} has no label_log_probs for {missing[0]!r} after {_short(prompt)}.")
+                there = ", ".join(known or {}) or "none"
+                raise ValueError(
+                    f"{self._name} has no label_log_probs for {missing[0]!r} after {_short(prompt)}; it has: {there}."
+                )
         logits = np.array([[known[word] for word in words] for known in given], np.float64)
         return LabelScores([scores for scores, _ in found], logits, "given")
 
@@ -76,7 +80,7 @@ class PrecomputedScorer:
             self._records = dict(self._read())
         for prompt in prompts:
             if prompt not in self._records:
-                raise ValueError(f"{self._name} has no scores for the prompt {_short(prompt)}. Score it and add it.")
+                raise NoScoresError(f"{self._name} has no scores for the prompt {_short(prompt)}. Score it and add it.")
         return [self._records[prompt] for prompt in prompts]
 
     def _read(self) -> Iterator[tuple[str, tuple[TokenScores, Mapping[str, float] | None]]]:
@@ -136,14 +140,19 @@ def to_record(score: TokenScores) -> dict[str, Any]:
 
 def from_record(record: Mapping[str, Any]) -> TokenScores:
     """The reverse of `to_record`, for values that are not trusted."""
-    return TokenScores.checked(record["log_probs"], *(record.get(name) for name in FIELDS[1:]))
+    values = {"log_probs": record["log_probs"]} | {name: record.get(name) for name in FIELDS[1:]}
+    if isinstance(values["log_probs"], list) and values["log_probs"][:1] == [None]:  # nothing stood before the first
+        size = len(values["log_probs"])
+        values = {n: v[1:] if isinstance(v, list) and len(v) == size else v for n, v in values.items()}
+        values["n_tokens"] = values["n_tokens"] or size
+    return TokenScores.checked(**values)
 
 
 def _parse(record: Any) -> tuple[str, tuple[TokenScores, Mapping[str, float] | None]]:
     if not isinstance(record, Mapping) or not isinstance(record.get("prompt"), str):
         raise ValueError("must be an object with a text named 'prompt'")
     if "log_probs" not in record:
-        raise ValueError("has no 'log_probs'")
+        raise ValueError(f"has no 'log_probs'; it has: {', '.join(map(str, record))}")
     labels = record.get("label_log_probs")
     return record["prompt"], (from_record(record), None if labels is None else dict(labels))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.density.likelihood import KINDS, sequence_atypicality
-from atypicality.llm.scorers import LabelScores, PromptScorer, TokenScores, label_scores
+from atypicality.llm.scorers import LabelScores, NoScoresError, PromptScorer, TokenScores, label_scores
 from atypicality.llm.templates import CONTENT_FREE, Template
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_choice, check_integer, check_labels, check_length
@@ -128,15 +128,16 @@ class PromptClassifier:
         return kept
 
     def _class_atypicality(self, words: list[str]) -> NDArray[np.float64] | None:
-        scores = self.scorer.score([f" {word}" for word in words])
-        if any(score.log_probs.size == 0 for score in scores):
-            warnings.warn(
-                "class_atypicality is left out: the scorer puts nothing before a text, so a label of one token has no "
-                "likelihood.",
-                stacklevel=3,
-            )
-            return None
-        return sequence_atypicality([score.log_probs for score in scores])
+        try:
+            scores = self.scorer.score([f" {word}" for word in words])
+        except NoScoresError as error:
+            reason = str(error)
+        else:
+            if all(score.log_probs.size for score in scores):
+                return sequence_atypicality([score.log_probs for score in scores])
+            reason = "the scorer puts nothing before a text, so a label of one token has no likelihood."
+        warnings.warn(f"class_atypicality is left out: {reason}", stacklevel=3)
+        return None
 
     def _attributes(self, template: Template, texts: list[str], scores: LabelScores) -> dict[str, NDArray[Any]]:
         has_ends = all(score.ends is not None for score in scores.prompts)

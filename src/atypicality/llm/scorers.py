@@ -7,7 +7,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LabelScorer", "LabelScores", "PromptScorer", "TokenScores", "joined_label_scores", "label_scores"]
+__all__ = [
+    "LabelScorer",
+    "LabelScores",
+    "NoScoresError",
+    "PromptScorer",
+    "TokenScores",
+    "joined_label_scores",
+    "label_scores",
+]
+
+
+class NoScoresError(ValueError):
+    """A text that a scorer has no scores for, and cannot get any."""
 
 
 @dataclass(frozen=True)
