@@ -23,18 +23,19 @@ __all__ = ["read_parquet", "write_parquet", "write_pieces"]
 Arrays = dict[str, NDArray[Any]]
 
 BATCH_ROWS = 4096
-STREAM_BYTES = 1 << 20
-"""Read ahead in a column: without it the library reads a column of a whole row group at once."""
 GROUP_BYTES = 32 << 20
 """Size of a row group that is written."""
 PER_CLASS = ("class_names", "class_atypicality")
 
 
 def read_parquet(paths: Sequence[Path], max_bytes: int) -> Arrays:
-    """The columns of a Parquet file, or of several with the same columns, one behind the other."""
+    """The columns of a Parquet file, or of several with the same columns, one behind the other.
+
+    Files are mapped: the library would otherwise read a column of a whole row group, which may be all rows, at once.
+    """
     pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(pq.ParquetFile(path, buffer_size=STREAM_BYTES)) for path in paths]
+        files = [stack.enter_context(pq.ParquetFile(path, memory_map=True)) for path in paths]
         schema = _common_schema([file.schema_arrow for file in files], paths)
         arrays = _read_columns(files, schema, paths[0], max_bytes)
     extra = json.loads((schema.metadata or {}).get(b"atypicality", b"{}"))
