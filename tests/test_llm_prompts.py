@@ -180,6 +180,16 @@ def test_without_a_start_token_class_atypicality_is_left_out():
     assert outputs.atypicality.tolist() == [13.0, 22.0, 8.0]
 
 
+def test_prompts_that_come_one_at_a_time_do_not_score_the_labels_again():
+    classifier = PromptClassifier(Letters(), SMALL)
+    first, again = (classifier.outputs([question]) for question in QUESTIONS[:2])
+    asked = [text for call in classifier.scorer.calls for text in call]
+    assert [asked.count(f" {word}") for word in SMALL.labels] == [1] * len(SMALL.labels)
+    assert first.class_atypicality.tolist() == again.class_atypicality.tolist()
+    classifier.labels = ["Other", "Words"]
+    assert classifier.outputs(QUESTIONS[:1]).class_atypicality.tolist() == [5.0, 5.0]
+
+
 def test_a_scorer_without_places_has_no_input_part():
     class Blind(Letters):
         def _one(self, prompt):

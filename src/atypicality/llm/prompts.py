@@ -62,6 +62,7 @@ class PromptClassifier:
         self.labels = labels
         self.atypicality = atypicality
         self.max_tokens = max_tokens
+        self._classes: tuple[PromptScorer, list[str], NDArray[np.float64] | None] | None = None
 
     def outputs(
         self, inputs: Sequence[str], *, labels: ArrayLike | None = None, ids: ArrayLike | None = None
@@ -128,6 +129,12 @@ class PromptClassifier:
         return kept
 
     def _class_atypicality(self, words: list[str]) -> NDArray[np.float64] | None:
+        """Scored, or warned of, once: prompts that come one at a time must not pay for it each time."""
+        if self._classes is None or self._classes[0] is not self.scorer or self._classes[1] != words:
+            self._classes = (self.scorer, words, self._scored_classes(words))
+        return self._classes[2]
+
+    def _scored_classes(self, words: list[str]) -> NDArray[np.float64] | None:
         try:
             scores = self.scorer.score([f" {word}" for word in words])
         except NoScoresError as error:
@@ -136,7 +143,7 @@ class PromptClassifier:
             if all(score.log_probs.size for score in scores):
                 return sequence_atypicality([score.log_probs for score in scores])
             reason = "the scorer puts nothing before a text, so a label of one token has no likelihood."
-        warnings.warn(f"class_atypicality is left out: {reason}", stacklevel=3)
+        warnings.warn(f"class_atypicality is left out: {reason}", stacklevel=4)
         return None
 
     def _attributes(self, template: Template, texts: list[str], scores: LabelScores) -> dict[str, NDArray[Any]]:
