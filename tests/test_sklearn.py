@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -185,6 +185,9 @@ def test_outputs_lead_to_tables_by_subgroup(table):
     for row in rows:
         assert row["value"] == pytest.approx(right[X[1500:]["city"] == row["subgroup"]].mean())
     assert [row["subgroup"] for row in rows] == ["Oslo", "Rome"]
+    assert aty.evaluate({"head": model}, outputs) == evaluation  # the classifier stands for its head
+    with pytest.raises(TypeError, match=r"outputs must be ModelOutputs; got DataFrame.*outputs\(X, y\)"):
+        aty.evaluate(model, X)
     with pytest.raises(ValueError, match="y must hold classes that were there in fit; row 1 is of another"):
         model.outputs(X[:2], ["ok", "new"])
 
@@ -197,6 +200,12 @@ def test_what_cannot_be_measured_names_the_embedder(table):
     sparse = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
     with pytest.raises(TypeError, match=r"the output of Pipeline here: Sparse data.*TruncatedSVD"):
         AtypicalityAwareClassifier(sparse).fit(X[["city"]], y)
+
+
+def test_a_regressor_is_named(digits):
+    X, y = digits
+    with pytest.raises(ValueError, match="estimator must be a classifier; Ridge has no classes_"):
+        AtypicalityAwareClassifier(Ridge()).fit(X, y == "a")
 
 
 def test_missing_labels_are_named(table):

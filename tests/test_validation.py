@@ -46,6 +46,11 @@ NAN_LATE[[4321, 4999], 1] = np.nan, np.inf
         (lambda v: v.check_vector([np.nan], "a", finite=False), ValueError, "a must be a number; row 0 holds NaN"),
         (lambda v: v.check_vector([[1.0]], "a"), ValueError, "a must be one-dimensional"),
         (lambda v: v.check_groups([0.5, 1.5]), TypeError, "groups must be integers, booleans or strings"),
+        (
+            lambda v: v.check_groups(np.array(["a", None, "b", np.nan], object)),
+            TypeError,
+            "groups must be text in every row; rows 1, 3 hold something else",
+        ),
         (lambda v: v.check_sample_weight([-1.0, 1], 2), ValueError, "must not be negative; row 0 holds"),
         (lambda v: v.check_sample_weight([0.0, 0], 2), ValueError, "must not be all zero"),
         (lambda v: v.check_alpha(0), ValueError, "alpha must lie strictly between 0 and 1; got 0"),

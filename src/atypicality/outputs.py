@@ -278,7 +278,8 @@ def check_outputs(outputs: Any, name: str = "outputs") -> ModelOutputs:
     """Refuse bare arrays, tables and swapped arguments where a `ModelOutputs` is asked for."""
     if not isinstance(outputs, ModelOutputs):
         raise TypeError(
-            f"{name} must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, embeddings=...)."
+            f"{name} must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, embeddings=...), or "
+            "what outputs(X, y) of an AtypicalityAwareClassifier returns."
         )
     return outputs
 

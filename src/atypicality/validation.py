@@ -230,6 +230,9 @@ def check_groups(values: ArrayLike, name: str = "groups", *, n_rows: int | None 
         raise ValueError(f"{name} must be one-dimensional, one group per sample; got shape {array.shape}.")
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)
+    if array.dtype.kind == "O" and any(isinstance(value, str) for value in array):
+        rows = name_rows(np.flatnonzero([not isinstance(value, str) for value in array]))
+        raise TypeError(f"{name} must be text in every row; {rows} something else. Name what is missing, or drop it.")
     if array.dtype.kind not in "iubSU" and array.size:
         raise TypeError(
             f"{name} must be integers, booleans or strings; got dtype {array.dtype}. Cut numbers into groups first."

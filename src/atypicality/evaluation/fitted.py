@@ -12,7 +12,7 @@ from atypicality.evaluation.cuts import Edges, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.tables import Options, assemble, measure
-from atypicality.outputs import ModelOutputs
+from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.validation import check_integer, warn
 
 __all__ = ["evaluate"]
@@ -77,7 +77,7 @@ def evaluate(
     seed = check_integer(random_state, "random_state", low=0)
     kept = check_integer(keep_samples, "keep_samples", low=0)
     options = Options.checked(n_groups, grid, n_bins, keep_samples=kept, seed=seed)
-    _warn_of_calibration_data(named, outputs)
+    _warn_of_calibration_data(named, check_outputs(outputs))
     context, asked = _context(named, outputs, train, groups)
     edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
     shared = Edges() if train is not None else _shared(edges.values())
@@ -137,7 +137,7 @@ def _shared(edges: Iterable[Edges]) -> Edges:
 
 def _fitted(name: str, method: Any) -> Any:
     if not isinstance(method, str):
-        return method
+        return getattr(method, "head_", method)  # a scikit-learn classifier with a head behind it
     if method == UNCALIBRATED:
         return None
     raise ValueError(

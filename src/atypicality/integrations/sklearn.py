@@ -105,6 +105,10 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             self.zero_proba_ = 1 / targets.size
         else:
             self._fit_parts(_safe_indexing(X, first), targets[first])
+        if not hasattr(self.estimator_, "classes_"):
+            raise ValueError(
+                f"estimator must be a classifier; {type(self.estimator_).__name__} has no classes_ when fitted."
+            )
         if self.embedder_ is None and isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1:
             self.embedder_ = self.estimator_[:-1]
         self.classes_, codes = np.unique(np.r_[targets, self.estimator_.classes_], return_inverse=True)
