@@ -71,3 +71,15 @@ def as_device(monkeypatch):
     from atypicality import arrays
 
     monkeypatch.setattr(arrays, "HOST_MEMORY", frozenset())
+
+
+@pytest.fixture(params=["torch", "array_api_strict"])
+def library(request, as_device):
+    """Another library, whose arrays then count as ones on a device; the second has nothing but the standard."""
+    return imported(request.param)
+
+
+@pytest.fixture
+def put(library):
+    """A function that makes an array of another library from a NumPy array."""
+    return lambda values: library.asarray(np.array(values, order="C"))

@@ -6,13 +6,6 @@ from conftest import imported, needs
 
 from atypicality.device.checks import device_matrix, refuse_embeddings, refuse_rows, to_device, to_host
 
-LIBRARIES = [pytest.param("torch", marks=needs("torch")), "array_api_strict"]
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request, as_device):
-    return imported(request.param)
-
 
 def test_floats_stay_and_integers_become_float64(library):
     for dtype, expected in (("float32", "float32"), ("float64", "float64"), ("int64", "float64")):

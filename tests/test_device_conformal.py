@@ -11,20 +11,12 @@ from atypicality import AtypicalityAwareConformal, Quadrants, QuantileGroups, Sp
 from atypicality.conformal.scores import ScoreRule, label_statistics, prediction_sets, total_sizes
 from atypicality.device.checks import to_host
 
-LIBRARIES = ["torch", "array_api_strict"]
 RULES = [
     ScoreRule(name, nonempty, k_reg, penalty)
     for nonempty in ("score", "after", None)
     for name, k_reg, penalty in (("lac", None, None), ("aps", None, None), ("raps", 2, 0.1), ("saps", None, 0.2))
 ]
 pytestmark = pytest.mark.usefixtures("as_device")
-
-
-@pytest.fixture(params=LIBRARIES)
-def put(request):
-    """A function that makes an array of another library, which then counts as one on a device."""
-    library = imported(request.param)
-    return lambda values: library.asarray(np.ascontiguousarray(values))
 
 
 def softmax(n, k, rng, dtype=np.float32):

@@ -26,15 +26,6 @@ from atypicality.device.gaussian import whitening_on
 from atypicality.device.products import DOUBLE, HALF, largest, product
 from atypicality.device.reference import DeviceReference, Queries
 
-LIBRARIES = [pytest.param("torch", marks=needs("torch")), "array_api_strict"]
-
-
-@pytest.fixture(params=LIBRARIES)
-def put(request, as_device):
-    """NumPy array to array of another library."""
-    library = imported(request.param)
-    return lambda values: library.asarray(np.ascontiguousarray(values))
-
 
 def same(found, expected, *, rtol, atol=0.0, like=None):
     """Close values, in an array of the caller's library."""

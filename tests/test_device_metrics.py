@@ -9,7 +9,6 @@ from atypicality.arrays import namespace
 from atypicality.device.checks import to_host
 from atypicality.metrics.rows import read_all, read_pairs
 
-LIBRARIES = ["torch", "array_api_strict"]
 PLAIN = [metrics.nll, metrics.brier, metrics.classwise_ece]
 PAIRED = [
     metrics.accuracy,
@@ -24,13 +23,6 @@ PAIRED = [
 # 4000 of them lie on the path to any one term, so 4e3 * 1e-16 is generous. Differences (overconfidence) lose little.
 CLOSE = dict(rtol=1e-12, atol=1e-14)
 pytestmark = pytest.mark.usefixtures("as_device")
-
-
-@pytest.fixture(params=LIBRARIES)
-def put(request):
-    """A function that makes an array of another library, which then counts as one on a device."""
-    library = imported(request.param)
-    return lambda values: library.asarray(np.ascontiguousarray(values))
 
 
 def outputs(n, k, rng, dtype=np.float32):

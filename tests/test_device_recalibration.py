@@ -25,7 +25,6 @@ from atypicality.recalibration import passes, solver
 from atypicality.recalibration.mixing import MidpointMixing
 from atypicality.recalibration.solver import Problem, Ridge, solve
 
-LIBRARIES = ["torch", "array_api_strict"]
 RECALIBRATORS = {
     **CONVEX_CALIBRATORS,
     "free diagonal": AtypicalityAwareRecalibration(class_mixing="diagonal", strength=0.0, class_density=False),
@@ -46,13 +45,6 @@ TERMS = {
     },
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("as_device")
-
-
-@pytest.fixture(params=LIBRARIES)
-def put(request):
-    """A function that makes an array of another library, which then counts as one on a device."""
-    library = imported(request.param)
-    return lambda values: library.asarray(np.array(values, order="C"))
 
 
 @dataclasses.dataclass

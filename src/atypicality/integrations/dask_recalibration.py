@@ -109,7 +109,6 @@ class _Ready:
     begun: _Begun
     states: list[Any]
     whole: Problem
-    polynomial: Polynomial
     back: Vector
 
     def evaluate(self, problem: Problem, theta: Vector, curvature: bool) -> Evaluation:
@@ -171,7 +170,7 @@ def _ready(begun: _Begun, polynomial: Polynomial = ONE) -> _Ready:
             f"the model has {whole.n_parameters} parameters, and {MOST_PARAMETERS} are the most across workers, since "
             "their Hessian is sent. Use fewer terms (class_mixing=False), or fit on rows that fit on one machine."
         )
-    return _Ready(begun, states, whole, polynomial, back)
+    return _Ready(begun, states, whole, back)
 
 
 def _back(moments: Moments) -> Vector:
