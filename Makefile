@@ -47,8 +47,15 @@ docs: setup
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --builder html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 
-demo: setup
-	$(BIN)/atypicality demo
+# A first look needs the core alone: no gigabytes of torch, unless they are there already.
+DEMO := $(if $(wildcard $(VENV)/.ready),$(VENV),.venv-demo)
+demo: $(DEMO)/.ready
+	$(DEMO)/bin/atypicality demo
+
+.venv-demo/.ready: pyproject.toml constraints.txt src/atypicality/_version.py
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable .
+	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build docs/_generated docs/_figures docs/auto_examples demo-output
+	rm -rf $(VENV) .venv-bench .venv-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build docs/_generated docs/_figures docs/auto_examples demo-output

@@ -1,6 +1,8 @@
 """README and the documentation show what the commands print."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,10 @@ def test_commands_of_the_makefile_are_the_ones_named():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     text = README + (ROOT / "CONTRIBUTING.md").read_text()
     assert set(re.findall(r"make ([a-z]+)", text)) <= targets | {"are"}
+
+
+def test_a_first_look_installs_the_core_alone():
+    commands = [shutil.which("make"), "-n", "-B", "VENV=no-such-folder", "demo"]
+    plan = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ".venv-demo/bin/atypicality demo" in plan
+    assert "torch" not in plan
