@@ -326,6 +326,14 @@ def test_bad_rows_are_named(name, value, put):
         bad.on(put).proba(rows.fit(RECALIBRATORS[name]))
 
 
+def test_logits_too_far_apart_for_a_softmax_are_named(put):
+    rows = Rows.of(60, 4, 0)
+    logits = rows.logits.astype(np.float64)
+    logits[7, :2] = np.finfo(np.float64).min
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=r"row 7 spreads further\. Mask a class"):
+        rows.fit(VectorScaling()).predict_proba(put(logits))
+
+
 def test_labels_are_checked(put):
     rows = Rows.of(60, 4, 0)
     with pytest.raises(ValueError, match=r"labels must lie in 0 .. 3, the columns; row 2 is outside \(row 2 is 4\)"):

@@ -94,3 +94,15 @@ def test_bad_options_are_named():
         VectorScaling(scale="yes").fit(logits, labels)
     with pytest.raises(ValueError, match="bias must be one of True, False; got None"):
         VectorScaling(bias=None).fit(logits, labels)
+
+
+def test_a_mask_that_is_not_infinite_and_overflows_is_named():
+    logits, labels, _ = rows_like(200, 4, 0)
+    fitted, masked = VectorScaling().fit(logits, labels), logits.astype(np.float64)
+    masked[[3, 7], :2] = -np.inf
+    assert (fitted.predict_proba(masked)[[3, 7], :2] == 0).all()
+    masked[[3, 7], :2] = np.finfo(np.float64).min
+    with pytest.raises(
+        ValueError, match=r"must spread less than 1e300 .*; rows 3, 7 spread further. Mask .* with -inf"
+    ):
+        fitted.predict_proba(masked)

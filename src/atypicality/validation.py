@@ -30,6 +30,7 @@ __all__ = [
     "check_logits",
     "check_matrix",
     "check_matrix_shape",
+    "check_normalisers",
     "check_number",
     "check_probs",
     "check_rows",
@@ -120,6 +121,16 @@ def check_logit_maxima(maxima: FloatArray, name: str = "logits", *, first_row: i
         raise ValueError(
             f"{name} must be finite, or -inf for a masked class, with a finite entry in every row; "
             f"{name_rows(bad + first_row)} NaN, +inf or no finite entry. Drop or repair those rows."
+        )
+
+
+def check_normalisers(totals: FloatArray, *, first_row: int = 0) -> None:
+    """Refuse rows of logits whose softmax is none, by what it was divided by: they spread beyond what float64 holds."""
+    bad = np.flatnonzero(~np.isfinite(totals))
+    if bad.size:
+        raise ValueError(
+            f"logits must spread less than 1e300 after scaling; {name_rows(bad + first_row, 'spreads', 'spread')} "
+            "further. Mask a class with -inf, not with the smallest number of its dtype."
         )
 
 

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from atypicality.arrays import namespace, on_device
 from atypicality.device.checks import Device, beside, device_matrix, refuse_rows, to_device, to_host
 from atypicality.device.probabilities import entries_at, row_blocks, take_rows
-from atypicality.validation import check_length, check_logit_maxima, check_logits, check_matrix, check_prob_columns
+from atypicality.validation import (
+    check_length,
+    check_logit_maxima,
+    check_logits,
+    check_matrix,
+    check_normalisers,
+    check_prob_columns,
+)
 
 __all__ = [
     "any_logits",
@@ -188,6 +195,7 @@ def device_probabilities(
         if densities is not None and weights is not None:
             predicted = predicted + _within(below_top(densities[rows, :])[0], density_reach) * weights[rows, None]
         out[rows, :] = xp.astype(_softmax(xp.where(hidden, -xp.inf, predicted)), logits.dtype)
+    check_normalisers(to_host(out[:, 0]))  # a total that is not finite makes its whole row so
     return out
 
 

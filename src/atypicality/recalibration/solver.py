@@ -29,7 +29,7 @@ from atypicality.recalibration.metric import sparse_metric
 from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
-from atypicality.validation import check_logit_maxima, check_matrix
+from atypicality.validation import check_logit_maxima, check_matrix, check_normalisers
 
 __all__ = [
     "NotConvergedError",
@@ -264,14 +264,17 @@ def _softmax_rows(
     top = z.max(axis=1, keepdims=True).astype(np.float64)
     check_logit_maxima(top[:, 0], first_row=first_row)
     hidden = np.isneginf(z)
-    u = np.where(hidden, 0.0, z - top)
-    predicted = u * multiplier[:, None] + solution.scores
-    if addend is not None:
-        predicted += addend
-    if solution.mixing is not None:
-        x = np.where(hidden, 0.0, u - u.sum(axis=1, keepdims=True) / (~hidden).sum(axis=1, keepdims=True))
-        predicted += x * solution.mixing if solution.mixing.ndim == 1 else x @ solution.mixing.T
-    predicted[hidden] = -np.inf
-    predicted -= predicted.max(axis=1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit shows in the totals
+        u = np.where(hidden, 0.0, z - top)
+        predicted = u * multiplier[:, None] + solution.scores
+        if addend is not None:
+            predicted += addend
+        if solution.mixing is not None:
+            x = np.where(hidden, 0.0, u - u.sum(axis=1, keepdims=True) / (~hidden).sum(axis=1, keepdims=True))
+            predicted += x * solution.mixing if solution.mixing.ndim == 1 else x @ solution.mixing.T
+        predicted[hidden] = -np.inf
+        predicted -= predicted.max(axis=1, keepdims=True)
     np.exp(predicted, out=predicted)
-    np.divide(predicted, predicted.sum(axis=1, keepdims=True), out=out, casting="same_kind")
+    totals = predicted.sum(axis=1, keepdims=True)
+    check_normalisers(totals, first_row=first_row)
+    np.divide(predicted, totals, out=out, casting="same_kind")
