@@ -245,6 +245,11 @@ def test_misnamed_array_is_explained(tmp_path):
     ):
         ModelOutputs.load(tmp_path / "a.npz")
     assert ModelOutputs.load(tmp_path / "a.npz", names={"logits": "logit"}).n_classes == 2
+    np.savez(tmp_path / "theirs.npz", out=np.eye(2), y=np.arange(2))
+    with pytest.raises(ValueError, match=r"it has: out, y\. Say which is which, .*names={'logits': .*\.save"):
+        ModelOutputs.load(tmp_path / "theirs.npz")
+    with pytest.raises(ValueError, match=r"to the file's; got 'out'\. Turn it round: {'logits': 'out'}"):
+        ModelOutputs.load(tmp_path / "theirs.npz", names={"out": "logits"})
     np.savez(tmp_path / "b.npz", foo=np.zeros(2), bar=np.zeros(3))
     with pytest.raises(ValueError, match=r"has none of logits, .*; it has: bar, foo"):
         ModelOutputs.load(tmp_path / "b.npz")

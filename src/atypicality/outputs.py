@@ -344,7 +344,9 @@ def _known_parts(arrays: dict[str, NDArray[Any]], names: dict[str, str], file: s
     listed = ", ".join(sorted(arrays)) or "nothing"
     for ours, theirs in names.items():
         if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
-            raise ValueError(f"names must map our names ({', '.join(PER_ROW + PER_CLASS)}); got {ours!r}.")
+            turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
+            known = ", ".join(PER_ROW + PER_CLASS)
+            raise ValueError(f"names must map our names ({known}) to the file's; got {ours!r}.{turned}")
         if theirs not in arrays:
             raise ValueError(f"{file!r} has no array {theirs!r} for {ours}; it has: {listed}.")
         arrays[ours] = arrays.pop(theirs)
@@ -365,7 +367,8 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], listed: str, file
             )
     if not parts:
         raise ValueError(
-            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {listed}. Pass names= to say which is which."
+            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {listed}. Say which is which, as in "
+            "ModelOutputs.load(path, names={'logits': 'theirs'}); for the commands .save(...) what it gives."
         )
     if unknown:
         warn(
