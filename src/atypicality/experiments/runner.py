@@ -55,7 +55,7 @@ class Run:
     @property
     def title(self) -> str:
         """Model, data set and estimator, in words."""
-        return "simulation" if self.source is None else f"{self.source.title}, {self.estimator}"
+        return "simulation" if self.source is None else _title(self.source.title, self.estimator)
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,10 @@ def _holds(text: str | None, *words: str) -> bool:
     return text is None or any(text.lower() in word.lower() for word in words)
 
 
+def _title(model: str, estimator: str) -> str:
+    return f"{model}, {'prompt likelihood' if estimator == 'given' else estimator}"
+
+
 def _listed(names: str | Sequence[str]) -> list[str]:
     if isinstance(names, str):
         return list(EXPERIMENTS) if names == "all" else [names]
@@ -309,7 +313,7 @@ def _add_paper(found: Reproduction, wanted: Wanted, have: set[Setting | None]) -
                     "atypicality": estimator,
                     "model": setting.model,
                     "dataset": setting.dataset,
-                    "title": f"{setting.model} / {setting.dataset}, {estimator}",
+                    "title": _title(f"{setting.model} / {setting.dataset}", estimator),
                 }
                 found.tables[name] += make_tables(naming, ROW_NAMES[name], [], paper_values(name, setting, estimator))
 
