@@ -302,3 +302,9 @@ def test_unknown_ending_is_refused(answer, tmp_path):
 
 def test_parts_keep_their_names():
     assert Parts._fields == ("recalibration", "edges", "thresholds")
+
+
+def test_outputs_with_their_own_atypicality_need_no_training_rows(rng):
+    given = aty.ModelOutputs(rng.normal(size=(60, 3)), labels=np.arange(60) % 3, atypicality=rng.gamma(2.0, size=60))
+    with pytest.raises(ValueError, match="train must have embeddings; it has atypicality instead"):
+        aty.ReliabilityHead().fit(train=given, calibration=given)

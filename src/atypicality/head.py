@@ -170,6 +170,10 @@ class ReliabilityHead(BaseEstimator):
         density = (
             GaussianAtypicality() if isinstance(self.density, str) and self.density == "auto" else clone(self.density)
         )
+        if train.embeddings is None and train.atypicality is not None:
+            raise ValueError(
+                "train must have embeddings; it has atypicality instead, which needs no train=. Leave it out."
+            )
         embeddings, labels = train.need("embeddings", "labels")
         warn_of_training_rows(embeddings, calibration.embeddings)
         progress.stage("fitting the density")
