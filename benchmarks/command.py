@@ -39,7 +39,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("stages", nargs="*", help=f"some of {', '.join(STAGES)}, growth; all if none is named")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, measures nothing")
-    parser.add_argument("--out", type=Path, help="folder for the results; by default kept only from a full run")
+    parser.add_argument(
+        "--out",
+        type=lambda text: Path(text).resolve(),
+        help="folder for the results; by default kept only from a full run",
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.stages) - {*STAGES, "growth"}:
         parser.error(f"unknown stage {sorted(unknown)[0]!r}; choose from {', '.join(STAGES)}, growth")

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["RESULTS", "document", "machine", "read", "versions", "write"]
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 MEASURED_WITH = ("numpy", "scipy", "scikit-learn", "torch")
 
 

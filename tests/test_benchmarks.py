@@ -1,0 +1,281 @@
+"""The harness of the benchmarks: judgement of rows, measuring, results on disk and in pages. No test reads a clock."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import imported
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import STAGES, authors, growth, page, results, timing
+from benchmarks.command import main, parsed, peers_document
+from benchmarks.growth_stages import Size, Work
+from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
+
+ROW = Row("stage", "10 x 3", peer="scikit-learn", seconds=1.0, peer_seconds=4.0, error=0.1, peer_error=0.1)
+
+
+def test_a_row_divides_the_right_way_round():
+    row = replace(ROW, bare_seconds=0.5)
+    assert (row.ratio, row.bare) == (4.0, 2.0)  # four times faster than the peer, twice the bare cost
+
+
+@pytest.mark.parametrize(
+    ("target", "met"), [("ratio >= 4", True), ("ratio >= 4.1", False), ("seconds <= 1", True), ("error <= 0.01", False)]
+)
+def test_a_target_names_a_quantity_and_a_bound(target, met):
+    assert replace(ROW, target=target).met is met
+    assert ("MISSES" in replace(ROW, target=target).outcome) is not met
+
+
+def test_a_row_behind_needs_a_reason_and_shows_it_only_then():
+    behind = replace(ROW, seconds=5.0)
+    assert not behind.ok
+    assert "NO REASON" in behind.outcome
+    explained = replace(behind, if_slower="it answers less")
+    assert explained.ok
+    assert "behind: it answers less" in explained.outcome
+    assert "it answers less" not in replace(ROW, if_slower="it answers less").outcome
+
+
+def test_less_accurate_by_more_than_the_slack_needs_a_reason():
+    worse = replace(ROW, error=0.2, slack=0.05)
+    assert worse.worse
+    assert not worse.ok
+    assert replace(worse, slack=0.1).ok
+    assert "less accurate: because" in replace(worse, if_worse="because").outcome
+
+
+def test_what_was_not_measured_is_left_empty_and_judges_nothing():
+    row = Row("stage", "10 x 3", seconds=1.0, target="seconds <= 2")
+    assert row.ok
+    assert not row.slower
+    assert not row.worse
+    assert row.outcome == "target kept"
+    assert row.cells()[3] == ""
+    json.dumps(row.record(), allow_nan=False)  # null, never NaN
+
+
+def test_a_contest_measures_everybody_on_the_same_arrays():
+    seen = []
+
+    def run(name, value):
+        return lambda: seen.append(name) or value
+
+    rows = contest(
+        "sum",
+        "tiny",
+        run("ours", 1.0),
+        [Peer(AUTHORS, "plain", run("authors", 1.5)), Peer("no_such_package", "call", run("absent", 0.0))],
+        bare=run("bare", None),
+        bare_of="nothing",
+        accuracy="distance from 1",
+        error=lambda value: abs(value - 1.0),
+        targets=["error <= 0"],
+        repeats=2,
+    )
+    assert seen == ["ours", "bare", "authors"] * 3  # turns, memory measured in the first two
+    assert [row.peer for row in rows] == ["", AUTHORS]
+    assert (rows[1].error, rows[1].peer_error) == (0.0, 0.5)
+    assert all(len(row.cells()) == len(COLUMNS) for row in rows)
+
+
+def test_whoever_is_slow_runs_once(monkeypatch):
+    monkeypatch.setattr(timing, "SLOW", 0.0)
+    calls = []
+    timing.measure({"one": lambda: calls.append(1)}, repeats=5)
+    assert len(calls) == 1
+
+
+def test_peak_memory_is_that_of_the_call():
+    if not Path("/proc/self/clear_refs").exists():
+        assert math.isnan(timing.peak_above(lambda: None)[2])
+        return
+    kept, _, megabytes = timing.peak_above(lambda: float(np.ones(8_000_000).sum()))  # 64 MB, freed before it returns
+    assert kept == 8e6
+    assert 55 < megabytes < 90
+
+
+def test_peak_of_anonymous_memory_is_sampled():
+    def hold():
+        block = np.ones(8_000_000)
+        for _ in range(40):
+            block.sum()
+        return block.size
+
+    size, _, megabytes = timing.peak_anonymous(hold, every=0.001)
+    assert size == 8_000_000
+    assert megabytes > 50
+
+
+def test_threads_are_given_back():
+    torch = imported("torch")
+    before = torch.get_num_threads()
+    with timing.one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_results_survive_the_disk_and_become_a_table(tmp_path):
+    written = results.document("Title", ["a", "b"], [["x|y", 0.123456], [True, None]], packages=["no-such-package"])
+    results.write(tmp_path / "made" / "up.json", written)
+    assert results.read(tmp_path / "made" / "up.json") == written
+    text = page.markdown(written)
+    assert text.startswith("| a | b |\n|---|---|\n| x\\|y | 0.1235 |\n| yes |  |\n")
+    assert f"Measured {written['date']}" in text
+    assert "numpy" in text
+
+
+def test_rows_may_be_mappings():
+    text = page.markdown({"title": "t", "columns": ["n", "s"], "rows": [{"s": "2", "n": 1}]})
+    assert text.startswith("| n | s |\n|---|---|\n| 1 | 2 |\n")
+
+
+def test_tables_are_written_once(tmp_path):
+    results.write(tmp_path / "up.json", {"title": "t", "columns": ["n"], "rows": [[1]]})
+    results.write(tmp_path / "other.json", {"rows": [{"n": 1}]})  # another layout: not ours to show
+    assert page.write_tables(tmp_path, tmp_path) == [tmp_path / "up.md"]
+    assert page.write_tables(tmp_path, tmp_path) == []  # nothing left to do
+
+
+def test_the_documentation_shows_the_results_that_are_kept():
+    shown = {path.stem: path.read_text() for path in page.TABLES.glob("*.md")}
+    stale = [name for name, text in page.tables().items() if shown.get(name) != text]
+    assert not stale, f"run python -m benchmarks.page; stale: {stale}"
+
+
+def test_kept_results_are_complete():
+    kept = results.read(results.RESULTS / "peers.json")
+    assert not [row for row in kept["rows"] if "NO REASON" in row[-1]]
+    assert {"processor", "cores", "memory"} <= set(kept["machine"])
+    peers = {"scikit-learn", "netcal", "probmetrics", "mapie", "crepes", "torchmetrics", "faiss-cpu"}
+    assert peers <= {record["peer"] for record in kept["records"]} <= {"", AUTHORS, *peers}
+    assert peers <= set(kept["versions"])
+
+
+def test_a_known_exponent_is_recovered(rng):
+    sizes = np.array([1, 2, 4, 8, 16]) * 1000
+    seconds = 3e-7 * sizes**1.5 * np.exp(rng.normal(0, 0.01, 5))  # the slope's deviation is about 0.007
+    assert growth.exponent(sizes, seconds) == pytest.approx(1.5, abs=0.05)
+
+
+def test_the_arithmetic_has_an_exponent_between_its_terms():
+    prices = growth.Prices(double=1.0, single=1.0, entry=1.0)
+    works = [Work(double=d**2, entries=100 * d) for d in (25, 50, 100, 200, 400)]
+    slope = growth.exponent([25, 50, 100, 200, 400], [prices.seconds(work) for work in works])
+    assert 1.3 < slope < 1.9
+
+
+def test_growth_judges_only_what_is_faster():
+    one = growth.Growth("stage", "n", (1, 2, 4), "n", theory=1.0, fitted=1.1, seconds=(1.0, 2.0, 4.0))
+    assert one.ok
+    assert not replace(one, fitted=1.2).ok
+    assert replace(one, fitted=0.5).ok
+    assert "more slowly" in replace(one, fitted=0.5).outcome
+
+
+def test_sizes_double_along_one_axis():
+    assert growth.sizes_along(Size(10, 4, 2), "d") == [Size(10, 4 * 2**i, 2) for i in range(5)]
+
+
+def test_a_quick_run_of_a_stage(capsys, tmp_path):
+    imported("torch")
+    assert main(["metrics", "--quick", "--out", str(tmp_path)]) == 0
+    assert "ECE, 10 bins" in capsys.readouterr().out
+    kept = results.read(tmp_path / "peers.json")
+    assert kept["columns"] == list(COLUMNS)
+    assert len(kept["rows"]) == len(kept["records"]) > 3
+
+
+def test_a_quick_growth_of_a_stage():
+    stage = next(stage for stage in growth.STAGES if stage.name == "temperature scaling, fit")
+    found = growth.measure_growth(stage, "n", growth.measured_prices(quick=True), quick=True)
+    assert len(found.seconds) == len(found.sizes) == 2
+    assert found.theory == pytest.approx(1.0)
+
+
+def test_growth_has_a_chart():
+    imported("altair")
+    found = [growth.Growth("Gaussian fit", axis, (1, 2), "n", 1.0, 1.0, (1.0, 2.0)) for axis in growth.AXES]
+    assert growth.chart(found).to_dict()["facet"]["column"]["field"] == "axis"
+    assert len(growth.document(found)["rows"]) == 3
+
+
+def test_unknown_stages_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        parsed(["speed"])
+    assert "unknown stage 'speed'" in capsys.readouterr().err
+
+
+def test_only_a_full_run_keeps_results_unasked():
+    assert parsed([]).out == results.RESULTS
+    assert parsed(["metrics"]).out is None
+    assert parsed(["--quick"]).out is None
+
+
+def test_every_stage_has_its_module():
+    folder = Path(results.RESULTS).parent
+    assert {f"bench_{stage}.py" for stage in STAGES} <= {path.name for path in folder.glob("*.py")}
+
+
+def test_the_table_keeps_versions_and_rows():
+    kept = peers_document([ROW])
+    assert kept["rows"] == [ROW.cells()]
+    assert kept["versions"]["numpy"] == np.__version__
+
+
+class TestAuthors:
+    """The paper's algorithms give what ours give: they are peers, not straw men."""
+
+    def test_gaussian(self, rng):
+        from atypicality import GaussianAtypicality
+
+        x, labels = rng.normal(size=(200, 3)), np.arange(200) % 4
+        found = authors.gaussian_scores(x, *authors.gaussian_fit(x, labels))
+        np.testing.assert_allclose(found, GaussianAtypicality().fit(x, labels).atypicality(x), rtol=1e-10)
+
+    def test_neighbors(self, rng):
+        imported("torch")
+        from atypicality import NeighborAtypicality
+
+        x, queries = rng.normal(size=(50, 3)), rng.normal(size=(20, 3))
+        expected = NeighborAtypicality().fit(x).atypicality(queries)
+        np.testing.assert_allclose(authors.neighbor_distances(queries, x), expected, rtol=1e-10)
+
+    def test_recalibration(self, rng):
+        imported("torch")
+        from atypicality import AtypicalityAwareRecalibration, TemperatureScaling
+
+        logits, atypicality = rng.normal(0, 2, size=(400, 3)), rng.normal(size=400)
+        labels = (logits + rng.gumbel(size=logits.shape) * 2).argmax(axis=1)
+        one = authors.recalibrate(logits, labels)
+        # the loop ends where a gradient or a step is small, at parameters near the optimum to a few digits
+        assert one.coefficients[0] == pytest.approx(TemperatureScaling().fit(logits, labels).multiplier(), rel=1e-3)
+        aware = authors.recalibrate(logits, labels, authors.standardised(atypicality))
+        ours = AtypicalityAwareRecalibration.paper().fit(logits, labels, atypicality=atypicality)
+        assert aware.finished
+        np.testing.assert_allclose(aware.scores - aware.scores.mean(), ours.class_scores_, atol=2e-3)
+
+    def test_a_budget_stops_the_loop(self, rng):
+        imported("torch")
+        logits, labels = rng.normal(size=(50, 3)), np.arange(50) % 3
+        assert not authors.recalibrate(logits, labels, rng.normal(size=50), budget=-1.0).finished
+
+    def test_sets(self, rng):
+        from atypicality import SplitConformal
+
+        probs, labels = rng.dirichlet(np.ones(6), 400), rng.integers(0, 6, 400)
+        ours = SplitConformal("aps", 0.2, nonempty="after").fit(probs[:200], labels[:200]).predict_set(probs[200:])
+        theirs = authors.conformal_sets(probs[:200], labels[:200], probs[200:], 0.2)
+        assert (ours == theirs).mean() > 0.995  # np.quantile takes one rank more here and there
+
+    def test_calibration_error(self, rng):
+        from atypicality.metrics import ece
+
+        probs, labels = rng.dirichlet(np.ones(4), 300), rng.integers(0, 4, 300)
+        assert authors.expected_calibration_error(probs, labels) == pytest.approx(ece(probs, labels), abs=1e-12)
