@@ -63,25 +63,10 @@ assert head.metrics_["after"]["nll"] < head.metrics_["before"]["nll"]
 # Behind the network
 # ------------------
 # The head becomes a module: it has no parameters to train, moves with ``.to(device)``,
-# and gives the numbers of ``head.predict``. Here both are put into one network that
-# answers with sets.
+# and gives the numbers of ``head.predict``. ``behind`` puts it behind the network:
+# images in, everything the head says about them out.
 
-
-class ReliableNetwork(nn.Module):
-    """The network as it was, and the head behind it."""
-
-    def __init__(self, network, head):
-        super().__init__()
-        self.body, self.last = network[:-1], network[-1]
-        self.head = aty.ReliabilityModule.from_head(head)
-
-    def forward(self, inputs):
-        """Everything the head says about a batch."""
-        embeddings = self.body(inputs)
-        return self.head(self.last(embeddings), embeddings)
-
-
-reliable = ReliableNetwork(network, head).eval()
+reliable = aty.ReliabilityModule.from_head(head).behind(network).eval()
 images, labels = next(iter(DataLoader(test, batch_size=len(test))))
 answer, said = reliable(images), head.predict(outputs["test"])
 difference = np.abs(answer.proba.numpy() - said.proba).max()
