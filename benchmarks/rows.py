@@ -111,12 +111,12 @@ class Row:
         return [
             self.stage,
             self.size,
-            f"{against}: {self.call}" if self.call else against,
+            f"{against}: {self.call}" if self.call else against or "its own target",
             _number(self.ratio),
-            _pair(self.seconds, self.peer_seconds),
+            _pair(_number(self.seconds), _number(self.peer_seconds)),
             f"{self.bare:.2f} ({self.bare_of})" if self.bare_of else "",
-            f"{self.accuracy}: {_pair(self.error, self.peer_error, '.6g')}" if self.accuracy else "",
-            _pair(self.megabytes, self.peer_megabytes, ".0f"),
+            f"{self.accuracy}: {_pair(_digits(self.error), _digits(self.peer_error))}" if self.accuracy else "",
+            _pair(_number(self.megabytes, ".0f"), _number(self.peer_megabytes, ".0f")),
             self.target,
             self.outcome,
         ]
@@ -216,5 +216,14 @@ def _number(value: float, layout: str = ".3g") -> str:
     return "" if math.isnan(value) else format(value, layout)
 
 
-def _pair(ours: float, theirs: float, layout: str = ".3g") -> str:
-    return ", ".join(text for text in (_number(ours, layout), _number(theirs, layout)) if text)
+def _digits(value: float) -> str:
+    """An error: losses need their digits, rounding does not.
+
+    >>> _digits(0.8864123), _digits(2.22e-16)
+    ('0.886412', '2e-16')
+    """
+    return _number(value, ".0e" if 0 < value < 1e-5 else ".6g")
+
+
+def _pair(ours: str, theirs: str) -> str:
+    return ", ".join(text for text in (ours, theirs) if text)
