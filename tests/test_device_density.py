@@ -20,6 +20,7 @@ from atypicality.bundle.records import Part
 from atypicality.bundle.table_densities import GAUSSIAN, NEIGHBORS
 from atypicality.density.covariance import triangular_whitening
 from atypicality.device import neighbors as device_neighbors
+from atypicality.device import products
 from atypicality.device.checks import to_host
 from atypicality.device.classes import order_by_class
 from atypicality.device.gaussian import whitening_on
@@ -429,3 +430,10 @@ def test_other_bad_neighbours(put, rng):
         NeighborAtypicality().fit(put(rows)).atypicality(put(rows[:, :2]))
     with pytest.raises(TypeError, match="training rows on an accelerator, which a bundle cannot store"):
         Part(NEIGHBORS).write(NeighborAtypicality().fit(put(rows)), Place.start({}))
+
+
+def test_a_library_without_mm_is_not_asked_about_its_devices(as_device, monkeypatch, rng):
+    monkeypatch.setattr(products, "_widens", lambda *_: pytest.fail("CuPy's devices, for one, cannot be cached by"))
+    strict = imported("array_api_strict")
+    rounded = HALF.rounded(strict.asarray(rng.normal(size=(4, 3)).astype(np.float32)))
+    assert rounded.dtype == strict.float32

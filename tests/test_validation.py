@@ -142,3 +142,7 @@ def test_probabilities_given_as_logits_are_noticed(rng):
     with pytest.warns(UserWarning, match="are these probabilities"):
         aty.VectorScaling(strength=1.0).fit(probs, labels)
     aty.VectorScaling(strength=1.0).fit(np.log(probs), labels)  # the remedy, without a warning
+
+
+def test_numpy_strings_are_strings():
+    assert validation.check_choice(np.str_("mean"), "how", ("mean", "min")) == "mean"

@@ -321,7 +321,8 @@ def check_integer(value: Any, name: str, *, low: int | None = None, high: int | 
 
 def check_choice(value: Any, name: str, choices: Sequence[Any]) -> Any:
     """One of a closed list: a misspelt option never falls into an `else`."""
-    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
+    plain = str(value) if isinstance(value, str) else value  # a search over an array of names gives NumPy strings
+    if not any(plain is choice or (type(plain) is type(choice) and plain == choice) for choice in choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
     return value
 

@@ -49,7 +49,7 @@ class Grain:
         if not hasattr(xp, "float16"):
             return xp.astype(rows, xp.float32)  # finer than promised
         half = xp.astype(rows, xp.float16)
-        return half if _widens(xp, rows.device) else xp.astype(half, xp.float32)
+        return half if hasattr(xp, "mm") and _widens(xp, rows.device) else xp.astype(half, xp.float32)
 
     def error(self, width: int, query: Any, row: Any) -> Any:
         """Bound on the error of q . t - |t|^2 / 2 for lengths |q| and |t| of rows of `width` columns.
@@ -106,9 +106,7 @@ def _largest(values: Device, count: int) -> tuple[Device, Device]:
 
 @cache
 def _widens(xp: Any, device: Any) -> bool:
-    """Whether a library multiplies halves into float32 on a device, as torch does on CUDA."""
-    if not hasattr(xp, "mm"):
-        return False
+    """Whether a library that has `mm` multiplies halves into float32 on a device, as torch does on CUDA."""
     try:
         one = xp.zeros((16, 16), dtype=xp.float16, device=device)
         return bool(xp.mm(one, one, out_dtype=xp.float32).dtype == xp.float32)
