@@ -162,7 +162,8 @@ def test_an_ambiguous_model_gets_its_candidates_listed():
     headless = nn.Sequential(nn.Conv2d(1, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(ValueError, match="in the order they ran: none"):
         collect(headless, [x])
-    maps = collect(headless, [x], layer="0")
+    with pytest.warns(UserWarning, match="layer '0' reads the model's own input"):
+        maps = collect(headless, [x], layer="0")
     assert_allclose(maps.embeddings[:, 0], x.mean(dim=(1, 2, 3)), atol=1e-6)
 
 
