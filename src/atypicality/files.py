@@ -5,8 +5,10 @@ because a few kilobytes can claim, or unpack to, more than the machine has.
 """
 
 import json
+import math
 import os
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -45,15 +47,16 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
     if not path.exists():
         raise FileNotFoundError(f"no file or folder at {str(path)!r}.")
     shards = sorted(path.glob("*.parquet")) if path.is_dir() else []
-    if path.is_dir() and not shards:
-        return _read_folder(path)
-    reader = READERS[".parquet"] if shards else _by_suffix(path, READERS)
+    reader = READERS[".parquet"] if shards else _read_folder if path.is_dir() else _by_suffix(path, READERS)
     try:
-        return reader(path, default_limit(path) if max_bytes is None else max_bytes)
+        arrays = reader(path, default_limit(path) if max_bytes is None else max_bytes)
+        _refuse_odd_text(arrays, path)
+        return arrays
     except (UnreadableFileError, ModuleNotFoundError, MemoryError, PermissionError, ScratchError):
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
-        raise UnreadableFileError(f"{path.name!r} is not a readable {path.suffix} file: {error}.") from error
+        kind = "folder of arrays" if path.is_dir() else f"{path.suffix} file"
+        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {error}.") from error
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -110,12 +113,22 @@ def _refuse_pickle(dtype: np.dtype[Any], path: Path, name: str) -> None:
         )
 
 
-def _read_folder(path: Path) -> Arrays:
+def _refuse_odd_text(arrays: Arrays, path: Path) -> None:
+    """Refuse text with numbers that are no characters: Python fails on it wherever it is first looked at."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "U" and array.nbytes:
+            points = array.ravel(order="K").view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+            if points.max() > sys.maxunicode:
+                raise UnreadableFileError(f"{path.name!r}: array {name!r} holds text that is not Unicode.")
+
+
+def _read_folder(path: Path, max_bytes: int) -> Arrays:
+    """The arrays as maps, which no limit concerns."""
     arrays = {}
     for file in sorted(path.glob("*.npy")):
         with open(file, "rb") as stream:
             dtype, shape, _ = _read_npy_header(stream, path, file.stem)
-            claimed, held = int(np.prod(shape)) * dtype.itemsize, file.stat().st_size - stream.tell()
+            claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
         if claimed > held:
             raise UnreadableFileError(
                 f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
@@ -157,7 +170,7 @@ def _read_npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[np.dtype
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(stream, max_header_size=10_000)
-    except ValueError as error:
+    except Exception as error:  # headers are Python's words: its parser has errors of many types
         raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {error}") from error
     _refuse_pickle(dtype, path, name)
     if any(length < 0 for length in shape):

@@ -309,7 +309,10 @@ def _encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArr
             f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
         )
     order = np.argsort(class_names)
-    values = array.astype(class_names.dtype.type)
+    try:
+        values = array.astype(class_names.dtype.type)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"labels must be text; as bytes they are not ASCII ({error}). Decode them.") from error
     place = np.minimum(np.searchsorted(class_names, values, sorter=order), class_names.size - 1)
     codes = order[place]
     unknown = np.flatnonzero(class_names[codes] != values)

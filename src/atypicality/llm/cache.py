@@ -66,6 +66,6 @@ def _read(path: Path) -> dict[str, TokenScores]:
         try:
             record = json.loads(line)
             found[str(record["key"])] = from_record(record)
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
     return found

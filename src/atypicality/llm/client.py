@@ -108,6 +108,10 @@ class JsonClient:
         except self._http.ConnectError as error:
             said = f"{self._url} cannot be reached: {self._clean(str(error))}. Is the server up, and the address right?"
             raise PassingFaultError(said, lasting=NoAccessError) from None
+        except self._http.DecodingError as error:
+            raise PassingFaultError(
+                f"{self._url} answered with what does not unpack: {self._clean(str(error))}"
+            ) from None
         except self._http.TransportError as error:  # the chain is cut: requests carry the key
             raise PassingFaultError(f"{self._url} broke the connection: {self._clean(str(error))}") from None
         if status != 200:

@@ -1,6 +1,8 @@
 """Token log-probabilities that were computed elsewhere, kept in JSON Lines or Parquet files."""
 
+import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -90,11 +92,17 @@ class PrecomputedScorer:
             raise ValueError(f"{self._name} must end in .jsonl or .parquet.")
         if not path.is_file():
             raise FileNotFoundError(f"no file at {str(path)!r}.")
-        for number, record in enumerate(readers[path.suffix.lower()](path), start=1):
+        records = readers[path.suffix.lower()](path)
+        for number in itertools.count(1):
             try:
-                yield _parse(record)
-            except (TypeError, KeyError, ValueError, OverflowError) as error:
+                found = [_parse(record) for record in itertools.islice(records, 1)]
+            except (ModuleNotFoundError, MemoryError, PermissionError):
+                raise
+            except Exception as error:  # damaged bytes make the libraries below raise almost anything
                 raise ValueError(f"{self._name}, record {number}: {_reason(error)}.") from error
+            if not found:
+                return
+            yield found[0]
 
 
 class _Plain:
@@ -154,7 +162,15 @@ def _parse(record: Any) -> tuple[str, tuple[TokenScores, Mapping[str, float] | N
     if "log_probs" not in record:
         raise ValueError(f"has no 'log_probs'; it has: {', '.join(map(str, record))}")
     labels = record.get("label_log_probs")
-    return record["prompt"], (from_record(record), None if labels is None else dict(labels))
+    return record["prompt"], (from_record(record), None if labels is None else _label_scores(labels))
+
+
+def _label_scores(given: Any) -> dict[str, float]:
+    known = {str(word): float(value) for word, value in dict(given).items() if value is not None}  # a gap in Parquet
+    wrong = [word for word, value in known.items() if not value < math.inf]
+    if wrong:
+        raise ValueError(f"label_log_probs must be numbers; that of {wrong[0]!r:.60} is {known[wrong[0]]}")
+    return known
 
 
 def _read_jsonl(path: Path) -> Iterator[Any]:

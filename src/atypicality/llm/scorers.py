@@ -76,10 +76,13 @@ class TokenScores:
         for name, given in (("ends", ends), ("tokens", tokens)):
             if given is not None and len(given) != values.size:  # type: ignore[arg-type]
                 raise ValueError(f"{name} must be as many as the log-probabilities, {values.size}")
+        places = None if ends is None else np.asarray(ends, np.intp)
+        if places is not None and places.shape != values.shape:
+            raise ValueError(f"ends must be whole numbers, one per log-probability; got shape {places.shape}")
         return cls(
             np.minimum(values, 0.0),
             n_tokens,
-            None if ends is None else np.asarray(ends, np.intp),
+            places,
             None if tokens is None else tuple(map(str, tokens)),
         )
 

@@ -136,4 +136,8 @@ def load_template(name_or_file: str, labels: Sequence[str] = ()) -> Template:
     path = Path(name_or_file)
     if not path.is_file():
         raise FileNotFoundError(f"no template named {name_or_file!r} ({', '.join(TEMPLATES)}) and no such file.")
-    return Template(path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r"), labels)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the template {path.name!r} is not UTF-8 at byte {error.start}. Save it as UTF-8.") from None
+    return Template(text.removesuffix("\n").removesuffix("\r"), labels)

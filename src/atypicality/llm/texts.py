@@ -49,7 +49,9 @@ def read_texts(
         return _columns(READERS[path.suffix.lower()](path, encoding), tuple(text), label)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path.name!r} is not {encoding} at byte {error.start}; give its encoding.") from None
-    except (ValueError, csv.Error) as error:
+    except (ModuleNotFoundError, MemoryError, PermissionError):
+        raise
+    except Exception as error:  # damaged bytes make the libraries below raise almost anything
         raise ValueError(f"{path.name!r}: {error}") from error
 
 

@@ -1,0 +1,269 @@
+"""Write fuzz/corpus anew, from the public interface: files as they should be, and the damage that has been seen."""
+
+import gzip
+import io
+import json
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import atypicality as aty
+from atypicality.datasets import make_world
+from atypicality.llm import TokenScores
+from atypicality.llm.precomputed import write_scores
+from fuzz.bundle import SIZES
+from fuzz.outputs import NAMES
+from fuzz.pieces import join
+from fuzz.targets import CORPUS, TARGETS
+from fuzz.texts import LABELS, PROMPT
+
+Seeds = dict[str, bytes]
+
+HEADS: dict[str, tuple[Any, Any, Any]] = {
+    "temperature": (aty.GaussianAtypicality(), aty.TemperatureScaling(), aty.SplitConformal()),
+    "aware": (
+        aty.GaussianAtypicality("full", shrinkage=0.1),
+        aty.AtypicalityAwareRecalibration(),
+        aty.SplitConformal("lac"),
+    ),
+    "groups": (
+        aty.NeighborAtypicality(2),
+        aty.GroupTemperatureScaling(2),
+        aty.AtypicalityAwareConformal(n_groups=(2, 1)),
+    ),
+    "vector": (aty.GaussianAtypicality("diagonal"), aty.VectorScaling(strength=0.1), aty.SplitConformal("saps")),
+}
+
+
+def bundles() -> Seeds:
+    """Heads of different parts; with one wrong number, and with hashes of something else."""
+    found = {}
+    for name, parts in HEADS.items():
+        head, tensors = _saved(*parts)
+        text = json.dumps(head).encode()
+        found[name] = b"\0" + join(text, tensors)
+    found["nan"] = b"\0" + join(text, tensors[:-8] + np.float64(np.nan).tobytes())
+    found["list"] = b"\0" + join(b"[1, 2]", tensors)
+    found["unsealed"] = b"\1" + join(text, tensors)
+    found["deep"] = b"\1" + join(b"[" * 5000, b"")
+    return found
+
+
+def _saved(density: Any, recalibration: Any, prediction_sets: Any) -> tuple[Any, bytes]:
+    train, calibration = (make_world(n, **SIZES, random_state=n).outputs() for n in (24, 60))
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few rows that parts say so
+        aty.ReliabilityHead(density, recalibration, prediction_sets).fit(train, calibration).save(folder)
+        head = json.loads((Path(folder) / "head.json").read_text())["head"]
+        return head, next(Path(folder).glob("tensors-*")).read_bytes()
+
+
+def example() -> aty.ModelOutputs:
+    """Outputs with every kind of part."""
+    rows = make_world(12, **SIZES, random_state=0).outputs()
+    names = ["cat", "dog", "été"]
+    sites = np.array(["a", "bb"] * 6)
+    return aty.ModelOutputs(
+        rows.logits, embeddings=rows.embeddings, labels=rows.labels, class_names=names, attributes={"site": sites}
+    )
+
+
+def npy(array: Any) -> bytes:
+    """An array as a .npy file."""
+    stream = io.BytesIO()
+    np.save(stream, np.asarray(array), allow_pickle=False)
+    return stream.getvalue()
+
+
+def members() -> Seeds:
+    """Inputs of .npy files, one behind the other in the order of `NAMES`."""
+    outputs = example()
+    parts = dict(zip(NAMES, (outputs.logits, outputs.embeddings, outputs.labels, outputs.class_names), strict=False))
+    whole = [npy(part) for part in parts.values()] + [npy(outputs.attributes["site"])]
+    logits, rest = whole[0], whole[1:]
+    return {
+        "whole": join(*whole),
+        "logits": join(logits),
+        "names": join(logits, b"", npy(np.array(["dog", "cat"] * 6)), whole[3]),
+        "bytes": join(logits, b"", npy(np.array([b"dog", b"\xff"] * 6)), whole[3]),
+        "float32": join(npy(np.asfortranarray(outputs.logits, np.float32)), *rest),
+        "cut": join(logits[:-9], *rest),
+        "objects": join(npy(outputs.logits).replace(b"'<f8'", b"'|O' "), *rest),
+        "dates": join(npy(outputs.logits).replace(b"'<f8'", b"'<M8'"), *rest),
+        "wrapped": join(
+            npy(np.zeros((1, 3))).replace(b"(1, 3), }                      ", b"(4294967296, 4294967296), }    ")
+        ),
+        "negative": join(npy(outputs.logits).replace(b"(12, 3)", b"(-2, 3)"), *rest),
+        "unclosed": join(npy(outputs.logits).replace(b"(12, 3), }", b"(12, 3,  ("), *rest),
+        "keys": join(npy(outputs.logits).replace(b"'shape'", b"1234567"), *rest),
+        "text": join(logits, b"", b"", npy(np.array(["cat", "dog", "cow"])).replace(b"w\0\0\0", b"w\0\0\xff")),
+    }
+
+
+def archives() -> Seeds:
+    """Archives as they are written, and members that are packed rightly."""
+    plain = _file(".npz")
+    return {"written": plain, "cut": plain[:-30], "empty": b"PK\5\6" + bytes(18)} | {
+        f"packed-{name}": b"\0" + data for name, data in members().items()
+    }
+
+
+def safetensors() -> Seeds:
+    """Files as they are written, and headers that lie."""
+    plain = _file(".safetensors")
+    size = int.from_bytes(plain[:8], "little")
+    header, numbers = plain[8 : 8 + size], plain[8 + size :]
+    lies = {
+        "whole": header,
+        "strings": header.replace(b'"[\\"class_names\\"', b'"[\\"labels\\"     '),
+        "no-list": header.replace(b'"[\\"class_names\\", \\"attribute_site\\"]"', b'"7"'),
+        "type": header.replace(b'"F64"', b'"I64"'),
+        "brain": header.replace(b'"F64"', b'"BF16"'),
+    }
+    return (
+        {"written": plain, "cut": plain[:-5], "long": (2**62).to_bytes(8, "little") + plain[8:]}
+        | {f"packed-{name}": b"\0" + join(lie, numbers) for name, lie in lies.items()}
+        | {"packed-noise": b"\0" + join(header, b"\xff" * len(numbers))}
+    )
+
+
+def parquets() -> Seeds:
+    """Files as they are written, and with their schema or their end changed."""
+    plain = _file(".parquet")
+    return {
+        "written": plain,
+        "cut": plain[:-5],
+        "json": plain.replace(b'{"class_names"', b'["class_names"'),
+        "renamed": plain.replace(b"labels", b"lapels"),
+    }
+
+
+def _file(ending: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"outputs{ending}"
+        example().save(path)
+        return path.read_bytes()
+
+
+def scores() -> Seeds:
+    """Precomputed scores with and without labels, as JSON Lines and as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    record = {"prompt": PROMPT, "log_probs": [None, -1.5], "n_tokens": 2, "ends": [2, 6], "tokens": ["Hi", " you"]}
+    known = record | {"label_log_probs": {"good": -0.5, "bad": -1.5}}
+    prompts = [PROMPT, *(PROMPT + label for label in LABELS)]
+    values = [TokenScores.checked([-3.0, -1.5], ends=[2, 6]), *(TokenScores.checked([-3.0, -1.5, -1.0]),) * 2]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scores"
+        write_scores(path, prompts, values)
+        joined = path.read_bytes()
+        pq.write_table(pa.Table.from_pylist([known]), path, compression="none")
+        parquet = path.read_bytes()
+    found = {"joined": joined, "parquet": parquet, "parquet-cut": parquet[:-5], "deep": b"[" * 5000, "latin": b"\xe9\n"}
+    odd: dict[str, Any] = {
+        "known": known,
+        "words": known | {"label_log_probs": {"good": "high", "bad": None}},
+        "huge": known | {"label_log_probs": {"good": 10**400, "bad": 0}},
+        "nan": known | {"label_log_probs": {"good": float("nan"), "bad": 0}},
+        "ends": known | {"log_probs": [-1, -2], "ends": "26"},
+        "far": known | {"log_probs": [-1.0], "ends": [1e300], "tokens": None, "n_tokens": 1},
+    }
+    return found | {name: json.dumps(value).encode() + b"\n" for name, value in odd.items()}
+
+
+def caches() -> Seeds:
+    """A cache, one cut short, and lines that are none."""
+    line = json.dumps({"key": "k", "log_probs": [-1.0, -2.0], "n_tokens": 3, "ends": [2, 6]}).encode()
+    return {
+        "whole": line + b"\n" + line + b"\n",
+        "cut": line + b"\n" + line[:-9],
+        "deep": b"[" * 5000 + b"\n" + line + b"\n",
+        "ends": line.replace(b"[2, 6]", b'"26"') + b"\n",
+        "noise": b"\xff\xfe\n7\nnull\n[]\n",
+    }
+
+
+def answers() -> Seeds:
+    """Answers of servers in both modes, honest ones and ones that have been seen to fail."""
+    echo = {"tokens": ["Hi", " you", "!"], "token_logprobs": [None, -2.0, -0.1]}
+    entries = [None, {"7": {"logprob": -2.0, "decoded_token": " you"}}]
+    usage = {"prompt_tokens": 2}
+    honest = json.dumps({"choices": [{"logprobs": echo}], "usage": usage}).encode()
+    vllm = json.dumps({"choices": [{"prompt_logprobs": entries}], "usage": usage}).encode()
+    return {
+        "echo": b"\1" + honest,
+        "vllm": b"\0" + vllm,
+        "zeros": b"\1" + honest.replace(b"-2.0", b"0.0"),
+        "words": b"\1" + honest.replace(b"-2.0", b'"a"'),
+        "huge": b"\0" + vllm.replace(b"-2.0", b"-1" + b"0" * 400),
+        "refused": b"\x09{}",
+        "later": b"\x0d",
+        "deep": b"\1" + b"[" * 5000,
+        "nested": b"\1" + honest.replace(b"-2.0", b"[" * 900 + b"]" * 900),
+        "gzip": b"\x11" + gzip.compress(honest, mtime=0),
+        "not-gzip": b"\x11" + honest,
+        "utf-16": b"\1" + honest.decode().encode("utf-16"),
+    }
+
+
+def templates() -> Seeds:
+    """Templates, without their hole, with two, in another encoding, and empty."""
+    texts = {
+        "plain": "Review: {input}\nAnswer:\n",
+        "none": "Review: {text}",
+        "twice": "{input}{input}",
+        "space": "{input} ",
+    }
+    return {name: text.encode() for name, text in texts.items()} | {
+        "latin": "é {input}".encode("latin-1"),
+        "crlf": b"{input}\r\n",
+        "empty": b"",
+    }
+
+
+def tables() -> Seeds:
+    """Texts in each format, whose number is the first byte."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"text": "good film", "label": "pos"}, {"text": "bad, film", "label": "neg"}]
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), stream, compression="none")
+    return {
+        "jsonl": b"\0" + b"\n".join(json.dumps(row).encode() for row in rows),
+        "deep": b"\0" + b"[" * 5000,
+        "csv": b"\1text,label\ngood film,pos\n",
+        "short": b"\1text,label\ngood film\n",
+        "long": b"\1text,label\na,b,c\n",
+        "nul": b"\1text,label\na\0,b\n",
+        "tsv": b"\2text\tlabel\ngood film\tpos\n",
+        "parquet": b"\3" + stream.getvalue(),
+        "parquet-cut": b"\3" + stream.getvalue()[:-5],
+        "lines": b"\x86good film\nbad film\n",
+        "latin": b"\x86\xe9\n",
+    }
+
+
+SEEDS = {
+    "bundle": bundles, "npy": members, "npz": archives, "safetensors": safetensors, "parquet": parquets,
+    "scores": scores, "cache": caches, "server": answers, "template": templates, "texts": tables,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Replace the corpus."""
+    assert set(SEEDS) == set(TARGETS)
+    for name, make in SEEDS.items():
+        shutil.rmtree(CORPUS / name, ignore_errors=True)
+        (CORPUS / name).mkdir(parents=True)
+        for seed, data in make().items():
+            (CORPUS / name / seed).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
