@@ -90,6 +90,7 @@ def members() -> Seeds:
         "logits": join(logits),
         "names": join(logits, b"", npy(np.array(["dog", "cat"] * 6)), whole[3]),
         "bytes": join(logits, b"", npy(np.array([b"dog", b"\xff"] * 6)), whole[3]),
+        "no-names": join(logits, b"", npy(np.array([b"dog", b"cat"] * 6)), npy(np.array([], "<U3"))),
         "float32": join(npy(np.asfortranarray(outputs.logits, np.float32)), *rest),
         "cut": join(logits[:-9], *rest),
         "objects": join(npy(outputs.logits).replace(b"'<f8'", b"'|O' "), *rest),

@@ -142,6 +142,7 @@ def test_binary_logit_becomes_two_columns():
         (dict(logits=[[1.0, 2.0]], labels=["a"]), TypeError, "need class_names, in the order of the columns"),
         (dict(logits=[[1.0, 2.0]], labels=["z"], class_names=["a", "b"]), ValueError, "must be among class_names.*'z'"),
         (dict(logits=[[1.0, 2.0]], class_names=["a", "a"]), ValueError, "class_names must be distinct; 'a'"),
+        (dict(labels=["a"], class_names=[]), ValueError, "class_names must name at least one class"),
         (dict(logits=[[1.0, 2.0]], class_names=["a"]), ValueError, "class_names must have one entry per row; got 1"),
         (dict(logits=[1.0, 2.0]), ValueError, "logits must be two-dimensional"),
         (dict(logits=[[1.0, 2.0]], labels=[[1, 0]]), ValueError, "Multi-label targets are not supported"),

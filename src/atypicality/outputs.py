@@ -326,6 +326,8 @@ def _encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArr
 
 def _check_class_names(class_names: ArrayLike) -> NDArray[Any]:
     names = np.asarray([str(name) for name in to_numpy(class_names, "class_names").reshape(-1).tolist()])
+    if not names.size:
+        raise ValueError("class_names must name at least one class, in the order of the columns; got none.")
     values, counts = np.unique(names, return_counts=True)
     if (counts > 1).any():
         raise ValueError(f"class_names must be distinct; {str(values[counts > 1][0])!r} stands there more than once.")
