@@ -100,6 +100,7 @@ def members() -> Seeds:
         ),
         "negative": join(npy(outputs.logits).replace(b"(12, 3)", b"(-2, 3)"), *rest),
         "unclosed": join(npy(outputs.logits).replace(b"(12, 3), }", b"(12, 3,  ("), *rest),
+        "escape": join(npy(outputs.logits).replace(b"'descr'", b"'d\\scr'"), *rest),
         "keys": join(npy(outputs.logits).replace(b"'shape'", b"1234567"), *rest),
         "text": join(logits, b"", b"", npy(np.array(["cat", "dog", "cow"])).replace(b"w\0\0\0", b"w\0\0\xff")),
     }

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -169,7 +170,10 @@ def _read_npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[np.dtype
     try:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream, max_header_size=10_000)
+        with warnings.catch_warnings():  # an escape that Python's parser doubts is in no honest header
+            warnings.simplefilter("error", DeprecationWarning)
+            warnings.simplefilter("error", SyntaxWarning)
+            shape, fortran, dtype = read(stream, max_header_size=10_000)
     except Exception as error:  # headers are Python's words: its parser has errors of many types
         raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {error}") from error
     _refuse_pickle(dtype, path, name)
