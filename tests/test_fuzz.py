@@ -113,7 +113,7 @@ def foreign_warning(data, folder):
     [
         (foreign_error, Finding, "an error that is not ours: ValueError: invalid literal"),
         (foreign_type, KeyError, "ours or not"),
-        (foreign_warning, Finding, "a warning that is not ours: DeprecationWarning: deprecated"),
+        (foreign_warning, Finding, "a warning that is not allowed: DeprecationWarning: deprecated"),
     ],
 )
 def test_the_rule_finds_what_is_not_ours(read, kind, message):
