@@ -18,6 +18,7 @@ DOCTESTS = {  # examples in docstrings that need an optional package, by how the
     "atypicality.reliability.Reliability.to_parquet": ("pyarrow",),
 }
 OUTPUTS = Path(__file__).parents[2] / "shared" / "data" / "outputs"
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc/self/status")
 
 
 def pytest_addoption(parser):

@@ -27,7 +27,7 @@ from atypicality import (
 dask = imported("dask")
 da = imported("dask.array")
 dd = imported("distributed")
-cluster = pytest.importorskip("atypicality.integrations.dask")
+from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
 from atypicality.integrations import dask_cluster, dask_recalibration, dask_rows  # noqa: E402
 
 GAUSSIANS = [
@@ -81,7 +81,7 @@ def folder(tmp_path, world):
     return sorted(tmp_path.glob("embeddings-*.npy")), sorted(tmp_path.glob("labels-*.npy"))
 
 
-def close(found, expected, digits=1e-10):
+def assert_close(found, expected, digits=1e-10):
     """Relative to the largest entry, as the statistics are sums."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=digits * np.abs(expected).max())
 
@@ -95,11 +95,11 @@ def test_a_gaussian_is_that_of_one_machine(gaussian, client, world):
     found = cluster.fit(gaussian, da.from_array(x, chunks=(130, 6)), da.from_array(y, chunks=400), client=client)
     alone = gaussian.fit(x, y)
     assert type(found) is GaussianAtypicality
-    close(found.means_, alone.means_)
-    close(found.covariance_, alone.covariance_)
+    assert_close(found.means_, alone.means_)
+    assert_close(found.covariance_, alone.covariance_)
     scores = cluster.atypicality(found, da.from_array(x, chunks=(300, 2)), client=client)
     assert isinstance(scores, da.Array)
-    close(client.compute(scores).result(), alone.atypicality(x), 1e-9)
+    assert_close(client.compute(scores).result(), alone.atypicality(x), 1e-9)
     assert not hasattr(GAUSSIANS[0].__class__(), "statistics_")
 
 
@@ -108,10 +108,10 @@ def test_files_are_read_by_the_workers(client, world, folder, monkeypatch):
     x, y = world
     found = cluster.fit(GaussianAtypicality(), *folder, client=client)
     alone = GaussianAtypicality().fit(x, y)
-    close(found.covariance_, alone.covariance_)
+    assert_close(found.covariance_, alone.covariance_)
     scores = cluster.atypicality(found, folder[0], client=client)
     assert isinstance(scores, np.ndarray)
-    close(scores, alone.atypicality(x), 1e-9)
+    assert_close(scores, alone.atypicality(x), 1e-9)
     whole = cluster.fit(GaussianAtypicality(), [str(path) for path in folder[0]], y, client=client)
     np.testing.assert_array_equal(whole.covariance_, found.covariance_)
 
@@ -123,7 +123,7 @@ def test_files_of_outputs_hold_their_labels(ending, client, world, tmp_path):
     for path, rows in zip(paths, (slice(0, 700), slice(700, None)), strict=True):
         ModelOutputs(embeddings=x[rows], labels=y[rows]).save(path)
     found = cluster.fit(GaussianAtypicality(), paths, client=client)
-    close(found.covariance_, GaussianAtypicality().fit(x, y).covariance_)
+    assert_close(found.covariance_, GaussianAtypicality().fit(x, y).covariance_)
 
 
 def test_the_number_of_workers_changes_no_bit(client, world):
@@ -148,7 +148,7 @@ def test_strings_are_labels_and_classes_may_be_missing_from_a_part(client, world
     found = cluster.fit(GaussianAtypicality(), da.from_array(x[order], chunks=(200, 6)), names.tolist(), client=client)
     alone = GaussianAtypicality().fit(x[order], names)
     assert found.classes_.tolist() == alone.classes_.tolist()
-    close(found.covariance_, alone.covariance_)
+    assert_close(found.covariance_, alone.covariance_)
 
 
 def test_a_fitted_gaussian_is_an_ordinary_one(client, world):
@@ -156,7 +156,7 @@ def test_a_fitted_gaussian_is_an_ordinary_one(client, world):
     found = cluster.fit(GaussianAtypicality(), da.from_array(x, chunks=(500, 6)), y, client=client)
     more = found.merge(GaussianAtypicality().fit(x, y))
     assert more.counts_.sum() == 3000
-    close(found.atypicality(x), GaussianAtypicality().fit(x, y).atypicality(x), 1e-9)
+    assert_close(found.atypicality(x), GaussianAtypicality().fit(x, y).atypicality(x), 1e-9)
 
 
 # neighbours
@@ -223,7 +223,7 @@ def test_the_optimum_is_that_of_one_machine(recalibrator, client, logits):
     np.testing.assert_allclose(client.compute(probs).result(), alone.predict_proba(z, atypicality=a), atol=1e-6)
     np.testing.assert_allclose(found.predict_proba(z, atypicality=a), alone.predict_proba(z, atypicality=a), atol=1e-6)
     if isinstance(found, AtypicalityAwareRecalibration):
-        close(found.coefficients_, alone.coefficients_, 1e-6)
+        assert_close(found.coefficients_, alone.coefficients_, 1e-6)
         assert found.terms_ == alone.terms_
         assert found.largest_spread_ == alone.largest_spread_
         np.testing.assert_allclose(found.multiplier_range_, alone.multiplier_range_, rtol=1e-5)
@@ -500,8 +500,8 @@ def test_merging_in_any_grouping_gives_the_same(rng):
     a, b, c = (distributed.part_statistics(gaussian, x[rows], y[rows]) for rows in np.split(np.arange(90), 3))
     left = distributed.finish(gaussian, distributed.merge(distributed.merge(a, b), c))
     right = distributed.finish(gaussian, distributed.merge(a, distributed.merge(c, b)))
-    close(left.covariance_, right.covariance_, 1e-12)
-    close(left.covariance_, gaussian.fit(x, y).covariance_, 1e-12)
+    assert_close(left.covariance_, right.covariance_, 1e-12)
+    assert_close(left.covariance_, gaussian.fit(x, y).covariance_, 1e-12)
 
 
 def test_parts_of_other_width_do_not_merge():

@@ -12,7 +12,7 @@ from conftest import imported, needs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_gaussian import COVARIANCES, make_rows
-from test_neighbors import REDUCTIONS, distances
+from test_neighbors import REDUCTIONS, distances, hard_world
 
 from atypicality import GaussianAtypicality, NeighborAtypicality, blocks
 from atypicality.bundle.kinds import Place
@@ -28,7 +28,7 @@ from atypicality.device.products import DOUBLE, HALF, largest, product
 from atypicality.device.reference import DeviceReference, Queries
 
 
-def same(found, expected, *, rtol, atol=0.0, like=None):
+def assert_same(found, expected, *, rtol, atol=0.0, like=None):
     """Close values, in an array of the caller's library."""
     if like is not None:
         assert type(found) is type(like)
@@ -97,10 +97,10 @@ def test_fit_and_scores_equal_those_of_the_host(kind, shrinkage, precision, put,
         found, densities = device.atypicality(put(queries)), device.class_log_density(put(queries))
     assert isinstance(device.means_, np.ndarray)
     np.testing.assert_array_equal(device.counts_, host.counts_)
-    same(device.means_, host.means_, rtol=rtol)
-    same(device.covariance_, host.covariance_, rtol=rtol, atol=rtol)
-    same(found, host.atypicality(queries), rtol=rtol, like=put(x))
-    same(densities, host.class_log_density(queries), rtol=rtol, like=put(x))
+    assert_same(device.means_, host.means_, rtol=rtol)
+    assert_same(device.covariance_, host.covariance_, rtol=rtol, atol=rtol)
+    assert_same(found, host.atypicality(queries), rtol=rtol, like=put(x))
+    assert_same(densities, host.class_log_density(queries), rtol=rtol, like=put(x))
 
 
 @pytest.mark.parametrize("kind", COVARIANCES)
@@ -108,8 +108,8 @@ def test_marginal_densities_and_components(kind, put, rng):
     x, labels = make_rows(rng, 300, 6)
     host = GaussianAtypicality(kind, marginal=True, n_components=3).fit(x, labels)
     device = GaussianAtypicality(kind, marginal=True, n_components=3).fit(put(x), labels)
-    same(device.atypicality(put(x)), host.atypicality(x), rtol=1e-10)
-    same(host.atypicality(put(x)), host.atypicality(x), rtol=1e-12, like=put(x))
+    assert_same(device.atypicality(put(x)), host.atypicality(x), rtol=1e-10)
+    assert_same(host.atypicality(put(x)), host.atypicality(x), rtol=1e-12, like=put(x))
 
 
 def test_either_estimator_scores_either_kind_of_rows(put, rng):
@@ -117,9 +117,9 @@ def test_either_estimator_scores_either_kind_of_rows(put, rng):
     host, device = GaussianAtypicality().fit(x, labels), GaussianAtypicality().fit(put(x), labels)
     expected = host.atypicality(x)
     assert isinstance(device.atypicality(x), np.ndarray)
-    same(device.atypicality(x), expected, rtol=1e-10)
-    same(host.atypicality(put(x)), expected, rtol=1e-12, like=put(x))
-    same(host.merge(device).means_, host.means_, rtol=1e-12)
+    assert_same(device.atypicality(x), expected, rtol=1e-10)
+    assert_same(host.atypicality(put(x)), expected, rtol=1e-12, like=put(x))
+    assert_same(host.merge(device).means_, host.means_, rtol=1e-12)
     again = pickle.loads(pickle.dumps(device))
     np.testing.assert_array_equal(again.atypicality(x), device.atypicality(x))
     assert host.atypicality(put(x[:0])).shape == (0,)
@@ -141,8 +141,8 @@ def test_partial_fit_mixes_host_and_device(kind, shrinkage, put, rng):
     parts = GaussianAtypicality(kind, shrinkage=shrinkage)
     parts.partial_fit(put(x[:90]), labels[:90]).partial_fit(x[90:120], labels[90:120])
     parts.partial_fit(put(x[120:]), put(labels[120:]))
-    same(parts.covariance_, whole.covariance_, rtol=1e-10, atol=1e-12)
-    same(parts.atypicality(put(x)), whole.atypicality(x), rtol=1e-10)
+    assert_same(parts.covariance_, whole.covariance_, rtol=1e-10, atol=1e-12)
+    assert_same(parts.atypicality(put(x)), whole.atypicality(x), rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -152,8 +152,8 @@ def test_offsets_and_far_classes_cost_nothing(kind, dtype, put, rng):
     x[0] += 1e4  # the first row is far from its class: a bad origin
     x = x.astype(dtype)
     host, device = GaussianAtypicality(kind).fit(x, labels), GaussianAtypicality(kind).fit(put(x), labels)
-    same(device.covariance_, host.covariance_, rtol=1e-10, atol=1e-9)
-    same(device.atypicality(put(x)), host.atypicality(x), rtol=1e-8)
+    assert_same(device.covariance_, host.covariance_, rtol=1e-10, atol=1e-9)
+    assert_same(device.atypicality(put(x)), host.atypicality(x), rtol=1e-8)
 
 
 def test_more_classes_than_a_matrix_of_members_takes(put, rng, monkeypatch):
@@ -162,13 +162,13 @@ def test_more_classes_than_a_matrix_of_members_takes(put, rng, monkeypatch):
     monkeypatch.setattr(gaussian, "_CLASSES", 4)
     x, labels = make_rows(rng, 200, 3, 40)
     host, device = (GaussianAtypicality(covariance="tied").fit(rows, labels) for rows in (x, put(x)))
-    same(device.means_, host.means_, rtol=1e-12)
+    assert_same(device.means_, host.means_, rtol=1e-12)
 
 
 def test_a_single_column_and_a_single_class(put, rng):
     x = rng.standard_normal((50, 1))
     host, device = (GaussianAtypicality().fit(rows, np.zeros(50, int)) for rows in (x, put(x)))
-    same(device.atypicality(put(x)), host.atypicality(x), rtol=1e-10)
+    assert_same(device.atypicality(put(x)), host.atypicality(x), rtol=1e-10)
 
 
 @pytest.mark.parametrize("make", ["constant column", "duplicated column", "fewer rows than columns"])
@@ -191,8 +191,8 @@ def test_the_whitening_of_a_device_is_that_of_the_host(put, rng):
     covariance = x.T @ x / 200
     matrix, diagonal = triangular_whitening(covariance, 1e-9)
     on_device, its_diagonal = whitening_on(put(x))(covariance, 1e-9)
-    same(on_device, matrix, rtol=1e-9, atol=1e-9)
-    same(its_diagonal, diagonal, rtol=1e-10)
+    assert_same(on_device, matrix, rtol=1e-9, atol=1e-9)
+    assert_same(its_diagonal, diagonal, rtol=1e-10)
     assert whitening_on(put(x))(covariance, 1e-5) is None  # the smallest variance is about 1e-6
     assert whitening_on(put(x))(np.zeros((2, 2)), 0.0) is None
 
@@ -260,28 +260,16 @@ def test_distances_on_a_device_are_exact(metric, dtype, scale, offset, put, rng)
         fitted = NeighborAtypicality(reduction=reduction, metric=metric).fit(put(rows))
         found = fitted.atypicality(put(queries))
         # directly measured distances; offset unit rows differ in their seventh digit, where the reference loses some
-        same(found, reduce(exact), rtol=1e-8 if metric == "cosine" and offset else 1e-12, like=put(rows))
+        assert_same(found, reduce(exact), rtol=1e-8 if metric == "cosine" and offset else 1e-12, like=put(rows))
 
 
 @pytest.mark.parametrize("block", [None, 700])
 @pytest.mark.parametrize("make", ["wide", "clusters far apart", "one far row", "a far query", "few distinct rows"])
 def test_hard_worlds_stay_exact_on_a_device(make, block, put, rng):
-    rows, queries = rng.standard_normal((6000, 8)), rng.standard_normal((30, 8))
-    if make == "wide":
-        rows, queries = rng.standard_normal((6000, 200)), rng.standard_normal((30, 200))
-    elif make == "clusters far apart":
-        centres = 1e5 * rng.standard_normal((20, 8))
-        rows, queries = rows + centres[rng.integers(0, 20, 6000)], queries + centres[rng.integers(0, 20, 30)]
-    elif make == "one far row":
-        rows[17] = 1e9
-    elif make == "a far query":
-        queries[3], queries[4] = 1e12, 1e30
-    elif make == "few distinct rows":
-        rows = rows[rng.integers(0, 7, 6000)]
-        queries[:7] = rows[:7]
+    rows, queries = hard_world(make, rng, 6000, 30)
     with blocks.settings(block_rows=block):
         found = NeighborAtypicality().fit(put(rows)).atypicality(put(queries))
-    same(found, nearest(queries, rows, 5).mean(axis=1), rtol=1e-12)
+    assert_same(found, nearest(queries, rows, 5).mean(axis=1), rtol=1e-12)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -301,7 +289,7 @@ def test_small_worlds_with_ties_on_a_device(n_rows, n_queries, width, data, per_
     k = data.draw(st.integers(1, int(smallest)))
     host = NeighborAtypicality(k, per_class=per_class).fit(rows, labels)
     device = NeighborAtypicality(k, per_class=per_class).fit(put(rows), put(labels))
-    same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
+    assert_same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "kth", "min"])
@@ -314,7 +302,7 @@ def test_classes_on_a_device(metric, reduction, put, rng):
         NeighborAtypicality(3, metric=metric, reduction=reduction, per_class=True).fit(x, labels)
         for x in (rows, put(rows))
     )
-    same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
+    assert_same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
     assert device.classes_.tolist() == host.classes_.tolist()
 
 
@@ -322,7 +310,7 @@ def test_classes_so_large_that_their_scores_are_grouped(put, rng):
     rows, queries, labels = rng.standard_normal((13000, 4)), rng.standard_normal((25, 4)), np.arange(13000) % 3
     rows += 3 * np.eye(4)[labels]
     host, device = (NeighborAtypicality(3, per_class=True).fit(x, labels) for x in (rows, put(rows)))
-    same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
+    assert_same(device.atypicality(put(queries)), host.atypicality(queries), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("per_class", "n"), [(False, 4200), (True, 900)])
@@ -331,8 +319,8 @@ def test_training_rows_on_a_device_can_leave_themselves_out(per_class, n, put, r
     rows[7] = rows[9]
     host, device = (NeighborAtypicality(4, per_class=per_class).fit(x, labels) for x in (rows, put(rows)))
     expected = host.atypicality(rows, exclude_self=True)
-    same(device.atypicality(put(rows), exclude_self=True), expected, rtol=1e-12, like=put(rows))
-    same(device.atypicality(rows, exclude_self=True), expected, rtol=1e-12)
+    assert_same(device.atypicality(put(rows), exclude_self=True), expected, rtol=1e-12, like=put(rows))
+    assert_same(device.atypicality(rows, exclude_self=True), expected, rtol=1e-12)
     other = rows.copy()
     other[3, 0] += 1
     with pytest.raises(ValueError, match="row 3 differs from the training row of that number"):
@@ -345,9 +333,11 @@ def test_queries_go_where_the_training_rows_are(put, rng):
     expected = host.atypicality(queries)
     assert type(device.embeddings_) is type(put(rows))
     assert isinstance(device.atypicality(queries), np.ndarray)
-    same(device.atypicality(queries), expected, rtol=1e-12)
-    same(device.atypicality(queries.astype(np.float16)), host.atypicality(queries.astype(np.float16)), rtol=1e-12)
-    same(host.atypicality(put(queries)), expected, rtol=1e-12, like=put(rows))
+    assert_same(device.atypicality(queries), expected, rtol=1e-12)
+    assert_same(
+        device.atypicality(queries.astype(np.float16)), host.atypicality(queries.astype(np.float16)), rtol=1e-12
+    )
+    assert_same(host.atypicality(put(queries)), expected, rtol=1e-12, like=put(rows))
     assert device.atypicality(put(queries[:0])).shape == (0,)
 
 
@@ -368,12 +358,12 @@ def test_queries_that_stay_open_are_searched_again(put, rng, monkeypatch):
     rows = np.r_[rng.standard_normal((5000, 6)), 1e3 + 1e-2 * rng.standard_normal((5000, 6))]  # a tight far cluster
     queries = np.r_[rng.standard_normal((10, 6)), rows[-10:] + 1e-2]
     found = NeighborAtypicality().fit(put(rows)).atypicality(put(queries))
-    same(found, nearest(queries, rows, 5).mean(axis=1), rtol=1e-12)
+    assert_same(found, nearest(queries, rows, 5).mean(axis=1), rtol=1e-12)
     assert 10 <= calls["double"] <= 20
     assert calls["all"] == 0
     circle = np.repeat(np.eye(2), 3000, axis=0)  # every row is at the same distance from 0
     found = NeighborAtypicality().fit(put(circle)).atypicality(put(np.zeros((2, 2))))
-    same(found, np.ones(2), rtol=1e-15)
+    assert_same(found, np.ones(2), rtol=1e-15)
     assert calls["all"] == 2
 
 

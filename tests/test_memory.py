@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import needs
+from conftest import needs, needs_proc
 from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import on_terminal
 
@@ -22,8 +22,6 @@ import atypicality as aty
 from atypicality import ModelOutputs, blocks, limits, parquet, progress, scratch
 from atypicality.cli.app import main
 from atypicality.files import UnreadableFileError, read_arrays, write_arrays
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc/self/status")
 
 CEILING = "200MB"
 N_CLASSES, WIDTH = 300, 32

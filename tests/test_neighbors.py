@@ -75,12 +75,12 @@ def test_distances_are_exact(metric, dtype, scale, offset, rng):
 WORLDS = ["clusters far apart", "one far row", "a row beyond float32", "a far query", "few distinct rows", "sorted"]
 
 
-@pytest.mark.parametrize("make", WORLDS)
-def test_hard_worlds_stay_exact(make, rng):
-    rows, queries = rng.standard_normal((4000, 8)), rng.standard_normal((50, 8))
+def hard_world(make, rng, n_rows, n_queries):
+    """Training rows and queries on which products alone would rank wrongly, or slowly."""
+    rows, queries = rng.standard_normal((n_rows, 8)), rng.standard_normal((n_queries, 8))
     if make == "clusters far apart":
         centres = 1e5 * rng.standard_normal((20, 8))
-        rows, queries = rows + centres[rng.integers(0, 20, 4000)], queries + centres[rng.integers(0, 20, 50)]
+        rows, queries = rows + centres[rng.integers(0, 20, n_rows)], queries + centres[rng.integers(0, 20, n_queries)]
     elif make == "one far row":
         rows[17] = 1e9
     elif make == "a row beyond float32":
@@ -89,10 +89,18 @@ def test_hard_worlds_stay_exact(make, rng):
     elif make == "a far query":
         queries[3], queries[4] = 1e12, 1e30
     elif make == "few distinct rows":
-        rows = rows[rng.integers(0, 7, 4000)]
+        rows = rows[rng.integers(0, 7, n_rows)]
         queries[:7] = rows[:7]
+    elif make == "wide":
+        rows, queries = rng.standard_normal((n_rows, 200)), rng.standard_normal((n_queries, 200))
     else:
         rows = rows[np.argsort(-cdist(queries[:1], rows)[0])]  # every tile brings nearer rows than all before
+    return rows, queries
+
+
+@pytest.mark.parametrize("make", WORLDS)
+def test_hard_worlds_stay_exact(make, rng):
+    rows, queries = hard_world(make, rng, 4000, 50)
     exact = np.sort(distances(queries, rows, "euclidean"), axis=1)[:, :5]
     found = NeighborAtypicality().fit(rows).atypicality(queries)
     np.testing.assert_allclose(found, exact.mean(axis=1), rtol=1e-10, atol=1e-12)

@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc/self/status")
+from conftest import needs_proc
 
 PROGRAM = """
 import json, sys, threading, time
