@@ -72,7 +72,7 @@ def test_a_threshold_on_a_score_decides_the_same(put, rng):
         for rule in (ScoreRule("aps", None), ScoreRule("raps", None, 3, 0.01)):
             for _ in range(5):
                 found = label_statistics(probs, rng.integers(0, 200, 40))
-                thresholds = rule.values(found.above, found.tied, found.rank, found.top, draws)
+                thresholds = rule.values(np, found.above, found.tied, found.rank, found.top, draws)
                 sets = prediction_sets(put(probs), thresholds, rule, draws)
                 np.testing.assert_array_equal(to_host(sets), prediction_sets(probs, thresholds, rule, draws))
 

@@ -29,20 +29,21 @@ from atypicality import (
     TemperatureScaling,
     VectorScaling,
     __version__,
-    export,
-    export_check,
-    export_graph,
 )
 from atypicality.conformal.scores import ScoreRule, prediction_sets
 from atypicality.datasets import load_fashion_mnist_lt
-from atypicality.export_parts import Rarity, add_sets
+from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head import ReliabilityHead
 from atypicality.held_out import QuantileScale
+from atypicality.shipping.onnx import check as export_check
+from atypicality.shipping.onnx import export
+from atypicality.shipping.onnx import graph as export_graph
+from atypicality.shipping.onnx.namespace import GraphNamespace
 
 pytestmark = needs("onnx", "onnxruntime")
 
-NUMBERS = ("probabilities", "atypicality", "atypicality_quantile")
+NUMBERS = ("probabilities", "confidence", "atypicality", "atypicality_quantile")
 ROUNDING = 1.5e-7
 """Both sides round float64 results that agree to about 1e-14 to float32: at most one unit of float32, 1.2e-7, apart."""
 RECALIBRATIONS = {
@@ -127,6 +128,8 @@ def predicted(head, outputs):
         warnings.filterwarnings("ignore", message=".*drifted.*")
         answer = head.predict(outputs)
     found = {
+        "label": answer.label,
+        "confidence": answer.confidence,
         "probabilities": answer.proba,
         "prediction_set": answer.prediction_set,
         "valid": np.ones(len(answer), bool),
@@ -140,7 +143,8 @@ def predicted(head, outputs):
 def check_same(session, head, outputs):
     found, right = answers(session, inputs_of(session, outputs)), predicted(head, outputs)
     assert set(found) == set(right)
-    np.testing.assert_allclose(found["probabilities"], right["probabilities"], rtol=0, atol=ROUNDING)
+    for name in ("probabilities", "confidence"):
+        np.testing.assert_allclose(found[name], right[name], rtol=0, atol=ROUNDING)
     for name in set(right) - set(NUMBERS):
         np.testing.assert_array_equal(found[name], right[name], err_msg=name)
     if "atypicality" in right:
@@ -352,7 +356,8 @@ def test_batches_of_no_row_and_of_one(name, tmp_path):
 def piece(build, width):
     """A session for a graph with one float64 input x and one output y."""
     graph = export_graph.Graph()
-    graph.output("y", *build(graph, graph.input("x", np.float64, width)))
+    xp = GraphNamespace(graph)
+    xp.output("y", build(xp, xp.input("x", np.float64, width)), width)
     return session_of(graph.model("piece").SerializeToString())
 
 
@@ -363,18 +368,9 @@ finite = st.floats(-1e6, 1e6, width=32)
 @given(st.lists(finite, max_size=20, unique=True), st.lists(finite, min_size=1, max_size=20))
 def test_cut_is_searchsorted(edges, values):
     edges, values = np.sort(np.array(edges, float)), np.array(values + edges)[:, None]
-    for inclusive, side in ((False, "left"), (True, "right")):
+    for side in ("left", "right"):
         session = piece(
-            lambda graph, x, inclusive=inclusive: (
-                graph(
-                    "Add",
-                    export_graph.cut(graph, edges, x, inclusive=inclusive),
-                    graph("Mul", graph.cast(x, np.int64), np.array(0)),
-                ),
-                np.int64,
-                1,
-            ),
-            1,
+            lambda xp, x, side=side: xp.searchsorted(xp.asarray(edges), x, side=side) + 0 * xp.astype(x, np.int64), 1
         )
         np.testing.assert_array_equal(answers(session, {"x": values})["y"], np.searchsorted(edges, values, side))
 
@@ -383,7 +379,7 @@ def test_cut_is_searchsorted(edges, values):
 @given(st.lists(finite, min_size=1, max_size=30), st.lists(finite, min_size=1, max_size=20))
 def test_interpolation_is_the_quantile_scale(held_out, values):
     scale, values = QuantileScale.from_rows(held_out), np.array(values + held_out)
-    session = piece(lambda graph, x: (export_graph.interpolate(graph, scale.values, scale.levels, x), np.float64, 1), 1)
+    session = piece(lambda xp, x: moved(scale.formula(), xp.asarray).quantiles(xp, x), 1)
     np.testing.assert_allclose(answers(session, {"x": values[:, None]})["y"][:, 0], scale(values), rtol=0, atol=1e-12)
 
 
@@ -391,10 +387,10 @@ def test_interpolation_is_the_quantile_scale(held_out, values):
 def sets_session(score, nonempty, threshold):
     sets = SplitConformal(score, nonempty=nonempty)
     sets.threshold_, sets.k_reg_, sets.penalty_, sets.n_classes_ = threshold, 1, 0.0625, 4
-    graph, head = export_graph.Graph(), ReliabilityHead()
-    head.prediction_sets_ = sets
-    probs = graph.input("probs", np.float32, 4)
-    graph.output("sets", add_sets(graph, head, probs, "", Rarity(None)), np.bool_, 4)
+    graph = export_graph.Graph()
+    xp = GraphNamespace(graph)
+    formula = moved(sets.formula(), xp.asarray)
+    xp.output("sets", formula(xp, xp.input("probs", np.float32, 4), None, None), 4)
     return session_of(graph.model("sets").SerializeToString())
 
 
@@ -475,7 +471,7 @@ def test_no_file_is_left_behind_but_the_graph(tmp_path):
         (
             "recalibration_",
             AdaptiveTemperatureScaling(),
-            "its recalibration is AdaptiveTemperatureScaling, which is not",
+            "its recalibration is AdaptiveTemperatureScaling, whose temperatures follow from",
         ),
         ("prediction_sets_", SplitConformal("aps", randomized=True), "its prediction_sets has randomized=True"),
         ("prediction_sets_", AtypicalityAwareConformal(randomized=True), "its prediction_sets has randomized=True"),
@@ -503,14 +499,14 @@ def test_all_reasons_come_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"density is Neighbor.*; its recalibration is object.*; its prediction_sets"):
         head.export_onnx(tmp_path / "head.onnx")
     head.prediction_sets_ = object()
-    with pytest.raises(ValueError, match="its prediction_sets is object, not SplitConformal"):
+    with pytest.raises(ValueError, match="its prediction_sets is object, which has no formula of its own"):
         head.export_onnx(tmp_path / "head.onnx")
 
 
 def test_given_groups_cannot_be_a_graph(tmp_path):
     head = fitted(recalibration=GroupTemperatureScaling())
     head.recalibration_.quantiles_ = None
-    with pytest.raises(ValueError, match="a graph is given no groups"):
+    with pytest.raises(ValueError, match="whose temperatures follow from given groups"):
         head.export_onnx(tmp_path / "head.onnx")
 
 
@@ -553,30 +549,25 @@ def test_a_missing_runtime_names_the_extra(tmp_path, monkeypatch):
 # the comparison on export
 
 
-def wrong_set(graph, head, probs, confidence, rarity):
-    return graph("Not", add_sets(graph, head, probs, confidence, rarity))
+def wrong_set(verdict):
+    return verdict._replace(prediction_set=~verdict.prediction_set)
 
 
-def wrong_softmax(graph, head, logits, rarity):
-    found = add_recalibration(graph, head, logits, rarity)
-    found.probabilities = graph("Add", found.probabilities, np.float32(2e-5))
-    return found
-
-
-add_recalibration = export.add_recalibration
+def wrong_softmax(verdict):
+    return verdict._replace(proba=verdict.proba + 2e-5)
 
 
 @pytest.mark.parametrize(
-    ("name", "fault", "match"),
+    ("fault", "match"),
     [
-        ("add_sets", wrong_set, "prediction_set differs in .* entries"),
-        ("add_recalibration", wrong_softmax, "probabilities differs in .* entries, first in row 0"),
+        (wrong_set, "prediction_set differs in .* entries"),
+        (wrong_softmax, "probabilities differs in .* entries, first in row 0"),
     ],
 )
-def test_a_graph_that_answers_otherwise_is_not_written(name, fault, match, tmp_path, monkeypatch):
+def test_a_graph_that_answers_otherwise_is_not_written(fault, match, tmp_path, monkeypatch):
     path = tmp_path / "head.onnx"
     path.write_bytes(b"old")
-    monkeypatch.setattr(export, name, fault)
+    monkeypatch.setattr(export, "guarded", lambda *rows: fault(guarded(*rows)))
     with pytest.raises(RuntimeError, match=f"does not answer as the head does.*{match}"):
         default_head().export_onnx(path)
     assert path.read_bytes() == b"old"

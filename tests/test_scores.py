@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from atypicality import blocks
 from atypicality.conformal.scores import (
     ScoreRule,
+    checked_score,
     label_scores,
     label_statistics,
     prediction_sets,
@@ -195,7 +196,7 @@ def test_any_memory_layout(layout, rng):
 
 
 def checked(score="raps", **options):
-    return ScoreRule.checked(
+    return checked_score(
         score, **{"nonempty": "score", "k_reg": "auto", "penalty": "auto", "randomized": False} | options
     )
 

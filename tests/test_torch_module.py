@@ -44,7 +44,7 @@ def predicted(head, outputs):
 
 
 def answered(module, outputs):
-    embeddings = None if module.density is None else torch.from_numpy(np.array(outputs.embeddings))
+    embeddings = None if module.n_features is None else torch.from_numpy(np.array(outputs.embeddings))
     given = None if outputs.atypicality is None else torch.from_numpy(outputs.atypicality)
     return module(torch.from_numpy(np.array(outputs.logits)), embeddings, given)
 
@@ -111,7 +111,7 @@ def test_densities(density, seed):
 
 @pytest.mark.parametrize("density", NEIGHBOURS.values(), ids=list(NEIGHBOURS))
 def test_neighbours(density, seed, monkeypatch):
-    monkeypatch.setattr("atypicality.integrations.torch_parts.DISTANCES", 300 * 50)  # several tiles
+    monkeypatch.setattr("atypicality.formula.density.TILE", 50)  # several tiles
     assert_equal_answers(fitted(density=density, seed=seed), outputs_of(300, seed + 2))
 
 
@@ -223,7 +223,9 @@ def test_its_state_travels(seed):
     torch.save(first.state_dict(), stream)
     stream.seek(0)
     first.load_state_dict(torch.load(stream, weights_only=True))
-    assert not torch.equal(first.density.gaussians.means, second.density.gaussians.means)
+    assert not torch.equal(first.density_means, second.density_means)
+    with pytest.raises(ValueError, match="the state is that of another head"):
+        second.load_state_dict(first.state_dict())
 
 
 def test_empty_batches_and_wrong_shapes(seed):
@@ -240,7 +242,8 @@ def test_empty_batches_and_wrong_shapes(seed):
 
 def test_heads_that_cannot_be_modules_say_why():
     class Other(aty.GaussianAtypicality):
-        pass
+        def atypicality(self, embeddings):
+            return -super().atypicality(embeddings)
 
     head = fitted(density=Other(), sets=aty.SplitConformal("aps", randomized=True))
     with pytest.raises(ValueError, match=r"cannot be a torch module: its density is Other.*; its prediction_sets has"):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from atypicality.head import ReliabilityHead
     from atypicality.integrations.collecting import collect
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
-    from atypicality.integrations.torch_head import ReliabilityModule as ReliabilityModule
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.recalibration import (
         AdaptiveTemperatureScaling,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         VectorScaling,
     )
     from atypicality.reliability import Reliability
+    from atypicality.shipping.torch_module import ReliabilityModule as ReliabilityModule
 
 _HOME = {
     "AdaptiveTemperatureScaling": "recalibration",
@@ -50,7 +50,7 @@ _HOME = {
     "QuantileGroups": "groups",
     "Reliability": "reliability",
     "ReliabilityHead": "head",
-    "ReliabilityModule": "integrations.torch_head",  # loads torch, so it stays out of __all__
+    "ReliabilityModule": "shipping.torch_module",  # loads torch, so it stays out of __all__
     "SplitConformal": "conformal",
     "TemperatureScaling": "recalibration",
     "VectorScaling": "recalibration",

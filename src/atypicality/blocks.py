@@ -39,6 +39,7 @@ __all__ = [
     "astype",
     "block_rows",
     "ceiling",
+    "compute",
     "concatenate",
     "empty",
     "for_rows",
@@ -325,6 +326,42 @@ def reduce_rows(
     for result in results:
         total = merge(total, result)
     return total
+
+
+def compute(function: Callable[[slice], tuple[Any, ...]], n_rows: int, *, block: int) -> tuple[Any, ...]:
+    """Arrays of all rows from a function that makes those of one block of rows.
+
+    NumPy arrays are computed on threads and written into `empty` arrays; arrays of another library stay on their
+    device, where one block comes after the other.
+
+    >>> compute(lambda rows: (np.arange(rows.start, rows.stop) ** 2,), 5, block=2)
+    (array([ 0,  1,  4,  9, 16]),)
+    """
+    first = function(slice(0, min(block, n_rows)))
+    if not all(isinstance(part, np.ndarray) for part in first):
+        return _joined_on_device(first, function, n_rows, block)
+    if n_rows <= block:
+        return first
+    whole = tuple(empty((n_rows, *part.shape[1:]), part.dtype) for part in first)
+
+    def write(rows: slice) -> None:
+        parts = first if not rows.start else function(rows)
+        for out, part in zip(whole, parts, strict=True):
+            out[rows] = part
+
+    for_rows(write, n_rows, block=block)
+    return whole
+
+
+def _joined_on_device(
+    first: tuple[Any, ...], function: Callable[[slice], tuple[Any, ...]], n_rows: int, block: int
+) -> tuple[Any, ...]:
+    from array_api_compat import array_namespace
+
+    parts = [first, *(function(rows) for rows in row_slices(n_rows, block) if rows.start)]
+    if len(parts) == 1:
+        return first
+    return tuple(array_namespace(column[0]).concat(column, axis=0) for column in zip(*parts, strict=True))
 
 
 class Buffers:

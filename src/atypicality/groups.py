@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
+from atypicality.formula import Quadrant
 from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector, warn
 
 __all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups", "cut", "quantile_edges"]
@@ -179,8 +180,12 @@ class Quadrants(BaseEstimator):
         return np.array(QUADRANTS)[self._index(*_check_pair(confidence, atypicality))]
 
     def _index(self, confidence: NDArray[np.float64], atypicality: NDArray[np.float64]) -> NDArray[np.intp]:
-        unsure, atypical = confidence < self.confidence_threshold_, atypicality > self.atypicality_threshold_
-        return 2 * unsure.astype(np.intp) + atypical
+        found: NDArray[np.intp] = self.formula().index(np, confidence, atypicality)
+        return found
+
+    def formula(self) -> Quadrant:
+        """The parameters of a quadrant; see `atypicality.formula`."""
+        return Quadrant(self.confidence_threshold_, self.atypicality_threshold_)
 
 
 class ClassGroups(BaseEstimator):

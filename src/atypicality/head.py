@@ -13,14 +13,15 @@ from atypicality import blocks, progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
+from atypicality.formula import HeadFormula
 from atypicality.groups import Quadrants
 from atypicality.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
 from atypicality.limits import check_room
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.recalibration import AtypicalityAwareRecalibration
+from atypicality.recalibration.prediction import softmax_rows
 from atypicality.reliability import Reliability
-from atypicality.softmax import softmax_rows
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
@@ -321,6 +322,26 @@ class ReliabilityHead(BaseEstimator):
         positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
         return in_columns(densities, positions, self.n_classes_)
 
+    def formula(self) -> HeadFormula:
+        """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`."""
+        check_is_fitted(self, "recalibration_")
+        density = None if self.density_ is None else self.density_.formula()
+        scale = quadrant = None
+        if self.quantiles_ is not None and self.quadrants_ is not None:
+            scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
+        return HeadFormula(
+            density, self._sources(), self.recalibration_.formula(), self.prediction_sets_.formula(), scale, quadrant
+        )
+
+    def _sources(self) -> NDArray[np.intp] | None:
+        """For each column of the logits the density's, or one beyond its last; None where the two agree."""
+        if not hasattr(self.density_, "class_log_density"):
+            return None
+        positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
+        sources = np.full(self.n_classes_, positions.size)
+        sources[positions] = np.arange(positions.size)
+        return None if np.array_equal(sources, np.arange(self.n_classes_)) else sources
+
     def summary(self) -> str:
         """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text.
 
@@ -374,7 +395,7 @@ class ReliabilityHead(BaseEstimator):
         ...     os.listdir(folder)
         ['head.onnx']
         """
-        from atypicality.export import export_onnx
+        from atypicality.shipping.onnx import export_onnx
 
         export_onnx(self, path, verify=verify)
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality.formula import Scale
 from atypicality.validation import check_number, check_vector, warn
 
 __all__ = ["GRID_SIZE", "AbstentionRule", "Drift", "QuantileScale", "error_bound", "warn_of_training_rows"]
@@ -49,7 +50,12 @@ class QuantileScale:
 
     def __call__(self, values: ArrayLike) -> Vector:
         """Quantiles (n,) in [0, 1]: 0 below every held-out value, 1 from the largest on."""
-        return np.interp(check_vector(values, "values"), self.values, self.levels, left=0.0)
+        found: Vector = self.formula().quantiles(np, check_vector(values, "values"))
+        return found
+
+    def formula(self) -> Scale:
+        """The parameters of a quantile; see `atypicality.formula`."""
+        return Scale.of(self.values, self.levels)
 
 
 class Drift:

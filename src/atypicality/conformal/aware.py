@@ -13,10 +13,11 @@ from atypicality.arrays import on_device, returns_like_input
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
 from atypicality.conformal.scores import label_scores, label_statistics
-from atypicality.conformal.split import checked_rows, checked_rule, fitted_sets
+from atypicality.conformal.split import checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.device.probabilities import any_probs, confidence, take_rows
+from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
 from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
 
@@ -158,6 +159,14 @@ class AtypicalityAwareConformal(BaseEstimator):
         check_is_fitted(self, "thresholds_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         return self._assign(rows, atypicality)
+
+    def formula(self) -> GridSets:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        check_is_fitted(self, "thresholds_")
+        cells, rank = self.thresholds_[self.regions_.ravel()], np.arange(1.0, self.n_classes_ + 1)
+        grid = self.grid_
+        edges = grid.atypicality_groups_.edges_, grid.confidence_groups_.edges_
+        return GridSets(fitted_rule(self), cells, rank, *edges)
 
     @returns_like_input
     def predict_set(self, probs: ArrayLike, *, atypicality: ArrayLike) -> NDArray[np.bool_]:

@@ -10,18 +10,28 @@ so that a set is everything above the first rejected probability: no label is ev
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import on_device
+from atypicality.arrays import namespace, on_device
 from atypicality.device import scores as device_scores
+from atypicality.formula import ScoreRule, scores_along
+from atypicality.formula.sets import exact
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
-__all__ = ["LabelStatistics", "ScoreRule", "label_scores", "label_statistics", "prediction_sets", "total_sizes"]
+__all__ = [
+    "LabelStatistics",
+    "ScoreRule",
+    "checked_score",
+    "label_scores",
+    "label_statistics",
+    "prediction_sets",
+    "total_sizes",
+]
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -34,60 +44,20 @@ NARROW = 64
 """Up to this many classes a full sort of a row is as quick as a selection."""
 
 
-@dataclass(frozen=True)
-class ScoreRule:
-    r"""Which score, with which parameters.
-
-    ====  ==========================================================================================
-    lac   :math:`1 - p_y` (Sadinle, Lei and Wasserman 2019)
-    aps   :math:`\sum_{p_j > p_y} p_j + u \sum_{p_j = p_y} p_j` (Romano, Sesia and Candes 2020)
-    raps  aps plus :math:`\lambda (o(y) - k_{reg})_+` (Angelopoulos, Bates, Malik and Jordan 2020)
-    saps  :math:`u p_{max}` if o(y) = 1, else :math:`p_{max} + (o(y) - 2 + u) \lambda` (Huang et al. 2024)
-    ====  ==========================================================================================
-
-    Here y is the label, u a uniform draw of its row (1 unless randomised) and lambda the penalty. With
-    ``nonempty="score"`` the top class, or every class tied for the top, scores 0 instead.
-    """
-
-    name: str
-    nonempty: str | None = "score"
-    k_reg: int | None = None
-    penalty: float | None = None
-
-    @classmethod
-    def checked(cls, score: Any, *, nonempty: Any, k_reg: Any, penalty: Any, randomized: Any) -> Self:
-        """A rule from a user's options; None stands for a parameter that is left to tuning, or does not exist."""
-        name = check_choice(score, "score", SCORES)
-        check_choice(randomized, "randomized", (False, True))
-        if randomized and name == "lac":
-            raise ValueError("randomized must be False for score='lac', which has nothing to randomise; got True.")
-        _refuse_unused(name, "k_reg", k_reg, ("raps",))
-        _refuse_unused(name, "penalty", penalty, ("raps", "saps"))
-        return cls(
-            name,
-            check_choice(nonempty, "nonempty", NONEMPTY),
-            None if isinstance(k_reg, str) else check_integer(k_reg, "k_reg", low=0),
-            None if isinstance(penalty, str) else check_number(penalty, "penalty", low=0),
-        )
-
-    @property
-    def needs_tuning(self) -> bool:
-        """Whether a parameter of this score is not known yet."""
-        return self.name in ("raps", "saps") and (self.penalty is None or (self.name == "raps" and self.k_reg is None))
-
-    def with_parameters(self, *, k_reg: int | None, penalty: float | None) -> Self:
-        """The same score with these parameters."""
-        return replace(self, k_reg=k_reg, penalty=penalty)
-
-    def values(self, above: Any, tied: Any, rank: Any, top: Any, draws: Any, *, xp: Any = np) -> Any:
-        """Scores from masses, ranks and top probabilities, all broadcast; monotone in each of the first three.
-
-        `xp` is the namespace of the arrays.
-        """
-        if self.name == "saps":
-            return xp.where(rank == 1, draws * top, top + (rank - 2 + draws) * self.penalty)
-        mass = above + draws * tied
-        return mass if self.name == "aps" else mass + self.penalty * xp.maximum(rank - self.k_reg, 0)
+def checked_score(score: Any, *, nonempty: Any, k_reg: Any, penalty: Any, randomized: Any) -> ScoreRule:
+    """A rule from a user's options; None stands for a parameter that is left to tuning, or does not exist."""
+    name = check_choice(score, "score", SCORES)
+    check_choice(randomized, "randomized", (False, True))
+    if randomized and name == "lac":
+        raise ValueError("randomized must be False for score='lac', which has nothing to randomise; got True.")
+    _refuse_unused(name, "k_reg", k_reg, ("raps",))
+    _refuse_unused(name, "penalty", penalty, ("raps", "saps"))
+    return ScoreRule(
+        name,
+        check_choice(nonempty, "nonempty", NONEMPTY),
+        None if isinstance(k_reg, str) else check_integer(k_reg, "k_reg", low=0),
+        None if isinstance(penalty, str) else check_number(penalty, "penalty", low=0),
+    )
 
 
 Candidate = tuple[ScoreRule, Doubles]
@@ -127,8 +97,8 @@ def label_statistics(probs: Any, labels: NDArray[np.intp]) -> LabelStatistics:
         values = block[which, column]
         found.prob[rows], found.top[rows] = own, block.max(axis=1)
         found.rank[rows] = np.bincount(which, minlength=size)
-        found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * _rounded(own)
-        found.above[rows] = np.bincount(which, _rounded(values), size) - found.tied[rows]
+        found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * exact(np, own)
+        found.above[rows] = np.bincount(which, exact(np, values), size) - found.tied[rows]
 
     blocks.for_rows(one_block, n, block=_block(probs))
     return found
@@ -144,7 +114,7 @@ def label_scores(found: LabelStatistics, rule: ScoreRule, draws: Any = 1.0) -> D
     if rule.name == "lac":
         scores = 1.0 - found.prob
     else:
-        scores = rule.values(found.above, found.tied, found.rank, found.top, draws)
+        scores = rule.values(np, found.above, found.tied, found.rank, found.top, draws)
     return np.where(found.prob == found.top, 0.0, scores) if rule.nonempty == "score" else scores
 
 
@@ -253,23 +223,10 @@ def _largest(block: FloatArray, depth: int) -> FloatArray:
 
 def _scores_along(ordered: FloatArray, rule: ScoreRule, draws: Doubles) -> Doubles:
     """Scores (n, w) along descending rows, each position taken as the last of its ties."""
-    above: Any = 0.0
-    tied: Any = 0.0
-    if rule.name != "saps":
-        values = _rounded(ordered)
-        tied = np.cumsum(values, axis=1)
-        if (draws < 1).any():  # u = 1 needs the sum alone
-            begins = np.ones(ordered.shape, np.bool_)
-            begins[:, 1:] = ordered[:, 1:] < ordered[:, :-1]
-            above = np.maximum.accumulate(np.where(begins, tied - values, 0.0), axis=1)
-            tied = tied - above
-    rank = np.arange(1, ordered.shape[1] + 1)
-    return np.asarray(rule.values(above, tied, rank, ordered[:, :1].astype(np.float64), draws[:, None]))
-
-
-def _rounded(values: FloatArray) -> Doubles:
-    """Probabilities as the nearest multiples of 2^-52: sums below 2 of such numbers are exact in float64."""
-    return np.asarray(np.add(values, 1.0, dtype=np.float64) - 1.0)
+    rank = np.arange(1.0, ordered.shape[1] + 1)
+    randomised = bool((draws < 1).any())
+    found: Doubles = scores_along(namespace(ordered), rule, ordered, rank, draws[:, None] if randomised else None)
+    return found
 
 
 def _refuse_unused(score: str, name: str, value: Any, users: tuple[str, ...]) -> None:

@@ -10,10 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
 from atypicality.conformal.chance import Seeds, split_rows
-from atypicality.conformal.scores import ScoreRule, label_scores, label_statistics, prediction_sets
+from atypicality.conformal.scores import ScoreRule, checked_score, label_scores, label_statistics, prediction_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.device.probabilities import any_probs, take_rows
+from atypicality.formula import GridSets
 from atypicality.validation import check_alpha, check_labels, warn
 
 __all__ = ["SplitConformal"]
@@ -134,6 +135,11 @@ class SplitConformal(BaseEstimator):
             )
         return self
 
+    def formula(self) -> GridSets:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        check_is_fitted(self, "threshold_")
+        return GridSets(fitted_rule(self), np.array([self.threshold_]), np.arange(1.0, self.n_classes_ + 1))
+
     @returns_like_input
     def predict_set(self, probs: ArrayLike) -> NDArray[np.bool_]:
         """The sets of `probs` (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
@@ -142,9 +148,14 @@ class SplitConformal(BaseEstimator):
         return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_))
 
 
+def fitted_rule(estimator: Any) -> ScoreRule:
+    """The score of a fitted estimator, its parameters tuned."""
+    return ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
+
+
 def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
     """The sets of checked rows with their thresholds, by an estimator's fitted score and seed, where the rows lie."""
-    rule = ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
+    rule = fitted_rule(estimator)
     draws = Seeds(estimator.seed_).draws("predict", thresholds.size) if estimator.randomized else 1.0
     sets: NDArray[np.bool_] = prediction_sets(probs, thresholds, rule, draws)
     return sets
@@ -153,7 +164,7 @@ def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64]) -> 
 def checked_rule(estimator: Any) -> ScoreRule:
     """The score that an estimator's options describe."""
     options = ("nonempty", "k_reg", "penalty", "randomized")
-    return ScoreRule.checked(estimator.score, **{name: getattr(estimator, name) for name in options})
+    return checked_score(estimator.score, **{name: getattr(estimator, name) for name in options})
 
 
 def checked_rows(probs: ArrayLike, labels: ArrayLike, *, least: int) -> tuple[Any, NDArray[np.intp]]:

@@ -1,5 +1,6 @@
 """The parameters of RAPS and SAPS, chosen on rows that then carry no guarantee."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -47,8 +48,8 @@ def tune(rule: ScoreRule, probs: Any, found: LabelStatistics, alpha: Fraction, d
     if rule.name == "raps" and k_reg is None:
         k_reg = int(_order_statistic(found.rank, alpha))
     if rule.penalty is not None:
-        return rule.with_parameters(k_reg=k_reg, penalty=rule.penalty)
-    tried = [rule.with_parameters(k_reg=k_reg, penalty=penalty) for penalty in PENALTIES[rule.name]]
+        return replace(rule, k_reg=k_reg)
+    tried = [replace(rule, k_reg=k_reg, penalty=penalty) for penalty in PENALTIES[rule.name]]
     thresholds = [_order_statistic(label_scores(found, one, draws), alpha) for one in tried]
     candidates = [(one, np.full(found.rank.size, threshold)) for one, threshold in zip(tried, thresholds, strict=True)]
     sizes = total_sizes(probs, candidates, draws)

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.covariance import Factorise, triangular_whitening
+from atypicality.density.logdensity import score_rows
 from atypicality.density.solution import Solution, solve
 from atypicality.density.statistics import (
     ClassStatistics,
@@ -17,7 +18,9 @@ from atypicality.density.statistics import (
     merge_statistics,
     statistics_from_moments,
 )
-from atypicality.validation import check_choice, check_embeddings, check_integer, check_number, warn
+from atypicality.device.checks import device_matrix
+from atypicality.formula import ClassDensity, TiedDensity
+from atypicality.validation import check_choice, check_integer, check_matrix, check_number, warn
 
 __all__ = ["GaussianAtypicality"]
 
@@ -179,25 +182,24 @@ class GaussianAtypicality(BaseEstimator):
     @returns_like_input
     def atypicality(self, embeddings: ArrayLike) -> Float64:
         """Atypicality (n_samples,) of `embeddings` (n_samples, n_features), larger is rarer."""
-        gaussians = self._solved().gaussians
-        log_prior = np.log(self.counts_ / self.counts_.sum()) if self.marginal else None
-        if on_device(embeddings):
-            from atypicality.device.logdensity import atypicality_on_device
-
-            found: Float64 = atypicality_on_device(gaussians, embeddings, log_prior)
-            return found
-        return gaussians.atypicality(check_embeddings(embeddings, width=self.n_features_in_), log_prior)
+        found: Float64 = self._scored(embeddings, "atypicality")[:, 0]
+        return found
 
     @returns_like_input
     def class_log_density(self, embeddings: ArrayLike) -> Float64:
         """Log-density (n_samples, n_classes) of `embeddings` under each class, columns in the order of `classes_`."""
-        gaussians = self._solved().gaussians
-        if on_device(embeddings):
-            from atypicality.device.logdensity import class_log_density_on_device
+        found: Float64 = self._scored(embeddings, "class_log_density")
+        return found
 
-            found: Float64 = class_log_density_on_device(gaussians, embeddings)
-            return found
-        return gaussians.class_log_density(check_embeddings(embeddings, width=self.n_features_in_))
+    def formula(self) -> TiedDensity | ClassDensity:
+        """The parameters of a score; see `atypicality.formula`."""
+        gaussians = self._solved().gaussians
+        return gaussians.formula(np.log(self.counts_ / self.counts_.sum()) if self.marginal else None)
+
+    def _scored(self, embeddings: Any, what: str) -> Any:
+        check = device_matrix if on_device(embeddings) else check_matrix
+        formula = self.formula()
+        return score_rows(formula, check(embeddings, "embeddings", width=self.n_features_in_), what)
 
     @property
     def means_(self) -> Float64:

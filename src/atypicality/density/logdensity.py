@@ -1,45 +1,33 @@
-"""Log-densities of rows under the Gaussians of all classes, and the atypicality that follows from them."""
+"""Gaussians of all classes as they are learnt and stored, and the scoring of rows by their formulas."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from atypicality import blocks
+from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
+from atypicality.formula import ClassDensity, TiedDensity, moved
 from atypicality.validation import FloatArray
 
-__all__ = ["ClassGaussians", "Gaussians", "TiedGaussians"]
+__all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
 
 Float64 = NDArray[np.float64]
-
-
-class Gaussians(Protocol):
-    """One Gaussian per class."""
-
-    def class_log_density(self, x: FloatArray) -> Float64:
-        """Log p(x | y) of rows (n, d) as (n, k)."""
-        ...
-
-    def atypicality(self, x: FloatArray, log_prior: Float64 | None) -> Float64:
-        """`-max_y log p(x | y)` of rows (n, d), or `-log p(x)` where log priors (k,) are given."""
-        ...
+DEVICE_BYTES = 2**30
+"""Of what a block of rows on a device is turned into."""
 
 
 @dataclass(frozen=True)
 class TiedGaussians:
-    """Gaussians that share a covariance: rows are whitened once, then one product reaches all means.
-
-    In whitened space log p(x | y) is `log_peak - |z - m_y|^2 / 2`, and only `z . m_y - |m_y|^2 / 2` differs between
-    classes. The winner's distance is then taken directly, in float64, because the expanded square loses digits.
+    """Gaussians that share a covariance.
 
     Parameters
     ----------
     centre : ndarray of shape (d,)
-        Subtracted from the rows first.
+        Subtracted from the rows first; its type is that of the products.
     whitening : ndarray of shape (d, r)
     means : ndarray of shape (k, r)
         Class means, centred and whitened, in float64.
@@ -60,60 +48,14 @@ class TiedGaussians:
         matrix = np.ascontiguousarray(matrix, centre.dtype)  # the rounded one is used for means and rows alike
         return cls(centre, matrix, (means - centre) @ matrix.astype(np.float64, copy=False), whitening.log_peak)
 
-    def class_log_density(self, x: FloatArray) -> Float64:
-        """Log p(x | y) of rows (n, d) as (n, k)."""
-        out = blocks.empty((x.shape[0], self.means.shape[0]))
-
-        def write(rows: slice, z: FloatArray, scores: FloatArray, best: NDArray[np.intp], half: Float64) -> None:
-            length = np.vecdot(z, z, dtype=np.float64)[:, None]
-            np.add(scores, self.log_peak - 0.5 * length, out=out[rows])
-            np.put_along_axis(out[rows], best[:, None], (self.log_peak - half)[:, None], axis=1)
-
-        self._for_blocks(x, out, write, None)
-        return out
-
-    def atypicality(self, x: FloatArray, log_prior: Float64 | None) -> Float64:
-        """`-max_y log p(x | y)` of rows (n, d), or `-log p(x)` where log priors (k,) are given."""
-        out = np.empty(x.shape[0])
-
-        def write(rows: slice, z: FloatArray, scores: FloatArray, best: NDArray[np.intp], half: Float64) -> None:
-            out[rows] = half - self.log_peak
-            if log_prior is not None:
-                scores -= np.take_along_axis(scores, best[:, None], axis=1)
-                np.exp(scores, out=scores)
-                out[rows] -= log_prior[best] + np.log(scores.sum(axis=1, dtype=np.float64))
-
-        self._for_blocks(x, out, write, log_prior)
-        return out
-
-    def _for_blocks(self, x: FloatArray, out: Float64, write: Any, log_prior: Float64 | None) -> None:
-        """Call `write` with every block of rows: whitened, scored for each class, with the best class and its score."""
-        dtype, (d, r), k = self.centre.dtype, self.whitening.shape, self.means.shape[0]
-        targets = np.ascontiguousarray(self.means.T, dtype)
-        bias = -0.5 * np.vecdot(self.means, self.means) + (0.0 if log_prior is None else log_prior)
-        workspace, bias = blocks.Workspace(), bias.astype(dtype)
-
-        def run(rows: slice) -> None:
-            n = rows.stop - rows.start
-            with workspace.borrow() as buffers, np.errstate(invalid="ignore", over="ignore"):
-                u = np.subtract(x[rows], self.centre, out=buffers("u", (n, d), dtype), casting="same_kind")
-                z = np.matmul(u, self.whitening, out=buffers("z", (n, r), dtype))
-                scores = np.matmul(z, targets, out=buffers("scores", (n, k), dtype))
-                scores += bias
-                best = scores.argmax(axis=1)
-                gap = np.take(self.means, best, axis=0, out=buffers("gap", (n, r)), mode="clip")
-                np.subtract(z, gap, out=gap)
-                write(rows, z, scores, best, 0.5 * np.vecdot(gap, gap))
-            if not np.isfinite(out[rows]).all():
-                refuse_rows(x[rows], dtype, first_row=rows.start)
-
-        block = blocks.block_rows((d + r + k) * dtype.itemsize, budget=blocks.GEMM_BYTES)
-        blocks.for_rows(run, x.shape[0], block=block)
+    def formula(self, log_prior: Float64 | None = None) -> TiedDensity:
+        """The parameters of a score."""
+        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak, log_prior)
 
 
 @dataclass(frozen=True)
 class ClassGaussians:
-    """Gaussians with a covariance each: every class whitens the rows in its own way.
+    """Gaussians with a covariance each.
 
     Parameters
     ----------
@@ -141,49 +83,44 @@ class ClassGaussians:
         rounded = components.astype(centre.dtype)
         return cls(centre, rounded, (means - centre) @ rounded.T.astype(np.float64), whitenings)
 
-    def class_log_density(self, x: FloatArray) -> Float64:
-        """Log p(x | y) of rows (n, d) as (n, k)."""
-        out = blocks.empty((x.shape[0], self.means.shape[0]))
+    def formula(self, log_prior: Float64 | None = None) -> ClassDensity:
+        """The parameters of a score."""
+        matrices = [whitening.matrix for whitening in self.whitenings]
+        if matrices[0].ndim == 2:  # columns of zeros add nothing to a squared length
+            rank = max(matrix.shape[1] for matrix in matrices)
+            matrices = [np.pad(matrix, ((0, 0), (0, rank - matrix.shape[1]))) for matrix in matrices]
+        components = None if self.components is None else np.ascontiguousarray(self.components.T)
+        peaks = np.array([whitening.log_peak for whitening in self.whitenings])
+        stacked = np.stack(matrices).astype(self.centre.dtype, copy=False)
+        return ClassDensity(self.centre, components, self.means, stacked, peaks, log_prior)
 
-        def write(rows: slice, scores: Float64) -> None:
-            out[rows] = scores
 
-        self._for_blocks(x, write)
-        return out
+Gaussians = TiedGaussians | ClassGaussians
 
-    def atypicality(self, x: FloatArray, log_prior: Float64 | None) -> Float64:
-        """`-max_y log p(x | y)` of rows (n, d), or `-log p(x)` where log priors (k,) are given."""
-        out = np.empty(x.shape[0])
 
-        def write(rows: slice, scores: Float64) -> None:
-            out[rows] = -scores.max(axis=1) if log_prior is None else -logsumexp(scores + log_prior, axis=1)
+def score_rows(formula: TiedDensity | ClassDensity, x: Any, what: str) -> Any:
+    """`what`, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d), on their device."""
+    xp, host = namespace(x), isinstance(x, np.ndarray)
+    if not host:
+        from atypicality.device.checks import to_device
 
-        self._for_blocks(x, write)
-        return out
+        formula = moved(formula, lambda array: to_device(array, x))
+    width = x.shape[1] + formula.means.shape[0]
+    block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
-    def _for_blocks(self, x: FloatArray, write: Any) -> None:
-        dtype, k = self.centre.dtype, self.means.shape[0]
-        matrices = [whitening.matrix.astype(dtype) for whitening in self.whitenings]
+    def score(rows: slice) -> tuple[Any]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = getattr(formula, what)(xp, formula.products(xp, x[rows, :]))
+        check_scores(xp, found, x, rows, formula)
+        return (found,)
 
-        def run(rows: slice) -> None:
-            with np.errstate(invalid="ignore", over="ignore"):
-                z = self._projected(x[rows])
-                scores = np.empty((rows.stop - rows.start, k))
-                for y, (matrix, whitening) in enumerate(zip(matrices, self.whitenings, strict=True)):
-                    u = np.subtract(z, self.means[y]).astype(dtype, copy=False)
-                    v = u * matrix if matrix.ndim == 1 else u @ matrix
-                    scores[:, y] = whitening.log_peak - 0.5 * np.vecdot(v, v)
-            if not np.isfinite(scores).all():
-                refuse_rows(x[rows], dtype, first_row=rows.start)
-            write(rows, scores)
+    return blocks.compute(score, x.shape[0], block=block)[0]
 
-        block = blocks.block_rows((x.shape[1] + k) * dtype.itemsize, budget=blocks.GEMM_BYTES)
-        blocks.for_rows(run, x.shape[0], block=block)
 
-    def _projected(self, rows: FloatArray) -> FloatArray:
-        if self.components is None:
-            return rows
-        u = np.subtract(rows, self.centre, dtype=np.result_type(rows, self.centre)).astype(
-            self.centre.dtype, copy=False
-        )
-        return u @ self.components.T
+def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> None:
+    """Refuse rows whose scores (n, m) are not finite, and say what is wrong with them."""
+    if bool(xp.all(xp.isfinite(scores))):
+        return
+    from atypicality.device.checks import to_host
+
+    refuse_rows(to_host(x[rows, :]), np.dtype(to_host(formula.centre[:1]).dtype), first_row=rows.start)

@@ -12,6 +12,8 @@ from atypicality import blocks
 from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import Reference, Search
+from atypicality.device.checks import to_host
+from atypicality.formula import NeighborDensity
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
 
 __all__ = ["NeighborAtypicality"]
@@ -111,13 +113,22 @@ class NeighborAtypicality(BaseEstimator):
             self._check_own_rows(x)
         if isinstance(self._reference, Reference):
             return self._scores(x, exclude_self)
-        from atypicality.device.checks import to_host
         from atypicality.device.neighbors import neighbor_atypicality
 
         found: Float64 = neighbor_atypicality(
             self._reference, x, self._members, self.n_neighbors, self.reduction, exclude_self=exclude_self
         )
         return found if on_device(embeddings) else to_host(found)
+
+    searches = True
+    """A search of its own is better than the formula wherever it can run."""
+
+    def formula(self) -> NeighborDensity:
+        """The parameters of a score where there is no search, as in a torch module; see `atypicality.formula`."""
+        check_is_fitted(self)
+        rows = to_host(self.embeddings_)
+        parts = tuple(np.ascontiguousarray(rows[members]) for members in self._members)
+        return NeighborDensity(parts, self.n_neighbors, self.reduction, self.metric)
 
     def _scores(self, x: FloatArray, exclude_self: bool) -> Float64:
         reference, out = self._reference, np.empty(x.shape[0])

@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import namespace, on_device
-from atypicality.device.checks import Device, beside, device_matrix, refuse_rows, to_device, to_host
+from atypicality.device.checks import Device, beside, device_matrix, to_device, to_host
 from atypicality.device.probabilities import entries_at, row_blocks, take_rows
 from atypicality.validation import (
     check_length,
     check_logit_maxima,
     check_logits,
     check_matrix,
-    check_normalisers,
     check_prob_columns,
 )
 
@@ -29,7 +28,6 @@ __all__ = [
     "device_densities",
     "device_logits",
     "device_margins",
-    "device_probabilities",
     "device_spreads",
     "read_device_rows",
     "some_rows",
@@ -148,74 +146,3 @@ def _by_blocks(matrix: Device, function: Callable[[Device], Device]) -> Vector:
     for rows in row_blocks(matrix):
         found[rows] = to_host(function(matrix[rows, :]))
     return found
-
-
-def device_probabilities(
-    logits: Device,
-    multiplier: Vector,
-    scores: Vector,
-    *,
-    mixing: Vector | None = None,
-    middle: float = 1.0,
-    reach: float | None = None,
-    densities: Device | None = None,
-    density_weights: Vector | None = None,
-    density_reach: float | None = None,
-) -> Device:
-    """``softmax(m_i z_i + v_i d_i + W (z_i - o_i) + S)`` (n, k) on the device, in the dtype of the logits.
-
-    Parameters
-    ----------
-    logits : device array of shape (n, k)
-    multiplier : ndarray of shape (n,)
-    scores : ndarray of shape (k,)
-    mixing : ndarray of shape (k, k) or (k,), optional
-        W; o lies from the row's maximum toward its mean by the part `middle`.
-    middle : float, default=1.0
-    reach, density_reach : float, optional
-        Largest spread of a row of logits or densities; a wider one is shrunk to it.
-    densities : device array of shape (n, k), optional
-    density_weights : ndarray of shape (n,), optional
-        v.
-    """
-    xp = namespace(logits)
-    check_logit_maxima(to_host(xp.max(logits, axis=1)))
-    if densities is not None:
-        refuse_rows(~xp.all(xp.isfinite(densities), axis=1), "class_log_density")
-    slopes, shift = to_device(multiplier, logits), to_device(scores, logits)
-    weights = None if density_weights is None else to_device(density_weights, logits)
-    mixed = None if mixing is None else to_device(mixing, logits)
-    out = xp.empty_like(logits)
-    for rows in row_blocks(logits):
-        below, hidden = below_top(logits[rows, :])
-        below = _within(below, reach)
-        predicted = below * slopes[rows, None] + shift
-        if mixed is not None:
-            predicted = predicted + _mixed(below, hidden, mixed, middle)
-        if densities is not None and weights is not None:
-            predicted = predicted + _within(below_top(densities[rows, :])[0], density_reach) * weights[rows, None]
-        out[rows, :] = xp.astype(_softmax(xp.where(hidden, -xp.inf, predicted)), logits.dtype)
-    check_normalisers(to_host(out[:, 0]))  # a total that is not finite makes its whole row so
-    return out
-
-
-def _within(below: Device, reach: float | None) -> Device:
-    """Rows with maximum 0, shrunk where they spread wider than `reach`."""
-    if reach is None:
-        return below
-    xp, floor = namespace(below), max(reach, float(np.finfo(np.float64).tiny))  # no row divides by a spread of 0
-    spread = -xp.min(below, axis=1, keepdims=True)
-    return below * (floor / xp.where(spread > floor, spread, floor))
-
-
-def _mixed(below: Device, hidden: Device, mixing: Device, middle: float) -> Device:
-    xp = namespace(below)
-    count = below.shape[1] - xp.sum(xp.astype(hidden, xp.float64), axis=1, keepdims=True)
-    centred = xp.where(hidden, 0.0, below - middle * xp.sum(below, axis=1, keepdims=True) / count)
-    return centred * mixing if mixing.ndim == 1 else centred @ mixing.T
-
-
-def _softmax(predicted: Device) -> Device:
-    xp = namespace(predicted)
-    e = xp.exp(predicted - xp.max(predicted, axis=1, keepdims=True))
-    return e / xp.sum(e, axis=1, keepdims=True)

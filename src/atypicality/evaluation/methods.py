@@ -21,7 +21,7 @@ from atypicality.recalibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from atypicality.softmax import softmax_rows
+from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import check_length, check_probs
 
 __all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods", "naming"]

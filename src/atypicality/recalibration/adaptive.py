@@ -9,9 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import returns_like_input
+from atypicality.formula import Given, LogitModel
 from atypicality.recalibration.adaptive_network import Training, train
 from atypicality.recalibration.base import Inputs, Recalibrator
-from atypicality.recalibration.solver import probabilities, solution_of_multiplier
 from atypicality.recalibration.temperature import TemperatureScaling
 from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require
 
@@ -140,7 +140,9 @@ class AdaptiveTemperatureScaling(Recalibrator):
         blocks.for_rows(score, result.size, block=blocks.block_rows(4 * widest, budget=blocks.GEMM_BYTES))
         return result
 
-    def _probabilities(self, inputs: Inputs) -> Any:
-        temperatures = self._temperatures(inputs.need_embeddings(width=self.network_.mean.size))
-        identity = solution_of_multiplier(1.0, inputs.logits.shape[1])
-        return probabilities(inputs.logits, identity, features=1 / temperatures[:, None])
+    def formula(self) -> LogitModel:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        return LogitModel(Given())
+
+    def _columns(self, inputs: Inputs) -> dict[str, Any]:
+        return {"multiplier": 1 / self._temperatures(inputs.need_embeddings(width=self.network_.mean.size))}

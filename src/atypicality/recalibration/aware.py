@@ -6,19 +6,18 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality import blocks
-from atypicality.device.recalibration import any_logits, device_probabilities
+from atypicality.device.recalibration import any_logits
+from atypicality.formula import ClassMixing, LogDensity, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
-from atypicality.recalibration.mixing import MidpointMixing, choose_mixing, mix
+from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixing
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
-from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_vector, warn
+from atypicality.validation import check_choice, check_vector, warn
 
 __all__ = ["AtypicalityAwareRecalibration"]
 
@@ -161,7 +160,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         inputs = Inputs(np.empty((n_rows, 0)) if known is None else known, given, owner="multiplier")
         names = [name for name in self.polynomial_.names if name != "margin" or known is not None]
         means = dict(zip(self.polynomial_.names, np.outer(self.polynomial_.center, np.ones(n_rows)), strict=True))
-        return self._multiplier({**means, **_covariates(names, inputs)}, n_rows)
+        values = {**means, **_covariates(names, inputs)}
+        found = self._quadratic().at(np, {name: value[:, None] for name, value in values.items()})
+        return np.broadcast_to(np.asarray(found, np.float64).ravel(), (n_rows,)).copy()
 
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None) -> None:
         self._check_options(inputs.logits.shape[1])
@@ -255,48 +256,34 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             0.0 if problem.densities is None else float(spreads(problem.densities)[used].max())
         )
 
-    def _multiplier(self, values: Mapping[str, Vector], n_rows: int) -> Vector:
-        clip = self.extrapolation == "clip"
-        multiplier = self.polynomial_.columns(values, n_rows=n_rows, clip=clip) @ self.coefficients_
-        return np.clip(multiplier, *self.multiplier_range_) if clip else multiplier
+    def _quadratic(self) -> Quadratic:
+        limits = self.multiplier_range_ if self.extrapolation == "clip" else None
+        return self.polynomial_.formula(self.coefficients_, limits, self.n_classes_)
 
-    def _probabilities(self, inputs: Inputs) -> Any:
-        z, scores = inputs.logits, self._scores()
-        multiplier = self._multiplier(_covariates(self.polynomial_.names, inputs), inputs.n_rows)
-        densities = inputs.need_class_log_density() if self.terms_["class_density"] == "used" else None
-        if not isinstance(z, np.ndarray):
-            return self._device_probabilities(z, multiplier, densities)
-        out = blocks.empty(z.shape, z.dtype)
-
-        def block(rows: slice) -> None:
-            check_logit_maxima(z[rows].max(axis=1), first_row=rows.start)
-            hidden = np.isneginf(z[rows])
-            u = self._below_top(np.where(hidden, np.inf, z[rows]), self.largest_spread_)
-            predicted = u * multiplier[rows, None] + scores
-            if self.class_mixing_ is not None:
-                predicted += mix(u, hidden, self.class_mixing_)
-            if densities is not None:
-                check_finite(densities[rows], "class_log_density", first_row=rows.start)
-                predicted += self.density_coefficient_ * self._below_top(densities[rows], self.largest_density_spread_)
-            predicted[hidden] = -np.inf
-            out[rows] = softmax(predicted, axis=1)
-
-        blocks.for_rows(block, z.shape[0], block=blocks.block_rows(8 * z.shape[1]))
-        return out
-
-    def _device_probabilities(self, logits: Any, multiplier: Vector, densities: Any) -> Any:
-        clip = self.extrapolation == "clip"
-        return device_probabilities(
-            logits,
-            multiplier,
-            self._scores(),
-            mixing=self.class_mixing_,
-            middle=0.5,
-            reach=self.largest_spread_ if clip else None,
-            densities=densities,
-            density_weights=np.full(multiplier.size, self.density_coefficient_),
-            density_reach=self.largest_density_spread_ if clip else None,
+    def formula(self) -> LogitModel:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        clip, scores = self.extrapolation == "clip", self._scores()
+        terms: list[ClassMixing | LogDensity] = []
+        if self.class_mixing_ is not None:
+            terms.append(ClassMixing(np.ascontiguousarray(self.class_mixing_.T), MIDDLE))
+        if self.terms_["class_density"] == "used":
+            terms.append(LogDensity(self.density_coefficient_, self.largest_density_spread_ if clip else None))
+        excluded = np.isneginf(scores)
+        return LogitModel(
+            self._quadratic(),
+            tuple(terms),
+            np.where(excluded, 0.0, scores),
+            excluded if excluded.any() else None,
+            self.largest_spread_ if clip else None,
         )
+
+    def _columns(self, inputs: Inputs) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if "atypicality" in self.polynomial_.names:
+            found["atypicality"] = inputs.need_atypicality()
+        if self.terms_["class_density"] == "used":
+            found["densities"] = inputs.need_class_log_density()
+        return found
 
     def _scores(self) -> Vector:
         """Class scores, moved to the stated class mix."""
@@ -305,17 +292,6 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         prior = check_class_prior(self.class_prior, self.n_classes_)
         moved: Vector = self.class_scores_ + prior_scores(prior, self.calibration_shares_, self.n_effective_)
         return moved
-
-    def _below_top(self, values: NDArray[Any], largest_spread: float) -> Vector:
-        """Rows less their maximum, in float64: masked entries (inf) become 0, a spread wider than seen is shrunk."""
-        values = values.astype(np.float64)
-        values -= np.where(np.isposinf(values), -np.inf, values).max(axis=1, keepdims=True)
-        values[np.isposinf(values)] = 0.0
-        if self.extrapolation == "clip":
-            spread = -values.min(axis=1, keepdims=True)
-            floor = max(largest_spread, float(np.finfo(np.float64).tiny))  # no row divides by a spread of 0
-            values *= floor / np.maximum(spread, floor)
-        return values
 
 
 def _covariates(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:

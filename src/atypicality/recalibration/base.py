@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import namespace, on_device, returns_like_input, to_numpy
 from atypicality.device.recalibration import any_logits, device_densities
+from atypicality.recalibration.prediction import predicted_rows
 from atypicality.recalibration.solver import TOLERANCE, Solution
 from atypicality.validation import (
     check_embeddings,
@@ -74,7 +75,11 @@ class Inputs:
 
 
 class Recalibrator(BaseEstimator):
-    """Logits in, probabilities out. Subclasses give `_fit(inputs, labels, weight)` and `_probabilities(inputs)`."""
+    """Logits in, probabilities out.
+
+    Subclasses give `_fit(inputs, labels, weight)` and `formula()`, and in `_columns(inputs)` what their formula reads
+    of the rows beside the logits.
+    """
 
     _scan = True  # False where the solver is the first to read the rows: it checks them on the way
     _device = True  # False where logits on a device are refused
@@ -106,7 +111,7 @@ class Recalibrator(BaseEstimator):
             A weight of 2 is the same as a repeated row.
         """
         inputs = Inputs(
-            self._logits(logits),
+            self._logits(logits, scan=self._scan),
             atypicality,
             class_log_density,
             embeddings,
@@ -138,10 +143,10 @@ class Recalibrator(BaseEstimator):
         `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
         """
         check_is_fitted(self)
-        known = self._logits(logits, n_classes=self.n_classes_)
-        return self._probabilities(
-            Inputs(known, atypicality, class_log_density, embeddings, groups, type(self).__name__)
-        )
+        known = self._logits(logits, n_classes=self.n_classes_, scan=False)
+        inputs = Inputs(known, atypicality, class_log_density, embeddings, groups, type(self).__name__)
+        columns = self._columns(inputs)
+        return predicted_rows(self.formula(), known, **columns)
 
     @returns_like_input
     def predict(
@@ -166,14 +171,19 @@ class Recalibrator(BaseEstimator):
         )
         return namespace(probs).argmax(probs, axis=1)
 
-    def _logits(self, logits: Any, *, n_classes: int | None = None) -> Any:
-        check = any_logits if self._device else check_logits
-        return check(logits, n_classes=n_classes, scan=self._scan)
-
-    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
+    def formula(self) -> Any:
+        """The parameters of a prediction; see `atypicality.formula`."""
         raise NotImplementedError
 
-    def _probabilities(self, inputs: Inputs) -> Any:
+    def _columns(self, inputs: Inputs) -> dict[str, Any]:
+        """Checked `atypicality`, `densities` or `multiplier` of the rows, as far as the formula reads them."""
+        return {}
+
+    def _logits(self, logits: Any, *, n_classes: int | None = None, scan: bool = True) -> Any:
+        check = any_logits if self._device else check_logits
+        return check(logits, n_classes=n_classes, scan=scan)
+
+    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
         raise NotImplementedError
 
 

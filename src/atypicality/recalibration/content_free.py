@@ -1,14 +1,14 @@
 """Content-free calibration for language models: what a prompt says of each label before it has any content."""
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from atypicality import blocks
-from atypicality.recalibration.base import Inputs, Recalibrator
-from atypicality.validation import check_logit_maxima, check_logits
+from atypicality.formula import ContentFree
+from atypicality.recalibration.base import Recalibrator
+from atypicality.validation import check_logits
 
 __all__ = ["ContentFreeCalibration"]
 
@@ -74,15 +74,6 @@ class ContentFreeCalibration(Recalibrator):
         self.n_classes_ = probs.size
         return self
 
-    def _probabilities(self, inputs: Inputs) -> Any:
-        logits = inputs.logits
-        check_logit_maxima(logits.max(axis=1))
-        out = blocks.empty(logits.shape, logits.dtype)
-
-        def block(rows: slice) -> None:
-            scores = softmax(logits[rows].astype(np.float64), axis=1) / self.content_free_probs_
-            scores[np.isneginf(logits[rows])] = -np.inf
-            out[rows] = softmax(scores, axis=1)
-
-        blocks.for_rows(block, len(logits), block=blocks.block_rows(8 * logits.shape[1]))
-        return out
+    def formula(self) -> ContentFree:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        return ContentFree(self.content_free_probs_)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.device.recalibration import device_margins, device_spreads
+from atypicality.formula import Quadratic
 
 __all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise"]
 
@@ -66,6 +67,20 @@ class Polynomial:
             value = np.clip(values[name], self.low[j], self.high[j]) if clip else values[name]
             x[:, j] = (value - self.center[j]) / self.scale[j]
         return np.stack([x[:, list(power)].prod(axis=1) for power in self.powers], axis=1)
+
+    def formula(self, coefficients: Vector, limits: tuple[float, float] | None, n_classes: int) -> Quadratic:
+        """The multiplier with `coefficients` (p,) on one block of rows, covariates and itself held to their limits."""
+        return Quadratic(
+            self.names,
+            tuple(self.powers),
+            tuple(coefficients.tolist()),
+            tuple(self.center.tolist()),
+            tuple(self.scale.tolist()),
+            None if limits is None else tuple(self.low.tolist()),
+            None if limits is None else tuple(self.high.tolist()),
+            limits,
+            np.arange(n_classes),
+        )
 
 
 def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:

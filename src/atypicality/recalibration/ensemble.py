@@ -1,18 +1,16 @@
 """Ensemble temperature scaling: a mixture of scaled, plain and uniform probabilities (Zhang et al. 2020)."""
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.formula import Mixture
 from atypicality.recalibration.base import Inputs, Recalibrator
 from atypicality.recalibration.newton import NotConvergedError
 from atypicality.recalibration.solver import (
     TOLERANCE,
     Problem,
-    Solution,
-    probabilities,
     row_losses,
     solution_of_multiplier,
 )
@@ -67,21 +65,17 @@ class EnsembleTemperatureScaling(Recalibrator):
         if limit:
             warn(limit)
         self.temperature_ = 1 / float(scaled.coefficients[0])
-        likelihoods = np.exp(-np.stack([row_losses(problem, part) for part in self._parts(problem.n_classes)], axis=1))
+        parts = [solution_of_multiplier(multiplier, problem.n_classes) for multiplier in self._multipliers()]
+        likelihoods = np.exp(-np.stack([row_losses(problem, part) for part in parts], axis=1))
         self.weights_, self.certificate_, self.n_iter_ = mixture_weights(likelihoods, problem.weights)
         self.loss_ = float(-problem.weights @ np.log(likelihoods @ self.weights_))
 
-    def _parts(self, n_classes: int) -> list[Solution]:
-        return [solution_of_multiplier(multiplier, n_classes) for multiplier in (self.multiplier(), 1.0, 0.0)]
+    def _multipliers(self) -> tuple[float, float, float]:
+        return self.multiplier(), 1.0, 0.0
 
-    def _probabilities(self, inputs: Inputs) -> Any:
-        mixed: Any = 0
-        for share, part in zip(self.weights_.tolist(), self._parts(inputs.logits.shape[1]), strict=True):
-            scaled = probabilities(inputs.logits, part)
-            scaled *= share
-            scaled += mixed
-            mixed = scaled
-        return mixed
+    def formula(self) -> Mixture:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        return Mixture(self._multipliers(), tuple(self.weights_.tolist()))
 
 
 def mixture_weights(

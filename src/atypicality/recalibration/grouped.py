@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.formula import ByGroup, Given, LogitModel
 from atypicality.groups import QuantileGroups
 from atypicality.recalibration.base import Inputs, Recalibrator
-from atypicality.recalibration.solver import Problem, Solution, probabilities, solution_of_multiplier
+from atypicality.recalibration.solver import Problem, Solution
 from atypicality.recalibration.temperature import fit_temperature
 from atypicality.validation import warn
 
@@ -91,7 +92,16 @@ class GroupTemperatureScaling(Recalibrator):
             return inputs.need_groups()
         return self.quantiles_.assign(inputs.need_atypicality())
 
-    def _probabilities(self, inputs: Inputs) -> Any:
+    def formula(self) -> LogitModel:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        if self.quantiles_ is None:
+            return LogitModel(Given())
+        edges = self.quantiles_.edges_
+        seen, multipliers = np.zeros(edges.size + 1, bool), np.zeros(edges.size + 1)
+        seen[self.groups_], multipliers[self.groups_] = True, self.multiplier()
+        return LogitModel(ByGroup(edges, multipliers, seen))
+
+    def _columns(self, inputs: Inputs) -> dict[str, Any]:
         assigned = self._assign(inputs)
         index = np.minimum(np.searchsorted(self.groups_, assigned), self.groups_.size - 1)
         unseen = np.unique(assigned[self.groups_[index] != assigned])
@@ -100,8 +110,9 @@ class GroupTemperatureScaling(Recalibrator):
                 f"groups must have been seen in fit, which saw {_listed(self.groups_)}; got {_listed(unseen)} too. "
                 "Fit with rows of every group, or map new groups to known ones."
             )
-        solution = solution_of_multiplier(1.0, inputs.logits.shape[1])
-        return probabilities(inputs.logits, solution, features=self.multiplier()[index, None])
+        if self.quantiles_ is None:
+            return {"multiplier": self.multiplier()[index]}
+        return {"atypicality": inputs.need_atypicality()}
 
 
 def _listed(groups: NDArray[Any]) -> str:

@@ -8,19 +8,20 @@ on the model; the midpoint of mean and maximum was near the better of the two on
 import dataclasses
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Mixing, Problem
 from atypicality.recalibration.row_statistics import RowStatistics
 
-__all__ = ["DIAGONAL_UP_TO", "FULL_UP_TO", "MidpointMixing", "choose_mixing", "mix"]
+__all__ = ["DIAGONAL_UP_TO", "FULL_UP_TO", "MIDDLE", "MidpointMixing", "choose_mixing"]
 
 FULL_UP_TO = 24
 """Classes up to which mixing is a full matrix: its curvature has the fourth power of the classes as entries."""
 DIAGONAL_UP_TO = 256
 """Classes up to which there is a diagonal at least: with 1000 it won 0.001 of the loss for three times the work."""
+
+
+MIDDLE = 0.5
+"""How far from a row's maximum toward its mean the logits are measured from."""
 
 
 class MidpointMixing(Problem):
@@ -46,7 +47,7 @@ class MidpointMixing(Problem):
 
     def _read_logits(self) -> RowStatistics:
         found = super()._read_logits()
-        return dataclasses.replace(found, mean=0.5 * found.mean)
+        return dataclasses.replace(found, mean=MIDDLE * found.mean)
 
 
 def choose_mixing(asked: Any, n_classes: int) -> tuple[Mixing | None, str]:
@@ -60,10 +61,3 @@ def choose_mixing(asked: Any, n_classes: int) -> tuple[Mixing | None, str]:
             return "diagonal", f"diagonal: {n_classes} classes are too many for a full matrix (limit {FULL_UP_TO})"
         return None, f"dropped: {n_classes} classes are too many (limit {DIAGONAL_UP_TO})"
     return asked, str(asked)
-
-
-def mix(below: Vector, hidden: NDArray[np.bool_], mixing: Vector) -> Vector:
-    """``W (z - midpoint)`` of rows (b, k) from logits less their maximum; masked entries are 0 and stay out of it."""
-    middle = 0.5 * below.sum(axis=1, keepdims=True) / (~hidden).sum(axis=1, keepdims=True)
-    x = np.where(hidden, 0.0, below - middle)
-    return x * mixing if mixing.ndim == 1 else x @ mixing.T

@@ -1,14 +1,12 @@
 """One convex solver for every parametric recalibrator.
 
-Build a `Problem`, `solve` it, and read the `Solution`, or turn it into probabilities for other rows:
+Build a `Problem`, `solve` it, and read the `Solution`:
 
 >>> import numpy as np
 >>> logits, labels = np.array([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 0, 1, 1])
 >>> solution = solve(Problem(logits, labels))
 >>> bool(solution.certificate <= 2e-10)
 True
->>> probabilities(logits, solution).sum(axis=1)
-array([1., 1., 1., 1.])
 
 Many strengths on the same rows: ``solve(problem.with_ridge(ridge), start=previous)``. Folds: ``problem.take(rows)``
 keeps the standard units; ``mean_loss(problem.take(others), solution)`` scores held-out rows. Leave-one-out by
@@ -18,18 +16,14 @@ influence: `hessian` and `row_gradients` at the optimum.
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from atypicality import blocks
 from atypicality.device import solver as device_solver
 from atypicality.device.checks import to_host
-from atypicality.device.recalibration import any_logits, device_densities, device_probabilities
 from atypicality.recalibration import passes
 from atypicality.recalibration.metric import sparse_metric
 from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
-from atypicality.validation import check_logit_maxima, check_matrix, check_normalisers
 
 __all__ = [
     "NotConvergedError",
@@ -38,7 +32,6 @@ __all__ = [
     "Solution",
     "hessian",
     "mean_loss",
-    "probabilities",
     "row_gradients",
     "row_losses",
     "solution_at",
@@ -122,44 +115,6 @@ def hessian(problem: Problem, solution: Solution) -> Vector:
     return projected_hessian(problem, to_host(found.curvature))
 
 
-def probabilities(
-    logits: ArrayLike,
-    solution: Solution,
-    *,
-    features: ArrayLike | None = None,
-    densities: ArrayLike | None = None,
-    density_features: ArrayLike | None = None,
-) -> Any:
-    """Softmax of the model at a solution (n, k), block by block, in the dtype of the logits and where they lie.
-
-    Parameters
-    ----------
-    logits : array-like of shape (n, k)
-    solution : Solution
-    features : array-like of shape (n, p), optional
-        As in `Problem`: a column of ones by default.
-    densities, density_features : array-like, optional
-        Needed when the solution has coefficients for them.
-    """
-    z = any_logits(logits, n_classes=solution.scores.size, scan=False)
-    multiplier = _multipliers(features, solution.coefficients, "features", z.shape[0])
-    weight = _multipliers(density_features, solution.density_coefficients, "density_features", z.shape[0])
-    if not isinstance(z, np.ndarray):
-        density = None if densities is None else device_densities(densities, z, "densities")
-        return device_probabilities(
-            z, multiplier, solution.scores, mixing=solution.mixing, densities=density, density_weights=weight
-        )
-    density = None if densities is None else check_matrix(densities, "densities", width=z.shape[1])
-    out = blocks.empty(z.shape, z.dtype)
-
-    def block(rows: slice) -> None:
-        d = None if density is None else density[rows] * weight[rows, None]
-        _softmax_rows(z[rows], multiplier[rows], d, solution, out[rows], first_row=rows.start)
-
-    blocks.for_rows(block, z.shape[0], block=blocks.block_rows(8 * z.shape[1]))
-    return out
-
-
 def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
     """A Hessian seen by projected parameters, made invertible along what the projection removes."""
     removed = np.eye(problem.layout.size) - problem.project(np.eye(problem.layout.size))
@@ -238,43 +193,3 @@ def _score_start(problem: Problem) -> Vector:
         for columns in (problem.labels, problem.rows.best)
     )
     return np.asarray(np.log(labels / largest))
-
-
-def _multipliers(columns: ArrayLike | None, coefficients: Vector, name: str, n_rows: int) -> Vector:
-    if not coefficients.size:
-        return np.zeros(n_rows)
-    matrix = np.ones((n_rows, 1)) if columns is None else check_matrix(columns, name)
-    if matrix.shape != (n_rows, coefficients.size):
-        raise ValueError(
-            f"{name} must have shape {(n_rows, coefficients.size)}, one row per row of logits and one column per "
-            f"coefficient; got {matrix.shape}."
-        )
-    return np.asarray(matrix @ coefficients, dtype=np.float64)
-
-
-def _softmax_rows(
-    z: NDArray[Any],
-    multiplier: Vector,
-    addend: NDArray[Any] | None,
-    solution: Solution,
-    out: NDArray[Any],
-    first_row: int,
-) -> None:
-    """One block of `probabilities`, computed in float64."""
-    top = z.max(axis=1, keepdims=True).astype(np.float64)
-    check_logit_maxima(top[:, 0], first_row=first_row)
-    hidden = np.isneginf(z)
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit shows in the totals
-        u = np.where(hidden, 0.0, z - top)
-        predicted = u * multiplier[:, None] + solution.scores
-        if addend is not None:
-            predicted += addend
-        if solution.mixing is not None:
-            x = np.where(hidden, 0.0, u - u.sum(axis=1, keepdims=True) / (~hidden).sum(axis=1, keepdims=True))
-            predicted += x * solution.mixing if solution.mixing.ndim == 1 else x @ solution.mixing.T
-        predicted[hidden] = -np.inf
-        predicted -= predicted.max(axis=1, keepdims=True)
-    np.exp(predicted, out=predicted)
-    totals = predicted.sum(axis=1, keepdims=True)
-    check_normalisers(totals, first_row=first_row)
-    np.divide(predicted, totals, out=out, casting="same_kind")

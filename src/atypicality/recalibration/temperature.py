@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.formula import Constant, LogitModel
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
-from atypicality.recalibration.solver import TOLERANCE, Problem, Solution, mean_loss, probabilities, solve
+from atypicality.recalibration.solver import TOLERANCE, Problem, Solution, mean_loss, solve
 from atypicality.validation import warn
 
 __all__ = ["TemperatureScaling"]
@@ -59,8 +59,9 @@ class TemperatureScaling(ConvexRecalibrator):
         self._keep(solution)
         self.temperature_ = 1 / float(solution.coefficients[0])
 
-    def _probabilities(self, inputs: Inputs) -> Any:
-        return probabilities(inputs.logits, self.solution_)
+    def formula(self) -> LogitModel:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        return LogitModel(Constant(self.multiplier()))
 
 
 def fit_temperature(problem: Problem) -> tuple[Solution, str]:

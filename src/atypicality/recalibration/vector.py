@@ -1,12 +1,11 @@
 """Vector scaling: a scale and a bias for every class (Guo et al. 2017)."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.formula import ClassMixing, Constant, LogitModel
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
-from atypicality.recalibration.solver import Problem, Ridge, probabilities, solve
+from atypicality.recalibration.solver import Problem, Ridge, solve
 from atypicality.validation import check_choice, check_number
 
 __all__ = ["VectorScaling"]
@@ -76,5 +75,8 @@ class VectorScaling(ConvexRecalibrator):
             np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
         )
 
-    def _probabilities(self, inputs: Inputs) -> Any:
-        return probabilities(inputs.logits, self.solution_)
+    def formula(self) -> LogitModel:
+        """The parameters of a prediction; see `atypicality.formula`."""
+        solution = self.solution_
+        terms = () if solution.mixing is None else (ClassMixing(solution.mixing, 1.0),)
+        return LogitModel(Constant(float(solution.coefficients[0])), terms, solution.scores)

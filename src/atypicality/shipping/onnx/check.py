@@ -1,7 +1,5 @@
 """Whether an ONNX file answers as the head does: made-up rows, hostile ones among them, through both."""
 
-import copy
-import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -13,28 +11,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.density.logdensity import TiedGaussians
+from atypicality.arrays import namespace
 from atypicality.files import read_arrays, write_arrays
-from atypicality.groups import QUADRANTS
-from atypicality.outputs import ModelOutputs
-from atypicality.recalibration import AtypicalityAwareRecalibration, GroupTemperatureScaling
+from atypicality.formula import guarded, moved
+from atypicality.shipping.refusals import wide
 from atypicality.validation import require
 
-__all__ = ["check_file", "expected_answers", "hostile_rows", "sample_rows"]
+__all__ = ["MATRICES", "OUTPUTS", "check_file", "expected_answers", "hostile_rows", "sample_rows"]
 
 Arrays = dict[str, NDArray[Any]]
 
+OUTPUTS = {
+    "label": "label",
+    "confidence": "confidence",
+    "proba": "probabilities",
+    "prediction_set": "prediction_set",
+    "known": "valid",
+    "atypicality": "atypicality",
+    "atypicality_quantile": "atypicality_quantile",
+    "quadrant": "quadrant",
+}
+"""Names in the file of what `formula.Verdict` holds."""
+MATRICES = ("proba", "prediction_set")
 N_ROWS = 500
-TOLERANCES = {"probabilities": (0.0, 1e-5), "atypicality": (1e-6, 1e-6), "atypicality_quantile": (0.0, 1e-5)}
+TOLERANCES = {
+    "probabilities": (0.0, 1e-5),
+    "confidence": (0.0, 1e-5),
+    "atypicality": (1e-6, 1e-6),
+    "atypicality_quantile": (0.0, 1e-5),
+}
 """Relative and absolute; everything else must be equal. Sums in another order stay many digits below these."""
 PATIENCE = 600.0
 
 
 def check_file(head: Any, path: Path) -> None:
     """Refuse a file that onnxruntime does not answer as `head` does, or on which it crashes."""
-    rows, good = sample_rows(head)
-    expected = expected_answers(head, rows, good)
-    for size, found in _run(path, rows, [good.size, 1, 0]).items():
+    rows = sample_rows(head)
+    expected = expected_answers(head, rows)
+    for size, found in _run(path, rows, [len(rows["logits"]), 1, 0]).items():
         trouble = _difference(found, {name: array[:size] for name, array in expected.items()})
         if trouble:
             raise RuntimeError(
@@ -43,8 +57,8 @@ def check_file(head: Any, path: Path) -> None:
             )
 
 
-def sample_rows(head: Any) -> tuple[Arrays, NDArray[np.bool_]]:
-    """Inputs of the graph, made up to reach every region that the head knows, and which of their rows are good."""
+def sample_rows(head: Any) -> Arrays:
+    """Inputs of the graph, made up to reach every region that the head knows, and hostile rows behind them."""
     rng = np.random.default_rng(0)
     rows: Arrays = {"logits": _logits(rng, head.n_classes_)}
     if head.density_ is not None:
@@ -52,9 +66,7 @@ def sample_rows(head: Any) -> tuple[Arrays, NDArray[np.bool_]]:
     elif head.quantiles_ is not None:
         rows["atypicality"] = _atypicality(rng, head)
     hostile = hostile_rows({name: array[:1] for name, array in rows.items()})
-    count = len(hostile["logits"])
-    joined = {name: np.concatenate([array, hostile[name]]) for name, array in rows.items()}
-    return joined, np.arange(N_ROWS + count) < N_ROWS
+    return {name: np.concatenate([array, hostile[name]]) for name, array in rows.items()}
 
 
 def hostile_rows(row: Arrays) -> Arrays:
@@ -69,60 +81,19 @@ def hostile_rows(row: Arrays) -> Arrays:
     return spoilt
 
 
-def expected_answers(head: Any, rows: Arrays, good: NDArray[np.bool_]) -> Arrays:
-    """What the graph should say, from the head itself where rows are good and it has an answer."""
-    head = _in_float64(head)
-    kept: dict[str, Any] = {name: array[good] for name, array in rows.items()}
-    outputs = ModelOutputs(**kept)
-    answered = _answered(head, outputs)
-    good = _spread(answered, good, False)
-    with np.errstate(over="ignore"):  # a row of equal logits has no spread to divide by
-        probs, atypicality = head._probabilities(outputs[answered])
+def expected_answers(head: Any, rows: Arrays) -> Arrays:
+    """What the graph should say: the head's formula, run by NumPy."""
+    logits, embeddings, given = (rows.get(name) for name in ("logits", "embeddings", "atypicality"))
+    wider = None if embeddings is None else embeddings.astype(np.float64)
+    column = None if given is None else given[:, None]
+    with np.errstate(all="ignore"):  # hostile rows are among them
+        found = guarded(namespace(logits), moved(head.formula(), wide), logits, wider, column)
     answers = {
-        "probabilities": _spread(probs, good, np.nan),
-        "prediction_set": _spread(head._sets(probs, atypicality), good, True),
-        "valid": good,
+        OUTPUTS[name]: value if name in MATRICES else value[:, 0]
+        for name, value in found._asdict().items()
+        if value is not None
     }
-    if head.quantiles_ is None:
-        return answers
-    given = atypicality if head.density_ is not None else rows["atypicality"][good]
-    quadrant = head.quadrants_.assign(np.minimum(probs.max(axis=1), 1.0), given)
-    answers["atypicality"] = _spread(given, good, np.nan) if head.density_ is not None else rows["atypicality"]
-    answers["atypicality_quantile"] = _spread(head.quantiles_(given), good, np.nan)
-    index = np.array([QUADRANTS.index(name) for name in quadrant], np.int64)
-    answers["quadrant"] = _spread(index, good, len(QUADRANTS) - 1)
-    return answers
-
-
-def _answered(head: Any, outputs: ModelOutputs) -> NDArray[np.bool_]:
-    """Good rows that the head has probabilities for: a class of positive prior is left, the group was seen in fit."""
-    recalibration, logits = head.recalibration_, outputs.need("logits")
-    if isinstance(recalibration, AtypicalityAwareRecalibration):
-        return np.asarray((np.isfinite(logits) & np.isfinite(recalibration._scores())).any(axis=1))
-    if isinstance(recalibration, GroupTemperatureScaling) and recalibration.quantiles_ is not None:
-        return np.isin(recalibration.quantiles_.assign(head._rarity(outputs)[0]), recalibration.groups_)
-    return np.ones(len(logits), bool)
-
-
-def _in_float64(head: Any) -> Any:
-    """The head with products in float64, as the graph has them, where its density asks for float32."""
-    if head.density_ is None or head.density_.precision == "float64":
-        return head
-    wide, solution = copy.copy(head), head.density_._solved()
-    names = ("centre", "whitening") if isinstance(solution.gaussians, TiedGaussians) else ("centre", "components")
-    parts = {name: getattr(solution.gaussians, name) for name in names}
-    wider = {name: part.astype(np.float64) for name, part in parts.items() if part is not None}
-    gaussians = dataclasses.replace(solution.gaussians, **wider)
-    wide.density_ = copy.copy(head.density_)
-    wide.density_._solution = dataclasses.replace(solution, gaussians=gaussians)
-    return wide
-
-
-def _spread(values: NDArray[Any], good: NDArray[np.bool_], other: Any) -> NDArray[Any]:
-    """Values of the good rows at their places, and something else in the others."""
-    whole = np.full((good.size, *values.shape[1:]), other, values.dtype)
-    whole[good] = values
-    return whole
+    return answers if given is None else answers | {"atypicality": given}
 
 
 def _logits(rng: np.random.Generator, k: int) -> NDArray[np.float32]:
@@ -169,7 +140,7 @@ def _run(path: Path, rows: Arrays, sizes: list[int]) -> dict[int, Arrays]:
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         write_arrays(inputs, rows)
-        command = [sys.executable, "-m", "atypicality.export_run", *map(str, (path, inputs, outputs, *sizes))]
+        command = [sys.executable, "-m", "atypicality.shipping.onnx.run", *map(str, (path, inputs, outputs, *sizes))]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)

@@ -1,8 +1,4 @@
-"""An ONNX graph under construction, and the row-wise pieces that every part of a head is made of.
-
-A value is the name of a tensor. One number per row is kept as a column (n, 1), so that it broadcasts. All arithmetic
-is float64 unless a piece says otherwise: inputs and probabilities are float32, what lies between must not be.
-"""
+"""An ONNX graph under construction: a value is the name of a tensor."""
 
 import hashlib
 from typing import Any
@@ -12,7 +8,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import require
 
-__all__ = ["Graph", "Value", "column_of", "cut", "interpolate", "row_any", "softmax"]
+__all__ = ["Graph", "Value"]
 
 OPSET = 18
 IR_VERSION = 8
@@ -119,46 +115,3 @@ class Graph:
 
 
 Body = Any  # a function of the entries' names that adds nodes and gives the name of their result
-
-
-def column_of(graph: Graph, value: Value) -> Value:
-    """One number per row (n,) as a column (n, 1)."""
-    return graph("Unsqueeze", value, np.array([1]))
-
-
-def row_any(graph: Graph, mask: Value) -> Value:
-    """Whether a row of a mask (n, k) holds a True, as a column."""
-    return graph.cast(graph.reduce("ReduceMax", graph.cast(mask, np.int32)), np.bool_)
-
-
-def cut(graph: Graph, edges: NDArray[np.float64], value: Value, *, inclusive: bool = False) -> Value:
-    """How many of the sorted edges lie below each value (n, 1), or at most at it where `inclusive`.
-
-    Values must be finite. A binary search written out: log2 of the number of edges steps of one comparison per row.
-    """
-    if not edges.size:
-        return graph.constant(np.array([[0]]))
-    steps = int(edges.size).bit_length()
-    padded = np.r_[edges, np.full(2**steps - edges.size, np.inf)]  # infinity is above every finite value
-    position: Operand = np.array([[0]])
-    for step in (2**power for power in reversed(range(steps))):
-        edge = graph("Gather", padded, graph("Add", position, np.array(step - 1)))
-        passed = graph("GreaterOrEqual" if inclusive else "Greater", value, edge)
-        position = graph("Add", position, graph("Mul", graph.cast(passed, np.int64), np.array(step)))
-    return str(position)
-
-
-def interpolate(graph: Graph, values: NDArray[np.float64], levels: NDArray[np.float64], at: Value) -> Value:
-    """Piecewise linear through (values, levels), as `numpy.interp`: 0 before the first, constant after the last."""
-    place = cut(graph, values, at, inclusive=True)
-    slopes = np.diff(levels) / np.diff(values)
-    slope = graph("Gather", np.r_[0.0, slopes, 0.0], place)
-    away = graph("Sub", at, graph("Gather", np.r_[values[:1], values], place))
-    return graph("Add", graph("Mul", slope, away), graph("Gather", np.r_[0.0, levels], place))
-
-
-def softmax(graph: Graph, scores: Value, hidden: Value) -> Value:
-    """Softmax (n, k) of each row over the entries that are not hidden; those get 0."""
-    top = graph.reduce("ReduceMax", graph("Where", hidden, -np.inf, scores))
-    weights = graph("Where", hidden, 0.0, graph("Exp", graph("Sub", scores, top)))
-    return graph("Div", weights, graph.reduce("ReduceSum", weights))

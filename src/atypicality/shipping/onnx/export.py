@@ -9,18 +9,20 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality._version import __version__
-from atypicality.export_check import check_file
-from atypicality.export_graph import Graph, Value, column_of, interpolate, row_any
-from atypicality.export_parts import Rarity, add_density, add_recalibration, add_sets, refusals
 from atypicality.files import replacing
+from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
+from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file
+from atypicality.shipping.onnx.graph import Graph
+from atypicality.shipping.onnx.namespace import GraphNamespace
+from atypicality.shipping.refusals import refusals, wide
 from atypicality.validation import check_choice, require
 
 __all__ = ["export_onnx"]
 
 DOC = (
     "Reliability head. Rows whose valid is false had NaN, +inf, no finite logit, or a non-finite embedding or "
-    "atypicality: their set is full, their numbers are NaN, their quadrant is 3. "
+    "atypicality: their set is full, their label is -1, their numbers are NaN, their quadrant is 3. "
     f"quadrant: {', '.join(f'{i} {name}' for i, name in enumerate(QUADRANTS))}."
 )
 
@@ -39,6 +41,8 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     ======================  ========================  ==================================================
     output                  type                      when
     ======================  ========================  ==================================================
+    label                   int64 (batch,)            always
+    confidence              float64 (batch,)          always
     probabilities           float32 (batch, k)        always
     prediction_set          bool (batch, k)           always
     valid                   bool (batch,)             always
@@ -48,7 +52,8 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     ======================  ========================  ==================================================
 
     A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality is answered with valid = false,
-    the full set, NaN and the last quadrant (a given atypicality comes back as it is); other rows do not notice.
+    the full set, label -1, NaN and the last quadrant (a given atypicality comes back as it is); other rows do not
+    notice.
 
     Parameters
     ----------
@@ -80,7 +85,7 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     """
     check_choice(verify, "verify", (True, False))
     check_is_fitted(head, "recalibration_")
-    if reasons := refusals(head):
+    if reasons := refusals(head, searched=False):
         raise ValueError(f"this head cannot be an ONNX graph: {'; '.join(reasons)}. Save it as a bundle instead.")
     target = _checked_path(path)
     content = _serialised(_build(head))
@@ -103,57 +108,22 @@ def _serialised(model: Any) -> bytes:
 
 
 def _build(head: Any) -> Any:
-    graph, k = Graph(), head.n_classes_
-    logits, rarity, valid = _inputs(graph, head)
-    found = add_recalibration(graph, head, logits, rarity)
-    if found.known is not None:
-        valid = graph("And", valid, found.known)
-    top = graph.cast(graph.reduce("ReduceMax", found.probabilities), np.float64)
-    confidence = graph("Min", top, 1.0)
-    sets = add_sets(graph, head, found.probabilities, confidence, rarity)
-    nan = np.float32(np.nan)
-    graph.output("probabilities", graph("Where", valid, found.probabilities, nan), np.float32, k)
-    if rarity.atypicality is not None:
-        _describe_rarity(graph, head, rarity.atypicality, confidence, valid)
-    graph.output("prediction_set", graph("Or", sets, graph("Not", valid)), np.bool_, k)
-    graph.output("valid", valid, np.bool_, None)
+    graph = Graph()
+    xp = GraphNamespace(graph)
+    formula = moved(head.formula(), lambda array: xp.asarray(wide(array)))
+    logits = xp.input("logits", np.float32, head.n_classes_)
+    embeddings = atypicality = None
+    if formula.density is not None:
+        embeddings = xp.astype(xp.input("embeddings", np.float32, head.density_.n_features_in_), xp.float64)
+    elif formula.scale is not None:
+        atypicality = xp.input("atypicality", np.float64, None)
+    found = guarded(xp, formula, logits, embeddings, atypicality)
+    for name, value in found._asdict().items():
+        if name == "atypicality" and atypicality is not None:
+            graph.pass_through(name)
+        elif value is not None:
+            xp.output(OUTPUTS[name], value, head.n_classes_ if name in MATRICES else None)
     return graph.model("reliability_head", doc=DOC, metadata=_metadata(head))
-
-
-def _inputs(graph: Graph, head: Any) -> tuple[Value, Rarity, Value]:
-    """Declared inputs: logits and rarity with bad rows made harmless, and the rows (n, 1) that were good."""
-    logits = graph.input("logits", np.float32, head.n_classes_)
-    masked = graph("IsInf", logits, detect_positive=0)
-    broken = graph("Or", graph("IsNaN", logits), graph("IsInf", logits, detect_negative=0))
-    valid = graph("And", row_any(graph, graph("Not", masked)), graph("Not", row_any(graph, broken)))
-    rarity = Rarity(None)
-    if head.density_ is not None:
-        embeddings = graph.input("embeddings", np.float32, head.density_.n_features_in_)
-        valid = graph("And", valid, graph("Not", row_any(graph, _not_finite(graph, embeddings))))
-        rarity = add_density(graph, head, graph("Where", valid, embeddings, np.float32(0)))
-    elif head.quantiles_ is not None:
-        rarity = Rarity(column_of(graph, graph.input("atypicality", np.float64, None)))
-    if rarity.atypicality is not None:  # finite embeddings may still overflow
-        valid = graph("And", valid, graph("Not", _not_finite(graph, rarity.atypicality)))
-        rarity.atypicality = graph("Where", valid, rarity.atypicality, 0.0)
-    return graph("Where", valid, logits, np.float32(0)), rarity, valid
-
-
-def _not_finite(graph: Graph, value: Value) -> Value:
-    return graph("Or", graph("IsNaN", value), graph("IsInf", value))
-
-
-def _describe_rarity(graph: Graph, head: Any, atypicality: Value, confidence: Value, valid: Value) -> None:
-    quantile = interpolate(graph, head.quantiles_.values, head.quantiles_.levels, atypicality)
-    unsure = graph("Less", confidence, head.quadrants_.confidence_threshold_)
-    atypical = graph("Greater", atypicality, head.quadrants_.atypicality_threshold_)
-    index = graph("Add", graph("Mul", graph.cast(unsure, np.int64), np.array(2)), graph.cast(atypical, np.int64))
-    if head.density_ is None:
-        graph.pass_through("atypicality")
-    else:
-        graph.output("atypicality", graph("Where", valid, atypicality, np.nan), np.float64, None)
-    graph.output("atypicality_quantile", graph("Where", valid, quantile, np.nan), np.float64, None)
-    graph.output("quadrant", graph("Where", valid, index, np.array(len(QUADRANTS) - 1)), np.int64, None)
 
 
 def _metadata(head: Any) -> dict[str, str]:

@@ -1,26 +1,27 @@
 """A fitted head as a PyTorch module, for use behind a model at inference."""
 
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.export
+from array_api_compat import torch as xp
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from atypicality.density import NeighborAtypicality
-from atypicality.export_parts import refusals
-from atypicality.groups import QUADRANTS
+from atypicality.formula import guarded, moved, named_arrays
 from atypicality.integrations.batches import logits_of
-from atypicality.integrations.torch_parts import Density, Neighbours, Sets, keep, make_recalibration
 from atypicality.integrations.tracing import Tap, find_site, named_site, unwrapped
+from atypicality.shipping.refusals import refusals, wide
 
 __all__ = ["ReliabilityModule", "ReliabilityTensors", "ReliableModel"]
 
 Tensor = Any
 
 
-class ReliabilityTensors(NamedTuple):
+@dataclass(frozen=True)
+class ReliabilityTensors:
     """What a `ReliabilityModule` says about n samples and k classes, as tensors on the module's device.
 
     Attributes
@@ -46,6 +47,9 @@ class ReliabilityTensors(NamedTuple):
     atypicality: Tensor | None
     atypicality_quantile: Tensor | None
     quadrant: Tensor | None
+
+
+torch.export.register_dataclass(ReliabilityTensors, serialized_type_name="atypicality.ReliabilityTensors")
 
 
 class ReliabilityModule(nn.Module):
@@ -76,19 +80,16 @@ class ReliabilityModule(nn.Module):
     def __init__(self, head: Any) -> None:
         super().__init__()
         check_is_fitted(head, "recalibration_")
-        if reasons := _reasons(head):
+        if reasons := refusals(head, searched=True):
             raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
+        formula = moved(head.formula(), lambda array: array if array.dtype == np.float16 else wide(array))
         self.n_classes = head.n_classes_
-        self.n_features = None if head.density_ is None else head.density_.n_features_in_
-        self.has_rarity = head.quantiles_ is not None
-        self.density = _density(head)
-        self.recalibration = make_recalibration(head.recalibration_)
-        self.sets = Sets(head.prediction_sets_)
-        if self.has_rarity:
-            self.thresholds = head.quadrants_.confidence_threshold_, head.quadrants_.atypicality_threshold_
-            values, levels = head.quantiles_.values, head.quantiles_.levels
-            slopes = np.r_[0.0, np.diff(levels) / np.diff(values), 0.0]
-            keep(self, values=values, slopes=slopes, starts=np.r_[values[:1], values], levels=np.r_[0.0, levels])
+        self.n_features = None if formula.density is None else head.density_.n_features_in_
+        self.takes_atypicality = formula.density is None and formula.scale is not None
+        self._host, self._names = formula, [name for name, _ in named_arrays(formula)]
+        for name, array in named_arrays(formula):
+            self.register_buffer(name, torch.from_numpy(np.array(array)))
+        self._assemble()
 
     @classmethod
     def from_head(cls, head: Any) -> Self:
@@ -145,16 +146,26 @@ class ReliabilityModule(nn.Module):
             Needed when the head takes atypicality as given.
         """
         logits = self._checked_logits(logits)
-        valid = logits.isfinite().any(dim=1) & ~(logits.isnan() | logits.isposinf()).any(dim=1)
-        rarity, densities = self._rarity(logits.shape[0], valid, embeddings, atypicality)
-        if rarity is not None:
-            valid = valid & rarity.isfinite()  # finite embeddings may still overflow
-            rarity = torch.where(valid, rarity, 0.0)
-            densities = None if densities is None else torch.where(valid[:, None], densities, 0.0)
-        z = torch.where(valid[:, None], logits, torch.zeros_like(logits)).double()
-        probs, known = self.recalibration(z, z.isneginf(), rarity, densities, logits.dtype)
-        valid = valid if known is None else valid & known
-        return self._answer(probs, valid, rarity)
+        n = logits.shape[0]
+        if self.n_features is not None:
+            embeddings = self._checked_embeddings(embeddings, n)
+        elif self.takes_atypicality:
+            if atypicality is None or atypicality.shape != (n,):
+                raise ValueError(f"atypicality must be given, of shape ({n},): this head takes it as it is.")
+            atypicality = atypicality.double()[:, None]
+        else:
+            atypicality = None
+        found = guarded(xp, self._formula, logits, embeddings, atypicality)
+        return ReliabilityTensors(
+            label=found.label[:, 0],
+            confidence=found.confidence[:, 0],
+            proba=found.proba,
+            prediction_set=found.prediction_set,
+            valid=found.known[:, 0],
+            atypicality=_flat(found.atypicality),
+            atypicality_quantile=_flat(found.atypicality_quantile),
+            quadrant=_flat(found.quadrant),
+        )
 
     def _checked_logits(self, logits: Tensor) -> Tensor:
         if logits.ndim == 2 and logits.shape[1] == 1 and self.n_classes == 2:
@@ -163,57 +174,35 @@ class ReliabilityModule(nn.Module):
             raise ValueError(f"logits must have shape (n, {self.n_classes}); got {tuple(logits.shape)}.")
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
-    def _rarity(self, n: int, valid: Tensor, embeddings: Any, atypicality: Any) -> tuple[Any, Any]:
-        """Atypicality (n,), NaN for bad rows, and class log-densities (n, k), where there are any."""
-        if self.density is None:
-            if not self.has_rarity:
-                return None, None
-            if atypicality is None or atypicality.shape != (n,):
-                raise ValueError(f"atypicality must be given, of shape ({n},): this head takes it as it is.")
-            return atypicality.double(), None
+    def _checked_embeddings(self, embeddings: Any, n: int) -> Tensor:
         if embeddings is None or embeddings.shape != (n, self.n_features):
             got = None if embeddings is None else tuple(embeddings.shape)
             raise ValueError(f"embeddings must have shape ({n}, {self.n_features}); got {got}.")
-        good = valid & embeddings.isfinite().all(dim=1)
-        rarity, densities = self.density(torch.where(good[:, None], embeddings.double(), 0.0))
-        return torch.where(good, rarity, torch.nan), densities
+        return embeddings.double()
 
-    def _answer(self, probs: Tensor, valid: Tensor, rarity: Any) -> ReliabilityTensors:
-        top, label = probs.max(dim=1)
-        confidence = top.double().clamp(max=1.0)
-        sets = self.sets(probs, confidence, rarity) | ~valid[:, None]
-        quantile = quadrant = None
-        if rarity is not None:
-            quantile = torch.where(valid, self._quantile(rarity), torch.nan)
-            unsure, atypical = confidence < self.thresholds[0], rarity > self.thresholds[1]
-            quadrant = torch.where(valid, 2 * unsure.long() + atypical.long(), len(QUADRANTS) - 1)
-            rarity = torch.where(valid, rarity, torch.nan)
-        return ReliabilityTensors(
-            label=torch.where(valid, label, -1),
-            confidence=torch.where(valid, confidence, torch.nan),
-            proba=torch.where(valid[:, None], probs, torch.full_like(probs, torch.nan)),
-            prediction_set=sets,
-            valid=valid,
-            atypicality=rarity,
-            atypicality_quantile=quantile,
-            quadrant=quadrant,
-        )
-
-    def _quantile(self, rarity: Tensor) -> Tensor:
-        """As `QuantileScale`: lines through the stored points, 0 before the first and constant after the last."""
-        place = torch.searchsorted(self.values, rarity, right=True)
-        return self.slopes[place] * (rarity - self.starts[place]) + self.levels[place]
+    def _assemble(self) -> None:
+        """The formula over the buffers as they are now: here and not in `forward`, which may be compiled."""
+        buffers = iter([getattr(self, name) for name in self._names])
+        self._formula = moved(self._host, lambda _: next(buffers))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move buffers as asked, but keep their types: thresholds in half precision would promise nothing."""
-        before = dict(self.named_buffers())
+        """Move buffers as asked, but keep their types: in half precision thresholds would guarantee nothing."""
+        before = {name: getattr(self, name) for name in self._names}
         super()._apply(fn, recurse)
         for name, old in before.items():
-            owner, _, leaf = name.rpartition(".")
-            module = self.get_submodule(owner)
-            if (new := getattr(module, leaf)).dtype != old.dtype:
-                setattr(module, leaf, old.to(new.device))
+            if (new := getattr(self, name)).dtype != old.dtype:
+                setattr(self, name, old.to(new.device))
+        self._assemble()
         return self
+
+    def get_extra_state(self) -> str:
+        """What the state does not hold as a tensor: a state of another head is refused by it."""
+        return repr(moved(self._host, lambda array: f"array of shape {array.shape}"))
+
+    def set_extra_state(self, state: str) -> None:
+        """Refuse a state of another head."""
+        if state != self.get_extra_state():
+            raise ValueError("the state is that of another head; make the module with from_head, or load that head.")
 
 
 class ReliableModel(nn.Module):
@@ -250,7 +239,7 @@ class ReliableModel(nn.Module):
         def run() -> Tensor:
             return logits_of(network(*args, **kwargs))
 
-        if self.head.density is None:
+        if self.head.n_features is None:
             return self.head(run())  # type: ignore[no-any-return]
         self.site = self.site or find_site(network, run, torch)
         with Tap(self.site).on(network) as tap:
@@ -258,14 +247,5 @@ class ReliableModel(nn.Module):
             return self.head(logits, tap.embeddings(logits))  # type: ignore[no-any-return]
 
 
-def _density(head: Any) -> Any:
-    if head.density_ is None:
-        return None
-    return Neighbours(head.density_) if type(head.density_) is NeighborAtypicality else Density(head)
-
-
-def _reasons(head: Any) -> list[str]:
-    """Why a head cannot be a module: as for a graph, but neighbours can be searched here."""
-    searched = type(head.density_) is NeighborAtypicality
-    parts = {name: getattr(head, name) for name in ("density_", "recalibration_", "prediction_sets_")}
-    return refusals(SimpleNamespace(**(parts | ({"density_": None} if searched else {}))))
+def _flat(column: Tensor | None) -> Tensor | None:
+    return None if column is None else column[:, 0]

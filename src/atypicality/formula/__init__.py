@@ -1,0 +1,55 @@
+"""One prediction: pure functions of one block of rows, over the array API; nothing else computes one.
+
+A fitted part gives its parameters as a small frozen dataclass (`part.formula()`), whose methods take a namespace `xp`
+and arrays of it. NumPy runs them block by block, torch and CuPy on the device of the arrays, `torch.compile` and
+`torch.export` trace them, and `shipping.onnx` writes them into a graph. So they follow a few rules: input is checked
+before, one number per row is a column (n, 1), index ranges are parameters, and nothing depends on the number of rows or
+on the values of an array. `+=` is used on arrays made here, never on an argument.
+"""
+
+from atypicality.formula.density import ClassDensity, NeighborDensity, TiedDensity
+from atypicality.formula.head import HeadFormula, Verdict, guarded
+from atypicality.formula.parameters import moved, named_arrays, speaks_for
+from atypicality.formula.recalibration import (
+    ByGroup,
+    ClassMixing,
+    Constant,
+    ContentFree,
+    Given,
+    LogDensity,
+    LogitModel,
+    Mixture,
+    Quadratic,
+    Rows,
+)
+from atypicality.formula.rows import Quadrant, Scale, softmax
+from atypicality.formula.sets import GridSets, ScoreRule, accepted, scores_along
+
+__all__ = [
+    "ByGroup",
+    "ClassDensity",
+    "ClassMixing",
+    "Constant",
+    "ContentFree",
+    "Given",
+    "GridSets",
+    "HeadFormula",
+    "LogDensity",
+    "LogitModel",
+    "Mixture",
+    "NeighborDensity",
+    "Quadrant",
+    "Quadratic",
+    "Rows",
+    "Scale",
+    "ScoreRule",
+    "TiedDensity",
+    "Verdict",
+    "accepted",
+    "guarded",
+    "moved",
+    "named_arrays",
+    "scores_along",
+    "softmax",
+    "speaks_for",
+]

@@ -1,0 +1,214 @@
+"""How rare rows are: log-densities under the Gaussians of all classes, and distances to training rows.
+
+All kinds work in two steps: `products`, matrix products that want many rows at once, and what is made of these, which
+wants rows that fit into the cache.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from atypicality.formula.rows import Xp
+
+__all__ = ["ClassDensity", "NeighborDensity", "TiedDensity"]
+
+TILE = 4096
+"""Training rows that queries are compared with at a time."""
+SPARE = 8
+"""Neighbours beyond those asked for that are measured directly: products may order near ones wrongly."""
+
+
+@dataclass(frozen=True)
+class TiedDensity:
+    """Gaussians that share a covariance: rows are whitened once, then one product reaches all means.
+
+    In whitened space log p(x | y) is `log_peak - |z - m_y|^2 / 2`, and only `z . m_y - |m_y|^2 / 2` differs between
+    classes. The winner's distance is then taken directly, in float64, because the expanded square loses digits.
+
+    Parameters
+    ----------
+    centre : array of shape (d,)
+        Subtracted from the rows first; its type is that of the products.
+    whitening : array of shape (d, r)
+    targets : array of shape (r, k)
+        The means below, transposed, in the type of the products.
+    bias : array of shape (k,)
+        Minus half the squared length of each mean.
+    means : array of shape (k, r)
+        Class means, centred and whitened, in float64.
+    numbers : array of int, of shape (k,)
+    log_peak : float
+    log_prior : array of shape (k,), or None
+        Where atypicality is of the marginal density.
+    """
+
+    centre: Any
+    whitening: Any
+    targets: Any
+    bias: Any
+    means: Any
+    numbers: Any
+    log_peak: float
+    log_prior: Any = None
+
+    @classmethod
+    def of(cls, centre: Any, whitening: Any, means: Any, log_peak: float, log_prior: Any = None) -> Self:
+        """From centre (d,), whitening (d, r), and centred and whitened means (k, r)."""
+        dtype = centre.dtype
+        bias = (-0.5 * np.vecdot(means, means)).astype(dtype)
+        targets = np.ascontiguousarray(means.T, dtype)
+        return cls(centre, whitening, targets, bias, means, np.arange(len(means)), float(log_peak), log_prior)
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, Any]:
+        """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
+        z = xp.astype(rows - self.centre, self.centre.dtype, copy=False) @ self.whitening
+        scores = z @ self.targets
+        scores += self.bias
+        return z, scores
+
+    def class_log_density(self, xp: Xp, products: tuple[Any, Any]) -> Any:
+        """Log p(x | y) (n, k)."""
+        z, scores = products
+        best = xp.argmax(scores, axis=1)
+        length = xp.sum(xp.astype(z, xp.float64, copy=False) ** 2, axis=1, keepdims=True)
+        densities = xp.astype(scores, xp.float64, copy=False) + (self.log_peak - 0.5 * length)
+        return xp.where(self.numbers == best[:, None], self.log_peak - self._half(xp, z, best), densities)
+
+    def atypicality(self, xp: Xp, products: tuple[Any, Any]) -> Any:
+        """`-max_y log p(x | y)` (n, 1), or `-log p(x)` where there are log priors."""
+        z, scores = products
+        if self.log_prior is None:
+            return self._half(xp, z, xp.argmax(scores, axis=1)) - self.log_peak
+        weighted = scores + xp.astype(self.log_prior, scores.dtype, copy=False)
+        best = xp.argmax(weighted, axis=1)
+        others = xp.exp(weighted - xp.max(weighted, axis=1, keepdims=True))
+        others = xp.log(xp.sum(xp.astype(others, xp.float64, copy=False), axis=1, keepdims=True))
+        return self._half(xp, z, best) - self.log_peak - (self.log_prior[best][:, None] + others)
+
+    def _half(self, xp: Xp, z: Any, best: Any) -> Any:
+        """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
+        gap = z - xp.take(self.means, best, axis=0)
+        return 0.5 * xp.sum(gap * gap, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class ClassDensity:
+    """Gaussians with a covariance each: every class whitens the rows in its own way.
+
+    Parameters
+    ----------
+    centre : array of shape (d,), or None
+        Subtracted from the rows before they are projected.
+    components : array of shape (d, m), or None
+        Columns to project on first.
+    means : array of shape (k, m)
+        Class means in the space of the components, centred there, or as they are.
+    whitenings : array of shape (k, m, r), or (k, m) where variances alone are known
+        Columns of zeros stand for what a class does not vary in.
+    log_peaks : array of shape (k,)
+    log_prior : array of shape (k,), or None
+    """
+
+    centre: Any
+    components: Any
+    means: Any
+    whitenings: Any
+    log_peaks: Any
+    log_prior: Any = None
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any]:
+        """Log p(x | y) (n, k)."""
+        dtype = self.whitenings.dtype
+        if self.components is not None:
+            rows = xp.astype(rows - self.centre, dtype, copy=False) @ self.components
+        diagonal = self.whitenings.ndim == 2
+
+        def half(mean: Any, whitening: Any) -> Any:
+            u = xp.astype(rows - mean, dtype, copy=False)
+            white = xp.astype(u * whitening if diagonal else u @ whitening, xp.float64, copy=False)
+            return 0.5 * xp.sum(white * white, axis=1)
+
+        if hasattr(xp, "each"):  # a graph has a loop of its own
+            halves = xp.each(half, self.means, self.whitenings)
+        else:
+            pairs = ((self.means[y, ...], self.whitenings[y, ...]) for y in range(self.means.shape[0]))
+            halves = xp.stack([half(*pair) for pair in pairs], axis=1)
+        return (self.log_peaks - halves,)
+
+    def class_log_density(self, xp: Xp, products: tuple[Any]) -> Any:
+        """Log p(x | y) (n, k)."""
+        return products[0]
+
+    def atypicality(self, xp: Xp, products: tuple[Any]) -> Any:
+        """`-max_y log p(x | y)` (n, 1), or `-log p(x)` where there are log priors."""
+        scores = products[0] if self.log_prior is None else products[0] + self.log_prior
+        top = xp.max(scores, axis=1, keepdims=True)
+        if self.log_prior is None:
+            return -top
+        return -(top + xp.log(xp.sum(xp.exp(scores - top), axis=1, keepdims=True)))
+
+
+@dataclass(frozen=True)
+class NeighborDensity:
+    """Distances to the nearest training rows.
+
+    Products in float64 say which rows can be near, and `SPARE` more than are asked for are measured directly.
+    `NeighborAtypicality` has a search of its own for NumPy and for devices, which measures every row that can be near.
+
+    Parameters
+    ----------
+    parts : tuple of arrays of shape (m, d)
+        Training rows, of all classes or of one each.
+    n_neighbors : int
+    reduction : {"mean", "kth", "min"}
+    metric : {"euclidean", "cosine"}
+    """
+
+    parts: tuple[Any, ...]
+    n_neighbors: int
+    reduction: str
+    metric: str
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any]:
+        """Atypicality (n, 1); NaN for rows of zeros where only their direction counts."""
+        queries = self._exact(xp, rows)
+        found = [self._reduced(xp, queries, part) for part in self.parts]
+        return (xp.min(xp.concat(found, axis=1), axis=1, keepdims=True),)
+
+    def class_log_density(self, xp: Xp, products: tuple[Any]) -> None:
+        """Distances are no densities of classes."""
+        return
+
+    def atypicality(self, xp: Xp, products: tuple[Any]) -> Any:
+        """Atypicality (n, 1)."""
+        return products[0]
+
+    def _reduced(self, xp: Xp, queries: Any, part: Any) -> Any:
+        nearest: Any = None
+        for start in range(0, part.shape[0], TILE):
+            found = self._near(xp, queries, self._exact(xp, part[start : start + TILE, :]))
+            nearest = found if nearest is None else xp.concat([nearest, found], axis=1)
+            nearest = xp.sort(nearest, axis=1)[:, : self.n_neighbors]
+        if self.metric == "cosine":
+            nearest = 0.5 * nearest**2
+        if self.reduction == "mean":
+            return xp.mean(nearest, axis=1, keepdims=True)
+        return nearest[:, -1:] if self.reduction == "kth" else nearest[:, :1]
+
+    def _near(self, xp: Xp, queries: Any, rows: Any) -> Any:
+        """Distances (n, c) of queries to the few rows of a tile that can be nearest."""
+        count = min(self.n_neighbors + SPARE, rows.shape[0])
+        closeness = (queries - rows[:1, :]) @ xp.matrix_transpose(rows - rows[:1, :])
+        closeness -= 0.5 * xp.sum((rows - rows[:1, :]) ** 2, axis=1)
+        places = xp.argsort(closeness, axis=1, descending=True, stable=False)[:, :count]
+        near = xp.reshape(xp.take(rows, xp.reshape(places, (-1,)), axis=0), (-1, count, rows.shape[1]))
+        return xp.sqrt(xp.sum((queries[:, None, :] - near) ** 2, axis=2))
+
+    def _exact(self, xp: Xp, rows: Any) -> Any:
+        """Rows in float64 as they are, or of length 1 for the cosine."""
+        rows = xp.astype(rows, xp.float64, copy=False)
+        if self.metric == "euclidean":
+            return rows
+        rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)  # first, so that no square overflows or vanishes
+        return rows / xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))

@@ -1,0 +1,99 @@
+"""The whole prediction of a head on one block of rows."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from atypicality.formula.recalibration import Rows
+from atypicality.formula.rows import Quadrant, Scale, Xp
+
+__all__ = ["HeadFormula", "Verdict", "guarded"]
+
+
+class Verdict(NamedTuple):
+    """What a head says of n rows; one number per row is a column (n, 1), and None where the head has no atypicality."""
+
+    label: Any
+    confidence: Any
+    proba: Any
+    prediction_set: Any
+    known: Any
+    atypicality: Any
+    atypicality_quantile: Any
+    quadrant: Any
+
+
+@dataclass(frozen=True)
+class HeadFormula:
+    """Parameters of a fitted head.
+
+    Parameters
+    ----------
+    density : a formula of `formula.density`, or None
+    sources : array of int, of shape (k,), or None
+        For each column of the logits the density's column, or one beyond its last where the density has none. None
+        where the two agree.
+    recalibration : a formula of `formula.recalibration`
+    sets : a formula of `formula.sets`
+    scale : Scale or None
+    quadrant : Quadrant or None
+    """
+
+    density: Any
+    sources: Any
+    recalibration: Any
+    sets: Any
+    scale: Scale | None
+    quadrant: Quadrant | None
+
+    def rarity(self, xp: Xp, products: Any) -> tuple[Any, Any]:
+        """Atypicality (n, 1), and class log-densities (n, k) in the order of the logits' columns, from products."""
+        densities = self.density.class_log_density(xp, products)
+        if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
+            densities = xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1)
+            densities = xp.take(densities, self.sources, axis=1)
+        return self.density.atypicality(xp, products), densities
+
+    def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None) -> Verdict:
+        """The verdict on rows of logits (n, k) with atypicality (n, 1) and class log-densities (n, k)."""
+        proba, known = self.recalibration(xp, Rows(logits, atypicality, densities))
+        top = xp.astype(xp.max(proba, axis=1, keepdims=True), xp.float64, copy=False)
+        confidence = xp.where(top < 1.0, top, 1.0)  # rounding may have put it a little above
+        label = xp.argmax(proba, axis=1, keepdims=True)
+        sets = self.sets(xp, proba, confidence, atypicality)
+        quantile = quadrant = None
+        if self.scale is not None and self.quadrant is not None:
+            quantile = self.scale.quantiles(xp, atypicality)
+            quadrant = self.quadrant.index(xp, confidence, atypicality)
+        return Verdict(label, confidence, proba, sets, known, atypicality, quantile, quadrant)
+
+
+def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atypicality: Any = None) -> Verdict:
+    """The verdict where rows cannot be refused: bad ones are answered harmlessly, and `known` (n, 1) says which.
+
+    A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality has the full set, label -1, NaN for
+    every number and the last quadrant; other rows do not notice.
+    """
+    good = xp.any(xp.isfinite(logits), axis=1, keepdims=True)
+    good = good & ~xp.any(xp.isnan(logits) | (logits == xp.inf), axis=1, keepdims=True)
+    densities = None
+    if head.density is not None:
+        good = good & xp.all(xp.isfinite(embeddings), axis=1, keepdims=True)
+        rows = xp.where(good, embeddings, xp.zeros_like(embeddings))
+        atypicality, densities = head.rarity(xp, head.density.products(xp, rows))
+    if atypicality is not None:  # finite embeddings may still overflow
+        good = good & xp.isfinite(atypicality)
+        atypicality = xp.where(good, atypicality, 0.0)
+    if densities is not None:
+        densities = xp.where(good, densities, 0.0)
+    found = head.answer(xp, xp.where(good, logits, xp.zeros_like(logits)), atypicality, densities)
+    good = good if found.known is None else good & found.known
+    return Verdict(
+        label=xp.where(good, found.label, -1),
+        confidence=xp.where(good, found.confidence, xp.nan),
+        proba=xp.where(good, found.proba, xp.nan * xp.ones_like(found.proba)),
+        prediction_set=found.prediction_set | ~good,
+        known=good,
+        atypicality=None if atypicality is None else xp.where(good, found.atypicality, xp.nan),
+        atypicality_quantile=None if found.quadrant is None else xp.where(good, found.atypicality_quantile, xp.nan),
+        quadrant=None if found.quadrant is None else xp.where(good, found.quadrant, 3),
+    )

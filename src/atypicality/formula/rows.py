@@ -1,0 +1,103 @@
+"""Row by row: maxima, softmax, cuts, quantiles and quadrants, which every part of a prediction is made of."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+__all__ = ["TINY", "Quadrant", "Scale", "Xp", "below_top", "margins", "mean_of_shown", "softmax", "within"]
+
+Xp = Any
+"""A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
+TINY = float(np.finfo(np.float64).tiny)
+
+
+def below_top(xp: Xp, values: Any, hidden: Any = None) -> Any:
+    """Rows (n, k) less their maximum, in float64; hidden entries, which are -inf, become 0."""
+    below = xp.astype(values, xp.float64, copy=False)
+    below = below - xp.max(below, axis=1, keepdims=True)
+    return below if hidden is None else xp.where(hidden, 0.0, below)
+
+
+def within(xp: Xp, below: Any, reach: float | None) -> Any:
+    """Rows with maximum 0, shrunk where they spread wider than `reach`, the widest of the calibration rows."""
+    if reach is None:
+        return below
+    floor = max(reach, TINY)  # no row divides by a spread of 0
+    spread = -xp.min(below, axis=1, keepdims=True)
+    return below * (floor / xp.where(spread > floor, spread, floor))
+
+
+def margins(xp: Xp, below: Any, hidden: Any, numbers: Any) -> Any:
+    """Largest less second largest logit of each row (n, 1), from rows with maximum 0; 0 where one class is shown."""
+    best = xp.argmax(xp.where(hidden, -xp.inf, below), axis=1, keepdims=True)
+    second = xp.max(xp.where(hidden | (numbers == best), -xp.inf, below), axis=1, keepdims=True)
+    return xp.where(xp.isinf(second), 0.0, -second)
+
+
+def mean_of_shown(xp: Xp, below: Any, hidden: Any) -> Any:
+    """Mean of the entries of each row that are not hidden (n, 1); hidden ones must be 0."""
+    return xp.sum(below, axis=1, keepdims=True) / _count(xp, hidden)
+
+
+def softmax(xp: Xp, scores: Any, hidden: Any, floor: float = 0.0) -> Any:
+    """Softmax (n, k) over the entries of each row that are not hidden; those get 0.
+
+    With a `floor` d, p becomes ``(1 - m d) p + d`` on the m entries that are not hidden: order and sum stay, and none
+    of them is below d.
+    """
+    scores = xp.where(hidden, -xp.inf, scores)
+    scores -= xp.max(scores, axis=1, keepdims=True)
+    weights = xp.exp(scores)
+    total = xp.sum(weights, axis=1, keepdims=True)
+    if not floor:
+        weights /= total
+        return weights
+    weights *= (1.0 - floor * _count(xp, hidden)) / total
+    return weights + xp.where(hidden, 0.0, floor)
+
+
+def _count(xp: Xp, hidden: Any) -> Any:
+    return xp.sum(xp.astype(~hidden, xp.float64, copy=False), axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Quantiles of held-out values: lines through the points (values, levels).
+
+    Parameters
+    ----------
+    values : array of shape (m,)
+        Strictly increasing.
+    slopes, starts, levels : array of shape (m + 1,)
+        Of the line that is left of `values[j]`: 0 before the first value, constant after the last.
+    """
+
+    values: Any
+    slopes: Any
+    starts: Any
+    levels: Any
+
+    @classmethod
+    def of(cls, values: Any, levels: Any) -> Self:
+        """From the share of held-out rows, `levels` (m,), at or below each of the `values` (m,)."""
+        slopes = np.concatenate([[0.0], np.diff(levels) / np.diff(values), [0.0]])
+        return cls(values, slopes, np.concatenate([values[:1], values]), np.concatenate([[0.0], levels]))
+
+    def quantiles(self, xp: Xp, at: Any) -> Any:
+        """Quantiles (n, 1) of values (n, 1)."""
+        place = xp.searchsorted(self.values, at, side="right")
+        return self.slopes[place] * (at - self.starts[place]) + self.levels[place]
+
+
+@dataclass(frozen=True)
+class Quadrant:
+    """Thresholds of confidence and atypicality; a value equal to one counts as confident, or as typical."""
+
+    confidence: float
+    atypicality: float
+
+    def index(self, xp: Xp, confidence: Any, atypicality: Any) -> Any:
+        """Number of each row's quadrant (n, 1), in the order of `groups.QUADRANTS`."""
+        doubtful = xp.astype(confidence < self.confidence, xp.int64, copy=False)
+        return 2 * doubtful + xp.astype(atypicality > self.atypicality, xp.int64, copy=False)

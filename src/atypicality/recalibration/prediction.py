@@ -1,0 +1,90 @@
+"""Recalibrated probabilities of all rows, by a formula: block by block, on the device of the logits."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.arrays import namespace
+from atypicality.device.checks import refuse_rows, to_device, to_host
+from atypicality.device.probabilities import BLOCK_BYTES
+from atypicality.formula import Rows, moved, softmax
+from atypicality.formula.rows import below_top
+from atypicality.validation import check_finite, check_logit_maxima, check_logits, check_normalisers, name_rows
+
+__all__ = ["check_known", "predicted_rows", "softmax_rows"]
+
+
+def predicted_rows(
+    formula: Any, logits: Any, *, atypicality: Any = None, densities: Any = None, multiplier: Any = None
+) -> Any:
+    """Probabilities (n, k) of checked logits, in their dtype and on their device.
+
+    Parameters
+    ----------
+    formula : a formula of `formula.recalibration`
+    logits : array of shape (n, k)
+    atypicality, multiplier : array of shape (n,), optional
+    densities : array of shape (n, k), optional
+        On the device of the logits.
+    """
+    xp, host = namespace(logits), isinstance(logits, np.ndarray)
+    columns = {"atypicality": atypicality, "multiplier": multiplier}
+    if not host:
+        formula = moved(formula, lambda array: to_device(array, logits))
+        columns = {name: None if part is None else to_device(part, logits) for name, part in columns.items()}
+
+    def predict(rows: slice) -> tuple[Any]:
+        z = logits[rows, :]
+        check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
+        d = None if densities is None else densities[rows, :]
+        if d is not None:
+            _check_densities(xp, d, rows)
+        cut = {name: None if part is None else part[rows, None] for name, part in columns.items()}
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit shows in the result
+            probs, known = formula(xp, Rows(z, densities=d, **cut))
+        if known is not None:
+            check_known(to_host(known), first_row=rows.start)
+        check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
+        return (probs,)
+
+    block = blocks.block_rows(8 * logits.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
+    return blocks.compute(predict, logits.shape[0], block=block)[0]
+
+
+def softmax_rows(logits: Any) -> NDArray[np.float64]:
+    """The model's own probabilities: softmax of logits (n, k) in float64; `-inf` masks a class.
+
+    In float32 the confidence of many rows would round to 1, and quantile groups of it would collapse.
+
+    >>> softmax_rows([[0.0, np.log(3.0)]])
+    array([[0.25, 0.75]])
+    """
+    z = check_logits(logits, scan=False)
+    xp = namespace(z)
+
+    def predict(rows: slice) -> tuple[Any]:
+        check_logit_maxima(z[rows].max(axis=1), first_row=rows.start)
+        hidden = np.isneginf(z[rows])
+        return (softmax(xp, below_top(xp, z[rows], hidden), hidden),)
+
+    found: NDArray[np.float64] = blocks.compute(predict, len(z), block=blocks.block_rows(8 * z.shape[1]))[0]
+    return found
+
+
+def check_known(known: Any, *, first_row: int = 0) -> None:
+    """Refuse rows that the recalibration has no probabilities for, marked by False in a column (n, 1)."""
+    bad = np.flatnonzero(~known)
+    if bad.size:
+        raise ValueError(
+            f"{name_rows(bad + first_row, 'has', 'have')} no probabilities: every class that is not masked has a prior "
+            "of 0, or the row's group had no calibration rows. Give such classes a prior, or leave those rows out."
+        )
+
+
+def _check_densities(xp: Any, densities: Any, rows: slice) -> None:
+    if isinstance(densities, np.ndarray):
+        check_finite(densities, "class_log_density", first_row=rows.start)
+    else:
+        refuse_rows(~xp.all(xp.isfinite(densities), axis=1), "class_log_density", first_row=rows.start)
