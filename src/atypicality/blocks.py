@@ -21,7 +21,7 @@ import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
@@ -328,40 +328,50 @@ def reduce_rows(
     return total
 
 
-def compute(function: Callable[[slice], tuple[Any, ...]], n_rows: int, *, block: int) -> tuple[Any, ...]:
-    """Arrays of all rows from a function that makes those of one block of rows.
+def compute(
+    pieces: Callable[[slice], Iterable[tuple[Any, ...]]], n_rows: int, *, block: int, host: bool = True
+) -> tuple[Any, ...]:
+    """Arrays of all rows from a function that makes those of one block of rows, piece by piece.
 
-    NumPy arrays are computed on threads and written into `empty` arrays; arrays of another library stay on their
-    device, where one block comes after the other.
+    NumPy arrays are computed on threads and written into `empty` arrays. Arrays of another library (`host=False`) stay
+    on their device, where one block comes after the other. What is None in a piece is None in the whole.
 
-    >>> compute(lambda rows: (np.arange(rows.start, rows.stop) ** 2,), 5, block=2)
-    (array([ 0,  1,  4,  9, 16]),)
+    >>> compute(lambda rows: [(np.arange(rows.start, rows.stop) ** 2, None)], 5, block=2)
+    (array([ 0,  1,  4,  9, 16]), None)
     """
-    first = function(slice(0, min(block, n_rows)))
-    if not all(isinstance(part, np.ndarray) for part in first):
-        return _joined_on_device(first, function, n_rows, block)
-    if n_rows <= block:
-        return first
-    whole = tuple(empty((n_rows, *part.shape[1:]), part.dtype) for part in first)
+    if not host:
+        return _joined_on_device(pieces, n_rows, block)
+    if not n_rows:
+        return tuple(next(iter(pieces(slice(0, 0)))))
+    whole: list[NDArray[Any] | None] = []
+    lock = threading.Lock()
 
     def write(rows: slice) -> None:
-        parts = first if not rows.start else function(rows)
-        for out, part in zip(whole, parts, strict=True):
-            out[rows] = part
+        start = rows.start
+        for piece in pieces(rows):
+            with lock:
+                if not whole:
+                    whole.extend(
+                        None if part is None else empty((n_rows, *part.shape[1:]), part.dtype) for part in piece
+                    )
+            for out, part in zip(whole, piece, strict=True):
+                if out is not None:
+                    out[start : start + len(part)] = part
+            start += len(piece[0])
 
     for_rows(write, n_rows, block=block)
-    return whole
+    return tuple(whole)
 
 
-def _joined_on_device(
-    first: tuple[Any, ...], function: Callable[[slice], tuple[Any, ...]], n_rows: int, block: int
-) -> tuple[Any, ...]:
+def _joined_on_device(pieces: Callable[[slice], Iterable[tuple[Any, ...]]], n_rows: int, block: int) -> tuple[Any, ...]:
     from array_api_compat import array_namespace
 
-    parts = [first, *(function(rows) for rows in row_slices(n_rows, block) if rows.start)]
-    if len(parts) == 1:
-        return first
-    return tuple(array_namespace(column[0]).concat(column, axis=0) for column in zip(*parts, strict=True))
+    cuts = list(row_slices(n_rows, block)) or [slice(0, 0)]
+    found = [piece for rows in cuts for piece in pieces(rows)]
+    if len(found) == 1:
+        return tuple(found[0])
+    columns = zip(*found, strict=True)
+    return tuple(None if parts[0] is None else array_namespace(parts[0]).concat(parts, axis=0) for parts in columns)
 
 
 class Buffers:

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import namespace, on_device
 from atypicality.device import scores as device_scores
-from atypicality.formula import ScoreRule, scores_along
+from atypicality.formula import GridSets, ScoreRule, scores_along
 from atypicality.formula.sets import exact
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
 __all__ = [
     "LabelStatistics",
     "ScoreRule",
+    "Selection",
     "checked_score",
     "label_scores",
     "label_statistics",
@@ -169,6 +170,35 @@ def _accepter(probs: FloatArray, candidates: Sequence[Candidate], draws: Any) ->
     return accept
 
 
+class Selection:
+    """The sets of a `formula.GridSets` for blocks of NumPy rows, by a selection of the largest entries.
+
+    The same sets in a third of the time at 1000 classes. How many entries are selected is learnt from the first block;
+    a row that needs more of them is sorted as a whole.
+    """
+
+    def __init__(self, sets: GridSets) -> None:
+        self.sets, self.depth = sets, 0
+
+    def __call__(self, xp: Any, probs: FloatArray, confidence: Doubles, atypicality: Any, draws: Any = None) -> Bools:
+        """Sets, bool (n, k), of one block of rows."""
+        rule, (n, k) = self.sets.rule, probs.shape
+        if rule.name == "lac" or k <= NARROW or not n:
+            return np.asarray(self.sets(xp, probs, confidence, atypicality, draws))
+        thresholds = np.broadcast_to(self.sets.row_thresholds(xp, confidence, atypicality), (n, 1))[:, 0]
+        drawn = np.ones(n) if draws is None else draws[:, 0]
+        if not self.depth:
+            within = _scores_along(_largest(probs, k), rule, drawn) <= thresholds[:, None]
+            self.depth = _usual_depth(within.sum(axis=1), k)
+        rejected = _first_rejected(probs, _largest(probs, self.depth), thresholds, rule, drawn)
+        return np.asarray(probs > rejected[:, None])
+
+
+def _usual_depth(within: NDArray[np.intp], k: int) -> int:
+    """How many of the largest entries decide nearly every row. It says what is sorted, never how it comes out."""
+    return min(k, 1 + int(np.quantile(within, 0.95, method="higher")))
+
+
 def _block(probs: FloatArray) -> int:
     return blocks.block_rows(probs.shape[1] * probs.itemsize)
 
@@ -179,7 +209,7 @@ def _accepted_by_lac(block: FloatArray, thresholds: Doubles, rule: ScoreRule) ->
 
 
 def _pilot_depth(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles) -> int:
-    """How many of the largest entries decide nearly every row. It says what is sorted, never how it comes out."""
+    """As `_usual_depth`, of some of the rows."""
     n, k = len(probs), int(probs.shape[1])
     if rule.name == "lac":
         return 0
@@ -187,8 +217,7 @@ def _pilot_depth(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws:
         return k
     pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(np.intp)
     scores = _scores_along(_largest(np.asarray(probs[pilot]), k), rule, draws[pilot])
-    within = (scores <= thresholds[pilot, None]).sum(axis=1)
-    return min(k, 1 + int(np.quantile(within, 0.95, method="higher")))
+    return _usual_depth((scores <= thresholds[pilot, None]).sum(axis=1), k)
 
 
 def _first_rejected(

@@ -108,13 +108,13 @@ def score_rows(formula: TiedDensity | ClassDensity, x: Any, what: str) -> Any:
     width = x.shape[1] + formula.means.shape[0]
     block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
-    def score(rows: slice) -> tuple[Any]:
+    def score(rows: slice) -> list[tuple[Any]]:
         with np.errstate(invalid="ignore", over="ignore"):
             found = getattr(formula, what)(xp, formula.products(xp, x[rows, :]))
         check_scores(xp, found, x, rows, formula)
-        return (found,)
+        return [(found,)]
 
-    return blocks.compute(score, x.shape[0], block=block)[0]
+    return blocks.compute(score, x.shape[0], block=block, host=host)[0]
 
 
 def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> None:

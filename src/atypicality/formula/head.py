@@ -53,13 +53,13 @@ class HeadFormula:
             densities = xp.take(densities, self.sources, axis=1)
         return self.density.atypicality(xp, products), densities
 
-    def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None) -> Verdict:
-        """The verdict on rows of logits (n, k) with atypicality (n, 1) and class log-densities (n, k)."""
+    def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None, draws: Any = None) -> Verdict:
+        """The verdict on rows of logits (n, k) with atypicality (n, 1), class log-densities (n, k) and draws (n, 1)."""
         proba, known = self.recalibration(xp, Rows(logits, atypicality, densities))
         top = xp.astype(xp.max(proba, axis=1, keepdims=True), xp.float64, copy=False)
         confidence = xp.where(top < 1.0, top, 1.0)  # rounding may have put it a little above
         label = xp.argmax(proba, axis=1, keepdims=True)
-        sets = self.sets(xp, proba, confidence, atypicality)
+        sets = self.sets(xp, proba, confidence, atypicality, draws)
         quantile = quadrant = None
         if self.scale is not None and self.quadrant is not None:
             quantile = self.scale.quantiles(xp, atypicality)

@@ -35,7 +35,7 @@ def predicted_rows(
         formula = moved(formula, lambda array: to_device(array, logits))
         columns = {name: None if part is None else to_device(part, logits) for name, part in columns.items()}
 
-    def predict(rows: slice) -> tuple[Any]:
+    def predict(rows: slice) -> list[tuple[Any]]:
         z = logits[rows, :]
         check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
         d = None if densities is None else densities[rows, :]
@@ -47,10 +47,10 @@ def predicted_rows(
         if known is not None:
             check_known(to_host(known), first_row=rows.start)
         check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
-        return (probs,)
+        return [(probs,)]
 
     block = blocks.block_rows(8 * logits.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
-    return blocks.compute(predict, logits.shape[0], block=block)[0]
+    return blocks.compute(predict, logits.shape[0], block=block, host=host)[0]
 
 
 def softmax_rows(logits: Any) -> NDArray[np.float64]:
@@ -64,10 +64,10 @@ def softmax_rows(logits: Any) -> NDArray[np.float64]:
     z = check_logits(logits, scan=False)
     xp = namespace(z)
 
-    def predict(rows: slice) -> tuple[Any]:
+    def predict(rows: slice) -> list[tuple[Any]]:
         check_logit_maxima(z[rows].max(axis=1), first_row=rows.start)
         hidden = np.isneginf(z[rows])
-        return (softmax(xp, below_top(xp, z[rows], hidden), hidden),)
+        return [(softmax(xp, below_top(xp, z[rows], hidden), hidden),)]
 
     found: NDArray[np.float64] = blocks.compute(predict, len(z), block=blocks.block_rows(8 * z.shape[1]))[0]
     return found
