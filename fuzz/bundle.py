@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import atypicality as aty
-from atypicality.bundle.document import NAME, compose
-from atypicality.bundle.folder import tensors_name
+from atypicality.shipping.bundle.document import NAME, compose
+from atypicality.shipping.bundle.folder import tensors_name
 from atypicality.datasets import make_world
 from fuzz.pieces import split
 from fuzz.rule import Target, attempt

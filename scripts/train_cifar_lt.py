@@ -20,7 +20,7 @@ from torch import nn
 
 from atypicality.datasets import loaders
 from atypicality.datasets.samples import Images, split_rows
-from atypicality.files import replacing
+from atypicality.outputs.files import replacing
 from atypicality.integrations.torch import collect
 from atypicality.outputs import ModelOutputs
 

@@ -14,12 +14,12 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 import atypicality as aty
-from atypicality.bundle.document import compose
-from atypicality.bundle.folder import tensors_name
-from atypicality.bundle.records import ScoringOnly
 from atypicality.datasets import make_world
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
+from atypicality.shipping.bundle.document import compose
+from atypicality.shipping.bundle.folder import tensors_name
+from atypicality.shipping.bundle.records import ScoringOnly
 
 DENSITIES = {
     "tied": aty.GaussianAtypicality(),

@@ -12,7 +12,7 @@ import time
 
 import bundle_cases as cases
 
-from atypicality.bundle import load, save
+from atypicality.shipping.bundle import load, save
 
 
 def killed_writer(heads, folder, delay):

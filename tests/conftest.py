@@ -12,10 +12,10 @@ REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 DOCTESTS = {  # examples in docstrings that need an optional package, by how their names begin
     "atypicality.charts": ("altair",),
     "atypicality.evaluation.result.Evaluation.to_frame": ("pandas",),
-    "atypicality.head.ReliabilityHead.export_onnx": ("onnx", "onnxruntime"),
+    "atypicality.head.head.ReliabilityHead.export_onnx": ("onnx", "onnxruntime"),
     "atypicality.integrations.collecting": ("torch",),
-    "atypicality.reliability.Reliability.to_frame": ("pandas",),
-    "atypicality.reliability.Reliability.to_parquet": ("pyarrow",),
+    "atypicality.head.reliability.Reliability.to_frame": ("pandas",),
+    "atypicality.head.reliability.Reliability.to_parquet": ("pyarrow",),
 }
 OUTPUTS = Path(__file__).parents[2] / "shared" / "data" / "outputs"
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc/self/status")

@@ -13,9 +13,9 @@ import pytest
 from conftest import needs
 
 import atypicality as aty
-from atypicality.bundle import BundleError, document, folder, load, save
-from atypicality.bundle.table import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
 from atypicality.head import ReliabilityHead
+from atypicality.shipping.bundle import BundleError, document, folder, load, save
+from atypicality.shipping.bundle.table import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
 
 MUTATIONS = 200
 KILLS = 25
@@ -57,7 +57,7 @@ def test_another_process_gives_the_same_answers(heads, tmp_path):
     for number, head in enumerate(heads.values()):
         save(head, tmp_path / str(number))
     code = (
-        "import sys; import bundle_cases as cases; from atypicality.bundle import load\n"
+        "import sys; import bundle_cases as cases; from atypicality.shipping.bundle import load\n"
         f"for number in range({len(heads)}):\n"
         f"    head = load(sys.argv[1] + '/' + str(number)); print(cases.digest(head, cases.asked(head)))"
     )
@@ -321,7 +321,7 @@ def test_sizes_are_limited_before_reading(bundle):
 
 
 def test_a_bundle_beyond_the_limits_says_so_when_it_is_saved(head, tmp_path, monkeypatch):
-    monkeypatch.setattr("atypicality.bundle.MAX_BYTES", 1000)
+    monkeypatch.setattr("atypicality.shipping.bundle.MAX_BYTES", 1000)
     with pytest.warns(UserWarning, match=r"load it with max_bytes=\d{4,} or more"):
         save(head, tmp_path)
 
@@ -370,7 +370,7 @@ def test_nothing_is_run_and_no_pickle_is_known(bundle):
     code = (
         "import sys\n"
         "events = []\n"
-        "from atypicality.bundle import load\n"
+        "from atypicality.shipping.bundle import load\n"
         "load(sys.argv[1])\n"
         "sys.addaudithook(lambda name, args: events.append(name))\n"
         "load(sys.argv[1])\n"
@@ -434,7 +434,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_head(tmp_path):
 
 def test_a_reader_beside_a_writer_gets_the_old_or_the_new_head(bundle, head, monkeypatch):
     other, once = cases.fitted(seed=7), iter([None])
-    from atypicality import bundle as package
+    from atypicality.shipping import bundle as package
 
     def overtaken(*args, **options):
         for _ in once:

@@ -7,8 +7,8 @@ import bundle_cases as cases
 import numpy as np
 import pytest
 
-from atypicality.card import escape, model_card
 from atypicality.head import ReliabilityHead
+from atypicality.shipping.card import escape, model_card
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from report_cases import HOSTILE, QUADRANTS, TEST, comparison, evaluation_and_he
 
 from atypicality import charts
 from atypicality.charts.samples import _png
-from atypicality.theory import theorem_1, theorem_2
+from atypicality.paper.theory import theorem_1, theorem_2
 
 pytestmark = needs("altair", "vl_convert")
 

@@ -6,7 +6,8 @@ import warnings
 import pytest
 import typer
 
-from atypicality import __version__, progress
+from atypicality import __version__
+from atypicality.blocks import progress
 from atypicality.cli import app as cli
 from atypicality.cli import main
 from atypicality.cli import theory as theory_command

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from atypicality.bundle import load
 from atypicality.cli import main
-from atypicality.demo import AWARE, MODEL, SINGLE, run_demo
+from atypicality.cli.demo_tables import AWARE, MODEL, SINGLE, run_demo
 from atypicality.groups import QUADRANTS
+from atypicality.shipping.bundle import load
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_command_prints_the_same_numbers_as_json_and_saves_the_head(demo, capsys
 
 
 def test_command_fits_80_columns_and_tells_what_to_run_next(demo, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("atypicality.demo.run_demo", lambda **settings: demo)
+    monkeypatch.setattr("atypicality.cli.demo_tables.run_demo", lambda **settings: demo)
     assert main(["demo", "--out", str(tmp_path / "x")]) == 0
     out, err = capsys.readouterr()
     assert err == ""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import imported, needs
 
-from atypicality.device.checks import device_matrix, refuse_embeddings, refuse_rows, to_device, to_host
+from atypicality.validation.device import device_matrix, refuse_embeddings, refuse_rows, to_device, to_host
 
 
 def test_floats_stay_and_integers_become_float64(library):

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from atypicality import AtypicalityAwareConformal, Quadrants, QuantileGroups, SplitConformal, blocks
 from atypicality.conformal.scores import ScoreRule, label_statistics, prediction_sets, total_sizes
-from atypicality.device.checks import to_host
+from atypicality.validation.device import to_host
 
 RULES = [
     ScoreRule(name, nonempty, k_reg, penalty)

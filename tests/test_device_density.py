@@ -15,17 +15,17 @@ from test_gaussian import COVARIANCES, make_rows
 from test_neighbors import REDUCTIONS, distances, hard_world
 
 from atypicality import GaussianAtypicality, NeighborAtypicality, blocks
-from atypicality.bundle.kinds import Place
-from atypicality.bundle.records import Part
-from atypicality.bundle.table_densities import GAUSSIAN, NEIGHBORS
+from atypicality.density import device_neighbors
+from atypicality.density import device_products as products
 from atypicality.density.covariance import triangular_whitening
-from atypicality.device import neighbors as device_neighbors
-from atypicality.device import products
-from atypicality.device.checks import to_host
-from atypicality.device.classes import order_by_class
-from atypicality.device.gaussian import whitening_on
-from atypicality.device.products import DOUBLE, HALF, largest, product
-from atypicality.device.reference import DeviceReference, Queries
+from atypicality.density.device_classes import order_by_class
+from atypicality.density.device_gaussian import whitening_on
+from atypicality.density.device_products import DOUBLE, HALF, largest, product
+from atypicality.density.device_reference import DeviceReference, Queries
+from atypicality.shipping.bundle.kinds import Place
+from atypicality.shipping.bundle.records import Part
+from atypicality.shipping.bundle.table_densities import GAUSSIAN, NEIGHBORS
+from atypicality.validation.device import to_host
 
 
 def assert_same(found, expected, *, rtol, atol=0.0, like=None):
@@ -157,7 +157,7 @@ def test_offsets_and_far_classes_cost_nothing(kind, dtype, put, rng):
 
 
 def test_more_classes_than_a_matrix_of_members_takes(put, rng, monkeypatch):
-    from atypicality.device import gaussian
+    from atypicality.density import device_gaussian as gaussian
 
     monkeypatch.setattr(gaussian, "_CLASSES", 4)
     x, labels = make_rows(rng, 200, 3, 40)
@@ -198,7 +198,7 @@ def test_the_whitening_of_a_device_is_that_of_the_host(put, rng):
 
 
 def test_a_factorisation_that_fails_in_silence_is_noticed(put, rng):
-    from atypicality.device import gaussian
+    from atypicality.density import device_gaussian as gaussian
 
     matrix = put(np.diag([1.0, 1.0, -1.0]))
     assert not gaussian._is_factor(put(np.eye(3)), matrix)

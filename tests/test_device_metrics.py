@@ -6,8 +6,8 @@ from conftest import imported
 
 from atypicality import ClassGroups, blocks, metrics
 from atypicality.arrays import namespace
-from atypicality.device.checks import to_host
 from atypicality.metrics.rows import read_all, read_pairs
+from atypicality.validation.device import to_host
 
 PLAIN = [metrics.nll, metrics.brier, metrics.classwise_ece]
 PAIRED = [
@@ -215,7 +215,7 @@ def test_shapes_kinds_and_labels_are_checked(put, rng):
 
 def test_probabilities_stay_where_they_are(put, rng, monkeypatch):
     """No step brings an array of n x k entries to the host: at most two numbers per row and bin leave the device."""
-    from atypicality.device import checks
+    from atypicality.validation import device as checks
 
     probs, labels = outputs(300, 40, rng)
     moved, bring = [], checks.to_host
@@ -225,8 +225,8 @@ def test_probabilities_stay_where_they_are(put, rng, monkeypatch):
         moved.append(result.size)
         return result
 
-    for module in ("metrics", "probabilities", "scores", "checks"):
-        monkeypatch.setattr(f"atypicality.device.{module}.to_host", watched)
+    for module in ("metrics.device_rows", "validation.device_probs", "validation.device"):
+        monkeypatch.setattr(f"atypicality.{module}.to_host", watched)
     metrics.summary(put(probs), put(labels))
     metrics.ece(put(probs), put(labels))
     assert moved

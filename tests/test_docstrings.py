@@ -12,7 +12,13 @@ from conftest import needs
 pytestmark = needs("numpydoc", "torch", "altair", "dask", "distributed")
 
 MODULES = (
-    *("atypicality", "atypicality.blocks", "atypicality.bundle", "atypicality.charts", "atypicality.conformal"),
+    *(
+        "atypicality",
+        "atypicality.blocks",
+        "atypicality.shipping.bundle",
+        "atypicality.charts",
+        "atypicality.conformal",
+    ),
     *(
         "atypicality.conformal.threshold",
         "atypicality.datasets",
@@ -21,7 +27,7 @@ MODULES = (
     ),
     *("atypicality.distributed", "atypicality.evaluation", "atypicality.integrations.dask"),
     *("atypicality.integrations.sklearn", "atypicality.integrations.torch", "atypicality.llm", "atypicality.metrics"),
-    *("atypicality.recalibration", "atypicality.report", "atypicality.theory"),
+    *("atypicality.recalibration", "atypicality.report", "atypicality.paper.theory"),
 )
 PASSES = {  # of `blocks`: what passes over rows are made of, for contributors; the example of map_rows stands for all
     *("Buffers", "Workspace", "astype", "block_rows", "concatenate", "empty", "for_rows", "is_large", "map_rows"),

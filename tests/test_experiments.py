@@ -12,11 +12,11 @@ import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import make_world
 from atypicality.evaluation.schema import TABLES, to_columns
-from atypicality.experiments import EXPERIMENTS, SETTINGS, Verdict, find_sources, jobs, reproduce
-from atypicality.experiments.claims import judge, margins
-from atypicality.experiments.paper import paper_values
-from atypicality.experiments.settings import match_folder
-from atypicality.experiments.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
+from atypicality.paper import EXPERIMENTS, SETTINGS, Verdict, find_sources, jobs, reproduce
+from atypicality.paper.claims import judge, margins
+from atypicality.paper.paper import paper_values
+from atypicality.paper.settings import match_folder
+from atypicality.paper.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
 
 HIGHER = "ECE is higher in the most atypical group than in the most typical"
 LOWER = "accuracy is lower in the most atypical group than in the most typical"
@@ -184,7 +184,7 @@ def test_a_seed_is_one_split_of_compare(tmp_path):
 
 def test_every_number_of_the_papers_tables_is_found_once():
     for name in ("balanced", "imbalanced", "llm", "conformal"):
-        text = (files("atypicality.experiments") / "data" / f"{name}.csv").read_text(encoding="utf-8")
+        text = (files("atypicality.paper") / "data" / f"{name}.csv").read_text(encoding="utf-8")
         experiment = EXPERIMENTS[name]
         settings = [setting for setting in SETTINGS if setting.kind in experiment.kinds]
         found = [paper_values(name, setting, estimator) for setting in settings for estimator in experiment.estimators]

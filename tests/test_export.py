@@ -35,7 +35,7 @@ from atypicality.datasets import load_fashion_mnist_lt
 from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head import ReliabilityHead
-from atypicality.held_out import QuantileScale
+from atypicality.head.held_out import QuantileScale
 from atypicality.shipping.onnx import check as export_check
 from atypicality.shipping.onnx import export
 from atypicality.shipping.onnx import graph as export_graph
@@ -448,7 +448,7 @@ def outputs_with_names():
 
 
 def test_a_head_from_disk_gives_the_same_file(tmp_path):
-    from atypicality.bundle import load
+    from atypicality.shipping.bundle import load
 
     default_head().save(tmp_path / "bundle")
     default_head().export_onnx(tmp_path / "one.onnx", verify=False)

@@ -13,7 +13,7 @@ import atypicality as aty
 from atypicality import blocks, metrics
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
-from atypicality.held_out import warn_of_training_rows
+from atypicality.head.held_out import warn_of_training_rows
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from atypicality.held_out import GRID_SIZE, AbstentionRule, Drift, QuantileScale, error_bound
+from atypicality.head.held_out import GRID_SIZE, AbstentionRule, Drift, QuantileScale, error_bound
 
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=60))

@@ -19,9 +19,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import on_terminal
 
 import atypicality as aty
-from atypicality import ModelOutputs, blocks, limits, parquet, progress, scratch
+from atypicality import ModelOutputs, blocks
+from atypicality.blocks import progress
+from atypicality.blocks import spill as scratch
 from atypicality.cli.app import main
-from atypicality.files import UnreadableFileError, read_arrays, write_arrays
+from atypicality.outputs import limits, parquet
+from atypicality.outputs.files import UnreadableFileError, read_arrays, write_arrays
 
 CEILING = "200MB"
 N_CLASSES, WIDTH = 300, 32

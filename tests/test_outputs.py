@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from atypicality import ModelOutputs, three_way_split
-from atypicality.files import read_arrays, write_arrays
+from atypicality.outputs.files import read_arrays, write_arrays
 
 FORMATS = ["out.npz", "out.safetensors", "folder", pytest.param("out.parquet", marks=needs("pyarrow"))]
 PARTS = ("logits", "embeddings", "labels", "atypicality", "class_atypicality", "class_names", "ids")

@@ -14,7 +14,6 @@ from conftest import REQUIRE_ALL, needs
 from report_cases import HOSTILE, NAMES, QUADRANTS, TEST, comparison, evaluation_and_head, world_outputs
 
 import atypicality as aty
-from atypicality.card import model_card
 from atypicality.cli import main
 from atypicality.datasets import make_world
 from atypicality.report import data as report_data
@@ -22,6 +21,7 @@ from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import as_script, page_data
 from atypicality.report.summary import Number, summarise
+from atypicality.shipping.card import model_card
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [

@@ -7,8 +7,9 @@ from scipy.special import expit, logit
 from scipy.stats import chi2
 from sklearn.linear_model import LogisticRegression
 
-from atypicality import blocks, logistic_world, theory
-from atypicality.logistic_world import World
+from atypicality import blocks
+from atypicality.paper import logistic_world, theory
+from atypicality.paper.logistic_world import World
 
 D = 50
 

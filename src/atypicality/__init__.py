@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from atypicality._version import __version__
 
 if TYPE_CHECKING:
-    from atypicality import blocks, charts, datasets, llm, metrics, theory
-    from atypicality.bundle import BundleError, load
+    from atypicality import blocks, charts, datasets, llm, metrics
     from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
     from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
     from atypicality.head import ReliabilityHead
+    from atypicality.head.reliability import Reliability
     from atypicality.integrations.collecting import collect
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
     from atypicality.outputs import ModelOutputs, three_way_split
+    from atypicality.paper import theory
     from atypicality.recalibration import (
         AdaptiveTemperatureScaling,
         AtypicalityAwareRecalibration,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         TemperatureScaling,
         VectorScaling,
     )
-    from atypicality.reliability import Reliability
+    from atypicality.shipping.bundle import BundleError, load
     from atypicality.shipping.torch_module import ReliabilityModule as ReliabilityModule
 
 _HOME = {
@@ -36,7 +37,7 @@ _HOME = {
     "AtypicalityAwareClassifier": "integrations.sklearn",
     "AtypicalityAwareConformal": "conformal",
     "AtypicalityAwareRecalibration": "recalibration",
-    "BundleError": "bundle",
+    "BundleError": "shipping.bundle",
     "ClassAtypicality": "density",
     "ClassGroups": "groups",
     "ContentFreeCalibration": "recalibration",
@@ -48,7 +49,7 @@ _HOME = {
     "NeighborAtypicality": "density",
     "Quadrants": "groups",
     "QuantileGroups": "groups",
-    "Reliability": "reliability",
+    "Reliability": "head",
     "ReliabilityHead": "head",
     "ReliabilityModule": "shipping.torch_module",  # loads torch, so it stays out of __all__
     "SplitConformal": "conformal",
@@ -57,10 +58,17 @@ _HOME = {
     "collect": "integrations.collecting",
     "compare": "evaluation",
     "evaluate": "evaluation",
-    "load": "bundle",
+    "load": "shipping.bundle",
     "three_way_split": "outputs",
 }
-_MODULES = ("blocks", "charts", "datasets", "llm", "metrics", "theory")
+_MODULES = {
+    "blocks": "blocks",
+    "charts": "charts",
+    "datasets": "datasets",
+    "llm": "llm",
+    "metrics": "metrics",
+    "theory": "paper.theory",
+}
 
 __all__ = [
     "AdaptiveTemperatureScaling",
@@ -103,7 +111,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(f"atypicality.{_HOME[name]}"), name)
     elif name in _MODULES:
-        value = import_module(f"atypicality.{name}")
+        value = import_module(f"atypicality.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'atypicality' has no attribute {name!r}")
     globals()[name] = value

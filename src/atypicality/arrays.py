@@ -93,6 +93,6 @@ def _vector_to_host(values: Any, name: str) -> NDArray[Any]:
             f"{name} is on an accelerator, where this step cannot be done; move it to the CPU first, for example "
             "with .cpu() or .get()."
         )
-    from atypicality.device.checks import to_host
+    from atypicality.validation.device import to_host
 
     return to_host(values)

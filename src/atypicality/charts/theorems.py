@@ -1,9 +1,9 @@
-"""Charts of the two theorems, from the results of `atypicality.theory`."""
+"""Charts of the two theorems, from the results of `atypicality.paper.theory`."""
 
 from collections.abc import Sequence
 
 from atypicality.charts.style import PALETTE, Chart, altair, base, scale_of
-from atypicality.theory import Theorem1, Theorem2
+from atypicality.paper.theory import Theorem1, Theorem2
 
 __all__ = ["theorem_1_curves", "theorem_2_curves"]
 
@@ -14,7 +14,7 @@ def theorem_1_curves(result: Theorem1) -> Chart:
     Parameters
     ----------
     result : Theorem1
-        From `atypicality.theory.theorem_1`.
+        From `atypicality.paper.theory.theorem_1`.
 
     Returns
     -------
@@ -22,7 +22,7 @@ def theorem_1_curves(result: Theorem1) -> Chart:
 
     Examples
     --------
-    >>> from atypicality.theory import theorem_1
+    >>> from atypicality.paper.theory import theorem_1
     >>> type(theorem_1_curves(theorem_1(500, n_draws=10))).__name__
     'LayerChart'
     """
@@ -69,7 +69,7 @@ def theorem_2_curves(results: Theorem2 | Sequence[Theorem2]) -> Chart:
     Parameters
     ----------
     results : Theorem2 or sequence of Theorem2
-        From `atypicality.theory.theorem_2`; several are drawn side by side.
+        From `atypicality.paper.theory.theorem_2`; several are drawn side by side.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def theorem_2_curves(results: Theorem2 | Sequence[Theorem2]) -> Chart:
 
     Examples
     --------
-    >>> from atypicality.theory import theorem_2
+    >>> from atypicality.paper.theory import theorem_2
     >>> type(theorem_2_curves(theorem_2(n_draws=10))).__name__
     'HConcatChart'
     """

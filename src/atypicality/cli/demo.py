@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from atypicality.demo import Demo
+    from atypicality.cli.demo_tables import Demo
 
 __all__ = ["command"]
 
@@ -48,8 +48,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
-    from atypicality.demo import run_demo
-    from atypicality.progress import working
+    from atypicality.blocks.progress import working
+    from atypicality.cli.demo_tables import run_demo
 
     with working("fitting and measuring"):
         demo = run_demo(alpha=alpha, random_state=random_state)
@@ -64,7 +64,7 @@ def command(
 
 
 def _print(console: "Console", demo: "Demo", out: Path) -> None:
-    from atypicality.demo import AWARE, MODEL, SINGLE
+    from atypicality.cli.demo_tables import AWARE, MODEL, SINGLE
 
     (common, most), *_, (rare, fewest) = demo.class_counts.items()
     sizes = demo.sizes
@@ -136,7 +136,7 @@ def _examples(demo: "Demo") -> "Table":
 
 
 def _trend(demo: "Demo") -> str:
-    from atypicality.demo import AWARE, MODEL
+    from atypicality.cli.demo_tables import AWARE, MODEL
 
     (model_first, model_last), (first, last) = (
         (values[0], values[-1]) for values in (_values(demo, "ece", method) for method in (MODEL, AWARE))
@@ -148,7 +148,7 @@ def _trend(demo: "Demo") -> str:
 
 
 def _promise(demo: "Demo") -> str:
-    from atypicality.demo import AWARE, SINGLE
+    from atypicality.cli.demo_tables import AWARE, SINGLE
 
     single, aware = (min(_values(demo, "coverage", method)) for method in (SINGLE, AWARE))
     return (

@@ -18,9 +18,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as one JSON object.")] = False,
 ) -> None:
     """Measure a saved head and the bare model by atypicality, confidence, class and subgroup."""
-    from atypicality.bundle import load
     from atypicality.evaluation import evaluate
     from atypicality.outputs import ModelOutputs
+    from atypicality.shipping.bundle import load
 
     with large_work("evaluating", memory, scratch):
         result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, ModelOutputs.load(file))

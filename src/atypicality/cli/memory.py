@@ -22,7 +22,7 @@ Scratch = Annotated[
 def large_work(description: str, memory: str | None, scratch: Path | None) -> Iterator[None]:
     """Work under a ceiling of memory, where one is given, with a bar for every long pass over rows on a terminal."""
     from atypicality import blocks
-    from atypicality.progress import working
+    from atypicality.blocks.progress import working
 
     with blocks.settings(memory=memory, scratch=scratch), working(description):
         yield

@@ -23,10 +23,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
     """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
-    from atypicality.bundle import load
+    from atypicality.blocks.progress import stage
+    from atypicality.head.reliability import check_ending
     from atypicality.outputs import ModelOutputs
-    from atypicality.progress import stage
-    from atypicality.reliability import check_ending
+    from atypicality.shipping.bundle import load
 
     check_ending(out)
     with large_work("predicting", memory, scratch):

@@ -19,10 +19,10 @@ def command(
     scratch: Scratch = None,
 ) -> None:
     """Write an interactive page about a saved head and the bare model. It needs no network."""
-    from atypicality.bundle import load
+    from atypicality.blocks.progress import stage
     from atypicality.evaluation import evaluate
     from atypicality.outputs import ModelOutputs
-    from atypicality.progress import stage
+    from atypicality.shipping.bundle import load
 
     with large_work("evaluating", memory, scratch):
         fitted = load(head)

@@ -34,7 +34,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder for tables and for finished results.")] = Path("reproduction"),
 ) -> None:
     """Run an experiment of the paper. Prints and writes ours, the paper's and the difference; judges its claims."""
-    from atypicality.experiments import EXPERIMENTS, reproduce
+    from atypicality.paper import EXPERIMENTS, reproduce
     from atypicality.validation import check_choice
 
     check_choice(experiment, "experiment", (*EXPERIMENTS, "all"))

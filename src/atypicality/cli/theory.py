@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from atypicality.theory import OverconfidenceRow, Theorem1, Theorem2
+    from atypicality.paper.theory import OverconfidenceRow, Theorem1, Theorem2
 
 __all__ = ["command"]
 
@@ -24,7 +24,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate the paper's two theorems. Overconfidence and temperature as functions of atypicality."""
-    from atypicality.theory import theorem_1, theorem_2
+    from atypicality.paper.theory import theorem_1, theorem_2
 
     settings = {"n_draws": n_draws, "random_state": random_state}
     rise = theorem_1(**settings)

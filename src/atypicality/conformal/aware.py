@@ -16,10 +16,10 @@ from atypicality.conformal.scores import label_scores, label_statistics
 from atypicality.conformal.split import checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
-from atypicality.device.probabilities import any_probs, confidence, take_rows
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
 from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
+from atypicality.validation.device_probs import any_probs, confidence, take_rows
 
 __all__ = ["AtypicalityAwareConformal"]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import namespace, on_device
-from atypicality.device import scores as device_scores
+from atypicality.conformal import device_scores
 from atypicality.formula import GridSets, ScoreRule, scores_along
 from atypicality.formula.sets import exact
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number

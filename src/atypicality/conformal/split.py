@@ -13,9 +13,9 @@ from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.scores import ScoreRule, checked_score, label_scores, label_statistics, prediction_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
-from atypicality.device.probabilities import any_probs, take_rows
 from atypicality.formula import GridSets
 from atypicality.validation import check_alpha, check_labels, warn
+from atypicality.validation.device_probs import any_probs, take_rows
 
 __all__ = ["SplitConformal"]
 

@@ -18,9 +18,9 @@ from atypicality.density.statistics import (
     merge_statistics,
     statistics_from_moments,
 )
-from atypicality.device.checks import device_matrix
 from atypicality.formula import ClassDensity, TiedDensity
 from atypicality.validation import check_choice, check_integer, check_matrix, check_number, warn
+from atypicality.validation.device import device_matrix
 
 __all__ = ["GaussianAtypicality"]
 
@@ -113,7 +113,7 @@ class GaussianAtypicality(BaseEstimator):
         statistics = self._gather(embeddings, labels)
         if not on_device(embeddings):
             return self._store(statistics, self._solve(statistics))
-        from atypicality.device.gaussian import whitening_on
+        from atypicality.density.device_gaussian import whitening_on
 
         return self._store(statistics, self._solve(statistics, whitening_on(embeddings)))
 
@@ -249,7 +249,7 @@ class GaussianAtypicality(BaseEstimator):
         layout, moments = self._check_parameters()
         gather = gather_statistics
         if on_device(embeddings):
-            from atypicality.device.gaussian import gather_on_device as gather
+            from atypicality.density.device_gaussian import gather_on_device as gather
         return gather(embeddings, labels, layout=layout, precision=self.precision, moments=moments, width=width)
 
     def _joined(self, other: ClassStatistics) -> ClassStatistics:

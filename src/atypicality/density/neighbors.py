@@ -12,9 +12,9 @@ from atypicality import blocks
 from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import Reference, Search
-from atypicality.device.checks import to_host
 from atypicality.formula import NeighborDensity
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
+from atypicality.validation.device import to_host
 
 __all__ = ["NeighborAtypicality"]
 
@@ -113,7 +113,7 @@ class NeighborAtypicality(BaseEstimator):
             self._check_own_rows(x)
         if isinstance(self._reference, Reference):
             return self._scores(x, exclude_self)
-        from atypicality.device.neighbors import neighbor_atypicality
+        from atypicality.density.device_neighbors import neighbor_atypicality
 
         found: Float64 = neighbor_atypicality(
             self._reference, x, self._members, self.n_neighbors, self.reduction, exclude_self=exclude_self
@@ -177,7 +177,7 @@ class NeighborAtypicality(BaseEstimator):
             )
 
         if on_device(own):
-            from atypicality.device.neighbors import differing_rows
+            from atypicality.density.device_neighbors import differing_rows
 
             _refuse_others(differing_rows(x, own))
             return
@@ -213,7 +213,7 @@ def _checked(embeddings: Any, width: int | None = None) -> Any:
     """Embeddings checked where they lie."""
     if not on_device(embeddings):
         return check_embeddings(embeddings, width=width)
-    from atypicality.device.checks import device_matrix
+    from atypicality.validation.device import device_matrix
 
     return device_matrix(embeddings, "embeddings", width=width)
 
@@ -222,7 +222,7 @@ def _reference(x: Any, metric: str) -> Any:
     """What is known of the training rows, where they lie."""
     if not on_device(x):
         return Reference.of(x, metric)
-    from atypicality.device.reference import DeviceReference
+    from atypicality.density.device_reference import DeviceReference
 
     return DeviceReference.of(x, metric)
 
@@ -231,7 +231,7 @@ def _moved(x: Any, own: Any) -> Any:
     """Rows moved to where the training rows lie."""
     if on_device(x) == on_device(own):
         return x
-    from atypicality.device.checks import to_device, to_host
+    from atypicality.validation.device import to_device, to_host
 
     return to_device(x.astype(np.float32) if x.dtype == np.float16 else x, own) if on_device(own) else to_host(x)
 

@@ -10,8 +10,8 @@ from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
-from atypicality.limits import check_room
 from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.outputs.limits import check_room
 from atypicality.validation import check_choice
 
 __all__ = ["Context", "make_context"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from atypicality import progress
+from atypicality.blocks import progress
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Edges, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming

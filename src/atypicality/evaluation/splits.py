@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from atypicality.blocks.progress import track
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Edges
 from atypicality.evaluation.methods import Answer, ask, by_name, fit, named_methods, naming
@@ -13,7 +14,6 @@ from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, keys_of
 from atypicality.evaluation.tables import Measured, Options, assemble, measure
 from atypicality.outputs import ModelOutputs
-from atypicality.progress import track
 from atypicality.validation import check_alpha, check_integer
 
 __all__ = ["compare"]

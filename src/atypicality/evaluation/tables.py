@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality import progress
+from atypicality.blocks import progress
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.curves import class_score_rows, risk_rows, temperature_rows
 from atypicality.evaluation.cuts import Axis, Cuts, Edges

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.blocks.progress import track
 from atypicality.integrations.batches import Batch, check_loader, logits_of, read_batch, refuse_shuffling, to_array
 from atypicality.integrations.row_files import RowFolder, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
-from atypicality.progress import track
 from atypicality.validation import check_choice, require, warn
 
 __all__ = ["collect"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.files import replacing
+from atypicality.outputs.files import replacing
 
 __all__ = ["RowFolder", "only_writer"]
 

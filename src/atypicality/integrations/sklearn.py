@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
 from atypicality.head import ReliabilityHead
+from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
-from atypicality.reliability import Reliability
 from atypicality.validation import check_choice, check_integer, check_number, name_rows
 
 __all__ = ["AtypicalityAwareClassifier"]

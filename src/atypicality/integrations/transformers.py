@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.blocks.progress import track
 from atypicality.llm.scorers import LabelScores, TokenScores, distinct
-from atypicality.progress import track
 from atypicality.validation import check_integer, require
 
 __all__ = ["TransformersScorer"]

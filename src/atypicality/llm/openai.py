@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.blocks.progress import track
 from atypicality.llm.cache import ScoreCache, cache_key
 from atypicality.llm.client import JsonClient, NoAccessError, ServerFaultError, check_url
 from atypicality.llm.handshake import check_server
 from atypicality.llm.scorers import TokenScores
-from atypicality.progress import track
 from atypicality.validation import check_choice, check_integer, check_number
 
 __all__ = ["OpenAICompatibleScorer"]

@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.arrays import on_device, to_numpy
-from atypicality.device import metrics as device_metrics
-from atypicality.device.checks import to_host
-from atypicality.device.probabilities import device_probs, is_float16
+from atypicality.metrics import device_rows as device_metrics
 from atypicality.metrics.bins import BinSums, inner_edges
 from atypicality.validation import (
     check_confidence,
@@ -23,6 +21,8 @@ from atypicality.validation import (
     check_prob_rows,
     check_probs,
 )
+from atypicality.validation.device import to_host
+from atypicality.validation.device_probs import device_probs, is_float16
 
 __all__ = ["Losses", "Pairs", "check_correct", "read_all", "read_pairs"]
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import namespace, on_device, to_numpy
-from atypicality.device import metrics as device_metrics
 from atypicality.groups import cut
+from atypicality.metrics import device_rows as device_metrics
 from atypicality.validation import check_alpha, check_choice, check_labels
 
 __all__ = ["coverage", "coverage_gap", "covered", "set_size", "sizes"]

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import on_device, to_numpy
-from atypicality.device.checks import device_matrix, to_host
-from atypicality.device.probabilities import any_probs, take_rows
 from atypicality.metrics import calibration, errors, rows, sets
 from atypicality.metrics.intervals import bootstrap, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
 from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number
+from atypicality.validation.device import device_matrix, to_host
+from atypicality.validation.device_probs import any_probs, take_rows
 
 __all__ = ["GroupTable", "by_group"]
 

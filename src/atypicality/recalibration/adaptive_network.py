@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.progress import track
+from atypicality.blocks.progress import track
 from atypicality.validation import require
 
 __all__ = ["Layers", "Network", "Training", "train"]

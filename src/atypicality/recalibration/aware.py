@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality.device.recalibration import any_logits
 from atypicality.formula import ClassMixing, LogDensity, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
+from atypicality.recalibration.device_rows import any_logits
 from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixing
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import Solution, solve

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.device.recalibration import device_margins, device_spreads
 from atypicality.formula import Quadratic
+from atypicality.recalibration.device_rows import device_margins, device_spreads
 
 __all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise"]
 

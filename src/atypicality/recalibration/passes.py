@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from atypicality import blocks
-from atypicality.device import solver as device_solver
+from atypicality.recalibration import device_solver
 from atypicality.recalibration.curvature import exact_curvature
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
 from atypicality.recalibration.metric import SparseCurvature, sparse_curvature

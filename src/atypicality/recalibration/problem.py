@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.device.recalibration import any_logits, device_densities, some_rows
-from atypicality.device.solver_rows import Resident, label_logits, resident
+from atypicality.recalibration.device_passes import Resident, label_logits, resident
+from atypicality.recalibration.device_rows import any_logits, device_densities, some_rows
 from atypicality.recalibration.parameters import Layout, Ridge, Solution, Vector
 from atypicality.recalibration.row_statistics import FloatArray, RowStatistics, read_rows, weighted_median
 from atypicality.validation import (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.device.recalibration import read_device_rows
+from atypicality.recalibration.device_rows import read_device_rows
 
 __all__ = ["FloatArray", "RowStatistics", "read_rows", "weighted_median"]
 

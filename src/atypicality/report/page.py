@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atypicality.evaluation import Evaluation
-from atypicality.files import replacing
+from atypicality.outputs.files import replacing
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import as_script, page_data
 from atypicality.report.summary import Name, Number, Sentence, summarise
@@ -233,7 +233,7 @@ def _about(evaluation: Evaluation, head: "ReliabilityHead | None") -> str:
     notes = "".join(f"<li>{_text(note)}</li>" for note in evaluation.notes)
     card = ""
     if head is not None:
-        from atypicality.card import model_card
+        from atypicality.shipping.card import model_card
 
         card = f'<div class="prose" id="card">{card_to_html(model_card(head))}</div>'
     return (

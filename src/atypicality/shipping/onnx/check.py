@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import namespace
-from atypicality.files import read_arrays, write_arrays
 from atypicality.formula import guarded, moved
+from atypicality.outputs.files import read_arrays, write_arrays
 from atypicality.shipping.refusals import wide
 from atypicality.validation import require
 

@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality._version import __version__
-from atypicality.files import replacing
 from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
+from atypicality.outputs.files import replacing
 from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file
 from atypicality.shipping.onnx.graph import Graph
 from atypicality.shipping.onnx.namespace import GraphNamespace

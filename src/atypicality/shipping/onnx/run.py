@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from atypicality.files import read_arrays, write_arrays
+from atypicality.outputs.files import read_arrays, write_arrays
 from atypicality.validation import require
 
 __all__ = ["main"]

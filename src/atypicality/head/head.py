@@ -1,0 +1,454 @@
+"""The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
+
+import math
+import os
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted
+
+from atypicality import blocks
+from atypicality.blocks import progress
+from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.density import GaussianAtypicality
+from atypicality.density.columns import class_positions, in_columns
+from atypicality.formula import HeadFormula
+from atypicality.groups import Quadrants
+from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
+from atypicality.head.reliability import Reliability
+from atypicality.metrics import accuracy, ece, nll
+from atypicality.outputs import ModelOutputs, Parts, check_outputs
+from atypicality.outputs.limits import check_room
+from atypicality.recalibration import AtypicalityAwareRecalibration
+from atypicality.recalibration.prediction import softmax_rows
+from atypicality.validation import FloatArray, check_alpha, check_integer, warn
+
+__all__ = ["ReliabilityHead"]
+
+CHUNK_BYTES = 4 * blocks.GEMM_BYTES
+"""Rows are answered in chunks of about this size, so that no intermediate array of all rows ever exists."""
+RECALIBRATION_SHARE = 0.5
+PURPOSES = ("train", "recalibration", "edges", "thresholds")
+REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
+ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows promises little
+
+
+class ReliabilityHead(BaseEstimator):
+    """What to trust, prediction by prediction: how rare the input is, mended probabilities, a set that holds the label.
+
+    Parameters
+    ----------
+    density : estimator, "auto" or None, default="auto"
+        "auto" is `GaussianAtypicality()` where there are embeddings; outputs that bring their own `atypicality`
+        (language models) need none. None does without atypicality.
+    recalibration : estimator or "auto", default="auto"
+        "auto" is `AtypicalityAwareRecalibration()`.
+    prediction_sets : estimator or "auto", default="auto"
+        "auto" is `AtypicalityAwareConformal` with as many groups as the rows support, or `SplitConformal` without
+        atypicality.
+    alpha : float in (0, 1), default=0.1
+        Share of prediction sets that may miss the label, with prediction_sets="auto".
+    random_state : int, default=0
+        Cuts the calibration rows into parts.
+
+    Attributes
+    ----------
+    density_ : fitted density, or None
+    recalibration_, prediction_sets_ : fitted estimators
+    quadrants_ : Quadrants, or None without atypicality
+    quantiles_ : QuantileScale, or None without atypicality
+        Of the held-out calibration rows, never of training rows.
+    abstention_ : AbstentionRule
+    metrics_ : dict
+        Accuracy, NLL and ECE before and after recalibration, on the rows that recalibration did not see.
+    sizes_ : dict
+        Rows used for each purpose.
+    class_names_ : ndarray of str, or None
+    fingerprint_ : str
+        Of the calibration data, to notice that it is evaluated on itself.
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist_lt
+    >>> train, calibration, test = load_fashion_mnist_lt()
+    >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+    >>> head.sizes_
+    {'train': 10000, 'recalibration': 2500, 'edges': 833, 'thresholds': 1667}
+    >>> answer = head.predict(test)
+    >>> answer.prediction_set.shape
+    (5000, 10)
+    """
+
+    density_: Any
+    recalibration_: Any
+    prediction_sets_: Any
+    quadrants_: Quadrants | None
+    quantiles_: QuantileScale | None
+    abstention_: AbstentionRule
+    sizes_: dict[str, int]
+    class_names_: NDArray[Any] | None
+    fingerprint_: str
+    n_classes_: int
+    metrics_: dict[str, dict[str, float]]
+
+    def __init__(
+        self,
+        density: Any = "auto",
+        recalibration: Any = "auto",
+        prediction_sets: Any = "auto",
+        *,
+        alpha: float = 0.1,
+        random_state: int = 0,
+    ) -> None:
+        self.density = density
+        self.recalibration = recalibration
+        self.prediction_sets = prediction_sets
+        self.alpha = alpha
+        self.random_state = random_state
+
+    def fit(self, train: Any = None, calibration: ModelOutputs | Parts | None = None) -> Self:
+        """Fit the density on `train`, then recalibration and sets on disjoint parts of `calibration`.
+
+        Parameters
+        ----------
+        train : ModelOutputs with embeddings and labels, or a fitted density, optional
+            Left out where `calibration` brings its own `atypicality`.
+        calibration : ModelOutputs with logits and labels, or Parts
+            Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
+            third of the rest draws group edges, the remainder carries the promise. `Parts` (see `three_way_split`)
+            are taken as they are.
+
+        Examples
+        --------
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead(alpha=0.05).fit(train=train, calibration=calibration)
+        >>> head.metrics_["after"]["nll"] < head.metrics_["before"]["nll"]
+        True
+        """
+        if calibration is None:
+            raise ValueError(
+                "calibration must be given: outputs with logits and labels that the model never trained on."
+            )
+        seed = check_integer(self.random_state, "random_state", low=0)
+        whole = calibration.recalibration if isinstance(calibration, Parts) else calibration
+        check_outputs(whole, "calibration")
+        whole.need("logits", "labels")
+        self.class_names_, self.n_classes_ = whole.class_names, int(whole.logits.shape[1])  # type: ignore[union-attr]
+        scored = train if isinstance(train, ModelOutputs) else whole
+        columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
+        check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
+        self.density_ = self._fit_density(train, whole)
+        self.fingerprint_ = whole.fingerprint()
+        train_rows = len(train) if isinstance(train, ModelOutputs) else 0
+        return self._fit_calibration(calibration, seed, train_rows)
+
+    def refit(self, calibration: ModelOutputs | Parts) -> Self:
+        """Fit recalibration and sets again on newer rows, `calibration`, keeping the density.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> head.refit(calibration[:3000]).sizes_
+        {'recalibration': 1500, 'edges': 500, 'thresholds': 1000}
+        """
+        check_is_fitted(self, "recalibration_")
+        return self.fit(train=self.density_, calibration=calibration)
+
+    def _fit_density(self, train: Any, calibration: ModelOutputs) -> Any:
+        if self.density is None or (train is None and calibration.atypicality is not None):
+            if self.density is None:
+                _warn_without_atypicality("density=None")
+            return None
+        if train is None:
+            _warn_without_atypicality("no train= and no atypicality in the calibration outputs")
+            return None
+        if hasattr(train, "atypicality") and not isinstance(train, ModelOutputs):
+            check_is_fitted(train)
+            return train
+        check_outputs(train, "train, where it is not a fitted density,")
+        density = (
+            GaussianAtypicality() if isinstance(self.density, str) and self.density == "auto" else clone(self.density)
+        )
+        if train.embeddings is None and train.atypicality is not None:
+            raise ValueError(
+                "train must have embeddings; it has atypicality instead, which needs no train=. Leave it out."
+            )
+        embeddings, labels = train.need("embeddings", "labels")
+        warn_of_training_rows(embeddings, calibration.embeddings)
+        progress.stage("fitting the density")
+        return density.fit(embeddings, labels)
+
+    def _fit_calibration(self, calibration: ModelOutputs | Parts, seed: int, train_rows: int) -> Self:
+        if isinstance(calibration, Parts):
+            first, rest = calibration.recalibration, _joined(calibration.edges, calibration.thresholds)
+            edge_rows = np.arange(len(rest)) < len(calibration.edges)
+        else:
+            if calibration.stratified:
+                raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
+            first, rest = calibration.split(RECALIBRATION_SHARE, seed)
+            edge_rows = None
+        progress.stage("fitting the recalibration")
+        self._fit_recalibration(first)
+        progress.stage("fitting the prediction sets")
+        probs, atypicality = self._probabilities(rest)
+        labels = rest.need("labels")
+        self._fit_sets(probs, labels, atypicality, edge_rows)
+        self._remember(probs, labels, atypicality)
+        self.metrics_ = _before_and_after(rest.need("logits"), probs, labels)
+        edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - self.prediction_sets_.n_calibration_)
+        self.sizes_ = {"train": train_rows} if train_rows else {}
+        self.sizes_ |= {
+            "recalibration": len(first),
+            "edges": int(edges),
+            "thresholds": int(self.prediction_sets_.n_calibration_),
+        }
+        return self
+
+    def _fit_recalibration(self, outputs: ModelOutputs) -> None:
+        logits, labels = outputs.need("logits", "labels")
+        atypicality, densities = self._rarity(outputs)
+        recalibration = self.recalibration
+        if isinstance(recalibration, str) and recalibration == "auto":
+            covariates = ("margin",) if atypicality is None else ("atypicality", "margin")
+            recalibration = AtypicalityAwareRecalibration(covariates=covariates)
+        self.recalibration_ = clone(recalibration).fit(
+            logits, labels, atypicality=atypicality, class_log_density=densities, embeddings=outputs.embeddings
+        )
+        if hasattr(self.recalibration_, "training_shares_") and hasattr(self.density_, "counts_"):
+            shares = np.zeros(self.n_classes_)
+            shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
+            self.recalibration_.training_shares_ = shares / shares.sum()
+
+    def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
+        sets = self.prediction_sets
+        if isinstance(sets, str) and sets == "auto":
+            sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(len(probs), self.alpha)
+        sets = clone(sets)
+        if isinstance(sets, AtypicalityAwareConformal):
+            if atypicality is None:
+                raise ValueError(
+                    "prediction_sets=AtypicalityAwareConformal needs atypicality: give train= or a density."
+                )
+            self.prediction_sets_ = sets.fit(probs, labels, atypicality=atypicality, edge_rows=edge_rows)
+        else:
+            self.prediction_sets_ = sets.fit(probs, labels)
+
+    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
+        confidence, correct = probs.max(axis=1).astype(np.float64), probs.argmax(axis=1) == labels
+        confidence = np.minimum(confidence, 1.0)
+        self.abstention_ = AbstentionRule.from_rows(confidence, correct)
+        self.quadrants_ = self.quantiles_ = None
+        if atypicality is not None:
+            self.quadrants_ = Quadrants().fit(confidence, atypicality)
+            self.quantiles_ = QuantileScale.from_rows(atypicality)
+
+    def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None) -> Reliability:
+        """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
+
+        With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong.
+        Warns when the rows' atypicality has left the range of the calibration rows.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> answer = head.predict(test, max_risk=0.05)
+        >>> bool((answer.label != test.labels)[answer.accepted].mean() < 0.05)
+        True
+        """
+        check_is_fitted(self, "recalibration_")
+        logits = check_outputs(outputs).need("logits")
+        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
+        answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
+        width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
+        for rows in blocks.watched(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
+            probs, atypicality = self._probabilities(outputs[rows])
+            answer.fill(rows, probs, atypicality, self._sets(probs, atypicality))
+        return self._reliability(answer, outputs, keep_from)
+
+    def _reliability(self, answer: "_Answer", outputs: ModelOutputs, keep_from: float | None) -> Reliability:
+        quadrant = quantile = drift = None
+        if self.quantiles_ is not None and self.quadrants_ is not None and answer.atypicality is not None:
+            quadrant = self.quadrants_.assign(answer.confidence, answer.atypicality)
+            quantile = self.quantiles_(answer.atypicality)
+            drift = Drift(self.quantiles_, answer.atypicality)
+            if drift.significant:
+                warn(drift.message())
+        return Reliability(
+            label=answer.label,
+            confidence=answer.confidence,
+            proba=answer.proba,
+            prediction_set=answer.sets,
+            atypicality=answer.atypicality,
+            atypicality_quantile=quantile,
+            quadrant=quadrant,
+            accepted=None if keep_from is None else answer.confidence >= keep_from,
+            drift=drift,
+            class_names=self.class_names_,
+            ids=outputs.ids,
+        )
+
+    def _sets(self, probs: FloatArray, atypicality: Any) -> NDArray[np.bool_]:
+        if isinstance(self.prediction_sets_, AtypicalityAwareConformal):
+            found = self.prediction_sets_.predict_set(probs, atypicality=atypicality)
+        else:
+            found = self.prediction_sets_.predict_set(probs)
+        return np.asarray(found, bool)
+
+    def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
+        atypicality, densities = self._rarity(outputs)
+        probs = self.recalibration_.predict_proba(
+            outputs.need("logits"),
+            atypicality=atypicality,
+            class_log_density=densities,
+            embeddings=outputs.embeddings,
+        )
+        return probs, atypicality
+
+    def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+        """Atypicality (n,) and class log-densities (n, k) in the order of the logits' columns, where there are any."""
+        if self.density_ is None:
+            return (None if self.density is None else outputs.atypicality), None
+        embeddings = outputs.need("embeddings")
+        if not hasattr(self.density_, "class_log_density"):
+            return self.density_.atypicality(embeddings), None
+        densities = self.density_.class_log_density(embeddings)
+        if self.density_.marginal:
+            return self.density_.atypicality(embeddings), self._align(densities)
+        return -densities.max(axis=1), self._align(densities)
+
+    def _align(self, densities: NDArray[np.float64]) -> NDArray[np.float64]:
+        positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
+        return in_columns(densities, positions, self.n_classes_)
+
+    def formula(self) -> HeadFormula:
+        """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`."""
+        check_is_fitted(self, "recalibration_")
+        density = None if self.density_ is None else self.density_.formula()
+        scale = quadrant = None
+        if self.quantiles_ is not None and self.quadrants_ is not None:
+            scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
+        return HeadFormula(
+            density, self._sources(), self.recalibration_.formula(), self.prediction_sets_.formula(), scale, quadrant
+        )
+
+    def _sources(self) -> NDArray[np.intp] | None:
+        """For each column of the logits the density's, or one beyond its last; None where the two agree."""
+        if not hasattr(self.density_, "class_log_density"):
+            return None
+        positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
+        sources = np.full(self.n_classes_, positions.size)
+        sources[positions] = np.arange(positions.size)
+        return None if np.array_equal(sources, np.arange(self.n_classes_)) else sources
+
+    def summary(self) -> str:
+        """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> print(head.summary())
+        ReliabilityHead for 10 classes
+          rows            train 10,000, recalibration 2,500, edges 833, thresholds 1,667
+        ...
+        """
+        check_is_fitted(self, "recalibration_")
+        sizes = ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)
+        sets = self.prediction_sets_
+        lines = [
+            f"ReliabilityHead for {self.n_classes_} classes",
+            f"  rows            {sizes}",
+            f"  density         {'none' if self.density_ is None else type(self.density_).__name__}",
+            f"  recalibration   {type(self.recalibration_).__name__}",
+            f"  prediction sets {type(sets).__name__}, {1 - float(sets.alpha):.4g} coverage",
+            "  held-out rows   before -> after recalibration",
+        ]
+        before, after = self.metrics_["before"], self.metrics_["after"]
+        return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the head to `folder` as a bundle: one safetensors file, one JSON file, one model card; see `load`.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     head.save(folder)
+        ...     sorted(os.listdir(folder))
+        ['README.md', 'head.json', 'tensors-...safetensors']
+        """
+        from atypicality.shipping.bundle import save
+
+        save(self, folder)
+
+    def export_onnx(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+        """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     head.export_onnx(os.path.join(folder, "head.onnx"))
+        ...     os.listdir(folder)
+        ['head.onnx']
+        """
+        from atypicality.shipping.onnx import export_onnx
+
+        export_onnx(self, path, verify=verify)
+
+
+class _Answer:
+    """The arrays of a whole prediction, filled chunk by chunk."""
+
+    def __init__(self, n: int, k: int, dtype: Any, with_atypicality: bool) -> None:
+        self.proba = blocks.empty((n, k), dtype)
+        self.sets = blocks.empty((n, k), bool)
+        self.label = np.empty(n, np.intp)
+        self.confidence = np.empty(n)
+        self.atypicality = np.empty(n) if with_atypicality else None
+
+    def fill(self, rows: slice, probs: FloatArray, atypicality: Any, sets: NDArray[np.bool_]) -> None:
+        self.proba[rows], self.sets[rows] = probs, sets
+        np.argmax(probs, axis=1, out=self.label[rows])
+        top = np.take_along_axis(probs, self.label[rows, None], axis=1)[:, 0]
+        np.minimum(top, 1.0, out=self.confidence[rows])
+        if self.atypicality is not None:
+            self.atypicality[rows] = atypicality
+
+
+def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
+    """As many groups, up to the paper's six by six, as leave every cell 2 / alpha threshold rows on average."""
+    sets = AtypicalityAwareConformal(alpha=alpha)
+    needed = math.ceil(ROWS_PER_GROUP / check_alpha(alpha))
+    thresholds = n_rows * (1 - sets.edge_fraction)
+    largest = max(sets.n_groups)
+    groups = max([g for g in range(1, largest + 1) if thresholds / g**2 >= needed], default=1)
+    return AtypicalityAwareConformal(alpha=alpha, n_groups=(groups, groups))
+
+
+def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:
+    before = softmax_rows(logits)
+    return {
+        when: {name: float(metric(values, labels)) for name, metric in REPORTED.items()}
+        for when, values in (("before", before), ("after", probs))
+    }
+
+
+def _joined(first: ModelOutputs, second: ModelOutputs) -> ModelOutputs:
+    parts: dict[str, Any] = {"class_names": first.class_names}
+    for name in ("logits", "embeddings", "labels", "atypicality"):
+        pair = getattr(first, name), getattr(second, name)
+        if all(part is not None for part in pair):
+            parts[name] = blocks.concatenate(*pair)
+    return ModelOutputs(**parts)
+
+
+def _warn_without_atypicality(reason: str) -> None:
+    warn(
+        f"{reason}: the head works without atypicality, so there are no quadrants and no drift warning, and the sets "
+        "keep their promise on average only, not for rare inputs."
+    )

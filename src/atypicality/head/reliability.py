@@ -1,0 +1,304 @@
+"""What a head says about each sample, as plain arrays, a table, a file, or a line a person can read."""
+
+import csv
+import html
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.groups import QUADRANTS
+from atypicality.head.held_out import Drift
+from atypicality.outputs.files import replacing, write_arrays
+from atypicality.outputs.parquet import write_pieces
+from atypicality.validation import check_rows, require
+
+__all__ = ["Reliability", "check_ending"]
+
+SHOWN = 5
+TEXT_BYTES = 32
+"""Of the name of a class in a set: eight characters."""
+ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
+PER_SAMPLE = (
+    *("label", "confidence", "proba", "prediction_set"),
+    *("atypicality", "atypicality_quantile", "quadrant", "accepted", "ids"),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Reliability:
+    """Per-sample answers of a `ReliabilityHead` for n samples and k classes.
+
+    Attributes
+    ----------
+    label : ndarray of int, of shape (n,)
+        Predicted column; `class_names[label]` is its name where names are known.
+    confidence : ndarray of shape (n,)
+        Recalibrated probability of `label`.
+    proba : ndarray of shape (n, k)
+    atypicality, atypicality_quantile : ndarray of shape (n,), or None without a density
+        Larger is rarer; the quantile is the share of held-out calibration rows at or below it.
+    quadrant : ndarray of str, of shape (n,), or None without a density
+        "reliable", "extrapolation", "ambiguous" or "untrustworthy".
+    prediction_set : ndarray of bool, of shape (n, k)
+    accepted : ndarray of bool, of shape (n,), or None
+        With `max_risk`: whether the prediction is kept.
+    drift : Drift or None
+        How far the samples' atypicality has moved from that of the held-out rows.
+    class_names, ids : ndarray of str, or None
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> answer = ReliabilityHead().fit(train=train, calibration=calibration).predict(test)
+    >>> answer.proba.shape, answer.prediction_set.shape, len(answer)
+    ((5000, 10), (5000, 10), 5000)
+    >>> list(answer.columns())[:3]
+    ['label', 'confidence', 'atypicality']
+    """
+
+    label: NDArray[np.intp]
+    confidence: NDArray[np.float64]
+    proba: NDArray[Any]
+    prediction_set: NDArray[np.bool_]
+    atypicality: NDArray[np.float64] | None = None
+    atypicality_quantile: NDArray[np.float64] | None = None
+    quadrant: NDArray[Any] | None = None
+    accepted: NDArray[np.bool_] | None = None
+    drift: Drift | None = None
+    class_names: NDArray[Any] | None = None
+    ids: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return int(self.label.size)
+
+    def names(self) -> NDArray[Any]:
+        """Name of each class (k,): `class_names`, or the column indices as text.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.names().tolist()
+        ['0', '1']
+        """
+        return np.arange(self.proba.shape[1]).astype(str) if self.class_names is None else self.class_names
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """One array (n,) per column of the table; sets as text, names separated by " | ".
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.columns()["prediction_set"].tolist()
+        ['1']
+        """
+        names = self.names()
+        parts = {
+            "id": self.ids,
+            "label": names[self.label],
+            "confidence": self.confidence,
+            "atypicality": self.atypicality,
+            "atypicality_quantile": self.atypicality_quantile,
+            "quadrant": self.quadrant,
+            "prediction_set": np.array([" | ".join(names[row]) for row in self.prediction_set], dtype=str),
+            "set_size": self.prediction_set.sum(axis=1),
+            "accepted": self.accepted,
+        }
+        return {name: values for name, values in parts.items() if values is not None}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The table row by row, as plain Python values.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> list(answer.rows())
+        [{'label': '1', 'confidence': 0.8, 'prediction_set': '1', 'set_size': 1}]
+        """
+        for part in self._parts():
+            columns = {name: values.tolist() for name, values in part.columns().items()}
+            yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
+        """The answers for some samples: a slice, positions or a boolean mask."""
+        return self._take(check_rows(rows))
+
+    def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
+        known = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        parts: dict[str, Any] = {name: blocks.take_rows(part, rows) for name, part in known.items()}
+        return replace(self, **parts)
+
+    def _parts(self) -> Iterator["Reliability"]:
+        """Consecutive parts whose sets are short as text, too: the whole table may be larger than memory."""
+        height = blocks.block_rows(TEXT_BYTES * self.proba.shape[1], budget=blocks.GEMM_BYTES)
+        return (self._take(rows) for rows in blocks.watched(len(self), height))
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame, whose index are the ids where there are any.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.to_frame().shape
+        (1, 4)
+        """
+        pandas = require("pandas", feature="to_frame")
+        return pandas.DataFrame(self.columns(), index=self.ids)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to `path` as CSV; text that a spreadsheet would run as a formula gets a leading quote.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.csv"
+        ...     answer.to_csv(path)
+        ...     path.read_text().split()
+        ['label,confidence,prediction_set,set_size', '1,0.8,1,1']
+        """
+        with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(self._take(slice(0, 0)).columns())
+            writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
+
+    def to_jsonl(self, path: str | os.PathLike[str]) -> None:
+        """Write one JSON object per sample to `path`; the prediction set is a list of names.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.jsonl"
+        ...     answer.to_jsonl(path)
+        ...     json.loads(path.read_text())["prediction_set"]
+        ['1']
+        """
+        names = self.names()
+        with replacing(Path(path)) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+            for row, members in zip(self.rows(), self.prediction_set, strict=True):
+                stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the table and the probabilities to `path` as Parquet, which needs the extra `parquet`.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.parquet"
+        ...     answer.to_parquet(path)
+        ...     path.read_bytes()[:4]
+        b'PAR1'
+        """
+        parts = self._parts() if len(self) else iter([self])
+        with replacing(Path(path).with_suffix(".parquet")) as temporary:
+            write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
+
+    def to_npz(self, path: str | os.PathLike[str]) -> None:
+        """Write every array to `path`, sets as bool (n, k).
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.npz"
+        ...     answer.to_npz(path)
+        ...     np.load(path)["prediction_set"]
+        array([[False,  True]])
+        """
+        arrays = {name: getattr(self, name) for name in (*PER_SAMPLE, "class_names")}
+        write_arrays(Path(path).with_suffix(".npz"), {name: part for name, part in arrays.items() if part is not None})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to `path` in the format of its ending: .csv, .jsonl, .parquet or .npz.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "answers.csv"
+        ...     answer.save(path)
+        ...     path.stat().st_size > 0
+        True
+        """
+        getattr(self, f"to_{check_ending(path)[1:]}")(path)
+
+    def quadrant_shares(self) -> dict[str, float]:
+        """Share of the samples in each quadrant; empty without a density.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> replace(answer, quadrant=np.array(["ambiguous"])).quadrant_shares()["ambiguous"]
+        1.0
+        """
+        if self.quadrant is None or not len(self):
+            return {}
+        return {name: float(np.mean(self.quadrant == name)) for name in QUADRANTS}
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and means over all samples: confidence, set size, shares of quadrants and of kept rows.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.summary()
+        {'samples': 1, 'mean_confidence': 0.8, 'mean_set_size': 1.0}
+        """
+        if not len(self):
+            return {"samples": 0}
+        found: dict[str, Any] = {
+            "samples": len(self),
+            "mean_confidence": float(self.confidence.mean()),
+            "mean_set_size": float(self.prediction_set.sum(axis=1).mean()),
+        }
+        if self.accepted is not None:
+            found["accepted"] = float(self.accepted.mean())
+        if self.quadrant is not None:
+            found["quadrants"] = self.quadrant_shares()
+        return found
+
+    def _headline(self) -> str:
+        found = self.summary()
+        if not len(self):
+            return "0 samples"
+        parts = [f"{len(self)} samples", f"mean confidence {found['mean_confidence']:.3f}"]
+        parts.append(f"mean set size {found['mean_set_size']:.2f}")
+        if self.accepted is not None:
+            parts.append(f"{found['accepted']:.1%} accepted")
+        return ", ".join(parts + [f"{name} {share:.1%}" for name, share in self.quadrant_shares().items()])
+
+    def _preview(self) -> tuple[list[str], list[list[str]]]:
+        head = self._take(slice(0, SHOWN))
+        rows = [[_short(value) for value in row.values()] for row in head.rows()]
+        return list(head.columns()), rows
+
+    def __repr__(self) -> str:
+        header, rows = self._preview()
+        widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in [header, *rows]
+        ]
+        rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        return "\n".join([f"Reliability: {self._headline()}", *lines, *rest])
+
+    def _repr_html_(self) -> str:
+        header, rows = self._preview()
+        cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        title = html.escape(self._headline())
+        table = f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p><b>Reliability</b>: {title}</p>{table}{more}"
+
+
+def check_ending(path: str | os.PathLike[str]) -> str:
+    """The ending of a file that `Reliability.save` can write, or an error that lists them."""
+    if (ending := Path(path).suffix.lower()) not in ENDINGS:
+        raise ValueError(f"{os.fspath(path)!r} must end in one of {', '.join(ENDINGS)}.")
+    return ending
+
+
+def _defuse(value: Any) -> Any:
+    """Text that opens with a formula's first character, behind a quote: a spreadsheet then shows it as it is."""
+    return "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,279 @@
+"""Named arrays in files: .npz, a folder of .npy, .safetensors and .parquet, read without trusting what they claim.
+
+No pickle is ever loaded. Archives and Parquet files are read under a limit that counts the bytes as they come,
+because a few kilobytes can claim, or unpack to, more than the machine has.
+"""
+
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.blocks.spill import ScratchError
+from atypicality.outputs.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
+from atypicality.outputs.parquet import read_parquet, write_parquet
+
+__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "read_arrays", "replacing", "write_arrays"]
+
+Arrays = dict[str, NDArray[Any]]
+T = TypeVar("T")
+
+CHUNK_BYTES = 1 << 20
+STRING_BYTES = 1 << 20
+"""Text up to this size is read rather than mapped: it is looked at often."""
+TENSOR_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+"""Types of safetensors that can be mapped as they are."""
+
+
+def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Arrays:
+    """All arrays of a file by name; a folder of .npy files gives memory maps, which are never read whole.
+
+    Under a ceiling of memory (`blocks.settings`) large arrays of the other formats become maps too: those of
+    safetensors of the file itself, those of archives and Parquet of scratch files. `max_bytes` is by default
+    `default_limit` of the file.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder at {str(path)!r}.")
+    shards = sorted(path.glob("*.parquet")) if path.is_dir() else []
+    reader = READERS[".parquet"] if shards else _read_folder if path.is_dir() else _by_suffix(path, READERS)
+    try:
+        arrays = reader(path, default_limit(path) if max_bytes is None else max_bytes)
+        _refuse_odd_text(arrays, path)
+        return arrays
+    except (UnreadableFileError, ModuleNotFoundError, MemoryError, PermissionError, ScratchError):
+        raise
+    except Exception as error:  # damaged bytes make the libraries below raise almost anything
+        kind = "folder of arrays" if path.is_dir() else f"{path.suffix} file"
+        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {error}.") from error
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays whole or not at all; the ending chooses the format, and no ending means a folder."""
+    path = Path(path)
+    for name, array in arrays.items():
+        _refuse_pickle(array.dtype, path, name)
+        if Path(name).name != name or name.startswith("."):
+            raise ValueError(f"array names must be plain file names; got {name!r}.")
+    if path.is_dir() or not path.suffix:
+        _write_folder(path, arrays)
+        return
+    writer = _by_suffix(path, WRITERS)
+    with replacing(path) as temporary:
+        writer(temporary, arrays)
+
+
+def _by_suffix(path: Path, table: Mapping[str, T]) -> T:
+    try:
+        return table[path.suffix.lower()]
+    except KeyError:
+        raise ValueError(
+            f"{path.name!r} has no known ending: use {', '.join(table)}, or a folder of .npy files."
+        ) from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block ends without an error."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+# .npy files and archives of them
+
+
+def _refuse_pickle(dtype: np.dtype[Any], path: Path, name: str) -> None:
+    if dtype.hasobject:
+        raise UnreadableFileError(
+            f"{path.name!r}: array {name!r} holds Python objects, which need pickle, and pickles can run code. "
+            "Convert it to numbers or strings (for example with .astype(str))."
+        )
+
+
+def _refuse_odd_text(arrays: Arrays, path: Path) -> None:
+    """Refuse text with numbers that are no characters: Python fails on it wherever it is first looked at."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "U" and array.nbytes:
+            points = array.ravel(order="K").view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+            if points.max() > sys.maxunicode:
+                raise UnreadableFileError(f"{path.name!r}: array {name!r} holds text that is not Unicode.")
+
+
+def _read_folder(path: Path, max_bytes: int) -> Arrays:
+    """The arrays as maps, which no limit concerns."""
+    arrays = {}
+    for file in sorted(path.glob("*.npy")):
+        with open(file, "rb") as stream:
+            dtype, shape, _ = _read_npy_header(stream, path, file.stem)
+            claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
+        if claimed > held:
+            raise UnreadableFileError(
+                f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
+            )
+        mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
+        arrays[file.stem] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
+    return arrays
+
+
+def _write_folder(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    if path.exists() and any(path.iterdir()):
+        raise FileExistsError(f"the folder {str(path)!r} is not empty; choose another name or remove it first.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        for name, array in arrays.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        os.chmod(temporary, 0o777 & ~_umask())
+        os.replace(temporary, path)  # replaces an empty folder, fails on any other
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _read_npz(path: Path, max_bytes: int) -> Arrays:
+    arrays: Arrays = {}
+    left = max_bytes
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            if member.endswith(".npy"):
+                with archive.open(member) as stream:
+                    name = member.removesuffix(".npy")
+                    arrays[name] = _read_npy(stream, path, name, left, max_bytes)
+                left -= arrays[name].nbytes
+    return arrays
+
+
+def _read_npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        with warnings.catch_warnings():  # an escape that Python's parser doubts is in no honest header
+            warnings.simplefilter("error", DeprecationWarning)
+            warnings.simplefilter("error", SyntaxWarning)
+            shape, fortran, dtype = read(stream, max_header_size=10_000)
+    except Exception as error:  # headers are Python's words: its parser has errors of many types
+        raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {error}") from error
+    _refuse_pickle(dtype, path, name)
+    if any(length < 0 for length in shape):
+        raise UnreadableFileError(f"{path.name!r}: {name!r} claims the shape {shape}.")
+    return dtype, shape, fortran
+
+
+def _read_npy(stream: IO[bytes], path: Path, name: str, left: int, max_bytes: int) -> NDArray[Any]:
+    dtype, shape, fortran = _read_npy_header(stream, path, name)
+    size = dtype.itemsize
+    for length in shape:  # Python integers: a hostile shape cannot overflow
+        size *= length
+    refuse_size(size, left, path, name, max_bytes)
+    data, held = _read_bytes(stream, size)
+    if held < size:
+        raise UnreadableFileError(
+            f"{path.name!r}: array {name!r} claims {size} bytes and holds {held}: it is cut short."
+        )
+    array = np.frombuffer(data, dtype)
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def _read_bytes(stream: IO[bytes], size: int) -> tuple[Any, int]:
+    """The next `size` bytes, in memory as they come or, under a ceiling, in scratch; and how many there were."""
+    held = 0
+    if blocks.is_large(size):
+        scratch = blocks.empty(size, np.uint8)
+        while held < size and (piece := stream.read(min(CHUNK_BYTES, size - held))):
+            scratch[held : held + len(piece)] = np.frombuffer(piece, np.uint8)
+            held += len(piece)
+        return scratch, held
+    data = bytearray()
+    while len(data) < size and (piece := stream.read(min(CHUNK_BYTES, size - len(data)))):
+        data += piece
+    return data, len(data)
+
+
+def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+# safetensors: strings travel as their code points, which are plain numbers
+
+
+def _read_safetensors(path: Path, max_bytes: int) -> Arrays:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:  # which also checks every claim of the header
+        strings = json.loads((file.metadata() or {}).get("strings", "[]"))
+        arrays = _mapped_tensors(path, strings)
+        unmapped = path.stat().st_size - sum(array.nbytes for array in arrays.values())
+        refuse_size(unmapped, max_bytes, path, "the whole file", max_bytes)
+        arrays |= {name: file.get_tensor(name) for name in file.keys() if name not in arrays}  # noqa: SIM118
+    return {name: _from_code_points(array) if name in strings else array for name, array in arrays.items()}
+
+
+def _mapped_tensors(path: Path, strings: list[str]) -> Arrays:
+    """Tensors that are too large to be read, mapped where they lie in the file; only under a ceiling of memory."""
+    if not blocks.is_large(path.stat().st_size):
+        return {}
+    with open(path, "rb") as stream:
+        start = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(start))
+    found: Arrays = {}
+    for name, claim in header.items():
+        if name == "__metadata__" or name in strings or claim["dtype"] not in TENSOR_TYPES:
+            continue
+        first, last = claim["data_offsets"]
+        if blocks.is_large(last - first):
+            kind, shape = TENSOR_TYPES[claim["dtype"]], tuple(claim["shape"])
+            found[name] = np.memmap(path, kind, "r", offset=8 + start + first, shape=shape)
+    return found
+
+
+def _write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    from safetensors.numpy import save_file
+
+    strings = [name for name, array in arrays.items() if array.dtype.kind == "U"]
+    tensors = {name: _to_code_points(array) if name in strings else array for name, array in arrays.items()}
+    plain = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    save_file(plain, path, metadata={"strings": json.dumps(strings)})
+
+
+def _to_code_points(array: NDArray[Any]) -> NDArray[np.uint32]:
+    width = max(1, array.dtype.itemsize // 4)
+    return np.ascontiguousarray(array.astype(f"<U{width}")).view("<u4").reshape(*array.shape, width)
+
+
+def _from_code_points(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array.astype("<u4")).view(f"<U{array.shape[-1]}").reshape(array.shape[:-1])
+
+
+READERS: dict[str, Callable[[Path, int], Arrays]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".parquet": lambda path, limit: read_parquet(sorted(path.glob("*.parquet")) if path.is_dir() else [path], limit),
+}
+WRITERS: dict[str, Callable[[Path, Mapping[str, NDArray[Any]]], None]] = {
+    ".npz": _write_npz,
+    ".safetensors": _write_safetensors,
+    ".parquet": write_parquet,
+}

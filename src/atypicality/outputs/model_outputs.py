@@ -1,0 +1,382 @@
+"""What a model said: logits, embeddings and labels of the same rows, their files, and how to split them."""
+
+import difflib
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality import blocks
+from atypicality.arrays import to_numpy
+from atypicality.outputs.files import read_arrays, write_arrays
+from atypicality.validation import (
+    check_embeddings,
+    check_groups,
+    check_integer,
+    check_labels,
+    check_length,
+    check_logits,
+    check_number,
+    check_rows,
+    check_vector,
+    name_rows,
+    warn,
+)
+
+__all__ = ["ModelOutputs", "Parts", "check_outputs", "three_way_split"]
+
+PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
+PER_CLASS = ("class_atypicality", "class_names")
+ATTRIBUTE = "attribute."
+FINGERPRINT_ROWS = 4096
+FINGERPRINT_BLOCK = 256
+
+
+class ModelOutputs:
+    """What a model said about n samples, and what is known of them; every part is optional but one.
+
+    Parameters
+    ----------
+    logits : array of shape (n, k), optional
+        Scores before the softmax; `-inf` masks a class. One column z of a binary model becomes [0, z]. Training
+        outputs need none.
+    embeddings : array of shape (n, d), optional
+        What enters the model's last layer. Memory maps stay maps.
+    labels : array of shape (n,), optional
+        Column indices of the logits; any other kind of label (strings, codes) needs `class_names`.
+    atypicality : array of shape (n,), optional
+        Given instead of estimated, for example a prompt's negative log-likelihood.
+    class_atypicality : array of shape (k,), optional
+        Given instead of estimated.
+    attributes : mapping of str to array of shape (n,), optional
+        Named columns that cut the samples into subgroups, for analysis only.
+    class_names : sequence of k distinct names, optional
+        The class of each column.
+    ids : array of shape (n,), optional
+        Names of the samples.
+
+    Attributes
+    ----------
+    stratified : bool
+        True for the parts of a stratified split: their rows are not exchangeable with new ones, so they may train a
+        density or a recalibrator, and must not carry a coverage guarantee.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs([[2.0, 0.0], [0.5, 1.5]], labels=["cat", "dog"], class_names=["cat", "dog"])
+    >>> outputs
+    ModelOutputs(2 rows, 2 classes; logits float64 (2, 2), labels)
+    >>> outputs.labels
+    array([0, 1])
+    """
+
+    def __init__(
+        self,
+        logits: ArrayLike | None = None,
+        *,
+        embeddings: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        atypicality: ArrayLike | None = None,
+        class_atypicality: ArrayLike | None = None,
+        attributes: Mapping[str, ArrayLike] | None = None,
+        class_names: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
+    ) -> None:
+        self.stratified = False
+        self.logits = None if logits is None else check_logits(logits, scan=False)
+        self.embeddings = None if embeddings is None else check_embeddings(embeddings)
+        self.class_names = None if class_names is None else _check_class_names(class_names)
+        self.class_atypicality = (
+            None if class_atypicality is None else check_vector(class_atypicality, "class_atypicality", finite=False)
+        )
+        self.labels = None if labels is None else _encode_labels(labels, self.class_names)
+        self.atypicality = None if atypicality is None else check_vector(atypicality, "atypicality")
+        self.ids = None if ids is None else _check_ids(ids)
+        self.attributes = {
+            name: _check_attribute(values, name) for name, values in ({} if attributes is None else attributes).items()
+        }
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        rows = self._per_row()
+        if not rows:
+            raise ValueError("ModelOutputs needs at least one of logits, embeddings, labels or atypicality.")
+        first, n_rows = next((name, array.shape[0]) for name, array in rows.items())
+        for name, array in rows.items():
+            if array.shape[0] != n_rows:
+                raise ValueError(
+                    f"{name} must have one entry per row; got {array.shape[0]} where {first} has {n_rows} rows."
+                )
+        for name, size in (("class_names", self.class_names), ("class_atypicality", self.class_atypicality)):
+            if size is not None and self.logits is not None:
+                check_length(size, name, self.logits.shape[1])
+        if self.labels is not None and self.n_classes is not None:
+            check_labels(self.labels, n_classes=self.n_classes)
+
+    def _per_row(self) -> dict[str, NDArray[Any]]:
+        named = {name: getattr(self, name) for name in PER_ROW} | {
+            ATTRIBUTE + name: values for name, values in self.attributes.items()
+        }
+        return {name: array for name, array in named.items() if array is not None}
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of columns, from the logits or, without them, from what is given per class."""
+        if self.logits is not None:
+            return int(self.logits.shape[1])
+        known = [len(part) for part in (self.class_names, self.class_atypicality) if part is not None]
+        return known[0] if known else None
+
+    def __len__(self) -> int:
+        return int(next(iter(self._per_row().values())).shape[0])
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "ModelOutputs":
+        """The outputs of some rows: a slice, positions or a boolean mask."""
+        rows = check_rows(rows)
+        part = object.__new__(ModelOutputs)
+        part.__dict__.update(self.__dict__)
+        for name in PER_ROW:
+            array = getattr(self, name)
+            setattr(part, name, None if array is None else blocks.take_rows(array, rows))
+        part.attributes = {name: blocks.take_rows(values, rows) for name, values in self.attributes.items()}
+        return part
+
+    def __repr__(self) -> str:
+        matrices = [
+            f"{name} {array.dtype} {array.shape}"
+            for name in ("logits", "embeddings")
+            if (array := getattr(self, name)) is not None
+        ]
+        others = [
+            name for name in ("labels", "atypicality", "class_atypicality", "ids") if getattr(self, name) is not None
+        ]
+        attributes = [f"attributes {', '.join(self.attributes)}"] if self.attributes else []
+        classes = "" if self.n_classes is None else f", {self.n_classes} classes"
+        return f"ModelOutputs({len(self)} rows{classes}; {', '.join(matrices + others + attributes)})"
+
+    def need(self, *names: str) -> Any:
+        """The parts with these `names`, or an error that says which are missing and which are there."""
+        missing = [name for name in names if getattr(self, name) is None]
+        if missing:
+            have = [name for name in PER_ROW + PER_CLASS if getattr(self, name) is not None]
+            raise ValueError(f"the outputs must have {', '.join(missing)}; they have only {', '.join(have)}.")
+        found = tuple(getattr(self, name) for name in names)
+        return found[0] if len(found) == 1 else found
+
+    def split(
+        self, fraction: float, random_state: int = 0, *, stratify: bool = False
+    ) -> tuple["ModelOutputs", "ModelOutputs"]:
+        """Two disjoint random parts, the first with `fraction` of the rows (rounded); rows keep their order.
+
+        `stratify=True` keeps the class shares and is for parts that train something. A part that carries a coverage
+        guarantee must be drawn plainly: stratifying rare classes makes calibration rows unlike new ones. `random_state`
+        is an int.
+
+        >>> outputs = ModelOutputs(np.zeros((10, 2)))
+        >>> [len(part) for part in outputs.split(0.3)]
+        [3, 7]
+        """
+        fraction = check_number(fraction, "fraction", low=0, high=1, low_open=True, high_open=True)
+        rng = np.random.default_rng(check_integer(random_state, "random_state", low=0))
+        if stratify:
+            chosen = _stratified_mask(self.need("labels"), fraction, rng)
+        else:
+            chosen = _random_mask(len(self), fraction, rng)
+        if chosen.all() or not chosen.any():
+            raise ValueError(f"fraction must leave rows on both sides; {fraction:g} of {len(self)} rows does not.")
+        parts = self[chosen], self[~chosen]
+        for part in parts:
+            part.stratified = self.stratified or stratify
+        return parts
+
+    def fingerprint(self) -> str:
+        """A short hash of the contents, to notice that two uses meant the same data; long arrays are sampled."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self._per_row().items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            sample = array[:: max(1, array.shape[0] // FINGERPRINT_ROWS)]
+            for rows in blocks.row_slices(len(sample), FINGERPRINT_BLOCK):
+                digest.update(np.ascontiguousarray(sample[rows]).tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to `path`: .npz, .safetensors or .parquet, or, without an ending, a new folder of .npy files."""
+        arrays = self._per_row() | {name: part for name in PER_CLASS if (part := getattr(self, name)) is not None}
+        write_arrays(path, arrays)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None, max_bytes: int | None = None
+    ) -> Self:
+        """Read outputs; a folder of .npy files is mapped, not read.
+
+        Parameters
+        ----------
+        path : path of a .npz, .safetensors or .parquet file, or of a folder of .npy or of .parquet files
+        names : mapping, optional
+            Our name to the file's name, where they differ: `{"logits": "scores"}`.
+        max_bytes : int, optional
+            Most bytes that a file may unpack to, 16 GiB by default; under a ceiling of memory, where large arrays go
+            to the disk, or four times its own size if that is more. A folder of .npy files has no limit.
+        """
+        limit = None if max_bytes is None else check_integer(max_bytes, "max_bytes", low=1)
+        arrays = read_arrays(path, max_bytes=limit)
+        return cls(**_known_parts(arrays, dict(names or {}), os.path.basename(os.fspath(path))))
+
+
+class Parts(NamedTuple):
+    """Three disjoint parts of one labelled set, each used for one thing."""
+
+    recalibration: ModelOutputs
+    edges: ModelOutputs
+    thresholds: ModelOutputs
+
+
+def three_way_split(
+    outputs: ModelOutputs, *, recalibration: float = 0.5, edges: float = 1 / 6, random_state: int = 0
+) -> Parts:
+    """Cut one labelled set into the parts that recalibrate, choose group edges, and carry the guarantee.
+
+    Plain random: rows that chose a temperature, an edge or a penalty never set a threshold, and no class is favoured.
+
+    Parameters
+    ----------
+    outputs : ModelOutputs
+    recalibration, edges : float in (0, 1), default=0.5 and 1/6
+        Shares of the rows; what they leave carries the guarantee.
+    random_state : int, default=0
+
+    Returns
+    -------
+    Parts
+        `recalibration`, `edges` and `thresholds`, each a ModelOutputs.
+
+    Examples
+    --------
+    >>> [len(part) for part in three_way_split(ModelOutputs(np.zeros((600, 2))))]
+    [300, 100, 200]
+    """
+    recalibration = check_number(recalibration, "recalibration", low=0, high=1, low_open=True, high_open=True)
+    edges = check_number(edges, "edges", low=0, high=1, low_open=True, high_open=True)
+    if recalibration + edges >= 1:
+        raise ValueError(
+            f"recalibration + edges must be below 1, to leave rows for the thresholds; got {recalibration + edges:g}."
+        )
+    if outputs.stratified:
+        raise ValueError(
+            "outputs come from a stratified split and cannot carry a guarantee; split with stratify=False."
+        )
+    first, rest = outputs.split(recalibration, random_state)
+    second, third = rest.split(edges / (1 - recalibration), random_state)
+    return Parts(first, second, third)
+
+
+def check_outputs(outputs: Any, name: str = "outputs") -> ModelOutputs:
+    """Refuse bare arrays, tables and swapped arguments where a `ModelOutputs` is asked for."""
+    if not isinstance(outputs, ModelOutputs):
+        raise TypeError(
+            f"{name} must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, embeddings=...), or "
+            "what outputs(X, y) of an AtypicalityAwareClassifier returns."
+        )
+    return outputs
+
+
+def _random_mask(n_rows: int, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    mask = np.zeros(n_rows, bool)
+    mask[rng.permutation(n_rows)[: round(fraction * n_rows)]] = True
+    return mask
+
+
+def _stratified_mask(labels: NDArray[np.intp], fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Random rows with every class's share kept to within one row: cut each class's shuffled rows at equal steps."""
+    order = rng.permutation(labels.size)
+    order = order[np.argsort(labels[order], kind="stable")]
+    position = np.floor(np.arange(1, labels.size + 1) * fraction + 1e-9)
+    mask = np.zeros(labels.size, bool)
+    mask[order[np.diff(position, prepend=0.0) > 0]] = True
+    return mask
+
+
+def _encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArray[np.intp]:
+    array = to_numpy(labels, "labels")
+    if array.dtype.kind in "iu" or array.ndim != 1 or array.size == 0:
+        return check_labels(array)
+    if class_names is None:
+        raise TypeError(
+            f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
+        )
+    order = np.argsort(class_names)
+    try:
+        values = array.astype(class_names.dtype.type)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"labels must be text; as bytes they are not ASCII ({error}). Decode them.") from error
+    place = np.minimum(np.searchsorted(class_names, values, sorter=order), class_names.size - 1)
+    codes = order[place]
+    unknown = np.flatnonzero(class_names[codes] != values)
+    if unknown.size:
+        raise ValueError(
+            f"labels must be among class_names; {name_rows(unknown, 'is', 'are')} not "
+            f"(row {unknown[0]} is {str(array[unknown[0]])!r})."
+        )
+    return codes.astype(np.intp)
+
+
+def _check_class_names(class_names: ArrayLike) -> NDArray[Any]:
+    names = np.asarray([str(name) for name in to_numpy(class_names, "class_names").reshape(-1).tolist()])
+    if not names.size:
+        raise ValueError("class_names must name at least one class, in the order of the columns; got none.")
+    values, counts = np.unique(names, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"class_names must be distinct; {str(values[counts > 1][0])!r} stands there more than once.")
+    return names
+
+
+def _check_ids(ids: ArrayLike) -> NDArray[Any]:
+    return check_groups(ids, "ids")
+
+
+def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
+    array = to_numpy(values, f"attributes[{name!r}]")
+    if array.dtype.kind == "f" and array.ndim == 1:
+        return array
+    return check_groups(array, f"attributes[{name!r}]")
+
+
+def _known_parts(arrays: dict[str, NDArray[Any]], names: dict[str, str], file: str) -> dict[str, Any]:
+    listed = ", ".join(sorted(arrays)) or "nothing"
+    for ours, theirs in names.items():
+        if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
+            turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
+            known = ", ".join(PER_ROW + PER_CLASS)
+            raise ValueError(f"names must map our names ({known}) to the file's; got {ours!r}.{turned}")
+        if theirs not in arrays:
+            raise ValueError(f"{file!r} has no array {theirs!r} for {ours}; it has: {listed}.")
+        arrays[ours] = arrays.pop(theirs)
+    parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
+    attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
+    _explain_unknown(set(arrays), parts, listed, file)
+    return {**parts, "attributes": attributes}
+
+
+def _explain_unknown(unknown: set[str], parts: dict[str, Any], listed: str, file: str) -> None:
+    for name in sorted(unknown):
+        missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
+        close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
+        if close:
+            raise ValueError(
+                f"{file!r} has no array {close[0]!r}; it has: {listed}. "
+                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}."
+            )
+    if not parts:
+        raise ValueError(
+            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {listed}. Say which is which, as in "
+            "ModelOutputs.load(path, names={'logits': 'theirs'}); for the commands .save(...) what it gives."
+        )
+    if unknown:
+        warn(
+            f"{file!r} also has {', '.join(sorted(unknown))}, ignored. "
+            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
+        )

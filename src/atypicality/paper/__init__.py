@@ -1,0 +1,20 @@
+"""The paper's experiments: its settings and tables as data, one runner for all of them, and verdicts on its claims."""
+
+from atypicality.paper.claims import CLAIMS, Verdict
+from atypicality.paper.runner import Reproduction, reproduce
+from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Experiment, Setting
+from atypicality.paper.sources import Source, find_sources
+
+__all__ = [
+    "CLAIMS",
+    "EXPERIMENTS",
+    "SEEDS",
+    "SETTINGS",
+    "Experiment",
+    "Reproduction",
+    "Setting",
+    "Source",
+    "Verdict",
+    "find_sources",
+    "reproduce",
+]

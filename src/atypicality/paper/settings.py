@@ -1,0 +1,187 @@
+"""The paper's experiments as data: which model on which data set, where its outputs lie, what is run and shown."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import NamedTuple
+
+__all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "Match", "Setting", "match_folder"]
+
+SEEDS = tuple(range(10))
+"""The paper's seeds (appendix C)."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One model on one data set, as the paper has it.
+
+    Attributes
+    ----------
+    kind : {"balanced", "imbalanced", "llm", "skin"}
+    dataset, model : str
+        As the paper's tables spell them.
+    folder : str
+        Name of the folder of its outputs.
+    others : tuple of str
+        Patterns of folders with another model on the same data: shown beside the paper's rows, and named as another.
+    weights : str
+        How the paper got the model.
+    validation : bool
+        Whether the paper calibrates on a validation split (a file `calibration`), not on halves of the test set.
+    """
+
+    kind: str
+    dataset: str
+    model: str
+    folder: str
+    others: tuple[str, ...]
+    weights: str
+    validation: bool = False
+
+
+_TORCHVISION = "torchvision's weights"
+_DDU = "the weights of Mukhoti et al. 2020, or your own training"
+_MISLAS = "the weights of Zhong et al. 2021 (github.com/dvlab-research/MiSLAS)"
+_ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {} --out ...`"
+_LT = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py)"
+_FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py)"
+
+SETTINGS = (
+    Setting("balanced", "ImageNet", "ResNet18", "imagenet-resnet18", (), _TORCHVISION),
+    Setting("balanced", "ImageNet", "ResNet50", "imagenet-resnet50", (), _TORCHVISION),
+    Setting("balanced", "ImageNet", "ResNet152", "imagenet-resnet152", (), _TORCHVISION),
+    Setting("balanced", "CIFAR10", "WideResNet28", "cifar10-wrn28-10", ("cifar10-*",), _DDU),
+    Setting("balanced", "CIFAR100", "WideResNet28", "cifar100-wrn28-10", ("cifar100-*",), _DDU),
+    Setting("balanced", "MNLI", "RoBERTa", "mnli-roberta", ("mnli-*",), "roberta-large-mnli on the Hugging Face hub"),
+    Setting("imbalanced", "ImageNet-LT", "ResNext50", "imagenetlt-resnext50", (), _MISLAS, True),
+    Setting("imbalanced", "ImageNet-LT", "ResNext50(+P.B.)", "imagenetlt-resnext50-pb", (), _MISLAS, True),
+    Setting("imbalanced", "Places365-LT", "ResNet152", "places365lt-resnet152", ("places365lt-*",), _MISLAS, True),
+    Setting("imbalanced", "CIFAR10-LT", "ResNet18", "cifar10lt-resnet18", ("cifar10lt-*", "cifar10-lt*"), _LT, True),
+    Setting(
+        "imbalanced",
+        "CIFAR100-LT",
+        "ResNet18",
+        "cifar100lt-resnet18",
+        ("cifar100lt-*", "cifar100-lt*"),
+        _LT,
+        True,
+    ),
+    Setting("llm", "TREC", "Alpaca7B", "trec-alpaca7b", ("trec", "trec-*"), _ALPACA.format("trec"), True),
+    Setting("llm", "AG News", "Alpaca7B", "agnews-alpaca7b", ("agnews", "agnews-*"), _ALPACA.format("agnews"), True),
+    Setting("llm", "IMDB", "Alpaca7B", "imdb-alpaca7b", ("imdb", "imdb-*"), _ALPACA.format("imdb")),
+    Setting("skin", "Fitzpatrick17k", "ResNet18", "fitzpatrick17k-resnet18", ("fitzpatrick*",), _FITZPATRICK, True),
+    Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", (), _FITZPATRICK, True),
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is run on the outputs of some kinds of settings, and what of it is shown.
+
+    Attributes
+    ----------
+    title : str
+    kinds : tuple of str
+        Kinds of settings that the paper shows; none for simulations.
+    methods : tuple of str
+        By their names in `atypicality.compare`; a command can add to them.
+    estimators : tuple of str
+        "GMM", "KNN", or "given": the outputs' own atypicality.
+    n_groups : int
+        Quintiles, or quartiles for language models.
+    claims : tuple of int
+        Numbers of the claims (see `atypicality.paper.claims`) that it can judge.
+    datasets : tuple of str
+        The only data sets that the paper shows, where it does not show all of a kind.
+    shown : str
+        Where the paper shows it.
+    """
+
+    title: str
+    kinds: tuple[str, ...]
+    methods: tuple[str, ...]
+    estimators: tuple[str, ...] = ("GMM",)
+    n_groups: int = 5
+    claims: tuple[int, ...] = ()
+    datasets: tuple[str, ...] = ()
+    shown: str = ""
+
+
+_RECALIBRATION = ("uncalibrated", "ts", "aar")
+
+EXPERIMENTS = {
+    "balanced": Experiment(
+        "Recalibration, balanced classes: by input atypicality",
+        ("balanced",),
+        _RECALIBRATION,
+        ("GMM", "KNN"),
+        claims=(1, 2, 4),
+        shown="Figures 2 (b) and 3 (a), Figures 7 and 13 (a) for KNN, Table 1; claim 2: Figures 2 (a) and 6",
+    ),
+    "imbalanced": Experiment(
+        "Recalibration, long-tailed classes: by class atypicality",
+        ("imbalanced",),
+        _RECALIBRATION,
+        ("GMM", "KNN"),
+        claims=(1, 2, 4, 5),
+        shown="Figures 2 (c) and 3 (b), Figure 13 (b) for KNN, Table 2; claim 2: Figure 15",
+    ),
+    "llm": Experiment(
+        "Language models: by prompt atypicality",
+        ("llm",),
+        ("uncalibrated", "content-free", "ts", "aar"),
+        ("given",),
+        n_groups=4,
+        claims=(1, 6),
+        shown="Figures 2 (d) and 3 (c), Table 3",
+    ),
+    "conformal": Experiment(
+        "Prediction sets at 95 %: by confidence and input atypicality",
+        ("balanced",),
+        ("aps", "aa-aps", "raps", "aa-raps"),
+        claims=(8,),
+        datasets=("ImageNet",),
+        shown="section 5, Figures 5, 8, 9 and 12, Table 4",
+    ),
+    "subgroups": Experiment(
+        "Subgroups: a temperature per group against AAR without group labels",
+        ("skin",),
+        ("uncalibrated", "ts", "group-ts", "aar"),
+        claims=(7,),
+        shown="section 4.3, Figure 4",
+    ),
+    "temperatures": Experiment(
+        "The temperature fitted per quantile of input atypicality",
+        ("balanced",),
+        _RECALIBRATION,
+        claims=(3,),
+        shown="Figure 10",
+    ),
+    "class-scores": Experiment(
+        "Class scores S_y against class atypicality", ("imbalanced",), _RECALIBRATION, claims=(5,), shown="Figure 11"
+    ),
+    "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,), shown="Theorems 1 and 2"),
+}
+"""Experiments by the name of their command."""
+
+
+class Match(NamedTuple):
+    """The paper's setting that a folder of outputs belongs to, and the name of the model in it."""
+
+    setting: Setting
+    model: str
+
+
+def match_folder(name: str) -> Match | None:
+    """What a folder of that name holds; None for data that the paper does not have. The longest pattern decides.
+
+    >>> match_folder("cifar10lt-wrn28-4").setting.dataset, match_folder("cifar10lt-wrn28-4").model
+    ('CIFAR10-LT', 'wrn28-4')
+    """
+    for setting in SETTINGS:
+        if setting.folder == name:
+            return Match(setting, setting.model)
+    near = [(pattern, setting) for setting in SETTINGS for pattern in setting.others if fnmatch(name, pattern)]
+    if not near:
+        return None
+    pattern, setting = max(near, key=lambda pair: len(pair[0]))
+    return Match(setting, name.removeprefix(pattern.rstrip("*")).strip("-") or "another model")

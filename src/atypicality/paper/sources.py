@@ -1,0 +1,225 @@
+"""Where outputs come from: the bundled ones, or folders on disk, each with the paper's setting that it belongs to.
+
+A folder holds `test` (logits, embeddings, labels), `train` (embeddings, labels) or `train_statistics.npz` (counts,
+means, covariance of the classes), and where there is a validation split `calibration`. Parts are .npz, .safetensors or
+.parquet files, or folders as `collect` writes them. Language models need `test` with atypicality, and for the
+content-free baseline `content_free.npz`, logits of prompts without content; instead of a folder, files NAME.npz and
+NAME.content_free.npz will do. Where the model was trained anew for every seed, folders `split-0`, `split-1`, ... hold
+the parts.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.datasets import Splits, load_fashion_mnist, load_fashion_mnist_lt
+from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
+from atypicality.outputs import ModelOutputs
+from atypicality.outputs.files import read_arrays
+from atypicality.paper.settings import SETTINGS, Experiment, Setting, match_folder
+
+__all__ = ["Data", "Source", "find_sources", "missing", "subgroup_attribute"]
+
+CONTENT_FREE = ".content_free"
+ENDINGS = (".npz", ".safetensors", ".parquet", "")
+IMBALANCE = 2.0
+"""Training classes of unknown data count as long-tailed when the largest is more than this many times the smallest."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """All that is known of one model on one data set; what nobody gave is None."""
+
+    test: ModelOutputs
+    calibration: ModelOutputs | None = None
+    train: ModelOutputs | None = None
+    statistics: Mapping[str, NDArray[Any]] | None = None
+    content_free: NDArray[Any] | None = None
+
+    def density(self, estimator: str) -> Any:
+        """A fitted density by the paper's name for it, or an error that says what is missing."""
+        if estimator == "GMM" and self.statistics is not None:
+            parts = (self.statistics[name] for name in ("counts", "means", "covariance"))
+            return GaussianAtypicality.from_statistics(*parts)
+        if self.train is None:
+            raise ValueError(f"{estimator} needs the training rows: add train.npz with embeddings and labels.")
+        if estimator == "GMM":
+            return GaussianAtypicality().fit(*self.train.need("embeddings", "labels"))
+        return NeighborAtypicality().fit(self.train.need("embeddings"))
+
+    def train_labels(self) -> NDArray[np.intp] | None:
+        """Labels of all training rows, from their counts where those are known."""
+        if self.statistics is not None:
+            counts = self.statistics["counts"].astype(np.intp)
+            return np.repeat(np.arange(counts.size), counts)
+        return None if self.train is None else self.train.labels
+
+    def class_atypicality(self) -> NDArray[np.float64] | None:
+        """Of every class (k,), from the training labels."""
+        labels, n_classes = self.train_labels(), self.test.n_classes
+        if labels is None or n_classes is None:
+            return self.test.class_atypicality
+        return np.asarray(ClassAtypicality().fit(labels).atypicality(np.arange(n_classes)))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of everything here."""
+        digest = hashlib.sha256()
+        for part in (self.test, self.calibration, self.train):
+            digest.update((part.fingerprint() if part is not None else "-").encode())
+        for array in [*(self.statistics or {}).values(), *([] if self.content_free is None else [self.content_free])]:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One model on one data set, and where its outputs are. `folder` is None for bundled ones.
+
+    `splits` are the sources of single seeds, where every seed has a model of its own.
+    """
+
+    name: str
+    kind: str
+    dataset: str
+    model: str
+    setting: Setting | None = None
+    folder: Path | None = None
+    splits: tuple["Source", ...] = ()
+    _loaded: list[Data] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Model and data set, and the paper's model where it is another one."""
+        other = self.setting is not None and self.setting.folder != self.name
+        return f"{self.model} / {self.dataset}" + (f" (paper: {self.setting.model})" if other and self.setting else "")
+
+    @property
+    def data(self) -> Data:
+        """The outputs, read at the first use and kept; of several splits those of the first."""
+        if self.splits:
+            return self.splits[0].data
+        if not self._loaded:
+            self._loaded.append(_bundled(self.name) if self.folder is None else _read(self.folder))
+        return self._loaded[0]
+
+    def serves(self, experiment: str, setting: Experiment) -> bool:
+        """Whether an experiment can use these outputs; subgroups need an attribute, the others their kind."""
+        if experiment == "subgroups":
+            return self.kind == "skin" or (self.kind != "llm" and subgroup_attribute(self.data) is not None)
+        return self.kind in setting.kinds
+
+
+def subgroup_attribute(data: Data) -> str | None:
+    """The first attribute that names groups, not numbers."""
+    return next((name for name, values in data.test.attributes.items() if values.dtype.kind != "f"), None)
+
+
+def find_sources(outputs: Path | None) -> list[Source]:
+    """Every model whose outputs are in a folder, which may be one model's own; the bundled ones without a folder."""
+    if outputs is None:
+        return [
+            Source("fashion-mnist", "balanced", "Fashion-MNIST", "small CNN"),
+            Source("fashion-mnist-lt", "imbalanced", "Fashion-MNIST-LT", "small CNN"),
+        ]
+    if not outputs.is_dir():
+        raise ValueError(f"outputs must be a folder; {str(outputs)!r} is not one.")
+    if _is_model(outputs):
+        return [_source(outputs.resolve())]
+    found = [path for path in sorted(outputs.iterdir()) if _is_file(path) or _is_model(path)]
+    if not found:
+        raise ValueError(
+            f"outputs must hold a folder per model, each with test.npz and train.npz; {str(outputs)!r} has none. "
+            f"Name them like {SETTINGS[3].folder} or {SETTINGS[0].folder}."
+        )
+    return [_source(path) for path in found]
+
+
+def missing(experiment: Experiment, settings: Iterable[Setting], sources: list[Source], root: Path | None) -> list[str]:
+    """For every one of these settings that an experiment needs and that has no outputs: what to put where."""
+    have = {source.setting for source in sources}
+    place = "DIR" if root is None else str(root)
+    return [
+        f"{setting.model} / {setting.dataset}: put {_files(setting)} into {place}/{setting.folder}/"
+        f"{'' if root else ' and pass --outputs DIR'}. Model: {setting.weights}."
+        for setting in settings
+        if setting.kind in experiment.kinds
+        and setting not in have
+        and (not experiment.datasets or setting.dataset in experiment.datasets)
+    ]
+
+
+def _files(setting: Setting) -> str:
+    if setting.kind == "llm":
+        files = "test.npz (logits, labels, atypicality) and content_free.npz (logits)"
+    else:
+        skin = ", attribute.skin_tone" if setting.kind == "skin" else ""
+        files = f"train.npz (embeddings, labels) and test.npz (logits, embeddings, labels{skin})"
+    return files + (", and calibration.npz like test.npz for the validation split," if setting.validation else "")
+
+
+def _source(path: Path) -> Source:
+    name = path.stem if path.suffix == ".npz" else path.name
+    match = match_folder(name)
+    if match is None:
+        plain = Source(name, "", name, "your model", folder=path, splits=_splits(path))
+        return replace(plain, kind=_kind(plain.data))
+    setting, model = match
+    return Source(name, setting.kind, setting.dataset, model, setting, path, _splits(path))
+
+
+def _splits(path: Path) -> tuple[Source, ...]:
+    """Sources of single seeds, in the order of their numbers."""
+    folders = sorted(path.glob("split-*"), key=lambda folder: (len(folder.name), folder.name))
+    return tuple(Source(f"{path.name}-{folder.name}", "", "", "", folder=folder) for folder in folders)
+
+
+def _is_model(path: Path) -> bool:
+    return any(_part(folder, "test") is not None for folder in [path, *path.glob("split-*")])
+
+
+def _is_file(path: Path) -> bool:
+    return path.suffix == ".npz" and not path.stem.endswith(CONTENT_FREE)
+
+
+def _kind(data: Data) -> str:
+    labels = data.train_labels()
+    if labels is None:
+        return "llm"
+    counts = np.bincount(labels)
+    return "imbalanced" if counts.max() > IMBALANCE * counts.min() else "balanced"
+
+
+def _part(folder: Path, name: str) -> Path | None:
+    return next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").exists()), None)
+
+
+def _read(folder: Path) -> Data:
+    if folder.suffix == ".npz":
+        return Data(ModelOutputs.load(folder), content_free=_logits(folder.with_suffix(f"{CONTENT_FREE}.npz")))
+    parts = {name: ModelOutputs.load(path) for name in Splits._fields if (path := _part(folder, name)) is not None}
+    statistics = folder / "train_statistics.npz"
+    return Data(
+        **parts,
+        statistics=read_arrays(statistics) if statistics.exists() else None,
+        content_free=_logits(folder / "content_free.npz"),
+    )
+
+
+def _logits(path: Path) -> NDArray[Any] | None:
+    return np.asarray(ModelOutputs.load(path).need("logits")) if path.exists() else None
+
+
+def _bundled(name: str) -> Data:
+    """Both halves of the test images as one: the paper draws its halves of the test set anew for every seed."""
+    train, calibration, test = load_fashion_mnist_lt() if name.endswith("-lt") else load_fashion_mnist()
+    pair = (calibration, test)
+    joined = {name: np.concatenate([part.need(name) for part in pair]) for name in ("logits", "embeddings", "labels")}
+    attributes = {name: np.concatenate([part.attributes[name] for part in pair]) for name in test.attributes}
+    return Data(ModelOutputs(**joined, attributes=attributes, class_names=test.class_names), train=train)

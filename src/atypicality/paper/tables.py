@@ -1,0 +1,271 @@
+"""Tables with ours, the paper's and the difference in every cell, as plain text, CSV, Markdown and LaTeX."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atypicality.paper.paper import NOT_COMPARABLE, Key, Printed
+
+__all__ = ["Cell", "Table", "make_tables", "to_csv", "to_latex", "to_markdown", "to_records", "to_text"]
+
+WORDS = {"ece": "ECE", "accuracy": "accuracy", "coverage": "coverage", "set_size": "set size", "rmsce": "RMSCE"}
+"""Metrics in words, in the order of their tables."""
+CSV_COLUMNS = ("experiment", "atypicality", "model", "dataset", "row", "method", "metric")
+CSV_NUMBERS = ("ours", "ours_stderr", "paper", "paper_stderr", "difference")
+Grid = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Our mean over the seeds with its standard error, and what the paper printed."""
+
+    ours: float
+    error: float
+    paper: float | None = None
+    paper_error: float | None = None
+    comparable: bool = True
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's; None where there is none or the two do not measure the same."""
+        return None if self.paper is None or not self.comparable else self.ours - self.paper
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric of one model: rows of groups, a cell for every method.
+
+    Attributes
+    ----------
+    experiment, atypicality, model, dataset, metric : str
+    title : str
+    row_names : tuple of str
+        What a row is named by, such as its quantile.
+    methods : tuple of str
+    cells : mapping of (row, method) to Cell
+    """
+
+    experiment: str
+    atypicality: str
+    model: str
+    dataset: str
+    metric: str
+    title: str
+    row_names: tuple[str, ...]
+    methods: tuple[str, ...]
+    cells: Mapping[tuple[tuple[str, ...], str], Cell]
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Rows in their order."""
+        return list(dict.fromkeys(row for row, _ in self.cells))
+
+    def grid(self, errors: bool = False) -> tuple[list[str], list[str], Grid]:
+        """The header in two lines (methods above, columns below) and the body, as text, with standard errors or not."""
+        above, below = [""] * len(self.row_names), list(self.row_names)
+        for method in self.methods:
+            columns = self._columns(method)
+            above += [method] + [""] * (len(columns) - 1)
+            below += columns
+        body = [
+            list(row) + [word for method in self.methods for word in self._words(row, method, errors)]
+            for row in self.rows
+        ]
+        return above, below, body
+
+    def _columns(self, method: str) -> list[str]:
+        cells = [cell for (_, name), cell in self.cells.items() if name == method]
+        if all(cell.paper is None for cell in cells):
+            return ["ours"]
+        if all(math.isnan(cell.ours) for cell in cells):
+            return ["paper"] if self.metric not in NOT_COMPARABLE else ["paper's rmse*"]
+        return ["ours", "paper", "diff."] if self.metric not in NOT_COMPARABLE else ["ours", "paper's rmse*"]
+
+    def _words(self, row: tuple[str, ...], method: str, errors: bool) -> list[str]:
+        columns, cell = self._columns(method), self.cells.get((row, method))
+        if cell is None:
+            return [""] * len(columns)
+        ours = _number(cell.ours, cell.error if errors else None)
+        paper = _number(cell.paper, cell.paper_error if errors else None)
+        return [paper] if "ours" not in columns else [ours, paper, _signed(cell.difference)][: len(columns)]
+
+    @property
+    def footnote(self) -> str:
+        """What a reader must know of this metric."""
+        printed = any(cell.paper is not None for cell in self.cells.values())
+        if self.metric not in NOT_COMPARABLE or not printed:
+            return ""
+        return "* not comparable: the paper's rmse columns do not follow its own formula"
+
+
+def make_tables(
+    naming: Mapping[str, str], row_names: tuple[str, ...], seeds: Sequence[Mapping[Key, float]], paper: Printed
+) -> list[Table]:
+    """One table per metric, from the values of every seed and the paper's, or from the paper's alone without seeds.
+
+    `naming` fills the texts of `Table`.
+    """
+    tables = []
+    keys = list(dict.fromkeys(key for seed in seeds for key in seed)) or list(paper)
+    order = list(WORDS)
+    metrics = dict.fromkeys(metric for metric, _, _ in keys)
+    for metric in sorted(metrics, key=lambda name: order.index(name) if name in order else len(order)):
+        cells = {
+            (row, method): _cell([seed[name, row, method] for seed in seeds if (name, row, method) in seed], paper, key)
+            for key in keys
+            for name, row, method in [key]
+            if name == metric
+        }
+        methods = tuple(dict.fromkeys(method for _, method in cells))
+        title = f"{WORDS.get(metric, metric)}: {naming['title']}"
+        names = {name: naming[name] for name in ("experiment", "atypicality", "model", "dataset")}
+        tables.append(Table(metric=metric, row_names=row_names, methods=methods, cells=cells, **names, title=title))
+    return tables
+
+
+def to_text(table: Table, errors: bool = False) -> str:
+    """Aligned columns for a terminal, with standard errors or not.
+
+    >>> one = Table("balanced", "GMM", "net", "data", "ece", "ECE", ("quantile",), ("ts",),
+    ...             {(("1",), "ts"): Cell(0.05, 0.01, 0.04, 0.01)})
+    >>> print(to_text(one))
+    ECE
+              ts
+    quantile  ours   paper  diff.
+    1         0.050  0.040  +0.010
+    """
+    above, below, body = table.grid(errors)
+    widths = [max(len(line[place]) for line in [below, *body]) for place in range(len(below))]
+    starts = [place for place, name in enumerate(above) if name]
+    for first, after in zip(starts, [*starts[1:], len(below)], strict=True):  # a long method name needs room
+        room = sum(widths[first:after]) + 2 * (after - first - 1)
+        widths[after - 1] += max(0, len(above[first]) - room)
+    lines = ["  ".join(_spanned(above, widths)), *("  ".join(_padded(line, widths)) for line in [below, *body])]
+    return "\n".join(line.rstrip() for line in [table.title, *lines, table.footnote] if line)
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown table under a heading, with standard errors."""
+    above, below, body = table.grid(errors=True)
+    header = [f"{method} {column}".strip() for method, column in zip(_filled(above), below, strict=True)]
+    rule = ["---"] * len(table.row_names) + ["---:"] * (len(below) - len(table.row_names))
+    lines = ["| " + " | ".join(_escaped(line, "|")) + " |" for line in [header, rule, *body]]
+    note = ["", table.footnote.replace("*", r"\*")] if table.footnote else []
+    return "\n".join([f"### {table.title}", "", *lines, *note, ""])
+
+
+def to_latex(table: Table) -> str:
+    """A LaTeX table (booktabs), with standard errors."""
+    above, below, body = table.grid(errors=True)
+    n_names, spans = len(table.row_names), [len(table._columns(method)) for method in table.methods]
+    groups = [rf"\multicolumn{{{span}}}{{c}}{{{_tex(m)}}}" for span, m in zip(spans, table.methods, strict=True)]
+    lines = [" & ".join([""] * n_names + groups), *(" & ".join(map(_tex, line)) for line in [below, *body])]
+    lines = [line + r" \\" for line in lines]
+    lines.insert(2, r"\midrule")
+    caption = _tex(table.title + (f" ({table.footnote})" if table.footnote else ""))
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{{'l' * n_names + 'r' * (len(above) - n_names)}}}",
+            r"\toprule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def to_records(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """Every cell of the tables as one tidy row; None where there is no number."""
+    records = []
+    for table in tables:
+        names = (table.experiment, table.atypicality, table.model, table.dataset)
+        for (row, method), cell in table.cells.items():
+            numbers = (cell.ours, cell.error, cell.paper, cell.paper_error, cell.difference)
+            known = (None if value is None or math.isnan(value) else value for value in numbers)
+            words = (*names, " / ".join(row), method, table.metric)
+            record = dict(zip((*CSV_COLUMNS, *CSV_NUMBERS), (*words, *known), strict=True))
+            records.append(record | {"comparable": None if cell.paper is None else cell.comparable})
+    return records
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """The records of the tables, with a header."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((*CSV_COLUMNS, *CSV_NUMBERS, "comparable"))
+    writer.writerows(map(_csv_word, record.values()) for record in to_records(tables))
+    return stream.getvalue()
+
+
+def _csv_word(value: str | float | bool | None) -> str:
+    if value is None or isinstance(value, (bool, str)):
+        return "" if value is None else str(value) if isinstance(value, str) else str(value).lower()
+    return f"{value:.6g}"
+
+
+def _cell(values: list[float], paper: Printed, key: Key) -> Cell:
+    numbers = np.array(values, np.float64)
+    numbers = numbers[~np.isnan(numbers)]
+    mean = float(numbers.mean()) if numbers.size else math.nan
+    error = float(numbers.std(ddof=1) / math.sqrt(numbers.size)) if numbers.size > 1 else math.nan
+    printed, printed_error = paper.get(key, (None, None))
+    return Cell(mean, error, printed, printed_error, key[0] not in NOT_COMPARABLE)
+
+
+def _number(value: float | None, error: float | None = None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    digits = 3 if abs(value) < 100 else 0
+    spread = "" if error is None or math.isnan(error) else f" ± {error:.{digits}f}"
+    return f"{value:.{digits}f}{spread}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:+.3f}"
+
+
+def _padded(line: list[str], widths: list[int]) -> list[str]:
+    return [word.ljust(width) for word, width in zip(line, widths, strict=True)]
+
+
+def _spanned(above: list[str], widths: list[int]) -> list[str]:
+    """Names of methods, each over all of its columns."""
+    parts: list[tuple[str, int]] = []
+    for name, width in zip(above, widths, strict=True):
+        if name or not parts or not parts[-1][0]:
+            parts.append((name, width))
+        else:
+            parts[-1] = (parts[-1][0], parts[-1][1] + 2 + width)
+    return [name.ljust(width) for name, width in parts]
+
+
+def _filled(above: list[str]) -> list[str]:
+    filled: list[str] = []
+    for name in above:
+        filled.append(name or (filled[-1] if filled else ""))
+    return filled
+
+
+def _escaped(line: list[str], mark: str) -> list[str]:
+    return [word.replace(mark, "\\" + mark) for word in line]
+
+
+_TEX = {ord(mark): rf"\{mark}" for mark in "&%$#_{}"} | {
+    ord("\\"): r"\textbackslash{}",
+    ord("~"): r"\textasciitilde{}",
+    ord("^"): r"\textasciicircum{}",
+    ord("±"): r"$\pm$",
+}
+
+
+def _tex(text: str) -> str:
+    return text.translate(_TEX)

@@ -1,0 +1,148 @@
+"""Recalibrators' arrays on a device: checked logits, what each row says, and recalibrated probabilities.
+
+Logits and class log-densities stay where they lie; labels, atypicality, groups and weights (one number per row) may
+come from either side and are read on the host. Refused there, with a word on what to do: `AdaptiveTemperatureScaling`
+(its network is fitted on the CPU) and `ContentFreeCalibration` (a few rows of a language model's labels).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.arrays import namespace, on_device
+from atypicality.validation import (
+    check_length,
+    check_logit_maxima,
+    check_logits,
+    check_matrix,
+    check_prob_columns,
+)
+from atypicality.validation.device import Device, beside, device_matrix, to_device, to_host
+from atypicality.validation.device_probs import entries_at, row_blocks, take_rows
+
+__all__ = [
+    "any_logits",
+    "below_top",
+    "device_densities",
+    "device_logits",
+    "device_margins",
+    "device_spreads",
+    "read_device_rows",
+    "some_rows",
+]
+
+Vector = NDArray[np.float64]
+
+
+def any_logits(values: Any, *, n_classes: int | None = None, scan: bool = True) -> Any:
+    """Checked logits (n, k) where they lie: `device_logits` on a device, `check_logits` elsewhere."""
+    check = device_logits if on_device(values) else check_logits
+    return check(values, n_classes=n_classes, scan=scan)
+
+
+def device_logits(values: Device, name: str = "logits", *, n_classes: int | None = None, scan: bool = True) -> Device:
+    """Logits (n, k) as float32 or float64, by the rules of `check_logits`."""
+    array = device_matrix(values, name)
+    xp = namespace(array)
+    if array.shape[1] == 1:
+        array = xp.concat([xp.zeros_like(array), array], axis=1)
+    check_prob_columns(array.shape[1], name, n_classes=n_classes)
+    if scan:
+        check_logit_maxima(to_host(xp.max(array, axis=1)), name)
+    return array
+
+
+def device_densities(values: Any, logits: Device, name: str = "class_log_density") -> Device:
+    """Class log-densities (n, k) beside the logits: copied from the host, refused on another device."""
+    if not on_device(values):
+        array = to_device(check_matrix(values, name, width=logits.shape[1]), logits)
+    elif not beside(values, logits):
+        from array_api_compat import device
+
+        raise ValueError(
+            f"{name} must lie where the logits lie, on {device(logits)}; got {type(values).__name__} on "
+            f"{device(values)}. Move one of them, or pass {name} as a NumPy array."
+        )
+    else:
+        array = device_matrix(values, name, width=logits.shape[1])
+    check_length(array, name, logits.shape[0])
+    return array
+
+
+def some_rows(values: Device, rows: slice | NDArray[np.intp]) -> Device:
+    """Some rows of a matrix, which stays where it lies."""
+    return values[rows, :] if isinstance(rows, slice) else take_rows(values, rows)
+
+
+def below_top(block: Device) -> tuple[Device, Device]:
+    """Rows less their maximum, in float64, masked entries (-inf) as 0, and where those are."""
+    xp = namespace(block)
+    values = xp.astype(block, xp.float64)
+    values = values - xp.max(values, axis=1, keepdims=True)
+    hidden = xp.isinf(values)
+    return xp.where(hidden, 0.0, values), hidden
+
+
+def read_device_rows(
+    matrix: Device, labels: NDArray[np.intp], check: Callable[[Vector, int], None]
+) -> tuple[NDArray[Any], ...]:
+    """Per row, on the host: maximum and its column; mean and standard deviation; label's entry; any masked.
+
+    As in `recalibration.row_statistics`: mean and label's entry are less the maximum, and of finite entries only.
+    """
+    xp, n = namespace(matrix), matrix.shape[0]
+    top = to_host(xp.max(matrix, axis=1)).astype(np.float64)
+    check(top, 0)
+    known, found = to_device(labels, matrix), np.empty((5, n))
+    for rows in row_blocks(matrix):
+        found[:, rows] = to_host(_row_moments(matrix[rows, :], known[rows]))
+    best, mean, deviation, gap, masked = found
+    return top, best.astype(np.intp), mean, deviation, gap, masked > 0
+
+
+def _row_moments(block: Device, labels: Device) -> Device:
+    """Column of the maximum, mean, standard deviation, label's entry, masked or not: (5, b).
+
+    Rows are divided by their range first: the squares of huge logits would overflow, those of tiny ones vanish.
+    """
+    xp = namespace(block)
+    below, hidden = below_top(block)
+    any_hidden = xp.astype(xp.any(hidden, axis=1), xp.float64)
+    count = block.shape[1] - xp.sum(xp.astype(hidden, xp.float64), axis=1)
+    low = xp.min(below, axis=1)
+    spread = xp.where(low < 0, -low, 1.0)
+    gap = xp.where(entries_at(hidden, labels), -xp.inf, entries_at(below, labels))[:, 0]
+    unit = below / spread[:, None]
+    mean = xp.sum(unit, axis=1) / count
+    variance = xp.sum(unit * unit, axis=1) / count - mean**2
+    deviation = spread * xp.sqrt(xp.where(variance > 0, variance, 0.0))
+    best = xp.astype(xp.argmax(block, axis=1), xp.float64)
+    return xp.stack([best, spread * mean, deviation, gap, any_hidden])
+
+
+def device_margins(logits: Device) -> Vector:
+    """Largest less second largest logit of each row (n,), on the host; 0 where a single class is not masked."""
+    return _by_blocks(logits, _block_margins)
+
+
+def _block_margins(block: Device) -> Device:
+    xp = namespace(block)
+    below, hidden = below_top(block)
+    columns = to_device(np.arange(block.shape[1]), block)
+    others = xp.where(hidden | (columns[None, :] == xp.argmax(block, axis=1)[:, None]), -xp.inf, below)
+    second = xp.max(others, axis=1)
+    return xp.where(xp.isinf(second), 0.0, -second)
+
+
+def device_spreads(matrix: Device) -> Vector:
+    """Largest less smallest finite entry of each row (n,), on the host."""
+    return _by_blocks(matrix, lambda block: -namespace(block).min(below_top(block)[0], axis=1))
+
+
+def _by_blocks(matrix: Device, function: Callable[[Device], Device]) -> Vector:
+    found = np.empty(matrix.shape[0])
+    for rows in row_blocks(matrix):
+        found[rows] = to_host(function(matrix[rows, :]))
+    return found

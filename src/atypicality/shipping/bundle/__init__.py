@@ -1,0 +1,151 @@
+"""A fitted head on disk: one safetensors file, one JSON file and a model card; written whole, read without trust."""
+
+import os
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atypicality.shipping.bundle.document import NAME, Document, compose, parse
+from atypicality.shipping.bundle.errors import BundleError
+from atypicality.shipping.bundle.folder import MissingFileError, read_regular, read_tensors, write_bundle
+from atypicality.shipping.bundle.kinds import Place
+from atypicality.validation import check_integer
+
+__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save"]
+
+MAX_BYTES = 2 * 2**30
+"""Most bytes of tensors that `load` reads unless told otherwise."""
+MAX_JSON_BYTES = 8 * 2**20
+"""Most bytes of JSON that `load` reads unless told otherwise."""
+_ATTEMPTS = 100
+
+
+def save(head: Any, folder: str | os.PathLike[str]) -> str:
+    """Write a fitted head into a folder, over an older bundle or into a new folder.
+
+    A crash at any moment leaves the old bundle or the new one, whole. Writers of one folder wait for each other.
+
+    Parameters
+    ----------
+    head : ReliabilityHead
+        Fitted, with parts from the library's own classes.
+    folder : path
+        Made if it is not there. Files of other names in it are left alone.
+
+    Returns
+    -------
+    str
+        The sha256 that seals the JSON file; give it to `load` to be sure of getting this head.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.datasets import load_fashion_mnist_lt
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist_lt()
+    >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sha256 = save(head, folder)
+    ...     again = load(folder, sha256=sha256)
+    >>> bool((again.predict(test).proba == head.predict(test).proba).all())
+    True
+    """
+    from sklearn.utils.validation import check_is_fitted
+
+    from atypicality.shipping.bundle.table import HEAD
+    from atypicality.shipping.card import model_card
+
+    check_is_fitted(head)
+    tensors: dict[str, Any] = {}
+    described = HEAD.write(head, Place.start(tensors))
+    return write_bundle(Path(folder), tensors, partial(_composed, described), card=model_card(head))
+
+
+def _composed(head: Any, sha256: str, size: int) -> tuple[bytes, str]:
+    """The JSON file; a warning where its reader will have to raise a limit."""
+    text, seal = compose(head, sha256, size)
+    for option, found, limit in (("max_bytes", size, MAX_BYTES), ("max_json_bytes", len(text), MAX_JSON_BYTES)):
+        if found > limit:
+            warnings.warn(f"the bundle is large: load it with {option}={found} or more.", stacklevel=4)
+    return text, seal
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    sha256: str | None = None,
+    max_bytes: int = MAX_BYTES,
+    max_json_bytes: int = MAX_JSON_BYTES,
+) -> Any:
+    """Read a head that `save` wrote; its answers are the same to the last bit.
+
+    Nothing in the folder is run, and nothing in it names a file or a class that is not on a closed list.
+
+    Parameters
+    ----------
+    folder : path
+    sha256 : str, optional
+        What `save` gave, kept elsewhere: refuses every other head. Without it, damage is found but a head that
+        somebody else put there is not.
+    max_bytes, max_json_bytes : int
+        Largest sizes of the two files that are read.
+
+    Raises
+    ------
+    BundleError
+        If the folder holds no bundle, or one that is damaged, hostile or of a newer format.
+
+    Returns
+    -------
+    ReliabilityHead
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ReliabilityHead().fit(train=train, calibration=calibration).save(folder)
+    ...     head = load(folder)
+    >>> head.predict(test[:3]).label.shape
+    (3,)
+    """
+    limits = {
+        "max_bytes": check_integer(max_bytes, "max_bytes", low=1),
+        "max_json_bytes": check_integer(max_json_bytes, "max_json_bytes", low=1),
+    }
+    document, tensors = _read_files(Path(folder), **limits)
+    if sha256 is not None and document.sha256 != sha256:
+        raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another head.")
+    return _read_head(document, tensors)
+
+
+def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:
+    """The two files of one bundle; a writer that replaces them in between makes us start again."""
+    seen = b""
+    for _ in range(_ATTEMPTS):
+        data = read_regular(folder, NAME, max_bytes=max_json_bytes, option="max_json_bytes")
+        document = parse(data)
+        try:
+            tensors = read_tensors(folder, document.tensors_sha256, document.tensors_bytes, max_bytes=max_bytes)
+        except MissingFileError:
+            if data == seen:
+                raise
+            seen = data
+            continue
+        return document, tensors
+    raise BundleError(f"{str(folder)!r} was written anew {_ATTEMPTS} times while it was read. Load a copy of it.")
+
+
+def _read_head(document: Document, tensors: dict[str, Any]) -> Any:
+    from atypicality.shipping.bundle.table import HEAD
+
+    try:
+        head = HEAD.read(document.head, Place.start(tensors))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BundleError(f"the bundle does not describe a head: {error}") from error
+    if tensors:
+        raise BundleError(f"the bundle has tensors that belong to no part: {', '.join(sorted(tensors))[:200]}.")
+    return head
