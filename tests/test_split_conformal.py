@@ -234,6 +234,28 @@ def test_draws_of_fit_and_prediction_differ_and_repeat():
     np.testing.assert_array_equal(second[:10], Seeds(7).draws("predict", 10))
 
 
+@pytest.mark.parametrize("first_row", [0, 1, 6, 999_983])
+def test_a_rows_draw_depends_on_its_number_alone(first_row):
+    whole = Seeds(7).draws("predict", first_row + 20)
+    np.testing.assert_array_equal(Seeds(7).draws("predict", 20, first_row=first_row), whole[first_row:])
+
+
+def test_draws_are_those_of_earlier_versions():
+    # sets of bundles in use must not change: the stream of the third child of SeedSequence(7)
+    expected = np.random.default_rng(np.random.SeedSequence(7).spawn(3)[2]).random(100)
+    np.testing.assert_array_equal(Seeds(7).draws("predict", 100), expected)
+
+
+def test_a_part_has_the_sets_that_it_has_in_the_whole():
+    world = make_world(1000)
+    conformal = SplitConformal("aps", randomized=True).fit(world.probs, world.labels)
+    whole = conformal.predict_set(world.probs)
+    np.testing.assert_array_equal(conformal.predict_set(world.probs[350:700], first_row=350), whole[350:700])
+    assert (conformal.predict_set(world.probs[350:700]) != whole[350:700]).any()  # or the test could not fail
+    with pytest.raises(ValueError, match=r"first_row must be .*; got -1"):
+        conformal.predict_set(world.probs, first_row=-1)
+
+
 def test_same_seed_same_sets_and_other_seed_other_sets():
     world = make_world(1000)
 

@@ -14,7 +14,7 @@ from atypicality.conformal.scores import ScoreRule, label_scores, label_statisti
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.device.probabilities import any_probs, take_rows
-from atypicality.validation import check_alpha, check_labels, warn
+from atypicality.validation import check_alpha, check_integer, check_labels, warn
 
 __all__ = ["SplitConformal"]
 
@@ -43,8 +43,8 @@ class SplitConformal(BaseEstimator):
         Share of the rows that choose `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
     randomized : bool, default=False
         Draw one u per row, which makes the coverage of APS, RAPS and SAPS exact instead of conservative. The draws of
-        `fit` and `predict_set` are independent. Every call of `predict_set` draws the same u for the first row, the
-        same for the second, and so on.
+        `fit` and `predict_set` are independent. The u of a row depends on the seed and the row's number alone: every
+        call of `predict_set` draws the same for row 0, the same for row 1, and so on.
     random_state : int or None, default=0
 
     Attributes
@@ -135,17 +135,24 @@ class SplitConformal(BaseEstimator):
         return self
 
     @returns_like_input
-    def predict_set(self, probs: ArrayLike) -> NDArray[np.bool_]:
-        """The sets of `probs` (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
+    def predict_set(self, probs: ArrayLike, *, first_row: int = 0) -> NDArray[np.bool_]:
+        """The sets of `probs` (n, k), as bool (n, k): row i holds class j where [i, j] is True.
+
+        Randomised sets depend on the rows' numbers, which start at `first_row`: pass the number of a part's first row,
+        and the part gets the sets that it has in the whole.
+        """
         check_is_fitted(self, "threshold_")
         rows = any_probs(probs, n_classes=self.n_classes_)
-        return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_))
+        return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_), first_row)
 
 
-def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed, where the rows lie."""
+def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64], first_row: int) -> NDArray[np.bool_]:
+    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed, on their device."""
+    number = check_integer(first_row, "first_row", low=0)
     rule = ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
-    draws = Seeds(estimator.seed_).draws("predict", thresholds.size) if estimator.randomized else 1.0
+    draws: Any = 1.0
+    if estimator.randomized:
+        draws = Seeds(estimator.seed_).draws("predict", thresholds.size, first_row=number)
     sets: NDArray[np.bool_] = prediction_sets(probs, thresholds, rule, draws)
     return sets
 
