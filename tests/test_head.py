@@ -111,6 +111,19 @@ def test_empty_in_empty_out(bundled):
     assert "0 samples" in repr(answer)
 
 
+def test_rows_more_atypical_than_every_held_out_row_are_not_kept(bundled):
+    head, _, test = bundled
+    embeddings = np.array(test.embeddings)
+    embeddings[:, 0] += 100 * embeddings[:, 0].std()
+    with pytest.warns(UserWarning, match="the data has drifted"):
+        answer = head.predict(ModelOutputs(test.logits, embeddings=embeddings), max_risk=0.05)
+    assert answer.drift.share_beyond == 1
+    assert not answer.accepted.any()
+    plain = head.predict(test, max_risk=0.05)
+    beyond = plain.atypicality > head.quantiles_.values[-1]
+    assert_array_equal(plain.accepted, (plain.confidence >= head.abstention_.threshold(0.05)) & ~beyond)
+
+
 def test_drift_is_told(bundled):
     head, _, test = bundled
     moved = ModelOutputs(test.logits, embeddings=test.embeddings.astype("f4") * 3)

@@ -36,16 +36,27 @@ def test_error_bound_is_clopper_and_pearsons(errors, n):
         assert binom.cdf(errors, n, bound) == pytest.approx(0.05)
 
 
-def test_kept_predictions_err_at_most_as_often_as_asked(seed):
-    # correctness is drawn with the stated confidence, so the risk of a kept share is known exactly
-    rng = np.random.default_rng(seed)
-    misses = 0
-    for _ in range(100):
-        confidence = rng.uniform(0.5, 1, 2000)
-        threshold = AbstentionRule.from_rows(confidence, rng.random(2000) < confidence).threshold(0.1)
-        misses += 1 - (1 + threshold) / 2 > 0.1  # mean error of uniform confidence above the threshold
-    # the bound holds at each threshold with 95 %; choosing the last that passes among many costs some of it
-    assert misses <= 20
+def test_the_first_count_that_fails_ends_the_sequence():
+    # 12 errors among the first of 10 counts of 100 rows, none after: all 1000 rows err at 1.2 %, bounded by 2 %, but
+    # the most confident 100 do not pass 10 %, and nothing after a failure counts
+    wrong = np.arange(1000) % 8 == 0
+    wrong[96:] = False
+    confidence = np.linspace(0.9, 0.5, 1000)
+    assert AbstentionRule.from_rows(confidence, ~wrong).threshold(0.1) == np.inf
+    assert AbstentionRule.from_rows(confidence, ~wrong[::-1]).threshold(0.1) == 0
+
+
+def test_the_sequence_starts_where_rows_without_an_error_can_pass():
+    # 0.95^58 > 0.05 >= 0.95^59: 58 rows without an error bound nothing by 5 %, 59 do
+    for n, expected in ((58, np.inf), (59, 0.0)):
+        assert AbstentionRule.from_rows(np.linspace(0.9, 0.5, n), np.ones(n)).threshold(0.05) == expected
+
+
+def test_the_counts_that_are_tested_do_not_depend_on_errors(rng):
+    confidence = rng.random(3000).round(2)
+    rules = [AbstentionRule.from_rows(confidence, rng.random(3000) > risk) for risk in (0.01, 0.1)]
+    assert (rules[0].errors != rules[1].errors).any()
+    np.testing.assert_array_equal(rules[0]._tested(0.05), rules[1]._tested(0.05))
 
 
 def test_no_share_qualifies_then_nothing_is_kept():
@@ -58,6 +69,22 @@ def test_equal_confidence_is_kept_or_left_together():
     rule = AbstentionRule.from_rows([0.9, 0.9, 0.5], [1, 0, 1])
     np.testing.assert_array_equal(rule.kept, [2, 3])
     np.testing.assert_array_equal(rule.errors, [1, 1])
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=60))
+def test_a_threshold_keeps_the_rows_it_counted(rows):
+    confidence, correct = np.array([value for value, _ in rows]) / 20, np.array([right for _, right in rows])
+    rule = AbstentionRule.from_rows(confidence, correct)
+    for threshold, kept, errors in zip(rule.confidence, rule.kept, rule.errors, strict=True):
+        assert (confidence >= threshold).sum() == kept
+        assert (~correct[confidence >= threshold]).sum() == errors
+
+
+def test_curves_of_earlier_versions_are_tested_in_sequence_too():
+    # thresholds were the confidence of the last kept row, and every count up to 1025 was stored
+    kept = np.arange(1, 1001)
+    rule = AbstentionRule(np.linspace(0.9, 0.5, 1000), kept, np.minimum(kept // 8, 12))
+    assert rule.threshold(0.1) == np.inf
 
 
 def test_drift_is_noticed_and_not_imagined(rng):

@@ -247,8 +247,9 @@ class ReliabilityHead(BaseEstimator):
     def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
 
-        With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong.
-        Warns when the rows' atypicality has left the range of the calibration rows. Randomised sets depend on the rows'
+        With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
+        95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
+        was measured there. Warns when the rows' atypicality has left the range of the calibration rows. Randomised sets depend on the rows'
         numbers, which start at `first_row`: pass it where a long table is answered part by part.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
@@ -271,10 +272,13 @@ class ReliabilityHead(BaseEstimator):
 
     def _reliability(self, answer: "_Answer", outputs: ModelOutputs, keep_from: float | None) -> Reliability:
         quadrant = quantile = drift = None
+        accepted = None if keep_from is None else answer.confidence >= keep_from
         if self.quantiles_ is not None and self.quadrants_ is not None and answer.atypicality is not None:
             quadrant = self.quadrants_.assign(answer.confidence, answer.atypicality)
             quantile = self.quantiles_(answer.atypicality)
             drift = Drift(self.quantiles_, answer.atypicality)
+            if accepted is not None:
+                accepted &= ~self.quantiles_.beyond(answer.atypicality)
             if drift.significant:
                 warn(drift.message())
         return Reliability(
@@ -285,7 +289,7 @@ class ReliabilityHead(BaseEstimator):
             atypicality=answer.atypicality,
             atypicality_quantile=quantile,
             quadrant=quadrant,
-            accepted=None if keep_from is None else answer.confidence >= keep_from,
+            accepted=accepted,
             drift=drift,
             class_names=self.class_names_,
             ids=outputs.ids,

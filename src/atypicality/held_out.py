@@ -8,13 +8,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.validation import check_number, check_vector, warn
 
-__all__ = ["GRID_SIZE", "AbstentionRule", "Drift", "QuantileScale", "error_bound", "warn_of_training_rows"]
+__all__ = [
+    "BOUND_LEVEL",
+    "GRID_SIZE",
+    "AbstentionRule",
+    "Drift",
+    "QuantileScale",
+    "error_bound",
+    "warn_of_training_rows",
+]
 
 GRID_SIZE = 1025
 """Most values that a stored curve keeps: enough for a quantile to a thousandth, small enough for a graph."""
 TAIL = 0.99
 CHANCE = 1e-6
 BOUND_LEVEL = 0.95
+FIRST_SHARE = 0.1
+N_COUNTS = 100
+"""Fixed-sequence tests of a risk: from a tenth of the rows to all of them. In worlds with known risk a tenth kept more
+rows than a start at the fewest rows that can pass, which often fails by bad luck, and than a start at a third."""
 LOOKED_AT = 32
 
 Vector = NDArray[np.float64]
@@ -51,6 +63,14 @@ class QuantileScale:
         """Quantiles (n,) in [0, 1]: 0 below every held-out value, 1 from the largest on."""
         return np.interp(check_vector(values, "values"), self.values, self.levels, left=0.0)
 
+    def beyond(self, values: Vector) -> NDArray[np.bool_]:
+        """Which values (n,) are larger than every held-out value: nothing was measured there.
+
+        >>> QuantileScale.from_rows([1.0, 4.0]).beyond(np.array([4.0, 4.5])).tolist()
+        [False, True]
+        """
+        return np.asarray(values > self.values[-1])
+
 
 class Drift:
     """How new rows' atypicality sits on the scale of held-out rows; needs no labels.
@@ -71,7 +91,7 @@ class Drift:
         levels = np.sort(scale(atypicality))
         n = levels.size
         self.n_rows = n
-        self.share_beyond = float(np.mean(atypicality > scale.values[-1])) if n else 0.0
+        self.share_beyond = float(scale.beyond(atypicality).mean()) if n else 0.0
         self.share_tail = float(np.mean(levels > TAIL)) if n else 0.0
         steps = np.arange(n + 1) / max(n, 1)
         self.distance = float(max(np.max(steps[1:] - levels), np.max(levels - steps[:-1]))) if n else 0.0
@@ -110,12 +130,25 @@ def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BO
 class AbstentionRule:
     """Which predictions to keep so that at most a stated share of them is wrong, from held-out confidence.
 
+    The threshold is found by fixed-sequence testing: counts of the most confident held-out rows, fixed without looking
+    at labels, are tested from few rows to all of them, each at 5 %, and the first count whose 95 % upper bound of the
+    error rate is above `max_risk` ends the sequence. The last count that passed is taken. Its 95 % holds for the choice,
+    because a wrong choice must pass the first test that should fail (Maurer, Hothorn and Lehmacher 1995; as risk
+    control: Angelopoulos et al. 2021, "Learn then test"). The counts run in steps of a hundredth from a tenth of the
+    rows, or from the fewest rows that could pass without an error, log 0.05 / log(1 - max_risk), where these are more.
+
     Attributes
     ----------
     confidence : ndarray of shape (m,), m at most 1025
         Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
     kept, errors : ndarray of int, of shape (m,)
         Held-out rows kept at each threshold, and how many of them were wrong.
+
+    Notes
+    -----
+    Thresholds lie just above the most confident row that is left out: given that row, those above it are a sample of
+    all rows above it, so that the number of errors is binomial, with ties too. The 95 % is exact where the error rate
+    of the kept rows crosses `max_risk` once as more are kept, as it does where it rises.
 
     Examples
     --------
@@ -136,17 +169,24 @@ class AbstentionRule:
         ordered, errors = values[order], np.cumsum(wrong[order])
         last = np.flatnonzero(np.append(np.diff(ordered) < 0, True))  # equal confidence is kept or left together
         chosen = last[np.unique(np.round(np.linspace(0, last.size - 1, min(last.size, GRID_SIZE))).astype(np.intp))]
-        return cls(ordered[chosen], (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
+        left_out = np.append(ordered, -1.0)[chosen + 1]  # -1: at the last threshold, 0, nobody is
+        thresholds = np.maximum(np.nextafter(left_out, 2.0), 0.0)
+        return cls(thresholds, (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
 
     def threshold(self, max_risk: float) -> float:
-        """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no share qualifies.
-
-        The largest kept share is taken whose error rate is below `max_risk` with a 95 % upper bound, so that a lucky
-        handful of rows cannot choose it.
-        """
+        """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
-        good = np.flatnonzero(error_bound(self.errors, self.kept) <= max_risk)
-        return float(self.confidence[good[-1]]) if good.size else math.inf
+        tested = self._tested(max_risk)
+        failed = error_bound(self.errors[tested], self.kept[tested]) > max_risk
+        passed = tested[: failed.argmax() if failed.any() else failed.size]
+        return float(self.confidence[passed[-1]]) if passed.size else math.inf
+
+    def _tested(self, max_risk: float) -> NDArray[np.intp]:
+        """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""
+        n = int(self.kept[-1])
+        fewest = math.log(1 - BOUND_LEVEL) / math.log1p(-max_risk)
+        counts = np.ceil(np.linspace(min(max(fewest, FIRST_SHARE * n), n), n, N_COUNTS))
+        return np.unique(np.searchsorted(self.kept, counts))
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:
