@@ -11,8 +11,8 @@ so that the limit holds in 95 of 100 cases although the rows chose the threshold
 # A rule for every risk
 # ---------------------
 # ``max_risk`` marks the predictions to keep. The stricter the demand, the fewer are
-# kept, and their error can be checked on labelled rows. A row that is more atypical than
-# every held-out row is never kept: no error rate was measured there.
+# kept, and their error can be checked on labelled rows. A row more atypical than every
+# held-out row is never kept: no error rate was measured there.
 
 from scipy.special import softmax
 

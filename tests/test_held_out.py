@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, ks_2samp
 
 from atypicality.held_out import GRID_SIZE, AbstentionRule, Drift, QuantileScale, error_bound
 
@@ -103,9 +103,56 @@ def test_drift_of_nothing_is_nothing():
     assert (empty.share_tail, empty.distance) == (0, 0)
 
 
-def test_drift_alarms_are_rare():
-    # the stated chance is one in a million per look; 300 looks at undrifted data must raise none
-    rng = np.random.default_rng(0)
-    assert not any(
-        Drift(QuantileScale.from_rows(rng.normal(size=300)), rng.normal(size=200)).significant for _ in range(300)
-    )
+@pytest.mark.parametrize("n_held_out", [1, 7, 300, 1025])
+def test_distance_is_kolmogorov_and_smirnovs_with_ties_too(rng, n_held_out):
+    for held_out, new in (
+        (rng.normal(size=n_held_out), rng.normal(0.3, size=200)),
+        (rng.integers(0, 10, n_held_out), rng.integers(3, 12, 200)),
+        (np.full(n_held_out, 3), np.full(200, 3)),
+        (np.full(n_held_out, 3), np.full(200, 2)),
+    ):
+        drift = Drift(QuantileScale.from_rows(held_out), new.astype(float))
+        assert drift.distance == pytest.approx(ks_2samp(held_out, new).statistic, abs=1e-12)
+
+
+def test_distance_loses_at_most_a_step_of_a_long_scale(rng):
+    held_out, new = rng.normal(size=20_000), rng.normal(size=5000)
+    drift = Drift(QuantileScale.from_rows(held_out), new)
+    assert drift.distance == pytest.approx(ks_2samp(held_out, new).statistic, abs=1 / (GRID_SIZE - 1) + 1 / 20_000)
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(10.0), np.zeros(1), np.array([0.0] * 19 + [1.0])], ids=["0..9", "0", "5%"]
+)
+def test_the_tail_is_one_percent_of_equal_tied_rows(values):
+    # each atom of new rows is as large as that of the held-out rows, so their tails are too
+    drift = Drift(QuantileScale.from_rows(np.tile(values, 100)), np.tile(values, 30))
+    assert drift.share_tail == pytest.approx(0.01)
+    assert drift.share_beyond == drift.distance == 0
+    assert not drift.significant
+
+
+def test_drift_is_noticed_among_ties():
+    scale = QuantileScale.from_rows(np.tile(np.arange(10.0), 100))
+    piled = Drift(scale, np.full(200, 9.0))  # a tenth of the held-out rows are 9, and a tenth of these in the tail
+    assert piled.significant
+    assert piled.share_tail == pytest.approx(0.1)
+    assert (piled.share_beyond, piled.distance) == (0, pytest.approx(0.9))
+    beyond = Drift(scale, np.r_[np.tile(np.arange(10.0), 20), np.full(20, 10.0)])
+    assert beyond.significant
+    assert beyond.share_beyond == pytest.approx(20 / 220)
+
+
+def test_rows_above_a_constant_are_drift_and_rows_below_it_are_none():
+    scale = QuantileScale.from_rows(np.full(500, 3.0))
+    assert Drift(scale, np.full(300, 4.0)).significant
+    assert not Drift(scale, np.full(300, 2.0)).significant
+    assert Drift(scale, np.full(300, 2.0)).share_tail == 0
+
+
+def test_the_chance_of_a_heavy_tail_counts_ranks():
+    # 2 of 299 held-out rows are above the edge, 296: one new row joins them in 3 of the 300 places among all, a second
+    # one in 4 of 301. Twice, because ties are looked at in two ways.
+    scale = QuantileScale.from_rows(np.arange(299.0))
+    assert Drift(scale, np.array([296.5])).chance == pytest.approx(2 * 3 / 300)
+    assert Drift(scale, np.array([296.5, 400.0])).chance == pytest.approx(2 * 3 / 300 * 4 / 301)
