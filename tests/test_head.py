@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import atypicality as aty
 from atypicality import blocks, metrics
+from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
 from atypicality.head.held_out import warn_of_training_rows
@@ -108,6 +109,19 @@ def test_empty_in_empty_out(bundled):
     assert len(answer) == 0
     assert answer.prediction_set.shape == (0, 10)
     assert "0 samples" in repr(answer)
+
+
+def test_rows_more_atypical_than_every_held_out_row_are_not_kept(bundled):
+    head, _, test = bundled
+    embeddings = np.array(test.embeddings)
+    embeddings[:, 0] += 100 * embeddings[:, 0].std()
+    with pytest.warns(UserWarning, match="the data has drifted"):
+        answer = head.predict(ModelOutputs(test.logits, embeddings=embeddings), max_risk=0.05)
+    assert answer.drift.share_beyond == 1
+    assert not answer.accepted.any()
+    plain = head.predict(test, max_risk=0.05)
+    beyond = plain.atypicality > head.quantiles_.values[-1]
+    assert_array_equal(plain.accepted, (plain.confidence >= head.abstention_.threshold(0.05)) & ~beyond)
 
 
 def test_drift_is_told(bundled):
@@ -227,6 +241,58 @@ def test_equal_rows_of_few_values_are_no_suspicion(rng):
     warn_of_training_rows(train, train[:100])
     with pytest.warns(UserWarning, match="rows of train too"):
         warn_of_training_rows(train + np.arange(500)[:, None], train[:100] + np.arange(100)[:, None])
+
+
+# chance
+
+
+@pytest.fixture(scope="module")
+def randomised():
+    outputs = make_world(3000, 20, temperature=2.0).outputs()
+    sets = AtypicalityAwareConformal("aps", n_groups=(2, 2), randomized=True)
+    head = ReliabilityHead(prediction_sets=sets).fit(train=outputs[:700], calibration=outputs[700:2000])
+    return head, outputs[2000:]
+
+
+@pytest.mark.parametrize("setting", [{"block_rows": 7}, {"block_rows": 64}, {"memory": "200MB"}], ids=str)
+def test_randomised_sets_do_not_depend_on_chunks(randomised, setting):
+    head, test = randomised
+    expected = head.predict(test)
+    with blocks.settings(**setting):
+        answer = head.predict(test)
+    assert_array_equal(answer.prediction_set, expected.prediction_set)
+    whole = head.prediction_sets_.predict_set(expected.proba, atypicality=expected.atypicality)
+    assert_array_equal(answer.prediction_set, whole)
+
+
+def test_randomised_sets_of_a_part_are_those_of_the_whole_by_row_number(randomised):
+    head, test = randomised
+    expected = head.predict(test).prediction_set
+    for start, stop in ((0, 300), (300, 301), (301, 1000)):
+        assert_array_equal(head.predict(test[start:stop], first_row=start).prediction_set, expected[start:stop])
+    assert (head.predict(test[300:]).prediction_set != expected[300:]).any()  # or the test could not fail
+
+
+def test_evaluation_measures_the_randomised_sets_of_predict(randomised):
+    head, test = randomised
+    covered = head.predict(test).prediction_set[np.arange(len(test)), test.labels]
+    with blocks.settings(block_rows=7):
+        rows = aty.evaluate(head, test).table("overall", metric="coverage")
+    assert rows[0]["value"] == covered.mean()
+
+
+class TopTwo(SplitConformal):
+    """A user's own sets: no `first_row`, and nothing random."""
+
+    def predict_set(self, probs):
+        return probs >= np.sort(probs, axis=1)[:, -2:-1]
+
+
+def test_a_set_class_without_row_numbers_works_in_the_head():
+    outputs = make_world(1500, 6).outputs()
+    head = ReliabilityHead(prediction_sets=TopTwo()).fit(train=outputs[:500], calibration=outputs[500:1000])
+    with blocks.settings(block_rows=7):
+        assert (head.predict(outputs[1000:], first_row=5).prediction_set.sum(axis=1) == 2).all()
 
 
 # what a Reliability shows and writes

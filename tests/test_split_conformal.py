@@ -91,29 +91,6 @@ def test_with_the_top_class_inside_coverage_is_never_below_the_law(score, nonemp
 # ---------------------------------------------------------------- ties, zeros and saturation
 
 
-@pytest.mark.parametrize("randomized", [False, True])
-@pytest.mark.parametrize("nonempty", ["score", "after", None])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("kind", ["one-hot", "saturated"])
-def test_hard_probabilities_keep_the_promise(kind, score, nonempty, randomized, rng):
-    # a model that is right in 3 of 4 cases and always sure: zeros decide which labels are covered
-    n, k, alpha, repeats = 300, 10, 0.1, 60
-    options = {"nonempty": nonempty, "randomized": randomized and score != "lac"}
-    covered = []
-    for repeat in range(repeats):  # the promise is over the draws too: a new seed each time
-        labels = rng.integers(0, k, 2 * n)
-        said = np.where(rng.random(2 * n) < 0.75, labels, rng.integers(0, k, 2 * n))
-        probs = np.eye(k, dtype=np.float32)[said]
-        if kind == "saturated":
-            logits = rng.standard_normal((2 * n, k)).astype(np.float32) + 90 * probs
-            probs = softmax(logits, axis=1)
-        conformal = SplitConformal(score, alpha, random_state=repeat, **options)
-        sets = conformal.fit(probs[:n], labels[:n]).predict_set(probs[n:])
-        covered.append(hits(sets, labels[n:]).mean())
-    deviation = math.sqrt(alpha * (1 - alpha) * 2 / n)  # of one repeat: calibration and test rows
-    assert np.mean(covered) > 1 - alpha - 4.5 * deviation / math.sqrt(repeats)
-
-
 def test_certain_rows_do_not_drag_all_classes_in(rng):
     # always right and sure: a set holds the top class and nothing else
     labels = rng.integers(0, 5, 200)
@@ -232,6 +209,28 @@ def test_draws_of_fit_and_prediction_differ_and_repeat():
     first, second = seeds.draws("fit", 1000), seeds.draws("predict", 1000)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.15  # 4.7 standard errors of independent draws
     np.testing.assert_array_equal(second[:10], Seeds(7).draws("predict", 10))
+
+
+@pytest.mark.parametrize("first_row", [0, 1, 6, 999_983])
+def test_a_rows_draw_depends_on_its_number_alone(first_row):
+    whole = Seeds(7).draws("predict", first_row + 20)
+    np.testing.assert_array_equal(Seeds(7).draws("predict", 20, first_row=first_row), whole[first_row:])
+
+
+def test_draws_are_those_of_earlier_versions():
+    # sets of bundles in use must not change: the stream of the third child of SeedSequence(7)
+    expected = np.random.default_rng(np.random.SeedSequence(7).spawn(3)[2]).random(100)
+    np.testing.assert_array_equal(Seeds(7).draws("predict", 100), expected)
+
+
+def test_a_part_has_the_sets_that_it_has_in_the_whole():
+    world = make_world(1000)
+    conformal = SplitConformal("aps", randomized=True).fit(world.probs, world.labels)
+    whole = conformal.predict_set(world.probs)
+    np.testing.assert_array_equal(conformal.predict_set(world.probs[350:700], first_row=350), whole[350:700])
+    assert (conformal.predict_set(world.probs[350:700]) != whole[350:700]).any()  # or the test could not fail
+    with pytest.raises(ValueError, match=r"first_row must be .*; got -1"):
+        conformal.predict_set(world.probs, first_row=-1)
 
 
 def test_same_seed_same_sets_and_other_seed_other_sets():

@@ -16,7 +16,10 @@ def command(
     file: Annotated[Path, typer.Argument(help="Outputs to judge: logits, and embeddings or atypicality.")],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl, .parquet or .npz.")],
     max_risk: Annotated[
-        float | None, typer.Option(help="Also say which predictions to keep so that at most this share is wrong.")
+        float | None,
+        typer.Option(
+            help="Also write which predictions to keep so that at most this share is wrong, with 95 % confidence."
+        ),
     ] = None,
     memory: Memory = None,
     scratch: Scratch = None,

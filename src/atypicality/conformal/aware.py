@@ -169,12 +169,12 @@ class AtypicalityAwareConformal(BaseEstimator):
         return GridSets(fitted_rule(self), cells, rank, *edges)
 
     @returns_like_input
-    def predict_set(self, probs: ArrayLike, *, atypicality: ArrayLike) -> NDArray[np.bool_]:
-        """The sets of `probs` (n, k) with `atypicality` (n,), as bool (n, k)."""
+    def predict_set(self, probs: ArrayLike, *, atypicality: ArrayLike, first_row: int = 0) -> NDArray[np.bool_]:
+        """The sets of `probs` (n, k) with `atypicality` (n,), as bool (n, k); `first_row` as in `SplitConformal`."""
         check_is_fitted(self, "thresholds_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         thresholds = self.thresholds_[self._assign(rows, atypicality)]
-        return fitted_sets(self, rows, thresholds)
+        return fitted_sets(self, rows, thresholds, first_row)
 
     def _assign(self, rows: Any, atypicality: ArrayLike) -> Integers:
         rarity = check_vector(atypicality, "atypicality", n_rows=rows.shape[0])

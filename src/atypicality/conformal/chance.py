@@ -14,14 +14,17 @@ __all__ = ["Seeds", "split_rows"]
 class Seeds:
     """Independent generators for splitting, fitting and predicting, all children of one seed sequence.
 
-    A generator is made afresh at each use, so that a second call of `predict_set` draws what the first one drew.
-    `Seeds(None)` takes its seed from the machine; `seed` makes the same again.
+    A generator is made afresh at each use, so that a second call of `predict_set` draws what the first one drew, and
+    the draw of a row depends on its number alone. `Seeds(None)` takes its seed from the machine; `seed` makes the same
+    again.
 
     >>> seeds = Seeds(0)
     >>> bool((seeds.draws("predict", 3) == seeds.draws("predict", 3)).all())
     True
     >>> bool((seeds.draws("fit", 3) == seeds.draws("predict", 3)).any())
     False
+    >>> bool((seeds.draws("predict", 3, first_row=2) == seeds.draws("predict", 5)[2:]).all())
+    True
     """
 
     CHILDREN = ("split", "fit", "predict")
@@ -34,11 +37,16 @@ class Seeds:
 
     def generator(self, purpose: str) -> np.random.Generator:
         """A new generator for "split", "fit" or "predict"."""
-        return np.random.default_rng(self._children[purpose])
+        return np.random.Generator(self._stream(purpose))
 
-    def draws(self, purpose: str, n: int) -> NDArray[np.float64]:
-        """Uniform draws (n,), one per row in row order."""
-        return self.generator(purpose).random(n)
+    def draws(self, purpose: str, n: int, *, first_row: int = 0) -> NDArray[np.float64]:
+        """Uniform draws (n,) of the rows with numbers `first_row`, `first_row` + 1, and so on."""
+        stream = self._stream(purpose).advance(check_integer(first_row, "first_row", low=0))
+        return np.random.Generator(stream).random(n)
+
+    def _stream(self, purpose: str) -> np.random.PCG64:
+        """Named, not NumPy's default, which may change: it can be advanced, and a double takes one step of it."""
+        return np.random.PCG64(self._children[purpose])
 
 
 def split_rows(

@@ -14,7 +14,7 @@ from atypicality.conformal.scores import ScoreRule, checked_score, label_scores,
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
-from atypicality.validation import check_alpha, check_labels, warn
+from atypicality.validation import check_alpha, check_integer, check_labels, warn
 from atypicality.validation.device_probs import any_probs, take_rows
 
 __all__ = ["SplitConformal"]
@@ -44,8 +44,8 @@ class SplitConformal(BaseEstimator):
         Share of the rows that choose `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
     randomized : bool, default=False
         Draw one u per row, which makes the coverage of APS, RAPS and SAPS exact instead of conservative. The draws of
-        `fit` and `predict_set` are independent. Every call of `predict_set` draws the same u for the first row, the
-        same for the second, and so on.
+        `fit` and `predict_set` are independent. The u of a row depends on the seed and the row's number alone: every
+        call of `predict_set` draws the same for row 0, the same for row 1, and so on.
     random_state : int or None, default=0
 
     Attributes
@@ -141,11 +141,15 @@ class SplitConformal(BaseEstimator):
         return GridSets(fitted_rule(self), np.array([self.threshold_]), np.arange(1.0, self.n_classes_ + 1))
 
     @returns_like_input
-    def predict_set(self, probs: ArrayLike) -> NDArray[np.bool_]:
-        """The sets of `probs` (n, k), as bool (n, k): row i holds class j where [i, j] is True."""
+    def predict_set(self, probs: ArrayLike, *, first_row: int = 0) -> NDArray[np.bool_]:
+        """The sets of `probs` (n, k), as bool (n, k): row i holds class j where [i, j] is True.
+
+        Randomised sets depend on the rows' numbers, which start at `first_row`: pass the number of a part's first row,
+        and the part gets the sets that it has in the whole.
+        """
         check_is_fitted(self, "threshold_")
         rows = any_probs(probs, n_classes=self.n_classes_)
-        return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_))
+        return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_), first_row)
 
 
 def fitted_rule(estimator: Any) -> ScoreRule:
@@ -153,10 +157,18 @@ def fitted_rule(estimator: Any) -> ScoreRule:
     return ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
 
 
-def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed, where the rows lie."""
-    rule = fitted_rule(estimator)
-    draws = Seeds(estimator.seed_).draws("predict", thresholds.size) if estimator.randomized else 1.0
+def row_draws(estimator: Any, n_rows: int, first_row: int) -> NDArray[np.float64] | None:
+    """The draws (n,) of a randomised estimator for rows with numbers from `first_row` on; None for another."""
+    number = check_integer(first_row, "first_row", low=0)
+    if not estimator.randomized:
+        return None
+    return Seeds(estimator.seed_).draws("predict", n_rows, first_row=number)
+
+
+def fitted_sets(estimator: Any, probs: Any, thresholds: NDArray[np.float64], first_row: int) -> NDArray[np.bool_]:
+    """The sets of checked rows with their thresholds, by an estimator's fitted score and seed, on their device."""
+    rule, drawn = fitted_rule(estimator), row_draws(estimator, thresholds.size, first_row)
+    draws: Any = 1.0 if drawn is None else drawn
     sets: NDArray[np.bool_] = prediction_sets(probs, thresholds, rule, draws)
     return sets
 

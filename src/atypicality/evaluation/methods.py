@@ -13,6 +13,7 @@ from sklearn.base import clone
 from atypicality.arrays import to_numpy
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation.context import Context
+from atypicality.head.keywords import call_with_known
 from atypicality.recalibration import (
     AdaptiveTemperatureScaling,
     AtypicalityAwareRecalibration,
@@ -111,7 +112,7 @@ def ask(method: Any, context: Context) -> Answer:
     if method is None:
         return Answer(softmax_rows(context.outputs.need("logits")))
     if hasattr(method, "predict_proba"):
-        probs = _call(method.predict_proba, context.outputs.need("logits"), **context.extras())
+        probs = call_with_known(method.predict_proba, context.outputs.need("logits"), **context.extras())
         return Answer(_check_answer(probs, context), class_scores=_class_scores(method))
     if hasattr(method, "predict_set"):
         raise TypeError(
@@ -139,7 +140,7 @@ def fit(method: Any, context: Context, random_state: int) -> Any:
     if next(iter(inspect.signature(method.fit).parameters)) != "logits":
         return method
     logits, labels = context.outputs.need("logits", "labels")
-    return _call(fresh.fit, logits, labels, **context.extras())
+    return call_with_known(fresh.fit, logits, labels, **context.extras())
 
 
 def is_head(method: Any) -> bool:
@@ -159,14 +160,14 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
         recalibrator = fit(recalibrator, first, random_state)
     probs = ask(recalibrator, rest).probs
     fresh = clone(conformal, safe=False)
-    return recalibrator, _call(fresh.fit, probs, rest.outputs.need("labels"), atypicality=rest.atypicality)
+    return recalibrator, call_with_known(fresh.fit, probs, rest.outputs.need("labels"), atypicality=rest.atypicality)
 
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
     source, sets = _check_pair(method)
     first, alpha = ask(source, context), getattr(sets, "alpha", None)
     if hasattr(sets, "predict_set"):
-        sets = _call(sets.predict_set, first.probs, atypicality=context.atypicality)
+        sets = call_with_known(sets.predict_set, first.probs, atypicality=context.atypicality)
     sets = to_numpy(sets, "sets")
     if sets.dtype != np.bool_ or sets.shape != first.probs.shape:
         raise ValueError(
@@ -214,11 +215,3 @@ def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
 def _class_scores(method: Any) -> NDArray[np.float64] | None:
     scores = getattr(method, "class_scores_", None)
     return None if scores is None else np.asarray(scores, np.float64)
-
-
-def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
-    """Call with those of the offered keywords that the function takes."""
-    parameters = inspect.signature(function).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        offered = {name: value for name, value in offered.items() if name in parameters}
-    return function(*args, **offered)

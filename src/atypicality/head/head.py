@@ -17,6 +17,7 @@ from atypicality.density.columns import class_positions, in_columns
 from atypicality.formula import HeadFormula
 from atypicality.groups import Quadrants
 from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
+from atypicality.head.keywords import call_with_known
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
@@ -245,11 +246,13 @@ class ReliabilityHead(BaseEstimator):
             self.quadrants_ = Quadrants().fit(confidence, atypicality)
             self.quantiles_ = QuantileScale.from_rows(atypicality)
 
-    def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None) -> Reliability:
+    def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
 
-        With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong.
-        Warns when the rows' atypicality has left the range of the calibration rows.
+        With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
+        95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
+        was measured there. Warns when the rows' atypicality has left the range of the calibration rows. Randomised sets
+        depend on the rows' numbers, which start at `first_row`: pass it where a long table is answered part by part.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -260,20 +263,24 @@ class ReliabilityHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         logits = check_outputs(outputs).need("logits")
+        number = check_integer(first_row, "first_row", low=0)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
         answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
         width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
         for rows in blocks.watched(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
             probs, atypicality = self._probabilities(outputs[rows])
-            answer.fill(rows, probs, atypicality, self._sets(probs, atypicality))
+            answer.fill(rows, probs, atypicality, self._sets(probs, atypicality, number + rows.start))
         return self._reliability(answer, outputs, keep_from)
 
     def _reliability(self, answer: "_Answer", outputs: ModelOutputs, keep_from: float | None) -> Reliability:
         quadrant = quantile = drift = None
+        accepted = None if keep_from is None else answer.confidence >= keep_from
         if self.quantiles_ is not None and self.quadrants_ is not None and answer.atypicality is not None:
             quadrant = self.quadrants_.assign(answer.confidence, answer.atypicality)
             quantile = self.quantiles_(answer.atypicality)
             drift = Drift(self.quantiles_, answer.atypicality)
+            if accepted is not None:
+                accepted &= ~self.quantiles_.beyond(answer.atypicality)
             if drift.significant:
                 warn(drift.message())
         return Reliability(
@@ -284,18 +291,17 @@ class ReliabilityHead(BaseEstimator):
             atypicality=answer.atypicality,
             atypicality_quantile=quantile,
             quadrant=quadrant,
-            accepted=None if keep_from is None else answer.confidence >= keep_from,
+            accepted=accepted,
             drift=drift,
             class_names=self.class_names_,
             ids=outputs.ids,
         )
 
-    def _sets(self, probs: FloatArray, atypicality: Any) -> NDArray[np.bool_]:
+    def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
+        offered: dict[str, Any] = {"first_row": first_row}
         if isinstance(self.prediction_sets_, AtypicalityAwareConformal):
-            found = self.prediction_sets_.predict_set(probs, atypicality=atypicality)
-        else:
-            found = self.prediction_sets_.predict_set(probs)
-        return np.asarray(found, bool)
+            offered["atypicality"] = atypicality
+        return np.asarray(call_with_known(self.prediction_sets_.predict_set, probs, **offered), bool)
 
     def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
         atypicality, densities = self._rarity(outputs)

@@ -9,13 +9,25 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.formula import Scale
 from atypicality.validation import check_number, check_vector, warn
 
-__all__ = ["GRID_SIZE", "AbstentionRule", "Drift", "QuantileScale", "error_bound", "warn_of_training_rows"]
+__all__ = [
+    "BOUND_LEVEL",
+    "GRID_SIZE",
+    "AbstentionRule",
+    "Drift",
+    "QuantileScale",
+    "error_bound",
+    "warn_of_training_rows",
+]
 
 GRID_SIZE = 1025
 """Most values that a stored curve keeps: enough for a quantile to a thousandth, small enough for a graph."""
 TAIL = 0.99
 CHANCE = 1e-6
 BOUND_LEVEL = 0.95
+FIRST_SHARE = 0.1
+N_COUNTS = 100
+"""Fixed-sequence tests of a risk: from a tenth of the rows to all of them. In worlds with known risk a tenth kept more
+rows than a start at the fewest rows that can pass, which often fails by bad luck, and than a start at a third."""
 LOOKED_AT = 32
 
 Vector = NDArray[np.float64]
@@ -57,6 +69,14 @@ class QuantileScale:
         """The parameters of a quantile; see `atypicality.formula`."""
         return Scale.of(self.values, self.levels)
 
+    def beyond(self, values: Vector) -> NDArray[np.bool_]:
+        """Which values (n,) are larger than every held-out value: nothing was measured there.
+
+        >>> QuantileScale.from_rows([1.0, 4.0]).beyond(np.array([4.0, 4.5])).tolist()
+        [False, True]
+        """
+        return np.asarray(values > self.values[-1])
+
 
 class Drift:
     """How new rows' atypicality sits on the scale of held-out rows; needs no labels.
@@ -66,38 +86,70 @@ class Drift:
     share_beyond : float
         Share of new rows more atypical than every held-out row; about 1 / (n + 1) is expected.
     share_tail : float
-        Share more atypical than 99 % of the held-out rows; 0.01 is expected.
+        Share of new rows among the most atypical 1 % of the held-out distribution. Rows tied with held-out rows at its
+        edge count in part: as much of each as of those held-out rows belongs to the 1 %.
+    expected_tail : float
+        What `share_tail` is without drift, about: 0.01, or 1 / (n + 1) for fewer than 99 held-out rows.
     distance : float
-        Largest gap between the two distributions (Kolmogorov and Smirnov's), 0 to 1.
+        Largest gap between the two distribution functions (Kolmogorov and Smirnov's statistic), 0 to 1. Exact up to
+        1025 held-out rows, to a thousandth for more.
+    chance : float
+        Of counts this large in the tail without drift: a p-value, valid for continuous, tied and constant values.
     significant : bool
-        Whether `share_tail` is larger than chance allows (one in a million) and at least twice what is expected.
+        Whether `chance` is below one in a million and `share_tail` at least twice `expected_tail`.
+
+    Examples
+    --------
+    >>> scale = QuantileScale.from_rows(np.repeat(np.arange(10.0), 50))
+    >>> usual, moved = Drift(scale, np.arange(10.0)), Drift(scale, np.full(200, 9.0))
+    >>> round(usual.share_tail, 3), round(moved.share_tail, 3), moved.significant
+    (0.01, 0.1, True)
     """
 
     def __init__(self, scale: QuantileScale, atypicality: Vector) -> None:
-        levels = np.sort(scale(atypicality))
-        n = levels.size
-        self.n_rows = n
-        self.share_beyond = float(np.mean(atypicality > scale.values[-1])) if n else 0.0
-        self.share_tail = float(np.mean(levels > TAIL)) if n else 0.0
-        steps = np.arange(n + 1) / max(n, 1)
-        self.distance = float(max(np.max(steps[1:] - levels), np.max(levels - steps[:-1]))) if n else 0.0
-        self.significant = n > 0 and self.share_tail >= 2 * (1 - TAIL) and self._chance(scale.n_rows) < CHANCE
-
-    def _chance(self, n_held_out: int) -> float:
-        """Chance of a tail this heavy without drift: binomial, its share itself estimated from the held-out rows."""
-        from scipy.stats import betabinom
-
-        beyond = max(1, round((1 - TAIL) * n_held_out))
-        law = betabinom(self.n_rows, beyond + 1, n_held_out - beyond + 1)
-        return float(law.sf(round(self.share_tail * self.n_rows) - 1))
+        values = np.sort(atypicality)
+        self.n_rows = n = values.size
+        place = int(np.searchsorted(scale.levels, TAIL))  # of the first held-out value with at most 1 % above it
+        level, below = scale.levels[place], scale.levels[place - 1] if place else 0.0
+        above, reaching = (n - int(np.searchsorted(values, scale.values[place], side)) for side in ("right", "left"))
+        in_part = (level - TAIL) / (level - below)
+        self.share_beyond = float(scale.beyond(values).mean()) if n else 0.0
+        self.share_tail = float(above + in_part * (reaching - above)) / max(n, 1)
+        self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
+        self.distance = _largest_gap(scale, values) if n else 0.0
+        chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - level), (reaching, n, 1 - below))]
+        self.chance = min(1.0, 2 * min(chances))  # twice: the smaller of two
+        self.significant = self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail
 
     def message(self) -> str:
         """One sentence with the numbers."""
         return (
             f"{self.share_tail:.1%} of these {self.n_rows} rows are more atypical than {TAIL:.0%} of the held-out "
-            f"calibration rows ({1 - TAIL:.0%} expected), and {self.share_beyond:.1%} more than any of them: the data "
-            "has drifted. Confidence and coverage are not promised there; look at those rows, or refit on newer data."
+            f"calibration rows ({self.expected_tail:.1%} expected), and {self.share_beyond:.1%} more than any of them: "
+            "the data has drifted. Confidence and coverage are not guaranteed there; look at those rows, or refit on "
+            "newer data."
         )
+
+
+def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> float:
+    """Chance of `count` or more of n new rows above a held-out value that a share of the held-out rows exceeds.
+
+    That value is an order statistic, so the chance of a new row to exceed it follows a beta law, and the count a
+    beta-binomial one. With ties, or for a part of the distribution that is fixed, it is an upper bound (Thatcher 1964).
+    """
+    from scipy.stats import betabinom
+
+    exceeding = round(held_out_share * n_held_out)
+    if count == 0 or exceeding == n_held_out:
+        return 1.0
+    return float(betabinom(n, exceeding + 1, n_held_out - exceeding).sf(count - 1))
+
+
+def _largest_gap(scale: QuantileScale, values: Vector) -> float:
+    """Between the distribution functions, at each held-out value and just before it: between them one is constant."""
+    at = np.searchsorted(values, scale.values, side="right") / values.size
+    before = np.searchsorted(values, scale.values, side="left") / values.size
+    return float(max(np.abs(scale.levels - at).max(), np.abs(np.r_[0.0, scale.levels[:-1]] - before).max()))
 
 
 def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BOUND_LEVEL) -> Vector:
@@ -116,12 +168,26 @@ def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BO
 class AbstentionRule:
     """Which predictions to keep so that at most a stated share of them is wrong, from held-out confidence.
 
+    The threshold is found by fixed-sequence testing: counts of the most confident held-out rows, fixed without looking
+    at labels, are tested from few rows to all of them, each at 5 %, and the first count whose 95 % upper bound of the
+    error rate is above `max_risk` ends the sequence. The last count that passed is taken. The 95 % holds for the
+    choice, because a wrong choice must pass the first test that should fail (Maurer, Hothorn and Lehmacher 1995; as
+    risk control: Angelopoulos et al. 2021, "Learn then test"). The counts run in steps of a hundredth from a tenth of
+    the rows, or from the fewest rows that could pass without an error, log 0.05 / log(1 - max_risk), where these are
+    more.
+
     Attributes
     ----------
     confidence : ndarray of shape (m,), m at most 1025
         Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
     kept, errors : ndarray of int, of shape (m,)
         Held-out rows kept at each threshold, and how many of them were wrong.
+
+    Notes
+    -----
+    Thresholds lie just above the most confident row that is left out: given that row, those above it are a sample of
+    all rows above it, so that the number of errors is binomial, with ties too. The 95 % is exact where the error rate
+    of the kept rows crosses `max_risk` once as more are kept, as it does where it rises.
 
     Examples
     --------
@@ -142,17 +208,24 @@ class AbstentionRule:
         ordered, errors = values[order], np.cumsum(wrong[order])
         last = np.flatnonzero(np.append(np.diff(ordered) < 0, True))  # equal confidence is kept or left together
         chosen = last[np.unique(np.round(np.linspace(0, last.size - 1, min(last.size, GRID_SIZE))).astype(np.intp))]
-        return cls(ordered[chosen], (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
+        left_out = np.append(ordered, -1.0)[chosen + 1]  # -1: at the last threshold, 0, nobody is
+        thresholds = np.maximum(np.nextafter(left_out, 2.0), 0.0)
+        return cls(thresholds, (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
 
     def threshold(self, max_risk: float) -> float:
-        """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no share qualifies.
-
-        The largest kept share is taken whose error rate is below `max_risk` with a 95 % upper bound, so that a lucky
-        handful of rows cannot choose it.
-        """
+        """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
-        good = np.flatnonzero(error_bound(self.errors, self.kept) <= max_risk)
-        return float(self.confidence[good[-1]]) if good.size else math.inf
+        tested = self._tested(max_risk)
+        failed = error_bound(self.errors[tested], self.kept[tested]) > max_risk
+        passed = tested[: failed.argmax() if failed.any() else failed.size]
+        return float(self.confidence[passed[-1]]) if passed.size else math.inf
+
+    def _tested(self, max_risk: float) -> NDArray[np.intp]:
+        """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""
+        n = int(self.kept[-1])
+        fewest = math.log(1 - BOUND_LEVEL) / math.log1p(-max_risk)
+        counts = np.ceil(np.linspace(min(max(fewest, FIRST_SHARE * n), n), n, N_COUNTS))
+        return np.unique(np.searchsorted(self.kept, counts))
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:

@@ -48,7 +48,7 @@ class Reliability:
         "reliable", "extrapolation", "ambiguous" or "untrustworthy".
     prediction_set : ndarray of bool, of shape (n, k)
     accepted : ndarray of bool, of shape (n,), or None
-        With `max_risk`: whether the prediction is kept.
+        With `max_risk`: whether the prediction is kept; never for a row more atypical than every held-out row.
     drift : Drift or None
         How far the samples' atypicality has moved from that of the held-out rows.
     class_names, ids : ndarray of str, or None

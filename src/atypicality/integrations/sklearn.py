@@ -203,13 +203,13 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             )
         return codes
 
-    def reliability(self, X: Any, *, max_risk: float | None = None) -> Reliability:
-        """Everything the head says about rows `X`; labels are positions in `classes_`, `max_risk` as in the head.
+    def reliability(self, X: Any, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
+        """What the head predicts for rows `X`; labels are positions in `classes_`, `max_risk` and `first_row` its own.
 
         The index of a DataFrame becomes the `ids`, and the index of `to_frame()`.
         """
         check_is_fitted(self, "head_")
-        return self.head_.predict(self._outputs(X), max_risk=max_risk)
+        return self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
@@ -221,9 +221,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         check_is_fitted(self, "head_")
         return np.asarray(self.classes_[self.reliability(X).label])
 
-    def predict_set(self, X: Any) -> NDArray[np.bool_]:
-        """Prediction sets of rows `X`, bool (n, k), columns in the order of `classes_`."""
-        return self.reliability(X).prediction_set
+    def predict_set(self, X: Any, *, first_row: int = 0) -> NDArray[np.bool_]:
+        """Prediction sets of rows `X`, bool (n, k), columns in the order of `classes_`; `first_row` as in the head."""
+        return self.reliability(X, first_row=first_row).prediction_set
 
     def atypicality(self, X: Any) -> NDArray[np.float64]:
         """How rare each row of `X` is (n,): larger is rarer."""
