@@ -268,7 +268,7 @@ def test_a_scale_moves_all_scores_by_its_logarithm(covariance, shrinkage, scale,
     np.testing.assert_allclose(found, expected, rtol=1e-12)  # about 1e3: the last digits of a float64
 
 
-@pytest.mark.parametrize("scale, size", [(1e-100, "small"), (1e100, "large"), (1e150, "large")])
+@pytest.mark.parametrize(("scale", "size"), [(1e-100, "small"), (1e100, "large"), (1e150, "large")])
 def test_fourth_powers_that_do_not_fit_are_refused(scale, size, rng):
     embeddings, labels = scale * rng.normal(size=(300, 5)), rng.integers(0, 3, 300)
     with pytest.raises(ValueError, match=f"fourth powers that fit .*ledoit-wolf.* too {size}.*Rescale"):

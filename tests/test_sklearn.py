@@ -307,5 +307,5 @@ def test_a_frozen_estimator_is_asked_for_its_columns(three):
 def test_atypicality_without_a_density_is_explained(three):
     X, y = three
     model = AtypicalityAwareClassifier(head=ReliabilityHead(density=None, recalibration=aty.TemperatureScaling()))
-    with pytest.raises(ValueError, match="atypicality needs a head with a density.*density='auto'"):
+    with pytest.raises(ValueError, match=r"atypicality needs a head with a density.*density='auto'"):
         model.fit(X, y).atypicality(X)

@@ -55,7 +55,7 @@ class Record:
         fields = {name: getattr(value, name) for name in self.fields if hasattr(value, name)}
         if self.parameters is None:
             return fields
-        parameters = value.get_params(deep=False)
+        parameters: dict[str, Any] = value.get_params(deep=False)
         unknown = sorted(set(parameters) ^ set(self.parameters))
         need(not unknown, f"{self.name} has parameters that the closed list does not: {', '.join(unknown)}.")
         return fields | parameters

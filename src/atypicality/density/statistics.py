@@ -195,9 +195,12 @@ def _check_covariance(covariance: Any, k: int, d: int) -> tuple[Layout, FloatArr
 def refuse_rows(rows: FloatArray, dtype: np.dtype[Any], *, first_row: int) -> None:
     """Say what is wrong with rows whose result was not finite: NaN, infinity, or squares that overflow."""
     check_finite(rows, "embeddings", first_row=first_row)
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(np.square(rows.astype(dtype)).sum(axis=1)))
+    bad = bad if bad.size else np.arange(1)  # finite alone, and not beside the others
     raise ValueError(
-        f"embeddings must have squares that fit into {dtype}; rows from {first_row} on overflow. Rescale the "
-        "embeddings, or use precision='float64'."
+        f"embeddings must have squares that fit into {dtype}; {name_rows(bad + first_row, 'overflows', 'overflow')}. "
+        "Rescale the embeddings, or use precision='float64'."
     )
 
 

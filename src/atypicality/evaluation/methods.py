@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from atypicality.arrays import to_numpy
+from atypicality.class_names import class_order
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation.context import Context
+from atypicality.outputs import ModelOutputs
 from atypicality.recalibration import (
     AdaptiveTemperatureScaling,
     AtypicalityAwareRecalibration,
@@ -106,6 +108,11 @@ def naming(name: str) -> Iterator[None]:
 
 def ask(method: Any, context: Context) -> Answer:
     """The answer of something fitted: None for the model itself, probabilities, a recalibrator, a head, or a pair."""
+    with context.outputs._numbered():
+        return _ask(method, context)
+
+
+def _ask(method: Any, context: Context) -> Answer:
     if isinstance(method, tuple):
         return _ask_pair(method, context)
     if method is None:
@@ -139,7 +146,8 @@ def fit(method: Any, context: Context, random_state: int) -> Any:
     if next(iter(inspect.signature(method.fit).parameters)) != "logits":
         return method
     logits, labels = context.outputs.need("logits", "labels")
-    return _call(fresh.fit, logits, labels, **context.extras())
+    with context.outputs._numbered():
+        return _call(fresh.fit, logits, labels, **context.extras())
 
 
 def is_head(method: Any) -> bool:
@@ -159,7 +167,8 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
         recalibrator = fit(recalibrator, first, random_state)
     probs = ask(recalibrator, rest).probs
     fresh = clone(conformal, safe=False)
-    return recalibrator, _call(fresh.fit, probs, rest.outputs.need("labels"), atypicality=rest.atypicality)
+    with rest.outputs._numbered():
+        return recalibrator, _call(fresh.fit, probs, rest.outputs.need("labels"), atypicality=rest.atypicality)
 
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
@@ -200,8 +209,14 @@ def _ask_head(head: Any, context: Context) -> Answer:
         None if sets is None else to_numpy(sets, "prediction_set"),
         None if alpha is None else float(alpha),
         getattr(said, "atypicality", None),
-        _class_scores(getattr(head, "recalibration_", None)),
+        _in_order_of(context.outputs, head, _class_scores(getattr(head, "recalibration_", None))),
     )
+
+
+def _in_order_of(outputs: ModelOutputs, head: Any, scores: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    """Scores of a head's classes (k,) in the order of the outputs, as its answers are."""
+    order = class_order(getattr(head, "class_names_", None), outputs.class_names)
+    return scores if scores is None or order is None else scores[order]
 
 
 def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:

@@ -116,9 +116,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         codes = codes[: targets.size]
         head = ReliabilityHead() if self.head is None else clone(self.head)
         embeddings = self._features(_safe_indexing(X, first))
-        train = ModelOutputs(embeddings=embeddings, labels=codes[first], class_names=self.classes_)
+        train = ModelOutputs(embeddings=embeddings, class_names=self.classes_)
         calibration = self._outputs(_safe_indexing(X, second), codes[second])
-        self.head_ = head.fit(train=train, calibration=calibration)
+        self.head_ = head.fit(  # errors name the rows of X
+            train=train._replaced(labels=codes[first], _number=first.__getitem__),
+            calibration=calibration._replaced(_number=second.__getitem__),
+        )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -154,14 +157,14 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             ) from error
 
     def _outputs(self, X: Any, labels: NDArray[np.intp] | None = None, attributes: Any = None) -> ModelOutputs:
-        return ModelOutputs(
+        outputs = ModelOutputs(
             self._logits(X),
             embeddings=self._features(X),
-            labels=labels,
             attributes=attributes,
             class_names=self.classes_,
             ids=_index_of(X),
         )
+        return outputs._replaced(labels=labels)
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         """Logits (n, k) in the order of `classes_`: logarithms of probabilities, or decision values."""

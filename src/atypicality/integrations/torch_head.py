@@ -8,6 +8,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from atypicality.class_names import check_class_names, class_order
 from atypicality.density import NeighborAtypicality
 from atypicality.export_parts import refusals
 from atypicality.groups import QUADRANTS
@@ -58,8 +59,13 @@ class ReliabilityModule(nn.Module):
 
     Parameters
     ----------
-    head : ReliabilityHead
+    head, class_names
         As in `from_head`.
+
+    Attributes
+    ----------
+    class_names : tuple of str, or None
+        Of the columns of logits, probabilities and sets.
 
     Examples
     --------
@@ -73,12 +79,13 @@ class ReliabilityModule(nn.Module):
     (torch.Size([4, 10]), tensor([True, True, True, True]))
     """
 
-    def __init__(self, head: Any) -> None:
+    def __init__(self, head: Any, class_names: Any = None) -> None:
         super().__init__()
         check_is_fitted(head, "recalibration_")
         if reasons := _reasons(head):
             raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
         self.n_classes = head.n_classes_
+        self._order_classes(head.class_names_, class_names)
         self.n_features = None if head.density_ is None else head.density_.n_features_in_
         self.has_rarity = head.quantiles_ is not None
         self.density = _density(head)
@@ -90,8 +97,18 @@ class ReliabilityModule(nn.Module):
             slopes = np.r_[0.0, np.diff(levels) / np.diff(values), 0.0]
             keep(self, values=values, slopes=slopes, starts=np.r_[values[:1], values], levels=np.r_[0.0, levels])
 
+    def _order_classes(self, own: Any, given: Any) -> None:
+        """Columns of the logits in the head's order, and the way back; None where the orders are the same."""
+        names = None if given is None else check_class_names(given)
+        if names is not None and len(names) != self.n_classes:
+            raise ValueError(f"class_names must name the {self.n_classes} classes of the head; got {len(names)}.")
+        order = class_order(names, own, "those of the head")
+        keep(self, order=order, back=None if order is None else np.argsort(order))
+        known = own if names is None else names
+        self.class_names = None if known is None else tuple(known.tolist())
+
     @classmethod
-    def from_head(cls, head: Any) -> Self:
+    def from_head(cls, head: Any, *, class_names: Any = None) -> Self:
         """The module of a fitted head; refuses parts that are no formula of tensors, with the reasons.
 
         Parameters
@@ -99,8 +116,11 @@ class ReliabilityModule(nn.Module):
         head : ReliabilityHead
             Fitted, with one of our densities or none, a convex recalibrator of ours, and sets that are not randomised.
             The training rows of a `NeighborAtypicality` become part of the module.
+        class_names : sequence of k names, optional
+            Of the columns that the model gives, compared with the head's: another order is put right on the way in and
+            back on the way out, other names are refused. By default the columns are taken to be in the head's order.
         """
-        return cls(head)
+        return cls(head, class_names)
 
     def behind(self, model: Any, *, layer: str | None = None) -> "ReliableModel":
         """A `model` with this module behind it: images in, `ReliabilityTensors` out.
@@ -161,6 +181,7 @@ class ReliabilityModule(nn.Module):
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise ValueError(f"logits must have shape (n, {self.n_classes}); got {tuple(logits.shape)}.")
+        logits = logits if self.order is None else logits[:, self.order]
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def _rarity(self, n: int, valid: Tensor, embeddings: Any, atypicality: Any) -> tuple[Any, Any]:
@@ -179,9 +200,11 @@ class ReliabilityModule(nn.Module):
         return torch.where(good, rarity, torch.nan), densities
 
     def _answer(self, probs: Tensor, valid: Tensor, rarity: Any) -> ReliabilityTensors:
-        top, label = probs.max(dim=1)
-        confidence = top.double().clamp(max=1.0)
+        confidence = probs.amax(dim=1).double().clamp(max=1.0)
         sets = self.sets(probs, confidence, rarity) | ~valid[:, None]
+        if self.back is not None:
+            probs, sets = probs[:, self.back], sets[:, self.back]
+        label = probs.argmax(dim=1)
         quantile = quadrant = None
         if rarity is not None:
             quantile = torch.where(valid, self._quantile(rarity), torch.nan)
