@@ -102,6 +102,74 @@ def test_bundles_of_the_first_format_still_load():
     assert found["quadrant"].tolist() == expected["quadrant"]
 
 
+OTHER_VALUES = {  # of every parameter of every part, none of them the default
+    aty.GaussianAtypicality: {
+        "covariance": "full", "shrinkage": 0.25, "n_components": 2, "marginal": True, "precision": "float32",
+    },
+    aty.NeighborAtypicality: {"n_neighbors": 3, "reduction": "kth", "metric": "cosine", "per_class": True},
+    aty.TemperatureScaling: {},
+    aty.VectorScaling: {"scale": False, "bias": False, "strength": 0.5},
+    aty.GroupTemperatureScaling: {"n_groups": 3},
+    aty.EnsembleTemperatureScaling: {},
+    aty.AtypicalityAwareRecalibration: {
+        "covariates": ("margin",), "class_scores": False, "class_density": True, "class_mixing": "diagonal",
+        "strength": {"multiplier": 0.5}, "extrapolation": "none", "class_prior": np.full(4, 0.25), "random_state": 7,
+    },
+    aty.ContentFreeCalibration: {},
+    aty.AdaptiveTemperatureScaling: {
+        "hidden": (8,), "latent_dim": 2, "head": (4,), "epochs": 2, "learning_rate": 0.5, "batch_size": 9,
+        "validation_fraction": 0.25, "random_state": 7,
+    },
+    aty.SplitConformal: {
+        "score": "lac", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
+        "random_state": 7, "tuning_fraction": 0.25,
+    },
+    aty.AtypicalityAwareConformal: {
+        "score": "lac", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
+        "random_state": 7, "n_groups": (2, 3), "mode": "paper", "edge_fraction": 0.25,
+    },
+}  # fmt: skip
+PARTS = {"density": DENSITIES, "recalibration": RECALIBRATIONS, "prediction_sets": PREDICTION_SETS}
+
+
+@pytest.mark.parametrize(
+    ("place", "record"), [(place, record) for place, records in PARTS.items() for record in records], ids=str
+)
+def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, place, record):
+    defaults, others = record.cls().get_params(), OTHER_VALUES[record.cls]
+    assert others.keys() == defaults.keys()
+    for name, value in others.items():
+        assert cases.difference(value, defaults[name]) is not None, name
+        changed = copy.copy(head)
+        setattr(changed, place, record.cls(**{name: value}))
+        save(changed, tmp_path / name)
+        assert cases.difference(changed.get_params(), load(tmp_path / name).get_params()) is None, name
+
+
+def test_every_constructor_parameter_of_the_head_comes_back(head, tmp_path):
+    own = head.get_params(deep=False).keys() - PARTS.keys()
+    assert own == {"alpha", "random_state"}
+    changed = copy.copy(head).set_params(alpha=0.01, random_state=7)
+    save(changed, tmp_path)
+    again = load(tmp_path)
+    assert (again.alpha, again.random_state) == (0.01, 7)
+
+
+def test_a_loaded_head_is_refitted_at_its_own_alpha(tmp_path):
+    head = cases.quiet(ReliabilityHead(alpha=0.01).fit, cases.outputs_of(1), cases.outputs_of(2))
+    head.save(tmp_path)
+    assert cases.quiet(load(tmp_path).refit, cases.outputs_of(9)).prediction_sets_.alpha == 0.01
+
+
+def test_a_parameter_that_an_older_bundle_lacks_is_what_its_parts_imply(tmp_path):
+    save(cases.fitted(prediction_sets=aty.SplitConformal(alpha=0.25)), tmp_path)
+    rewritten(tmp_path, lambda described: described["parameters"].pop("alpha"))
+    assert load(tmp_path).alpha == 0.25
+    rewritten(tmp_path, lambda described: described["parameters"].pop("random_state"))
+    with pytest.raises(BundleError, match="missing or unknown: random_state"):
+        load(tmp_path)
+
+
 def test_a_density_with_work_put_off_is_solved_before_it_is_saved(tmp_path):
     rows = cases.outputs_of(1)
     density = aty.GaussianAtypicality().partial_fit(rows.embeddings, rows.labels)

@@ -226,6 +226,65 @@ def test_a_bare_head_is_measured_on_its_own_edges(outputs, train):
     assert set(column(fresh, "atypicality_groups", "count", metric="ece")) == {len(rest) / 5}
 
 
+def given_atypicality(outputs, rng):
+    return aty.ModelOutputs(
+        outputs.logits, embeddings=outputs.embeddings, labels=outputs.labels, atypicality=rng.random(len(outputs))
+    )
+
+
+def test_given_atypicality_is_never_cut_at_the_edges_of_a_density(outputs, train, rng):
+    head = ReliabilityHead().fit(train=train, calibration=outputs[:700])
+    rest = given_atypicality(outputs[700:], rng)
+    evaluation = aty.evaluate({"head": head, "model": "uncalibrated"}, rest)
+    assert evaluation.settings["atypicality"] == "given with the outputs"
+    assert evaluation.settings["stored_edges"] is False
+    assert any("the edges that head stores belong to other values" in note for note in evaluation.notes)
+    for method in ("head", "model"):
+        assert set(column(evaluation, "atypicality_groups", "count", metric="ece", method=method)) == {100.0}
+        quadrants = column(evaluation, "quadrants", "count", metric="share", method=method)
+        assert quadrants[1] + quadrants[3] == 100  # the most atypical fifth of these very rows
+    grid = np.reshape(column(evaluation, "grid", "count", metric="accuracy", method="model"), (6, 6))
+    assert grid.sum(axis=1).max() - grid.sum(axis=1).min() <= 1
+
+
+def test_a_head_of_given_atypicality_is_cut_at_its_own_edges(outputs, rng):
+    head = ReliabilityHead().fit(calibration=given_atypicality(outputs[:700], rng))
+    rest = given_atypicality(outputs[700:], rng)
+    evaluation = aty.evaluate({"head": head}, rest)
+    assert evaluation.settings["stored_edges"] is True
+    groups = np.maximum(np.ceil(head.quantiles_(rest.atypicality) * 5), 1)
+    expected = np.bincount(groups.astype(int) - 1, minlength=5)
+    assert column(evaluation, "atypicality_groups", "count", metric="ece").tolist() == expected.tolist()
+
+
+def test_two_heads_are_cut_by_the_atypicality_of_the_first(outputs, train):
+    first = ReliabilityHead().fit(train=train, calibration=outputs[:700])
+    second = ReliabilityHead(aty.NeighborAtypicality(3)).fit(train=train, calibration=outputs[:700])
+    rest = outputs[700:]
+    evaluation = aty.evaluate({"first": first, "second": second}, rest)
+    assert evaluation.settings["atypicality"] == "measured by first"
+    alone = aty.evaluate({"first": first}, rest)
+    assert evaluation.table("quadrants", method="first") == alone.table("quadrants", method="first")
+    said, rarity = second.predict(rest), first.predict(rest).atypicality
+    names = aty.Quadrants().fit(said.confidence, rarity).assign(said.confidence, rarity)
+    shares = column(evaluation, "quadrants", "count", metric="share", method="second")
+    assert shares.tolist() == [np.sum(names == name) for name in QUADRANTS]
+    same = aty.evaluate({"first": first, "again": first}, rest)  # one density, one scale: nothing is dropped
+    assert not any("are not used" in note for note in same.notes)
+
+
+def test_the_scale_of_train_is_named_and_no_stored_edges_are_used_on_it(outputs, train):
+    head = ReliabilityHead().fit(train=train, calibration=outputs[:700])
+    rest, other = outputs[700:], aty.NeighborAtypicality(3).fit(train.embeddings)
+    evaluation = aty.evaluate({"head": head}, rest, train=other)
+    assert evaluation.settings["atypicality"] == "estimated from train"
+    assert evaluation.settings["stored_edges"] is False
+    quadrants = column(evaluation, "quadrants", "count", metric="share")
+    assert quadrants[1] + quadrants[3] == 100
+    assert aty.compare("ts", rest, train=other, n_splits=1).settings["atypicality"] == "estimated from train"
+    assert aty.compare("ts", rest, n_splits=1).settings["atypicality"] is None
+
+
 def test_a_reliability_head_is_cut_at_the_quantiles_it_reports(outputs, train):
     head = ReliabilityHead().fit(train=train, calibration=outputs[:800])
     rest = outputs[800:]

@@ -37,6 +37,7 @@ def test_json_round_trip_is_exact_and_strict(outputs, world, train):
     outputs = aty.ModelOutputs(
         world.logits, embeddings=world.embeddings, labels=world.labels, class_names=hostile, ids=np.arange(len(world))
     )
+    train = aty.ModelOutputs(embeddings=train.embeddings, labels=train.labels)
     for evaluation in (
         aty.evaluate({hostile[1]: (world.probs, sets_of(world.probs))}, outputs, train=train),
         aty.compare({hostile[0]: "ts"}, outputs, train=train, n_splits=1),

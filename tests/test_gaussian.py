@@ -257,6 +257,24 @@ def test_shrinkage_rules_equal_scikit_learn(name, rule, rng):
         np.testing.assert_allclose(full.covariance_[y], expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("covariance", ["tied", "full"])
+@pytest.mark.parametrize("shrinkage", [None, "oas", 0.1])
+@pytest.mark.parametrize("scale", [1e-140, 1e-100, 1e100, 1e150])
+def test_a_scale_moves_all_scores_by_its_logarithm(covariance, shrinkage, scale, rng):
+    embeddings, labels = rng.normal(size=(300, 5)), rng.integers(0, 3, 300)
+    density = GaussianAtypicality(covariance, shrinkage=shrinkage)
+    expected = density.fit(embeddings, labels).atypicality(embeddings) + 5 * np.log(scale)
+    found = density.fit(scale * embeddings, labels).atypicality(scale * embeddings)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)  # about 1e3: the last digits of a float64
+
+
+@pytest.mark.parametrize(("scale", "size"), [(1e-100, "small"), (1e100, "large"), (1e150, "large")])
+def test_fourth_powers_that_do_not_fit_are_refused(scale, size, rng):
+    embeddings, labels = scale * rng.normal(size=(300, 5)), rng.integers(0, 3, 300)
+    with pytest.raises(ValueError, match=f"fourth powers that fit .*ledoit-wolf.* too {size}.*Rescale"):
+        GaussianAtypicality(shrinkage="ledoit-wolf").fit(embeddings, labels)
+
+
 def test_a_number_as_shrinkage_mixes_in_the_mean_variance(rng):
     x, labels = make_rows(rng)
     for kind in COVARIANCES:

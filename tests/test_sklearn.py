@@ -3,19 +3,22 @@
 import numpy as np
 import pytest
 from conftest import imported
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits, make_classification
 from sklearn.decomposition import PCA
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC, NuSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import atypicality as aty
@@ -214,3 +217,95 @@ def test_missing_labels_are_named(table):
     y[[3, 5]] = np.nan
     with pytest.raises(ValueError, match="y must hold labels of one kind; rows 3, 5 do not hold text"):
         AtypicalityAwareClassifier(prepared(LogisticRegression())).fit(X, y)
+
+
+def overlapping(n_classes):
+    """Rows of classes that overlap, with names."""
+    options = {"n_informative": 5, "n_redundant": 0, "class_sep": 1.0, "flip_y": 0.05, "random_state": 0}
+    X, y = make_classification(1200, 6, n_classes=n_classes, **options)
+    return X, np.array(list("abcd"))[y]
+
+
+@pytest.fixture(scope="module")
+def three():
+    return overlapping(3)
+
+
+class Wrapped(ClassifierMixin, BaseEstimator):
+    """Answers with the scores of pairs of classes, and says nothing of it."""
+
+    def fit(self, X, y):
+        self.inner_ = clone(PAIRS).fit(X, y)
+        self.classes_, self.decision_function = self.inner_.classes_, self.inner_.decision_function
+        return self
+
+    def predict(self, X):
+        return self.inner_.predict(X)
+
+
+PAIRS = SVC(decision_function_shape="ovo")
+SEARCH = GridSearchCV(SVC(), {"decision_function_shape": ["ovo"]}, cv=2)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [PAIRS, NuSVC(nu=0.2, decision_function_shape="ovo"), make_pipeline(StandardScaler(), PAIRS), SEARCH, Wrapped()],
+    ids=["SVC", "NuSVC", "pipeline", "search", "wrapped"],
+)
+def test_scores_of_pairs_are_never_taken_for_scores_of_classes(estimator, three):
+    # Three classes have three pairs: the shape does not tell them apart.
+    with pytest.raises(ValueError, match=r"ovo.*Set it to .ovr|largest column .* in \d+% of"):
+        AtypicalityAwareClassifier(estimator, head=QUICK).fit(*three)
+
+
+def test_four_classes_have_six_pairs():
+    with pytest.raises(ValueError, match=r"one column per class.* shape \(\d+, 6\) for 4 classes"):
+        AtypicalityAwareClassifier(Wrapped(), head=QUICK).fit(*overlapping(4))
+
+
+@pytest.mark.parametrize(
+    "estimator", [SVC(), NuSVC(nu=0.2), OneVsOneClassifier(LinearSVC()), OneVsRestClassifier(PAIRS)], ids=repr
+)
+def test_scores_of_classes_keep_the_estimators_accuracy(estimator, three):
+    X, y = three
+    model = AtypicalityAwareClassifier(estimator, head=QUICK).fit(X[:800], y[:800])
+    alone = np.mean(model.estimator_.predict(X[800:]) == y[800:])
+    assert model.score(X[800:], y[800:]) >= alone - 2 / len(y[800:])  # ties of votes aside
+
+
+def test_pairs_of_two_classes_are_one_score(three):
+    X, y = three[0], np.where(three[1] == "a", "a", "b")
+    model = AtypicalityAwareClassifier(PAIRS, head=QUICK).fit(X[:800], y[:800])
+    alone = np.mean(model.estimator_.predict(X[800:]) == y[800:])
+    assert model.score(X[800:], y[800:]) == alone
+
+
+def test_several_labels_per_row_are_refused(three):
+    X, y = three
+    both = np.c_[y == "a", y == "b"].astype(int)
+    for several in (
+        MultiOutputClassifier(LogisticRegression()).fit(X, both),
+        OneVsRestClassifier(LogisticRegression()).fit(X, both),
+    ):
+        with pytest.raises(ValueError, match="one label per row"):
+            AtypicalityAwareClassifier(several, cv="prefit").fit(X, y)
+
+
+def test_an_estimator_without_scores_is_refused(three):
+    hard = VotingClassifier([("one", LogisticRegression()), ("two", LinearSVC())])
+    with pytest.raises(TypeError, match="VotingClassifier has neither"):
+        AtypicalityAwareClassifier(hard).fit(*three)
+
+
+def test_a_frozen_estimator_is_asked_for_its_columns(three):
+    X, y = three
+    with pytest.raises(ValueError, match="scores pairs"):
+        AtypicalityAwareClassifier(FrozenEstimator(clone(PAIRS).fit(X, y)), cv="prefit").fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore:density=None")
+def test_atypicality_without_a_density_is_explained(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(head=ReliabilityHead(density=None, recalibration=aty.TemperatureScaling()))
+    with pytest.raises(ValueError, match=r"atypicality needs a head with a density.*density='auto'"):
+        model.fit(X, y).atypicality(X)

@@ -89,6 +89,24 @@ def test_matrices_stay_where_they_are(dtype):
     assert validation.check_matrix(x, "x") is x
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_a_numpy_matrix_is_the_array_it_holds(seed):
+    plain = aty.datasets.make_world(600, 3, temperature=2.0, random_state=seed).outputs()
+    rows, labels = plain.embeddings, plain.labels
+    matrices = aty.ModelOutputs(np.matrix(plain.logits), embeddings=np.matrix(rows), labels=labels)
+    assert type(matrices.logits) is type(matrices.embeddings) is np.ndarray
+    head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
+    answers = [head.fit(train=given[:200], calibration=given[200:]).predict(given).proba for given in (plain, matrices)]
+    np.testing.assert_array_equal(*answers)
+    density = aty.GaussianAtypicality().fit(np.matrix(rows), labels)
+    assert density.atypicality(np.matrix(rows)).shape == (600,)
+    probs = validation.check_probs(np.matrix([[0.5, 0.5]]))
+    assert type(probs) is np.ndarray
+    assert aty.metrics.ece(np.matrix([[0.5, 0.5], [0.5, 0.5]]), [0, 1]) == 0
+    with pytest.raises(ValueError, match=r"labels must be one-dimensional.*\(1, 600\)"):
+        aty.ModelOutputs(plain.logits, labels=np.matrix(labels))
+
+
 def test_other_real_types_become_float64():
     for dtype in ("i4", "u1", "?", "g", ">f4"):
         checked = validation.check_matrix(np.ones((2, 2), dtype), "x")

@@ -42,6 +42,8 @@ def namespace(*arrays: Any) -> Any:
 def to_numpy(values: Any, name: str) -> NDArray[Any]:
     """Any array-like as a NumPy array: memory maps stay maps, torch tensors on the CPU share their memory.
 
+    Other subclasses, `np.matrix` among them, become the plain array that they hold.
+
     A vector on an accelerator is copied, being small; a matrix there is refused.
 
     >>> to_numpy([[1, 2]], "logits").shape
@@ -51,8 +53,10 @@ def to_numpy(values: Any, name: str) -> NDArray[Any]:
         raise TypeError(
             f"{name} must not be a masked array: its mask would be lost. Pass .filled(...) or drop those rows."
         )
-    if isinstance(values, np.ndarray):
+    if type(values) is np.ndarray or isinstance(values, np.memmap):
         return values
+    if isinstance(values, np.ndarray):
+        return values.view(np.ndarray)
     if type(values).__module__.partition(".")[0] == "scipy" and hasattr(values, "toarray"):
         raise TypeError(f"{name} must be a dense array; got a sparse {type(values).__name__}. Pass .toarray().")
     if getattr(values, "requires_grad", False):

@@ -51,6 +51,7 @@ __all__ = [
     "seen",
     "settings",
     "single_threaded_blas",
+    "take_columns",
     "take_rows",
     "watched",
     "watching",
@@ -177,6 +178,11 @@ def take_rows(array: NDArray[Any], rows: slice | NDArray[Any]) -> NDArray[Any]:
         return array[rows]
     places = np.flatnonzero(rows) if rows.dtype == bool else rows
     return _copied(lambda part: array[places[part]], (places.size, *array.shape[1:]), array.dtype)
+
+
+def take_columns(array: NDArray[Any], columns: NDArray[np.intp]) -> NDArray[Any]:
+    """``array[:, columns]``, copied block by block into `empty`."""
+    return _copied(lambda rows: array[rows][:, columns], (len(array), columns.size), array.dtype)
 
 
 def astype(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

@@ -11,18 +11,27 @@ from atypicality.arrays import to_numpy
 __all__ = ["class_positions", "in_columns"]
 
 
-def class_positions(classes: Any, n_classes: int, class_names: NDArray[Any] | None = None) -> NDArray[np.intp]:
+def class_positions(
+    classes: Any, n_classes: int, class_names: NDArray[Any] | None = None, fitted_names: NDArray[Any] | None = None
+) -> NDArray[np.intp]:
     """Column of each class of a density: integers are columns, names are looked up in `class_names`.
+
+    With `fitted_names` integers are columns of other outputs, those that the density was fitted with, which had these
+    names.
 
     >>> class_positions(np.array(["cat", "dog"]), 3, np.array(["dog", "ant", "cat"]))
     array([2, 0])
+    >>> class_positions(np.array([0, 1]), 2, np.array(["dog", "cat"]), np.array(["cat", "dog"]))
+    array([1, 0])
     """
     names = to_numpy(classes, "classes_")
     if names.dtype.kind in "iu":
         bad = [int(name) for name in names if not 0 <= name < n_classes]
         if bad:
             raise ValueError(f"the density has classes outside the {n_classes} columns of the logits: {bad[:5]}.")
-        return names.astype(np.intp)
+        if fitted_names is None or class_names is None:
+            return names.astype(np.intp)
+        names = fitted_names[names]
     if class_names is None:
         raise ValueError("a density with named classes needs class_names in the outputs, in the order of the columns.")
     known = {str(name): column for column, name in enumerate(class_names)}

@@ -106,7 +106,8 @@ def _sure_floor(covariance: Float64, n_samples: int, epsilon: float) -> float:
     |E| <= (d + 1) u trace(A), u half of float64's epsilon (Higham 2002, theorem 10.3); twice that is allowed for.
     """
     d, rounding = int(covariance.shape[0]), float(np.finfo(np.float64).eps)
-    largest, trace = float(np.linalg.norm(covariance)), max(float(np.trace(covariance)), 0.0)
+    trace = max(float(np.trace(covariance)), 0.0)
+    largest = trace * float(np.linalg.norm(covariance / trace)) if trace > 0 else 0.0  # squares of 1e200 overflow
     floor = max(max(n_samples, d) * rounding * largest, epsilon * trace)
     return floor + (d + 2) * rounding * trace
 
@@ -153,14 +154,23 @@ def shrink(covariance: Float64, n_samples: int, shrinkage: str | float, fourth: 
 
 
 def _ledoit_wolf_share(covariance: Float64, trace: float, n_samples: int, fourth: float) -> float:
-    square = float(np.square(covariance).sum())
-    noise = (fourth / n_samples - square) / n_samples
-    distance = square - trace**2 / covariance.shape[0]  # squared distance of S from its target
+    if trace <= 0:
+        return 0.0
+    if not math.isfinite(fourth) or trace < math.sqrt(np.finfo(np.float64).tiny):
+        raise ValueError(
+            "embeddings must have fourth powers that fit into float64 with shrinkage='ledoit-wolf'; theirs are too "
+            f"{'small' if math.isfinite(fourth) else 'large'}. Rescale the embeddings, or use shrinkage='oas'."
+        )
+    square = float(np.square(covariance / trace).sum())  # in units of the trace: no scale overflows
+    noise = (fourth / trace / trace / n_samples - square) / n_samples
+    distance = square - 1 / covariance.shape[0]  # squared distance of S from its target
     return 0.0 if noise <= 0 or distance <= 0 else min(noise / distance, 1.0)
 
 
 def _oas_share(covariance: Float64, trace: float, n_samples: int) -> float:
+    if trace <= 0:
+        return 1.0
     d = covariance.shape[0]
-    mean_square, target_square = float(np.square(covariance).mean()), (trace / d) ** 2
+    mean_square, target_square = float(np.square(covariance / trace).mean()), 1 / d**2
     distance = (n_samples + 1) * (mean_square - target_square / d)
     return 1.0 if distance <= 0 else min((mean_square + target_square) / distance, 1.0)

@@ -80,7 +80,8 @@ class ClassStatistics:
     def spread(self) -> float:
         """Sum of |u|^2 over all rows."""
         diagonal = self.layout == "diagonal"
-        return float(np.sum(self.scatter if diagonal else np.trace(self.scatter, axis1=-2, axis2=-1)))
+        with np.errstate(over="ignore"):
+            return float(np.sum(self.scatter if diagonal else np.trace(self.scatter, axis1=-2, axis2=-1)))
 
     def about(self, origins: Float64) -> "ClassStatistics":
         """The same sums about other origins (k, d): u becomes u - step."""
@@ -99,13 +100,14 @@ class ClassStatistics:
         """Expand |u - step|^2 (u - step) and |u - step|^4 and sum each term over the rows of a class."""
         if self.third is None or self.fourth is None:
             return None, None
-        turned = np.matvec(self.scatter, step)
-        trace, length = np.trace(self.scatter, axis1=1, axis2=2), np.vecdot(step, step)
-        along = np.vecdot(self.first, step)
-        third = self.third - 2.0 * turned + length[:, None] * self.first
-        third -= (trace - 2.0 * along + self.counts * length)[:, None] * step
-        fourth = self.fourth + 4.0 * np.vecdot(step, turned) - 4.0 * np.vecdot(self.third, step)
-        fourth += length * (self.counts * length + 2.0 * trace - 4.0 * along)
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever needs powers that overflow refuses them
+            turned = np.matvec(self.scatter, step)
+            trace, length = np.trace(self.scatter, axis1=1, axis2=2), np.vecdot(step, step)
+            along = np.vecdot(self.first, step)
+            third = self.third - 2.0 * turned + length[:, None] * self.first
+            third -= (trace - 2.0 * along + self.counts * length)[:, None] * step
+            fourth = self.fourth + 4.0 * np.vecdot(step, turned) - 4.0 * np.vecdot(self.third, step)
+            fourth += length * (self.counts * length + 2.0 * trace - 4.0 * along)
         return third, fourth
 
 
@@ -126,6 +128,8 @@ def gather_statistics(
     if raw.spread > 64 * centred.spread:  # origins far from their class cost digits: once more, about its mean
         raw = _gather_about(centred.origins.astype(precision), x, classes, codes, layout, moments)
         centred = raw.about(raw.means)
+    if not np.isfinite(centred.spread):
+        raise ValueError("embeddings must have squares whose sum fits into float64. Rescale the embeddings.")
     return centred
 
 
@@ -191,9 +195,12 @@ def _check_covariance(covariance: Any, k: int, d: int) -> tuple[Layout, FloatArr
 def refuse_rows(rows: FloatArray, dtype: np.dtype[Any], *, first_row: int) -> None:
     """Say what is wrong with rows whose result was not finite: NaN, infinity, or squares that overflow."""
     check_finite(rows, "embeddings", first_row=first_row)
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(np.square(rows.astype(dtype)).sum(axis=1)))
+    bad = bad if bad.size else np.arange(1)  # finite alone, and not beside the others
     raise ValueError(
-        f"embeddings must have squares that fit into {dtype}; rows from {first_row} on overflow. Rescale the "
-        "embeddings, or use precision='float64'."
+        f"embeddings must have squares that fit into {dtype}; {name_rows(bad + first_row, 'overflows', 'overflow')}. "
+        "Rescale the embeddings, or use precision='float64'."
     )
 
 

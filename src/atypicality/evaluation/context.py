@@ -11,10 +11,14 @@ from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.outputs.class_names import refuse_two_readings
 from atypicality.outputs.limits import check_room
 from atypicality.validation import check_choice
 
-__all__ = ["Context", "make_context"]
+__all__ = ["GIVEN", "TRAIN", "Context", "make_context", "measured_by"]
+
+GIVEN = "given with the outputs"
+TRAIN = "estimated from train"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Context:
     train : ModelOutputs or a fitted density
         What a head is fitted with.
     atypicality : ndarray of shape (n,)
+    scale : str
+        Whose atypicality it is: `GIVEN`, `TRAIN`, or `measured_by` a method.
     class_log_density : ndarray of shape (n, k)
         Columns in the order of the logits.
     class_atypicality : ndarray of shape (k,)
@@ -37,6 +43,7 @@ class Context:
     outputs: ModelOutputs
     train: Any = None
     atypicality: NDArray[np.float64] | None = None
+    scale: str | None = None
     class_log_density: NDArray[np.float64] | None = None
     class_atypicality: NDArray[np.float64] | None = None
     groups: NDArray[Any] | None = None
@@ -53,34 +60,49 @@ class Context:
     def take(self, rows: NDArray[Any]) -> "Context":
         """The same for some of the rows."""
         per_row = ("atypicality", "class_log_density", "groups")
-        parts = {
+        parts: dict[str, Any] = {
             name: None if (part := getattr(self, name)) is None else blocks.take_rows(part, rows) for name in per_row
         }
-        return replace(self, outputs=self.outputs[rows], **parts)
+        return replace(self, outputs=self.outputs._part(rows), **parts)
 
     def split(self, fraction: float, random_state: int) -> tuple["Context", "Context"]:
         """Two disjoint parts, cut as `ModelOutputs.split` cuts."""
-        positions = ModelOutputs(ids=np.arange(len(self.outputs)))
-        first, second = positions.split(fraction, random_state)
-        return self.take(first.need("ids")), self.take(second.need("ids"))
+        chosen = self.outputs._chosen(fraction, random_state)
+        return self.take(chosen), self.take(~chosen)
 
 
 def make_context(
-    outputs: ModelOutputs, train: Any = None, groups: str | None = None, *, densities: bool = True
+    outputs: ModelOutputs,
+    train: Any = None,
+    groups: str | None = None,
+    *,
+    densities: bool = True,
+    owner: tuple[str, NDArray[Any] | None] | None = None,
 ) -> Context:
     """Everything about labelled outputs that they and `train` can tell; given values win over estimated ones.
 
-    With `densities=False` rows are not scored: somebody else will say how atypical they are.
+    With `densities=False` rows are not scored: somebody else will say how atypical they are. `owner` is the name of
+    the method that `train` is the density of, and the names of its classes.
     """
     _check_outputs(outputs)
+    if isinstance(train, ModelOutputs):
+        train = train.with_classes(outputs.class_names, whose="those of the outputs")
     density = _density(train, outputs)
     context = Context(outputs, train=train, atypicality=outputs.atypicality)
+    positions = _positions(outputs, density, owner)
     if density is not None and densities:
-        context = _with_density(context, density)
+        context = _with_density(context, density, positions)
     if groups is not None:
         groups = check_choice(groups, "groups", tuple(outputs.attributes))
         context = replace(context, groups=outputs.attributes[groups])
-    return replace(context, class_atypicality=_class_atypicality(outputs, train, density))
+    estimated = TRAIN if owner is None else measured_by(owner[0])
+    scale = None if context.atypicality is None else estimated if outputs.atypicality is None else GIVEN
+    return replace(context, scale=scale, class_atypicality=_class_atypicality(outputs, train, density, positions))
+
+
+def measured_by(name: str) -> str:
+    """The scale of a method that has a density of its own."""
+    return f"measured by {name}"
 
 
 def _check_outputs(outputs: Any) -> None:
@@ -103,29 +125,39 @@ def _density(train: Any, outputs: ModelOutputs) -> Any:
     return GaussianAtypicality().fit(*train.need("embeddings", "labels"))
 
 
-def _with_density(context: Context, density: Any) -> Context:
+def _positions(outputs: ModelOutputs, density: Any, owner: tuple[str, Any] | None) -> NDArray[np.intp] | None:
+    """Columns of the outputs for the classes of a density, which counts those of its owner if it has one."""
+    if not hasattr(density, "classes_") or density.classes_ is None or outputs.n_classes is None:
+        return None
+    classes = to_numpy(density.classes_, "classes_")
+    if owner is None and outputs.class_names is not None and classes.dtype.kind in "iu":
+        refuse_two_readings(classes, outputs.class_names, "labels that a density was fitted with")
+    return class_positions(classes, outputs.n_classes, outputs.class_names, None if owner is None else owner[1])
+
+
+def _with_density(context: Context, density: Any, positions: NDArray[np.intp] | None) -> Context:
     given = context.atypicality
     if given is not None and context.outputs.embeddings is None:
         return context
     embeddings = context.outputs.need("embeddings")
     if given is None:
         context = replace(context, atypicality=np.asarray(density.atypicality(embeddings)))
-    if hasattr(density, "class_log_density") and context.outputs.n_classes is not None:
+    if hasattr(density, "class_log_density") and context.outputs.n_classes is not None and positions is not None:
         values = np.asarray(density.class_log_density(embeddings))
-        positions = class_positions(density.classes_, context.outputs.n_classes, context.outputs.class_names)
         context = replace(context, class_log_density=in_columns(values, positions, context.outputs.n_classes))
     return context
 
 
-def _class_atypicality(outputs: ModelOutputs, train: Any, density: Any) -> NDArray[np.float64] | None:
+def _class_atypicality(
+    outputs: ModelOutputs, train: Any, density: Any, positions: NDArray[np.intp] | None
+) -> NDArray[np.float64] | None:
     if outputs.class_atypicality is not None or outputs.n_classes is None:
         return outputs.class_atypicality
     if isinstance(train, ModelOutputs):
         if train.class_atypicality is not None or train.labels is None:
             return train.class_atypicality
         labels = train.labels
-    elif hasattr(density, "counts_"):
-        positions = class_positions(density.classes_, outputs.n_classes, outputs.class_names)
+    elif hasattr(density, "counts_") and positions is not None:
         labels = np.repeat(positions, to_numpy(density.counts_, "counts_").astype(np.intp))
     else:
         return None

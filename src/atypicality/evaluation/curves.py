@@ -50,14 +50,17 @@ def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
 
 def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:
     """One temperature fitted to the rows of every group of atypicality (the paper's section 4.1), and notes."""
-    logits, labels = context.outputs.need("logits", "labels")
+    unused = dict.fromkeys(("embeddings", "atypicality", "ids"))
+    whole = context.outputs._replaced(**unused, attributes={})
     rows: list[Row] = []
     notes: list[str] = []
     for group in range(len(axis.keys)):
         members = axis.codes == group
         value = error = np.nan
         if members.any():
-            value, error = _temperature(blocks.take_rows(logits, members), labels[members])
+            part = whole._part(members)
+            with part._numbered():
+                value, error = _temperature(*part.need("logits", "labels"))
             if np.isnan(error):
                 notes.append(f"the temperature of group {group + 1} of atypicality is a limit: see TemperatureScaling.")
         reach = norm.ppf(0.975) * error

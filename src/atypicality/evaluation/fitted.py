@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from atypicality.blocks import progress
-from atypicality.evaluation.context import Context, make_context
+from atypicality.evaluation.context import GIVEN, TRAIN, Context, make_context, measured_by
 from atypicality.evaluation.cuts import Edges, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.tables import Options, assemble, measure
 from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_integer, warn
 
 __all__ = ["evaluate"]
@@ -44,7 +45,9 @@ def evaluate(
         atypicality come from, unless the outputs have them. Without it a head's own density is used.
     n_groups : int, default=5
         Groups of atypicality, of class atypicality, and of attributes that are numbers. Edges of atypicality that a
-        head has stored are used instead of the quantiles of these rows, unless `train` is given.
+        head has stored are used instead of the quantiles of these rows, where they belong to the same atypicality.
+        All methods are cut by one: that given with the outputs, or estimated from `train`, or else measured by the
+        first head; `settings["atypicality"]` says which.
     grid : pair of int, default=(6, 6)
         Groups of atypicality and of confidence.
     n_bins : int, default=10
@@ -80,9 +83,16 @@ def evaluate(
     _warn_of_calibration_data(named, check_outputs(outputs))
     context, asked = _context(named, outputs, train, groups)
     edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
-    shared = Edges() if train is not None else _shared(edges.values())
+    edges, notes = _on_one_scale(edges, named, context)
+    shared = _shared(edges.values())
     measured = measure(_answers(named, context, edges, asked), context, options, shared)
-    settings = {"random_state": seed, "groups": groups, "stored_edges": shared != Edges()}
+    measured.notes += notes
+    settings = {
+        "random_state": seed,
+        "groups": groups,
+        "stored_edges": shared != Edges(),
+        "atypicality": context.scale,
+    }
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
 
@@ -106,10 +116,15 @@ def _context(
     A head scores the rows by itself, so its density is asked directly only where a recalibrator needs densities too.
     """
     heads = {name: method for name, method in named.items() if is_head(method)}
+    for name, head in heads.items():
+        with naming(name):
+            class_order(outputs.class_names, getattr(head, "class_names_", None), "those of the head")
     dense = [name for name, head in heads.items() if hasattr(getattr(head, "density_", None), "atypicality")]
-    density = heads[dense[0]].density_ if dense else None
+    density, owner = None, None
+    if dense and train is None:
+        density, owner = heads[dense[0]].density_, (dense[0], getattr(heads[dense[0]], "class_names_", None))
     shared = train is not None or any(hasattr(_source(method), "predict_proba") for method in named.values())
-    context = make_context(outputs, density if train is None else train, groups, densities=shared)
+    context = make_context(outputs, density if train is None else train, groups, densities=shared, owner=owner)
     asked: dict[str, Answer] = {}
     if context.atypicality is None and heads:
         name = (dense or list(heads))[0]
@@ -117,8 +132,37 @@ def _context(
         with naming(name):
             asked[name] = ask(heads[name], context)
         said = asked[name].atypicality
-        context = replace(context, atypicality=None if said is None else np.asarray(said, np.float64))
+        if said is not None:
+            context = replace(context, atypicality=np.asarray(said, np.float64), scale=measured_by(name))
     return context, asked
+
+
+def _on_one_scale(
+    edges: Mapping[str, Edges], named: Mapping[str, Any], context: Context
+) -> tuple[dict[str, Edges], list[str]]:
+    """Edges without those of another atypicality than the one that the rows are cut by, and notes that say so."""
+    own = {
+        name: found if _fits(named[name], named, context) else Edges(confidence=found.confidence)
+        for name, found in edges.items()
+    }
+    notes = [
+        f"groups of atypicality are those of the values {context.scale}; the edges that {name} stores belong to other "
+        "values and are not used."
+        for name in edges
+        if own[name] != edges[name]
+    ]
+    return own, notes
+
+
+def _fits(method: Any, named: Mapping[str, Any], context: Context) -> bool:
+    """Whether the edges that a method stores belong to the atypicality that the rows are cut by."""
+    if not is_head(method):
+        return context.scale != TRAIN  # it is given that very atypicality
+    owners = [other for name, other in named.items() if context.scale == measured_by(name)]
+    density = getattr(method, "density_", None)
+    if hasattr(density, "atypicality"):
+        return any(getattr(owner, "density_", None) is density for owner in owners)
+    return context.scale == GIVEN or any(owner is method for owner in owners)
 
 
 def _source(method: Any) -> Any:

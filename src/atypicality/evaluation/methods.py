@@ -14,6 +14,8 @@ from atypicality.arrays import to_numpy
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation.context import Context
 from atypicality.head.keywords import call_with_known
+from atypicality.outputs import ModelOutputs
+from atypicality.outputs.class_names import class_order
 from atypicality.recalibration import (
     AdaptiveTemperatureScaling,
     AtypicalityAwareRecalibration,
@@ -107,6 +109,11 @@ def naming(name: str) -> Iterator[None]:
 
 def ask(method: Any, context: Context) -> Answer:
     """The answer of something fitted: None for the model itself, probabilities, a recalibrator, a head, or a pair."""
+    with context.outputs._numbered():
+        return _ask(method, context)
+
+
+def _ask(method: Any, context: Context) -> Answer:
     if isinstance(method, tuple):
         return _ask_pair(method, context)
     if method is None:
@@ -140,7 +147,8 @@ def fit(method: Any, context: Context, random_state: int) -> Any:
     if next(iter(inspect.signature(method.fit).parameters)) != "logits":
         return method
     logits, labels = context.outputs.need("logits", "labels")
-    return call_with_known(fresh.fit, logits, labels, **context.extras())
+    with context.outputs._numbered():
+        return call_with_known(fresh.fit, logits, labels, **context.extras())
 
 
 def is_head(method: Any) -> bool:
@@ -160,7 +168,9 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
         recalibrator = fit(recalibrator, first, random_state)
     probs = ask(recalibrator, rest).probs
     fresh = clone(conformal, safe=False)
-    return recalibrator, call_with_known(fresh.fit, probs, rest.outputs.need("labels"), atypicality=rest.atypicality)
+    labels = rest.outputs.need("labels")
+    with rest.outputs._numbered():
+        return recalibrator, call_with_known(fresh.fit, probs, labels, atypicality=rest.atypicality)
 
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
@@ -201,8 +211,14 @@ def _ask_head(head: Any, context: Context) -> Answer:
         None if sets is None else to_numpy(sets, "prediction_set"),
         None if alpha is None else float(alpha),
         getattr(said, "atypicality", None),
-        _class_scores(getattr(head, "recalibration_", None)),
+        _in_order_of(context.outputs, head, _class_scores(getattr(head, "recalibration_", None))),
     )
+
+
+def _in_order_of(outputs: ModelOutputs, head: Any, scores: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    """Scores of a head's classes (k,) in the order of the outputs, as its answers are."""
+    order = class_order(getattr(head, "class_names_", None), outputs.class_names)
+    return scores if scores is None or order is None else scores[order]
 
 
 def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:

@@ -30,8 +30,8 @@ class Evaluation:
     n_samples, n_classes, n_splits : int
         Rows of the outputs; columns of the logits; 1 for `evaluate`.
     settings : mapping
-        The options it was made with: `n_groups`, `grid`, `n_bins`, `random_state`, `alpha` per method with sets, and
-        the `fingerprint` of the outputs.
+        The options it was made with: `n_groups`, `grid`, `n_bins`, `random_state`, `alpha` per method with sets, whose
+        `atypicality` the rows are cut by, and the `fingerprint` of the outputs.
     notes : tuple of str
         What a reader should know: groups that merged, tables that could not be made and why.
     tables : mapping of str to mapping of str to tuple

@@ -87,7 +87,7 @@ def compare(
     context = make_context(outputs, train, groups)
     seeds = range(first, first + n_splits)
     parts = [_one_split(named, context, seed, options) for seed in track(seeds, "Comparing")]
-    settings = {"random_state": first, "groups": groups, "stored_edges": False}
+    settings = {"random_state": first, "groups": groups, "stored_edges": False, "atypicality": context.scale}
     return assemble("compare", merge(parts), outputs, list(named), options, settings, n_splits)
 
 

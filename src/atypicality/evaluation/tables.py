@@ -103,7 +103,7 @@ def measure(
     labels = context.outputs.need("labels")
     for name, answer, own in answers:
         progress.stage(f"measuring {name}")
-        with naming(name):
+        with naming(name), context.outputs._numbered():
             scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
         axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, kept, options), scored)

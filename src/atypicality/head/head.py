@@ -16,11 +16,13 @@ from atypicality.density import GaussianAtypicality
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.formula import HeadFormula
 from atypicality.groups import Quadrants
+from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order
 from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
 from atypicality.head.keywords import call_with_known
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
+from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.prediction import softmax_rows
@@ -67,6 +69,9 @@ class ReliabilityHead(BaseEstimator):
     sizes_ : dict
         Rows used for each purpose.
     class_names_ : ndarray of str, or None
+        In the order of the columns it was fitted on. Outputs with the same names in another order are reordered, and
+        outputs with other names are refused, in `fit`, `refit` and `predict`. Outputs without names, and any outputs
+        where the head has none, are taken to be in the head's order.
     fingerprint_ : str
         Of the calibration data, to notice that it is evaluated on itself.
 
@@ -133,16 +138,20 @@ class ReliabilityHead(BaseEstimator):
             raise ValueError(
                 "calibration must be given: outputs with logits and labels that the model never trained on."
             )
+        return self._fit(train, calibration, None)
+
+    def _fit(self, train: Any, calibration: ModelOutputs | Parts, class_names: NDArray[Any] | None) -> Self:
+        """As `fit`, with classes in the order of `class_names` or else of the first outputs that name theirs."""
         seed = check_integer(self.random_state, "random_state", low=0)
+        fingerprint = check_calibration(calibration)
+        train, calibration, self.class_names_ = in_one_order(train, calibration, class_names)
         whole = calibration.recalibration if isinstance(calibration, Parts) else calibration
-        check_outputs(whole, "calibration")
-        whole.need("logits", "labels")
-        self.class_names_, self.n_classes_ = whole.class_names, int(whole.logits.shape[1])  # type: ignore[union-attr]
+        self.n_classes_ = int(whole.need("logits").shape[1])
         scored = train if isinstance(train, ModelOutputs) else whole
         columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
         self.density_ = self._fit_density(train, whole)
-        self.fingerprint_ = whole.fingerprint()
+        self.fingerprint_ = fingerprint
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
         return self._fit_calibration(calibration, seed, train_rows)
 
@@ -156,7 +165,7 @@ class ReliabilityHead(BaseEstimator):
         {'recalibration': 1500, 'edges': 500, 'thresholds': 1000}
         """
         check_is_fitted(self, "recalibration_")
-        return self.fit(train=self.density_, calibration=calibration)
+        return self._fit(self.density_, calibration, self.class_names_)
 
     def _fit_density(self, train: Any, calibration: ModelOutputs) -> Any:
         if self.density is None or (train is None and calibration.atypicality is not None):
@@ -180,24 +189,25 @@ class ReliabilityHead(BaseEstimator):
         embeddings, labels = train.need("embeddings", "labels")
         warn_of_training_rows(embeddings, calibration.embeddings)
         progress.stage("fitting the density")
-        return density.fit(embeddings, labels)
+        with train._numbered():
+            return density.fit(embeddings, labels)
 
     def _fit_calibration(self, calibration: ModelOutputs | Parts, seed: int, train_rows: int) -> Self:
         if isinstance(calibration, Parts):
-            first, rest = calibration.recalibration, _joined(calibration.edges, calibration.thresholds)
+            first, rest = first_and_rest(calibration)
             edge_rows = np.arange(len(rest)) < len(calibration.edges)
         else:
             if calibration.stratified:
                 raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
-            first, rest = calibration.split(RECALIBRATION_SHARE, seed)
+            chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
+            first, rest = calibration._part(chosen), calibration._part(~chosen)
             edge_rows = None
         progress.stage("fitting the recalibration")
-        self._fit_recalibration(first)
+        with first._numbered():
+            self._fit_recalibration(first)
         progress.stage("fitting the prediction sets")
-        probs, atypicality = self._probabilities(rest)
-        labels = rest.need("labels")
-        self._fit_sets(probs, labels, atypicality, edge_rows)
-        self._remember(probs, labels, atypicality)
+        with rest._numbered():
+            probs, labels = self._fit_thresholds(rest, edge_rows)
         self.metrics_ = _before_and_after(rest.need("logits"), probs, labels)
         edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - self.prediction_sets_.n_calibration_)
         self.sizes_ = {"train": train_rows} if train_rows else {}
@@ -207,6 +217,14 @@ class ReliabilityHead(BaseEstimator):
             "thresholds": int(self.prediction_sets_.n_calibration_),
         }
         return self
+
+    def _fit_thresholds(self, outputs: ModelOutputs, edge_rows: NDArray[np.bool_] | None) -> tuple[Any, Any]:
+        """Sets, abstention and quantiles; the probabilities and labels of the rows."""
+        probs, atypicality = self._probabilities(outputs)
+        labels = outputs.need("labels")
+        self._fit_sets(probs, labels, atypicality, edge_rows)
+        self._remember(probs, labels, atypicality)
+        return probs, labels
 
     def _fit_recalibration(self, outputs: ModelOutputs) -> None:
         logits, labels = outputs.need("logits", "labels")
@@ -249,6 +267,9 @@ class ReliabilityHead(BaseEstimator):
     def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
 
+        Classes in another order than the head's, by `class_names`, are reordered on the way; labels, probabilities and
+        sets of the answer are in the order of the outputs.
+
         With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
         95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
         was measured there. Warns when the rows' atypicality has left the range of the calibration rows. Randomised sets
@@ -265,11 +286,16 @@ class ReliabilityHead(BaseEstimator):
         logits = check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
+        order = class_order(outputs.class_names, self.class_names_, "those of the head")
+        back = None if order is None else np.argsort(order)
         answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
         width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
         for rows in blocks.watched(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
-            probs, atypicality = self._probabilities(outputs[rows])
-            answer.fill(rows, probs, atypicality, self._sets(probs, atypicality, number + rows.start))
+            part = outputs._part(rows).with_classes(self.class_names_)
+            with part._numbered():
+                probs, atypicality = self._probabilities(part)
+                sets = self._sets(probs, atypicality, number + rows.start)
+            answer.fill(rows, *((probs, sets) if back is None else (probs[:, back], sets[:, back])), atypicality)
         return self._reliability(answer, outputs, keep_from)
 
     def _reliability(self, answer: "_Answer", outputs: ModelOutputs, keep_from: float | None) -> Reliability:
@@ -293,7 +319,7 @@ class ReliabilityHead(BaseEstimator):
             quadrant=quadrant,
             accepted=accepted,
             drift=drift,
-            class_names=self.class_names_,
+            class_names=self.class_names_ if outputs.class_names is None else outputs.class_names,
             ids=outputs.ids,
         )
 
@@ -417,7 +443,7 @@ class _Answer:
         self.confidence = np.empty(n)
         self.atypicality = np.empty(n) if with_atypicality else None
 
-    def fill(self, rows: slice, probs: FloatArray, atypicality: Any, sets: NDArray[np.bool_]) -> None:
+    def fill(self, rows: slice, probs: FloatArray, sets: NDArray[np.bool_], atypicality: Any) -> None:
         self.proba[rows], self.sets[rows] = probs, sets
         np.argmax(probs, axis=1, out=self.label[rows])
         top = np.take_along_axis(probs, self.label[rows, None], axis=1)[:, 0]
@@ -442,15 +468,6 @@ def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.
         when: {name: float(metric(values, labels)) for name, metric in REPORTED.items()}
         for when, values in (("before", before), ("after", probs))
     }
-
-
-def _joined(first: ModelOutputs, second: ModelOutputs) -> ModelOutputs:
-    parts: dict[str, Any] = {"class_names": first.class_names}
-    for name in ("logits", "embeddings", "labels", "atypicality"):
-        pair = getattr(first, name), getattr(second, name)
-        if all(part is not None for part in pair):
-            parts[name] = blocks.concatenate(*pair)
-    return ModelOutputs(**parts)
 
 
 def _warn_without_atypicality(reason: str) -> None:

@@ -15,11 +15,12 @@ import numpy as np
 from atypicality.arrays import to_numpy
 from atypicality.integrations.dask_cluster import Place, compute, task
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_matrix_shape
 
 __all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
 
-Described = tuple[tuple[int, ...], np.dtype[Any]]
+Described = tuple[tuple[int, ...], np.dtype[Any], tuple[str, ...] | None]
 
 PART_BYTES = 512 * 1024 * 1024
 """Rows of a mapped file that one task reads."""
@@ -28,12 +29,16 @@ MAPPED_FROM = 1024 * 1024
 
 
 class FileRows(NamedTuple):
-    """Rows start to stop of an array in a file: a .npy file, or the array of that name in a file of outputs."""
+    """Rows start to stop of an array in a file: a .npy file, or the array of that name in a file of outputs.
+
+    Classes of outputs are in the order of `class_names`, where both have names.
+    """
 
     path: str
     name: str
     start: int
     stop: int
+    class_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,10 @@ def read(value: Any) -> Any:
     """The rows of a part, mapped where they lie in a file."""
     if not isinstance(value, FileRows):
         return value
-    return _open(value.path, value.name)[value.start : value.stop]
+    rows = slice(value.start, value.stop)
+    if value.path.endswith(".npy"):
+        return _open(value.path, value.name)[rows]
+    return _load(value.path, value.name)[rows].with_classes(value.class_names).need(value.name)
 
 
 def _array_rows(array: Any, name: str, minimum: int) -> Rows:
@@ -180,8 +188,11 @@ def _check_known(array: Any, name: str) -> None:
 
 def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
     shapes = _shapes(paths, name, client)
+    names = next((found for _, _, found in shapes if found is not None), None)
     values, places, first = [], [], 0
-    for path, (shape, dtype) in zip(paths, shapes, strict=True):
+    for path, (shape, dtype, found) in zip(paths, shapes, strict=True):
+        if found is not None:
+            class_order(np.array(found), np.array(names), f"those of the other files ({path!r} differs)")
         if len(shape) != 2:
             raise ValueError(f"{name} must be two-dimensional, one row per sample; {path!r} has shape {shape}.")
         _check_real(dtype, f"{name} in {path!r}")
@@ -191,11 +202,11 @@ def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
                 f"{shape[1]}. Use the same model and layer."
             )
         for start, stop in _cuts(path, shape[0], shape[1] * dtype.itemsize):
-            values.append(FileRows(path, name, start, stop))
+            values.append(FileRows(path, name, start, stop, names))
             places.append(Place(first + start, os.path.basename(path), start))
         first += shape[0]
     lengths = [value.stop - value.start for value in values]
-    dtype = np.result_type(*(dtype for _, dtype in shapes))
+    dtype = np.result_type(*(dtype for _, dtype, _ in shapes))
     return Rows(values, lengths, places, int(shapes[0][0][1]), dtype, False, paths)
 
 
@@ -208,8 +219,8 @@ def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
 
 def _same_cuts(paths: list[str], name: str, rows: Rows, client: Any) -> list[Any]:
     shapes = _shapes(paths, name, client)
-    _check_rows(sum(shape[0] for shape, _ in shapes), name, rows)
-    ends = np.cumsum([shape[0] for shape, _ in shapes])
+    _check_rows(sum(shape[0] for shape, *_ in shapes), name, rows)
+    ends = np.cumsum([shape[0] for shape, *_ in shapes])
     cut = []
     for place, n in zip(rows.places, rows.lengths, strict=True):
         file = int(np.searchsorted(ends, place.first_row, side="right"))
@@ -256,22 +267,34 @@ def _check_paths(values: Any, name: str) -> list[str]:
 
 
 def _shapes(paths: list[str], name: str, client: Any) -> list[Described]:
-    """Shape and type of the array in each file, as the workers see it."""
+    """Shape and type of the array in each file, as the workers see it, and the names of its classes."""
     found: list[Described] = compute(client, [_shape.later(path, name) for path in paths])
     return found
 
 
 @task
 def _shape(path: str, name: str) -> Described:
-    array = _open(path, name)
-    return array.shape, array.dtype
+    if path.endswith(".npy"):
+        array = _open(path, name)
+        return array.shape, array.dtype, None
+    outputs = _load(path, name)
+    array = outputs.need(name)
+    names = outputs.class_names
+    return array.shape, array.dtype, None if names is None else tuple(names.tolist())
+
+
+def _load(path: str, name: str) -> ModelOutputs:
+    _check_there(path, name)
+    return ModelOutputs.load(path)
+
+
+def _check_there(path: str, name: str) -> None:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{name}: no file or folder at {path!r}. Every worker must see it under that path.")
 
 
 def _open(path: str, name: str) -> Any:
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{name}: no file or folder at {path!r}. Every worker must see it under that path.")
-    if not path.endswith(".npy"):
-        return ModelOutputs.load(path).need(name)
+    _check_there(path, name)
     try:
         mapped = os.path.getsize(path) >= MAPPED_FROM
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)

@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
@@ -20,6 +21,8 @@ from atypicality.validation import check_choice, check_integer, check_number, na
 __all__ = ["AtypicalityAwareClassifier"]
 
 SMALLEST = np.finfo(np.float64).tiny
+PROBED = 1000
+"""Rows on which the scores of an estimator are compared with its predictions."""
 
 
 class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -30,7 +33,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     Parameters
     ----------
     estimator : classifier, default=None
-        With `predict_proba` or `decision_function`. None is `LogisticRegression()`.
+        With `predict_proba`, or a `decision_function` with one score per class (an SVC with
+        decision_function_shape="ovr"), for one label per row. None is `LogisticRegression()`.
     embedder : transformer, default=None
         What atypicality is measured on is `embedder.transform(X)`: dense, finite numbers. None takes what enters the
         last step of a `Pipeline`, and X itself with any other estimator.
@@ -105,19 +109,19 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             self.zero_proba_ = 1 / targets.size
         else:
             self._fit_parts(_safe_indexing(X, first), targets[first])
-        if not hasattr(self.estimator_, "classes_"):
-            raise ValueError(
-                f"estimator must be a classifier; {type(self.estimator_).__name__} has no classes_ when fitted."
-            )
+        _check_answers(self.estimator_, _safe_indexing(X, second[:PROBED]))
         if self.embedder_ is None and isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1:
             self.embedder_ = self.estimator_[:-1]
         self.classes_, codes = np.unique(np.r_[targets, self.estimator_.classes_], return_inverse=True)
         codes = codes[: targets.size]
         head = ReliabilityHead() if self.head is None else clone(self.head)
         embeddings = self._features(_safe_indexing(X, first))
-        train = ModelOutputs(embeddings=embeddings, labels=codes[first], class_names=self.classes_)
+        train = ModelOutputs(embeddings=embeddings, class_names=self.classes_)
         calibration = self._outputs(_safe_indexing(X, second), codes[second])
-        self.head_ = head.fit(train=train, calibration=calibration)
+        self.head_ = head.fit(  # errors name the rows of X
+            train=train._replaced(labels=codes[first], _number=first.__getitem__),
+            calibration=calibration._replaced(_number=second.__getitem__),
+        )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -153,22 +157,21 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             ) from error
 
     def _outputs(self, X: Any, labels: NDArray[np.intp] | None = None, attributes: Any = None) -> ModelOutputs:
-        return ModelOutputs(
+        outputs = ModelOutputs(
             self._logits(X),
             embeddings=self._features(X),
-            labels=labels,
             attributes=attributes,
             class_names=self.classes_,
             ids=_index_of(X),
         )
+        return outputs._replaced(labels=labels)
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         """Logits (n, k) in the order of `classes_`: logarithms of probabilities, or decision values."""
         if hasattr(self.estimator_, "predict_proba"):
             known = _log(np.asarray(self.estimator_.predict_proba(X), np.float64), self.zero_proba_)
         else:
-            known = np.asarray(self.estimator_.decision_function(X), np.float64)
-            known = np.c_[np.zeros_like(known), known] if known.ndim == 1 else known
+            known = _decisions(self.estimator_, X)
         columns = np.searchsorted(self.classes_, self.estimator_.classes_)
         if columns.size == self.classes_.size:
             return known
@@ -226,8 +229,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         return self.reliability(X, first_row=first_row).prediction_set
 
     def atypicality(self, X: Any) -> NDArray[np.float64]:
-        """How rare each row of `X` is (n,): larger is rarer."""
+        """How rare each row of `X` is (n,): larger is rarer. Needs a head with a density."""
         check_is_fitted(self, "head_")
+        if self.head_.density_ is None:
+            raise ValueError(
+                "atypicality needs a head with a density; this one has density=None. Fit with density='auto'."
+            )
         return np.asarray(self.head_.density_.atypicality(self._features(X)))
 
     def __sklearn_tags__(self) -> Any:
@@ -238,6 +245,54 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         tags.classifier_tags.multi_label = False
         tags.classifier_tags.poor_score = True  # half of the few rows of scikit-learn's checks go to calibration
         return tags
+
+
+def _check_answers(estimator: Any, X: Any) -> None:
+    """Refuse an estimator whose columns are not one score per class, as its own words and predictions on X tell."""
+    name, classes = type(estimator).__name__, getattr(estimator, "classes_", None)
+    if classes is None:
+        raise ValueError(f"estimator must be a classifier; {name} has no classes_ when fitted.")
+    if isinstance(classes, list) or np.ndim(classes) != 1 or np.ndim(said := estimator.predict(X)) != 1:
+        raise ValueError(f"estimator must give one label per row; {name} gives several. Fit one estimator per output.")
+    if hasattr(estimator, "predict_proba"):
+        return
+    if not hasattr(estimator, "decision_function"):
+        raise TypeError(f"estimator must have predict_proba or decision_function; {name} has neither. Calibrate it.")
+    if len(classes) < 3:
+        return
+    if getattr(_last(estimator), "decision_function_shape", None) == "ovo":
+        raise ValueError(
+            'estimator must score classes; decision_function_shape="ovo" scores pairs of them. Set it to "ovr".'
+        )
+    agreement = np.mean(np.asarray(classes)[_decisions(estimator, X).argmax(axis=1)] == said)
+    if agreement < 0.5:  # scores of classes agree with predict but for ties; of pairs hardly more than by chance
+        raise ValueError(
+            f"estimator must have one column per class in decision_function, in the order of classes_; the largest "
+            f"column of {name} is the predicted class in {agreement:.0%} of {len(said)} rows only."
+        )
+
+
+def _decisions(estimator: Any, X: Any) -> NDArray[np.float64]:
+    """Decision values (n, k); those of a binary estimator become [0, z]."""
+    values, k = np.asarray(estimator.decision_function(X), np.float64), len(estimator.classes_)
+    if k == 2 and values.size == len(values):
+        values = np.c_[np.zeros(len(values)), values.reshape(-1)]
+    if values.ndim != 2 or values.shape[1] != k:
+        raise ValueError(
+            f"estimator must have one column per class in decision_function; {type(estimator).__name__} has shape "
+            f"{values.shape} for {k} classes. Pairs of classes are not classes: use one-versus-rest scores."
+        )
+    return values
+
+
+def _last(estimator: Any) -> Any:
+    """What answers in the end, behind searches, pipelines and frozen estimators."""
+    while True:
+        inner = estimator[-1] if isinstance(estimator, Pipeline) else getattr(estimator, "best_estimator_", None)
+        inner = estimator.estimator if isinstance(estimator, FrozenEstimator) else inner
+        if inner is None:
+            return estimator
+        estimator = inner
 
 
 def _check_kind(targets: NDArray[Any]) -> None:

@@ -11,6 +11,7 @@ from atypicality.density.likelihood import KINDS, sequence_atypicality
 from atypicality.llm.scorers import LabelScores, NoScoresError, PromptScorer, TokenScores, label_scores
 from atypicality.llm.templates import CONTENT_FREE, Template
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.class_names import refuse_two_readings
 from atypicality.validation import check_choice, check_integer, check_labels, check_length
 
 __all__ = ["PromptClassifier"]
@@ -95,7 +96,7 @@ class PromptClassifier:
         scores = label_scores(self.scorer, [template.fill(text) for text in kept], [f" {word}" for word in words])
         return ModelOutputs(
             scores.logits,
-            labels=None if truth is None else truth[rows],
+            labels=None if truth is None else np.array(words)[truth[rows]],
             atypicality=self._kind(self.atypicality, template, kept, scores.prompts),
             class_atypicality=self._class_atypicality(words),
             attributes=self._attributes(template, kept, scores),
@@ -199,8 +200,10 @@ def _columns_of(labels: ArrayLike, template: Template, words: list[str], n_rows:
     array = _checked_length(labels, "labels", n_rows)
     if all(isinstance(label, str) for label in array):
         known = Template(template.text, words, {code: word for code, word in template.codes.items() if word in words})
-        array = np.array([words.index(known.word(str(label))) for label in array])
-    return check_labels(array, n_classes=len(words))
+        return np.array([words.index(known.word(str(label))) for label in array], np.intp)
+    columns = check_labels(array, n_classes=len(words))
+    refuse_two_readings(columns, np.array(words), "labels")
+    return columns
 
 
 def _checked_length(values: ArrayLike, name: str, n_rows: int) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from atypicality.validation import (
     check_length,
     check_prob_rows,
     check_probs,
+    own_row,
 )
 from atypicality.validation.device import to_host
 from atypicality.validation.device_probs import device_probs, is_float16
@@ -117,7 +118,7 @@ def check_correct(values: ArrayLike, n_rows: int, name: str = "correct") -> NDAr
     bad = np.flatnonzero((array != 0) & (array != 1))
     if bad.size:
         raise ValueError(
-            f"{name} must be booleans or 0 and 1; row {bad[0]} is {array[bad[0]]}. Pass predictions == labels."
+            f"{name} must be booleans or 0 and 1; row {own_row(bad[0])} is {array[bad[0]]}. Pass predictions == labels."
         )
     return array.astype(bool)
 

@@ -1,9 +1,10 @@
 """What a model said: logits, embeddings and labels of the same rows, their files, and how to split them."""
 
+import contextlib
 import difflib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.arrays import to_numpy
+from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
 from atypicality.outputs.files import read_arrays, write_arrays
 from atypicality.validation import (
     check_embeddings,
@@ -22,7 +24,7 @@ from atypicality.validation import (
     check_number,
     check_rows,
     check_vector,
-    name_rows,
+    numbered,
     warn,
 )
 
@@ -46,7 +48,9 @@ class ModelOutputs:
     embeddings : array of shape (n, d), optional
         What enters the model's last layer. Memory maps stay maps.
     labels : array of shape (n,), optional
-        Column indices of the logits; any other kind of label (strings, codes) needs `class_names`.
+        Integers are column indices of the logits, anything else (strings, codes) is looked up in `class_names`.
+        Where the names are integers too and both readings are possible and differ, labels are refused: pass names as
+        text.
     atypicality : array of shape (n,), optional
         Given instead of estimated, for example a prompt's negative log-likelihood.
     class_atypicality : array of shape (k,), optional
@@ -54,7 +58,9 @@ class ModelOutputs:
     attributes : mapping of str to array of shape (n,), optional
         Named columns that cut the samples into subgroups, for analysis only.
     class_names : sequence of k distinct names, optional
-        The class of each column.
+        The class of each column. Wherever two outputs, or outputs and a fitted head, both have names, these are
+        compared: columns in another order are put in order, other names are refused. Without names on either side
+        the columns are taken to be in the same order.
     ids : array of shape (n,), optional
         Names of the samples.
 
@@ -86,13 +92,14 @@ class ModelOutputs:
         ids: ArrayLike | None = None,
     ) -> None:
         self.stratified = False
+        self._number: Callable[[int], Any] | None = None
         self.logits = None if logits is None else check_logits(logits, scan=False)
         self.embeddings = None if embeddings is None else check_embeddings(embeddings)
-        self.class_names = None if class_names is None else _check_class_names(class_names)
+        self.class_names = None if class_names is None else check_class_names(class_names)
         self.class_atypicality = (
             None if class_atypicality is None else check_vector(class_atypicality, "class_atypicality", finite=False)
         )
-        self.labels = None if labels is None else _encode_labels(labels, self.class_names)
+        self.labels = None if labels is None else encode_labels(labels, self.class_names)
         self.atypicality = None if atypicality is None else check_vector(atypicality, "atypicality")
         self.ids = None if ids is None else _check_ids(ids)
         self.attributes = {
@@ -136,13 +143,50 @@ class ModelOutputs:
     def __getitem__(self, rows: slice | NDArray[Any]) -> "ModelOutputs":
         """The outputs of some rows: a slice, positions or a boolean mask."""
         rows = check_rows(rows)
-        part = object.__new__(ModelOutputs)
-        part.__dict__.update(self.__dict__)
-        for name in PER_ROW:
-            array = getattr(self, name)
-            setattr(part, name, None if array is None else blocks.take_rows(array, rows))
-        part.attributes = {name: blocks.take_rows(values, rows) for name, values in self.attributes.items()}
-        return part
+        parts = {name: blocks.take_rows(array, rows) for name in PER_ROW if (array := getattr(self, name)) is not None}
+        attributes = {name: blocks.take_rows(values, rows) for name, values in self.attributes.items()}
+        return self._replaced(**parts, attributes=attributes, _number=None)
+
+    def _part(self, rows: slice | NDArray[Any]) -> "ModelOutputs":
+        """Some rows as `[rows]` gives them, that remember their places: errors name the rows of the whole."""
+        start = rows.start or 0 if isinstance(rows, slice) else 0
+        places = None if isinstance(rows, slice) else np.flatnonzero(rows) if rows.dtype == bool else rows
+        whole = self._number or int
+        return self[rows]._replaced(_number=lambda row: whole(row + start if places is None else int(places[row])))
+
+    def _numbered(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, errors about rows of these outputs name the rows that the user gave."""
+        return numbered(self._number)
+
+    def _replaced(self, **parts: Any) -> "ModelOutputs":
+        """The same with other `parts`, which are checked already: labels are column indices."""
+        copy = object.__new__(ModelOutputs)
+        copy.__dict__.update(self.__dict__ | parts)
+        return copy
+
+    def with_classes(self, class_names: ArrayLike | None, *, whose: str = "those given") -> "ModelOutputs":
+        """The same with classes in the order of `class_names`: logits, labels and class atypicality move together.
+
+        Names that are not the same on both sides are refused, and the error says `whose` names were expected. Without
+        names on either side nothing can be compared, and the outputs are returned as they are.
+
+        >>> outputs = ModelOutputs([[2.0, 0.0]], labels=["cat"], class_names=["cat", "dog"])
+        >>> turned = outputs.with_classes(["dog", "cat"])
+        >>> turned.logits, turned.labels
+        (array([[0., 2.]]), array([1]))
+        """
+        names = None if class_names is None else check_class_names(class_names)
+        order = class_order(self.class_names, names, whose)
+        if order is None:
+            return self
+        parts: dict[str, Any] = {"class_names": names}
+        if self.logits is not None:
+            parts["logits"] = blocks.take_columns(self.logits, order)
+        if self.labels is not None:
+            parts["labels"] = np.argsort(order)[self.labels]
+        if self.class_atypicality is not None:
+            parts["class_atypicality"] = self.class_atypicality[order]
+        return self._replaced(**parts)
 
     def __repr__(self) -> str:
         matrices = [
@@ -179,18 +223,26 @@ class ModelOutputs:
         >>> [len(part) for part in outputs.split(0.3)]
         [3, 7]
         """
-        fraction = check_number(fraction, "fraction", low=0, high=1, low_open=True, high_open=True)
-        rng = np.random.default_rng(check_integer(random_state, "random_state", low=0))
-        if stratify:
-            chosen = _stratified_mask(self.need("labels"), fraction, rng)
-        else:
-            chosen = _random_mask(len(self), fraction, rng)
-        if chosen.all() or not chosen.any():
-            raise ValueError(f"fraction must leave rows on both sides; {fraction:g} of {len(self)} rows does not.")
+        chosen = self._chosen(fraction, random_state, stratify=stratify)
         parts = self[chosen], self[~chosen]
         for part in parts:
             part.stratified = self.stratified or stratify
         return parts
+
+    def _chosen(self, fraction: float, random_state: int = 0, *, stratify: bool = False) -> NDArray[np.bool_]:
+        """The mask (n,) of the rows that `split` puts into its first part.
+
+        >>> int(ModelOutputs(np.zeros((10, 2)))._chosen(0.3).sum())
+        3
+        """
+        fraction = check_number(fraction, "fraction", low=0, high=1, low_open=True, high_open=True)
+        rng = np.random.default_rng(check_integer(random_state, "random_state", low=0))
+        mask = (
+            _stratified_mask(self.need("labels"), fraction, rng) if stratify else _random_mask(len(self), fraction, rng)
+        )
+        if mask.all() or not mask.any():
+            raise ValueError(f"fraction must leave rows on both sides; {fraction:g} of {len(self)} rows does not.")
+        return mask
 
     def fingerprint(self) -> str:
         """A short hash of the contents, to notice that two uses meant the same data; long arrays are sampled."""
@@ -205,6 +257,8 @@ class ModelOutputs:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to `path`: .npz, .safetensors or .parquet, or, without an ending, a new folder of .npy files."""
         arrays = self._per_row() | {name: part for name in PER_CLASS if (part := getattr(self, name)) is not None}
+        if self.labels is not None and self.class_names is not None and are_integers(self.class_names):
+            arrays["labels"] = self.class_names[self.labels]  # as column indices they could be read as names
         write_arrays(path, arrays)
 
     @classmethod
@@ -298,40 +352,6 @@ def _stratified_mask(labels: NDArray[np.intp], fraction: float, rng: np.random.G
     mask = np.zeros(labels.size, bool)
     mask[order[np.diff(position, prepend=0.0) > 0]] = True
     return mask
-
-
-def _encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArray[np.intp]:
-    array = to_numpy(labels, "labels")
-    if array.dtype.kind in "iu" or array.ndim != 1 or array.size == 0:
-        return check_labels(array)
-    if class_names is None:
-        raise TypeError(
-            f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
-        )
-    order = np.argsort(class_names)
-    try:
-        values = array.astype(class_names.dtype.type)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"labels must be text; as bytes they are not ASCII ({error}). Decode them.") from error
-    place = np.minimum(np.searchsorted(class_names, values, sorter=order), class_names.size - 1)
-    codes = order[place]
-    unknown = np.flatnonzero(class_names[codes] != values)
-    if unknown.size:
-        raise ValueError(
-            f"labels must be among class_names; {name_rows(unknown, 'is', 'are')} not "
-            f"(row {unknown[0]} is {str(array[unknown[0]])!r})."
-        )
-    return codes.astype(np.intp)
-
-
-def _check_class_names(class_names: ArrayLike) -> NDArray[Any]:
-    names = np.asarray([str(name) for name in to_numpy(class_names, "class_names").reshape(-1).tolist()])
-    if not names.size:
-        raise ValueError("class_names must name at least one class, in the order of the columns; got none.")
-    values, counts = np.unique(names, return_counts=True)
-    if (counts > 1).any():
-        raise ValueError(f"class_names must be distinct; {str(values[counts > 1][0])!r} stands there more than once.")
-    return names
 
 
 def _check_ids(ids: ArrayLike) -> NDArray[Any]:

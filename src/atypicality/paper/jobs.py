@@ -129,15 +129,9 @@ def _answers(
 
 
 def _prepared(part: ModelOutputs, class_atypicality: Any, given: bool) -> ModelOutputs:
-    return ModelOutputs(
-        part.need("logits"),
-        embeddings=part.embeddings,
-        labels=part.need("labels"),
-        atypicality=part.need("atypicality") if given else None,
-        class_atypicality=class_atypicality,
-        attributes=part.attributes,
-        class_names=part.class_names,
-    )
+    part.need("logits", "labels")
+    atypicality = part.need("atypicality") if given else None
+    return part._replaced(atypicality=atypicality, class_atypicality=class_atypicality, ids=None)
 
 
 def _objects(job: Job, estimated: Estimated) -> dict[str, Any]:

@@ -204,6 +204,8 @@ def _read(folder: Path) -> Data:
     if folder.suffix == ".npz":
         return Data(ModelOutputs.load(folder), content_free=_logits(folder.with_suffix(f"{CONTENT_FREE}.npz")))
     parts = {name: ModelOutputs.load(path) for name in Splits._fields if (path := _part(folder, name)) is not None}
+    names = parts["test"].class_names if "test" in parts else None
+    parts = {name: part.with_classes(names, whose="those of the test outputs") for name, part in parts.items()}
     statistics = folder / "train_statistics.npz"
     return Data(
         **parts,

@@ -13,6 +13,7 @@ from torch import nn
 from atypicality.formula import guarded, moved, named_arrays
 from atypicality.integrations.batches import logits_of
 from atypicality.integrations.tracing import Tap, find_site, named_site, unwrapped
+from atypicality.outputs.class_names import check_class_names, class_order
 from atypicality.shipping.refusals import refusals, wide
 
 __all__ = ["ReliabilityModule", "ReliabilityTensors", "ReliableModel"]
@@ -62,8 +63,13 @@ class ReliabilityModule(nn.Module):
 
     Parameters
     ----------
-    head : ReliabilityHead
+    head, class_names
         As in `from_head`.
+
+    Attributes
+    ----------
+    class_names : tuple of str, or None
+        Of the columns of logits, probabilities and sets.
 
     Examples
     --------
@@ -77,13 +83,14 @@ class ReliabilityModule(nn.Module):
     (torch.Size([4, 10]), tensor([True, True, True, True]))
     """
 
-    def __init__(self, head: Any) -> None:
+    def __init__(self, head: Any, class_names: Any = None) -> None:
         super().__init__()
         check_is_fitted(head, "recalibration_")
         if reasons := refusals(head, searched=True):
             raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
         formula = moved(head.formula(), lambda array: array if array.dtype == np.float16 else wide(array))
         self.n_classes = head.n_classes_
+        self._order_classes(head.class_names_, class_names)
         self.n_features = None if formula.density is None else head.density_.n_features_in_
         self.takes_atypicality = formula.density is None and formula.scale is not None
         self._host, self._names = formula, [name for name, _ in named_arrays(formula)]
@@ -91,8 +98,19 @@ class ReliabilityModule(nn.Module):
             self.register_buffer(name, torch.from_numpy(np.array(array)))
         self._assemble()
 
+    def _order_classes(self, own: Any, given: Any) -> None:
+        """Columns of the logits in the head's order, and the way back; None where the orders are the same."""
+        names = None if given is None else check_class_names(given)
+        if names is not None and len(names) != self.n_classes:
+            raise ValueError(f"class_names must name the {self.n_classes} classes of the head; got {len(names)}.")
+        order = class_order(names, own, "those of the head")
+        for name, places in (("order", order), ("back", None if order is None else np.argsort(order))):
+            self.register_buffer(name, None if places is None else torch.from_numpy(places))
+        known = own if names is None else names
+        self.class_names = None if known is None else tuple(known.tolist())
+
     @classmethod
-    def from_head(cls, head: Any) -> Self:
+    def from_head(cls, head: Any, *, class_names: Any = None) -> Self:
         """The module of a fitted head; refuses parts that are no formula of tensors, with the reasons.
 
         Parameters
@@ -100,8 +118,11 @@ class ReliabilityModule(nn.Module):
         head : ReliabilityHead
             Fitted, with one of our densities or none, a convex recalibrator of ours, and sets that are not randomised.
             The training rows of a `NeighborAtypicality` become part of the module.
+        class_names : sequence of k names, optional
+            Of the columns that the model gives, compared with the head's: another order is put right on the way in and
+            back on the way out, other names are refused. By default the columns are taken to be in the head's order.
         """
-        return cls(head)
+        return cls(head, class_names)
 
     def behind(self, model: Any, *, layer: str | None = None) -> "ReliableModel":
         """A `model` with this module behind it: images in, `ReliabilityTensors` out.
@@ -156,11 +177,15 @@ class ReliabilityModule(nn.Module):
         else:
             atypicality = None
         found = guarded(xp, self._formula, logits, embeddings, atypicality)
+        label, proba, sets = found.label[:, 0], found.proba, found.prediction_set
+        if self.back is not None:
+            proba, sets = proba[:, self.back], sets[:, self.back]
+            label = torch.where(label < 0, label, self.order[label])
         return ReliabilityTensors(
-            label=found.label[:, 0],
+            label=label,
             confidence=found.confidence[:, 0],
-            proba=found.proba,
-            prediction_set=found.prediction_set,
+            proba=proba,
+            prediction_set=sets,
             valid=found.known[:, 0],
             atypicality=_flat(found.atypicality),
             atypicality_quantile=_flat(found.atypicality_quantile),
@@ -172,6 +197,7 @@ class ReliabilityModule(nn.Module):
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise ValueError(f"logits must have shape (n, {self.n_classes}); got {tuple(logits.shape)}.")
+        logits = logits if self.order is None else logits[:, self.order]
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def _checked_embeddings(self, embeddings: Any, n: int) -> Tensor:

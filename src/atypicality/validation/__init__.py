@@ -1,12 +1,14 @@
 """The one place where bad input is found and named: which argument, which rule, what came, what to do."""
 
+import contextlib
 import importlib
 import math
 import operator
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from fractions import Fraction
 from types import ModuleType
 from typing import Any
@@ -37,6 +39,8 @@ __all__ = [
     "check_sample_weight",
     "check_vector",
     "name_rows",
+    "numbered",
+    "own_row",
     "require",
     "warn",
     "warn_of_probabilities",
@@ -44,6 +48,7 @@ __all__ = [
 
 FloatArray = NDArray[np.floating[Any]]
 PROBED = 256
+_number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
 ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
 
 
@@ -169,11 +174,11 @@ def check_prob_rows(block: FloatArray, name: str = "probs", *, first_row: int = 
         raise ValueError(f"{name} must be finite; {name_rows(bad[:1] + first_row)} NaN or infinity. Drop or repair it.")
     if lowest[row] < 0:
         raise ValueError(
-            f"{name} must lie between 0 and 1; row {row + first_row} holds {lowest[row]:.6g}. "
+            f"{name} must lie between 0 and 1; row {own_row(row + first_row)} holds {lowest[row]:.6g}. "
             "Are these logits? Apply a softmax, or pass them where logits are asked for."
         )
     raise ValueError(
-        f"{name} must have rows summing to 1; row {row + first_row} sums to {sums[row]:.6g}. "
+        f"{name} must have rows summing to 1; row {own_row(row + first_row)} sums to {sums[row]:.6g}. "
         "Are these logits or scores? Apply a softmax, or pass logits where logits are asked for."
     )
 
@@ -200,7 +205,7 @@ def check_labels(
         if bad.size:
             raise ValueError(
                 f"{name} must lie in 0 .. {n_classes - 1}, the columns; {name_rows(bad, 'is', 'are')} "
-                f"outside (row {bad[0]} is {array[bad[0]]})."
+                f"outside (row {own_row(bad[0])} is {array[bad[0]]})."
             )
     return array.astype(np.intp, copy=False)
 
@@ -228,8 +233,8 @@ def check_confidence(values: ArrayLike, name: str = "confidence", *, n_rows: int
     bad = np.flatnonzero((vector < 0) | (vector > 1 + 1e-4))
     if bad.size:
         raise ValueError(
-            f"{name} must lie between 0 and 1; {name_rows(bad)} another value (row {bad[0]} is {vector[bad[0]]:.6g}). "
-            "Pass the top entry of the probabilities, probs.max(axis=1)."
+            f"{name} must lie between 0 and 1; {name_rows(bad)} another value (row {own_row(bad[0])} is "
+            f"{vector[bad[0]]:.6g}). Pass the top entry of the probabilities, probs.max(axis=1)."
         )
     return vector
 
@@ -338,11 +343,32 @@ def check_rows(rows: Any) -> slice | NDArray[Any]:
     return array
 
 
+@contextlib.contextmanager
+def numbered(number: Callable[[int], Any] | None) -> Iterator[None]:
+    """Let errors about the rows of a part name those of the whole: `number` gives the user's row for one of the part.
+
+    >>> with numbered(lambda row: row + 100):
+    ...     name_rows(np.array([3]))
+    'row 103 holds'
+    """
+    token = _number.set(number)
+    try:
+        yield
+    finally:
+        _number.reset(token)
+
+
+def own_row(row: Any) -> Any:
+    """The user's own row for a row of the part at hand; see `numbered`."""
+    number = _number.get()
+    return int(row) if number is None else number(int(row))
+
+
 def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold") -> str:
     """Rows in words with their verb, at most five of them: 'row 3 holds', 'rows 3, 5 hold'."""
     if rows.size == 1:
-        return f"row {rows[0]} {one}"
-    shown = ", ".join(map(str, rows[:5].tolist()))
+        return f"row {own_row(rows[0])} {one}"
+    shown = ", ".join(str(own_row(row)) for row in rows[:5])
     return f"rows {shown}{f', ... ({rows.size} in all)' if rows.size > 5 else ''} {many}"
 
 

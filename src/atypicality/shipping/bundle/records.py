@@ -1,6 +1,6 @@
 """Objects in a bundle: which attributes of a class are stored, of which kind, and how the object is made again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,13 +19,17 @@ class Record:
     fields : mapping of str to Kind
         Attributes that are stored.
     parameters : mapping of str to Kind, optional
-        Constructor parameters of an estimator. Without them the object is made from its fields, as a dataclass is.
+        Constructor parameters of an estimator, all that `get_params` names. Without them the object is made from its
+        fields, as a dataclass is.
     derived : mapping of str to callable
         Attributes that follow from the others: functions of the object made so far.
     check : callable, optional
         Raises `ValueError` where fields contradict each other.
     ready : callable, optional
         Called before writing: work that was put off until it is needed.
+    later : mapping of str to callable
+        Parameters and fields that older bundles lack, with what their absence means: functions of the object made
+        without them.
     """
 
     cls: type
@@ -34,6 +38,7 @@ class Record:
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
     ready: Callable[[Any], Any] | None = None
+    later: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -45,6 +50,16 @@ class Record:
         found = {} if self.parameters is None else {"parameters": self.parameters}
         return found | {"fitted": self.fields} if fitted else found
 
+    def values(self, value: Any) -> dict[str, Any]:
+        """Everything of an object that is stored, by name: what `get_params` gives, and the fields."""
+        fields = {name: getattr(value, name) for name in self.fields if hasattr(value, name)}
+        if self.parameters is None:
+            return fields
+        parameters: dict[str, Any] = value.get_params(deep=False)
+        unknown = sorted(set(parameters) ^ set(self.parameters))
+        need(not unknown, f"{self.name} has parameters that the closed list does not: {', '.join(unknown)}.")
+        return fields | parameters
+
     def make(self, sections: Mapping[str, Mapping[str, Any]]) -> Any:
         """The object from what was read."""
         fitted = sections.get("fitted", {})
@@ -53,6 +68,10 @@ class Record:
         made = self.cls(**sections["parameters"])
         for name, value in fitted.items():
             setattr(made, name, value)
+        read = set().union(*sections.values())
+        for name, meaning in self.later.items() if "fitted" in sections else ():
+            if name not in read:
+                setattr(made, name, meaning(made))
         for name, rule in self.derived.items() if "fitted" in sections else ():
             setattr(made, name, rule(made))
         return made
@@ -76,8 +95,9 @@ class Part:
             record.ready(value)
         inside = place.with_own_sizes() if record.parameters is not None else place
         stored: dict[str, Any] = {"class": record.name}
+        values = record.values(value)
         for section, kinds in record.sections(self.fitted).items():
-            stored[section] = {name: kind.write(getattr(value, name), inside.at(name)) for name, kind in kinds.items()}
+            stored[section] = {name: kind.write(values[name], inside.at(name)) for name, kind in kinds.items()}
         self._check(record, value, place)
         return stored
 
@@ -92,8 +112,9 @@ class Part:
         inside = place.with_own_sizes() if record.parameters is not None else place
         found = {}
         for section, kinds in sections.items():
-            _check_keys(stored[section], set(kinds), place)
-            found[section] = {key: kind.read(stored[section][key], inside.at(key)) for key, kind in kinds.items()}
+            _check_keys(stored[section], set(kinds), place, may_lack=set(record.later))
+            known = {key: kind for key, kind in kinds.items() if key in stored[section]}
+            found[section] = {key: kind.read(stored[section][key], inside.at(key)) for key, kind in known.items()}
         made = record.make(found)
         self._check(record, made, place)
         return made
@@ -106,9 +127,9 @@ class Part:
                 raise ValueError(f"{place.path}: {error}") from error
 
 
-def _check_keys(stored: Any, wanted: set[str], place: Place) -> None:
+def _check_keys(stored: Any, wanted: set[str], place: Place, may_lack: Set[str] = frozenset()) -> None:
     need(isinstance(stored, dict), f"{place.path} must be an object; got a {type(stored).__name__}.")
-    odd = sorted(wanted ^ set(stored))
+    odd = sorted((wanted ^ set(stored)) - (may_lack & wanted))
     need(not odd, f"{place.path} must have exactly its own keys; missing or unknown: {', '.join(odd)[:200]}.")
 
 

@@ -270,6 +270,7 @@ HEAD = Part(
             "density": Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
             "recalibration": Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
             "prediction_sets": Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
+            "alpha": Alpha(),
             "random_state": SEED,
         },
         fields={
@@ -286,5 +287,6 @@ HEAD = Part(
             "fingerprint_": Text("[0-9a-f]{1,64}"),
         },
         check=meaning.check_head,
+        later={"alpha": lambda head: head.prediction_sets_.alpha},
     )
 )

@@ -48,7 +48,10 @@ def check_file(head: Any, path: Path) -> None:
     """Refuse a file that onnxruntime does not answer as `head` does, or on which it crashes."""
     rows = sample_rows(head)
     expected = expected_answers(head, rows)
-    for size, found in _run(path, rows, [len(rows["logits"]), 1, 0]).items():
+    names, answers = _run(path, rows, [len(rows["logits"]), 1, 0])
+    if head.class_names_ is not None and not np.array_equal(names, head.class_names_):
+        raise RuntimeError("the ONNX file does not name the classes as the head does. Nothing was written.")
+    for size, found in answers.items():
         trouble = _difference(found, {name: array[:size] for name, array in expected.items()})
         if trouble:
             raise RuntimeError(
@@ -133,8 +136,8 @@ def _atypicality(rng: np.random.Generator, head: Any) -> NDArray[np.float64]:
     return drawn
 
 
-def _run(path: Path, rows: Arrays, sizes: list[int]) -> dict[int, Arrays]:
-    """Answers by batch size, from another process."""
+def _run(path: Path, rows: Arrays, sizes: list[int]) -> tuple[NDArray[Any], dict[int, Arrays]]:
+    """The class names in the file, and its answers by batch size, from another process."""
     if importlib.util.find_spec("onnxruntime") is None:
         require("onnxruntime", extra="onnx", feature="verify=True")
     with tempfile.TemporaryDirectory() as folder:
@@ -154,9 +157,10 @@ def _run(path: Path, rows: Arrays, sizes: list[int]) -> dict[int, Arrays]:
                 f"onnxruntime ended with code {done.returncode} on the exported graph: {last}. Nothing was written."
             )
         found = read_arrays(outputs)
-    return {
+    answers = {
         size: {name.partition(".")[2]: found[name] for name in found if name.startswith(f"{size}.")} for size in sizes
     }
+    return found["class_names"], answers
 
 
 def _difference(found: Arrays, expected: Arrays) -> str:

@@ -1,0 +1,57 @@
+"""Calibration outputs on their way into a head: checked, with classes in one order, and cut into parts."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.arrays import to_numpy
+from atypicality.outputs import ModelOutputs, Parts, check_outputs
+from atypicality.outputs.class_names import refuse_two_readings
+
+__all__ = ["check_calibration", "first_and_rest", "in_one_order"]
+
+CALIBRATION = ("logits", "embeddings", "labels", "atypicality")
+"""What calibration reads of every row."""
+
+
+def check_calibration(calibration: Any) -> str:
+    """The fingerprint of calibration outputs, after a check that they have what calibration needs."""
+    given = calibration if isinstance(calibration, Parts) else (calibration,)
+    for part in given:
+        check_outputs(part, "calibration").need("logits", "labels")
+    return str(given[0].fingerprint())
+
+
+def in_one_order(train: Any, calibration: Any, names: NDArray[Any] | None) -> tuple[Any, Any, NDArray[Any] | None]:
+    """Training and calibration outputs with classes in one order, and its names: those given, or the first found."""
+    parts = calibration if isinstance(calibration, Parts) else (calibration,)
+    trained, own = isinstance(train, ModelOutputs), names is not None
+    whose = "those of the head" if own else "those of the calibration outputs"
+    found = [part.class_names for part in (*parts, *([train] if trained else []))]
+    names = next((part for part in (names, *found) if part is not None), None)
+    n_classes = parts[0].need("logits").shape[1]
+    if names is not None and len(names) != n_classes:
+        raise ValueError(f"train must have the {n_classes} classes of the calibration logits; it names {len(names)}.")
+    classes = to_numpy(getattr(train, "classes_", None), "classes_")
+    if not own and names is not None and classes.dtype.kind in "iu":
+        refuse_two_readings(classes, names, "labels that a density was fitted with")
+    ordered = [part.with_classes(names, whose=whose) for part in parts]
+    train = train.with_classes(names, whose=whose) if trained else train
+    return train, Parts(*ordered) if isinstance(calibration, Parts) else ordered[0], names
+
+
+def first_and_rest(parts: Parts) -> tuple[ModelOutputs, ModelOutputs]:
+    """The recalibration rows, and the edge rows with the threshold rows behind them; errors say which part."""
+    edges, thresholds = parts.edges, parts.thresholds
+    both = {name: (getattr(edges, name), getattr(thresholds, name)) for name in CALIBRATION}
+    joined = {
+        name: blocks.concatenate(*pair) if all(part is not None for part in pair) else None
+        for name, pair in both.items()
+    }
+
+    def number(row: int) -> str:
+        return f"{row} of edges" if row < len(edges) else f"{row - len(edges)} of thresholds"
+
+    first = parts.recalibration._replaced(_number=lambda row: f"{row} of recalibration")
+    return first, edges._replaced(**joined, ids=None, attributes={}, _number=number)

@@ -1,0 +1,89 @@
+"""Names of classes: checked, compared between outputs, and the labels that use them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.arrays import to_numpy
+from atypicality.validation import check_labels, name_rows, own_row
+
+__all__ = ["are_integers", "check_class_names", "class_order", "encode_labels", "refuse_two_readings"]
+
+
+def check_class_names(class_names: ArrayLike) -> NDArray[Any]:
+    """Distinct names of classes (k,), as text."""
+    names = np.asarray([str(name) for name in to_numpy(class_names, "class_names").reshape(-1).tolist()])
+    if not names.size:
+        raise ValueError("class_names must name at least one class, in the order of the columns; got none.")
+    values, counts = np.unique(names, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"class_names must be distinct; {str(values[counts > 1][0])!r} stands there more than once.")
+    return names
+
+
+def class_order(
+    found: NDArray[Any] | None, wanted: NDArray[Any] | None, whose: str = "those given"
+) -> NDArray[np.intp] | None:
+    """Columns of `found` names in the order of the `wanted` ones; None where they are so already, or not comparable.
+
+    >>> class_order(np.array(["cat", "dog", "ant"]), np.array(["ant", "cat", "dog"]))
+    array([2, 0, 1])
+    """
+    if found is None or wanted is None or np.array_equal(found, wanted):
+        return None
+    if odd := [str(name)[:40] for name in np.setxor1d(found, wanted)]:
+        shown = ", ".join(map(repr, odd[:5])) + (", ..." if len(odd) > 5 else "")
+        raise ValueError(
+            f"class_names must be {whose}, in any order; {len(odd)} are on one side only: {shown}. Are these outputs "
+            "of another model? Where only the spelling differs, rename the classes, or leave class_names out."
+        )
+    columns = np.argsort(found)
+    return columns[np.searchsorted(found, wanted, sorter=columns)]
+
+
+def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArray[np.intp]:
+    """Labels (n,) as columns: integers are columns, anything else is looked up among the names."""
+    array = to_numpy(labels, "labels")
+    if array.dtype.kind in "iu" or array.ndim != 1 or array.size == 0:
+        codes = check_labels(array)
+        if class_names is not None:
+            refuse_two_readings(codes, class_names, "labels")
+        return codes
+    if class_names is None:
+        raise TypeError(
+            f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
+        )
+    order = np.argsort(class_names)
+    try:
+        values = array.astype(class_names.dtype.type)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"labels must be text; as bytes they are not ASCII ({error}). Decode them.") from error
+    place = np.minimum(np.searchsorted(class_names, values, sorter=order), class_names.size - 1)
+    codes = order[place]
+    unknown = np.flatnonzero(class_names[codes] != values)
+    if unknown.size:
+        raise ValueError(
+            f"labels must be among class_names; {name_rows(unknown, 'is', 'are')} not "
+            f"(row {own_row(unknown[0])} is {str(array[unknown[0]])!r})."
+        )
+    return codes.astype(np.intp)
+
+
+def refuse_two_readings(codes: NDArray[np.intp], class_names: NDArray[Any], name: str) -> None:
+    """Refuse integers, which are columns by our rule, where all of them are names as well, and of other columns."""
+    found = np.unique(codes)
+    if not are_integers(class_names) or not np.isin(found.astype(str), class_names).all():
+        return
+    columns = np.flatnonzero(np.isin(class_names, found.astype(str)))
+    if not np.array_equal(class_names[columns], columns.astype(str)):
+        raise ValueError(
+            f"{name} must be text where class_names are integers in another order than 0, 1, 2, ...: integers are "
+            f"columns, and {found[0]} could also be meant as the name {str(found[0])!r}. Pass str(label) for names, or "
+            "class_names[column] as text for columns."
+        )
+
+
+def are_integers(class_names: NDArray[Any]) -> bool:
+    """Whether all names are whole numbers written out."""
+    return all(name.removeprefix("-").isdecimal() for name in class_names.tolist())
