@@ -335,7 +335,12 @@ def reduce_rows(
 
 
 def compute(
-    pieces: Callable[[slice], Iterable[tuple[Any, ...]]], n_rows: int, *, block: int, host: bool = True
+    pieces: Callable[[slice], Iterable[tuple[Any, ...]]],
+    n_rows: int,
+    *,
+    block: int,
+    host: bool = True,
+    threads: int | None = None,
 ) -> tuple[Any, ...]:
     """Arrays of all rows from a function that makes those of one block of rows, piece by piece.
 
@@ -365,7 +370,7 @@ def compute(
                     out[start : start + len(part)] = part
             start += len(piece[0])
 
-    for_rows(write, n_rows, block=block)
+    for_rows(write, n_rows, block=block, threads=threads)
     return tuple(whole)
 
 

@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import to_numpy
+from atypicality.arrays import namespace, to_numpy
+from atypicality.formula.density import aligned
+from atypicality.validation.device import to_device
 
-__all__ = ["class_positions", "in_columns"]
+__all__ = ["class_positions", "class_sources", "in_columns"]
 
 
 def class_positions(
@@ -41,19 +43,30 @@ def class_positions(
     return np.array([known[str(name)] for name in names], np.intp)
 
 
-def in_columns(values: NDArray[np.float64], positions: NDArray[np.intp], n_classes: int) -> NDArray[np.float64]:
+def class_sources(positions: NDArray[np.intp], n_classes: int) -> NDArray[np.intp] | None:
+    """For each of the logits' columns the density's, or one beyond its last; None where the two agree.
+
+    >>> class_sources(np.array([2, 0]), 3)
+    array([1, 2, 0])
+    """
+    sources = np.full(n_classes, positions.size)
+    sources[positions] = np.arange(positions.size)
+    return None if np.array_equal(sources, np.arange(n_classes)) else sources
+
+
+def in_columns(values: Any, sources: NDArray[np.intp] | None) -> Any:
     """Class log-densities (n, m) in the order of the logits (n, k); a class the density never saw gets the row minimum.
 
-    >>> in_columns(np.array([[1.0, 2.0]]), np.array([2, 0]), 3)
+    >>> in_columns(np.array([[1.0, 2.0]]), np.array([1, 2, 0]))
     array([[2., 1., 1.]])
     """
-    if positions.size == n_classes and (positions == np.arange(n_classes)).all():
+    if sources is None:
         return values
-    wide = blocks.empty((len(values), n_classes))
-
-    def block(rows: slice) -> None:
-        wide[rows] = values[rows].min(axis=1, keepdims=True)
-        wide[rows, positions] = values[rows]
-
-    blocks.for_rows(block, len(values), block=blocks.block_rows(8 * n_classes))
-    return wide
+    xp, places = namespace(values), to_device(sources, values)
+    block = blocks.block_rows(8 * sources.size, budget=blocks.GEMM_BYTES)
+    return blocks.compute(
+        lambda rows: [(aligned(xp, values[rows, :], places),)],
+        values.shape[0],
+        block=block,
+        host=isinstance(values, np.ndarray),
+    )[0]

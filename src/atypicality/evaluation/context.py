@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density import ClassAtypicality, GaussianAtypicality
-from atypicality.density.columns import class_positions, in_columns
+from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import refuse_two_readings
 from atypicality.outputs.limits import check_room
@@ -144,7 +144,9 @@ def _with_density(context: Context, density: Any, positions: NDArray[np.intp] | 
         context = replace(context, atypicality=np.asarray(density.atypicality(embeddings)))
     if hasattr(density, "class_log_density") and context.outputs.n_classes is not None and positions is not None:
         values = np.asarray(density.class_log_density(embeddings))
-        context = replace(context, class_log_density=in_columns(values, positions, context.outputs.n_classes))
+        context = replace(
+            context, class_log_density=in_columns(values, class_sources(positions, context.outputs.n_classes))
+        )
     return context
 
 

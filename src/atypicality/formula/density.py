@@ -11,12 +11,17 @@ import numpy as np
 
 from atypicality.formula.rows import Xp
 
-__all__ = ["ClassDensity", "NeighborDensity", "TiedDensity"]
+__all__ = ["ClassDensity", "NeighborDensity", "TiedDensity", "aligned"]
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
 SPARE = 8
 """Neighbours beyond those asked for that are measured directly: products may order near ones wrongly."""
+
+
+def aligned(xp: Xp, densities: Any, sources: Any) -> Any:
+    """Columns of class log-densities (n, m) by their number (k,); one beyond the last is the row minimum."""
+    return xp.take(xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1), sources, axis=1)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from atypicality.formula.density import aligned
 from atypicality.formula.recalibration import Rows
 from atypicality.formula.rows import Quadrant, Scale, Xp
 
@@ -49,8 +50,7 @@ class HeadFormula:
         """Atypicality (n, 1), and class log-densities (n, k) in the order of the logits' columns, from products."""
         densities = self.density.class_log_density(xp, products)
         if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
-            densities = xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1)
-            densities = xp.take(densities, self.sources, axis=1)
+            densities = aligned(xp, densities, self.sources)
         return self.density.atypicality(xp, products), densities
 
     def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None, draws: Any = None) -> Verdict:

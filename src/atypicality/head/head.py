@@ -1,5 +1,6 @@
 """The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
 
+import inspect
 import math
 import os
 from typing import Any, Self
@@ -9,29 +10,29 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality import blocks
+from atypicality.arrays import like, on_device
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
-from atypicality.density.columns import class_positions, in_columns
-from atypicality.formula import HeadFormula
-from atypicality.groups import Quadrants
+from atypicality.density.columns import class_positions, class_sources, in_columns
+from atypicality.formula import HeadFormula, Verdict
+from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order
 from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
 from atypicality.head.keywords import call_with_known
+from atypicality.head.prediction import predicted
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
+from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
-from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
+from atypicality.validation.device import to_host
 
 __all__ = ["ReliabilityHead"]
 
-CHUNK_BYTES = 4 * blocks.GEMM_BYTES
-"""Rows are answered in chunks of about this size, so that no intermediate array of all rows ever exists."""
 RECALIBRATION_SHARE = 0.5
 PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
@@ -233,9 +234,8 @@ class ReliabilityHead(BaseEstimator):
         if isinstance(recalibration, str) and recalibration == "auto":
             covariates = ("margin",) if atypicality is None else ("atypicality", "margin")
             recalibration = AtypicalityAwareRecalibration(covariates=covariates)
-        self.recalibration_ = clone(recalibration).fit(
-            logits, labels, atypicality=atypicality, class_log_density=densities, embeddings=outputs.embeddings
-        )
+        offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
+        self.recalibration_ = call_with_known(clone(recalibration).fit, logits, labels, **offered)
         if hasattr(self.recalibration_, "training_shares_") and hasattr(self.density_, "counts_"):
             shares = np.zeros(self.n_classes_)
             shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
@@ -246,18 +246,15 @@ class ReliabilityHead(BaseEstimator):
         if isinstance(sets, str) and sets == "auto":
             sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(len(probs), self.alpha)
         sets = clone(sets)
-        if isinstance(sets, AtypicalityAwareConformal):
-            if atypicality is None:
-                raise ValueError(
-                    "prediction_sets=AtypicalityAwareConformal needs atypicality: give train= or a density."
-                )
-            self.prediction_sets_ = sets.fit(probs, labels, atypicality=atypicality, edge_rows=edge_rows)
-        else:
-            self.prediction_sets_ = sets.fit(probs, labels)
+        if atypicality is None and "atypicality" in inspect.signature(sets.fit).parameters:
+            raise ValueError(f"prediction_sets={type(sets).__name__} needs atypicality: give train= or a density.")
+        offered = {"atypicality": atypicality, "edge_rows": edge_rows}
+        self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
     def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
-        confidence, correct = probs.max(axis=1).astype(np.float64), probs.argmax(axis=1) == labels
-        confidence = np.minimum(confidence, 1.0)
+        pairs = read_pairs(probs, labels, None, None)
+        confidence, correct = np.minimum(pairs.confidence, 1.0), pairs.correct
+        atypicality = None if atypicality is None else to_host(atypicality)
         self.abstention_ = AbstentionRule.from_rows(confidence, correct)
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
@@ -283,39 +280,30 @@ class ReliabilityHead(BaseEstimator):
         True
         """
         check_is_fitted(self, "recalibration_")
-        logits = check_outputs(outputs).need("logits")
+        check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        order = class_order(outputs.class_names, self.class_names_, "those of the head")
-        back = None if order is None else np.argsort(order)
-        answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
-        width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
-        for rows in blocks.watched(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
-            part = outputs._part(rows).with_classes(self.class_names_)
-            with part._numbered():
-                probs, atypicality = self._probabilities(part)
-                sets = self._sets(probs, atypicality, number + rows.start)
-            answer.fill(rows, *((probs, sets) if back is None else (probs[:, back], sets[:, back])), atypicality)
-        return self._reliability(answer, outputs, keep_from)
+        found = predicted(self, outputs, number)
+        return self._reliability(found, outputs, keep_from)
 
-    def _reliability(self, answer: "_Answer", outputs: ModelOutputs, keep_from: float | None) -> Reliability:
-        quadrant = quantile = drift = None
-        accepted = None if keep_from is None else answer.confidence >= keep_from
-        if self.quantiles_ is not None and self.quadrants_ is not None and answer.atypicality is not None:
-            quadrant = self.quadrants_.assign(answer.confidence, answer.atypicality)
-            quantile = self.quantiles_(answer.atypicality)
-            drift = Drift(self.quantiles_, answer.atypicality)
+    def _reliability(self, found: Verdict, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
+        accepted = None if keep_from is None else found.confidence >= keep_from
+        quadrant = drift = None
+        if self.quantiles_ is not None and found.atypicality is not None:
+            rarity = to_host(found.atypicality)
+            quadrant = np.array(QUADRANTS)[to_host(found.quadrant)]
+            drift = Drift(self.quantiles_, rarity)
             if accepted is not None:
-                accepted &= ~self.quantiles_.beyond(answer.atypicality)
+                accepted = accepted & like(~self.quantiles_.beyond(rarity), accepted)
             if drift.significant:
                 warn(drift.message())
         return Reliability(
-            label=answer.label,
-            confidence=answer.confidence,
-            proba=answer.proba,
-            prediction_set=answer.sets,
-            atypicality=answer.atypicality,
-            atypicality_quantile=quantile,
+            label=found.label,
+            confidence=found.confidence,
+            proba=found.proba,
+            prediction_set=found.prediction_set,
+            atypicality=found.atypicality,
+            atypicality_quantile=found.atypicality_quantile,
             quadrant=quadrant,
             accepted=accepted,
             drift=drift,
@@ -324,20 +312,14 @@ class ReliabilityHead(BaseEstimator):
         )
 
     def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
-        offered: dict[str, Any] = {"first_row": first_row}
-        if isinstance(self.prediction_sets_, AtypicalityAwareConformal):
-            offered["atypicality"] = atypicality
-        return np.asarray(call_with_known(self.prediction_sets_.predict_set, probs, **offered), bool)
+        offered = {"first_row": first_row, "atypicality": atypicality}
+        found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
+        return found if on_device(probs) else np.asarray(found, bool)
 
     def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
         atypicality, densities = self._rarity(outputs)
-        probs = self.recalibration_.predict_proba(
-            outputs.need("logits"),
-            atypicality=atypicality,
-            class_log_density=densities,
-            embeddings=outputs.embeddings,
-        )
-        return probs, atypicality
+        offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
+        return call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered), atypicality
 
     def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
         """Atypicality (n,) and class log-densities (n, k) in the order of the logits' columns, where there are any."""
@@ -347,13 +329,7 @@ class ReliabilityHead(BaseEstimator):
         if not hasattr(self.density_, "class_log_density"):
             return self.density_.atypicality(embeddings), None
         densities = self.density_.class_log_density(embeddings)
-        if self.density_.marginal:
-            return self.density_.atypicality(embeddings), self._align(densities)
-        return -densities.max(axis=1), self._align(densities)
-
-    def _align(self, densities: NDArray[np.float64]) -> NDArray[np.float64]:
-        positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
-        return in_columns(densities, positions, self.n_classes_)
+        return self.density_.atypicality(embeddings), in_columns(densities, self._sources())
 
     def formula(self) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`."""
@@ -367,13 +343,11 @@ class ReliabilityHead(BaseEstimator):
         )
 
     def _sources(self) -> NDArray[np.intp] | None:
-        """For each column of the logits the density's, or one beyond its last; None where the two agree."""
+        """As `class_sources`, of this head's density."""
         if not hasattr(self.density_, "class_log_density"):
             return None
         positions = class_positions(self.density_.classes_, self.n_classes_, self.class_names_)
-        sources = np.full(self.n_classes_, positions.size)
-        sources[positions] = np.arange(positions.size)
-        return None if np.array_equal(sources, np.arange(self.n_classes_)) else sources
+        return class_sources(positions, self.n_classes_)
 
     def summary(self) -> str:
         """What was fitted, on how much, and what it changed on held-out rows, as a few lines of text.
@@ -431,25 +405,6 @@ class ReliabilityHead(BaseEstimator):
         from atypicality.shipping.onnx import export_onnx
 
         export_onnx(self, path, verify=verify)
-
-
-class _Answer:
-    """The arrays of a whole prediction, filled chunk by chunk."""
-
-    def __init__(self, n: int, k: int, dtype: Any, with_atypicality: bool) -> None:
-        self.proba = blocks.empty((n, k), dtype)
-        self.sets = blocks.empty((n, k), bool)
-        self.label = np.empty(n, np.intp)
-        self.confidence = np.empty(n)
-        self.atypicality = np.empty(n) if with_atypicality else None
-
-    def fill(self, rows: slice, probs: FloatArray, sets: NDArray[np.bool_], atypicality: Any) -> None:
-        self.proba[rows], self.sets[rows] = probs, sets
-        np.argmax(probs, axis=1, out=self.label[rows])
-        top = np.take_along_axis(probs, self.label[rows, None], axis=1)[:, 0]
-        np.minimum(top, 1.0, out=self.confidence[rows])
-        if self.atypicality is not None:
-            self.atypicality[rows] = atypicality
 
 
 def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:

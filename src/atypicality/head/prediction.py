@@ -1,32 +1,110 @@
-"""The verdict on all rows by a head's formula: block by block on threads, or on the device of the arrays."""
+"""The verdict of a head on all rows: by its formula where every part has one, else by the methods of its parts."""
 
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.conformal.scores import Selection
+from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
-from atypicality.formula import HeadFormula, Verdict, moved
+from atypicality.formula import Given, HeadFormula, Verdict, moved, speaks_for
+from atypicality.outputs import ModelOutputs
+from atypicality.outputs.class_names import class_order
+from atypicality.recalibration.device_rows import any_logits
 from atypicality.recalibration.prediction import check_known
-from atypicality.validation import check_logit_maxima, check_normalisers
+from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import to_device, to_host
 from atypicality.validation.device_probs import BLOCK_BYTES
 
-__all__ = ["verdict_rows"]
+__all__ = ["missing_formulas", "predicted", "verdict_rows"]
 
+CHUNK_BYTES = 4 * blocks.GEMM_BYTES
+"""Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
 PRODUCT_ROWS = 1024
 """Rows that enter one matrix product on the host: enough for its full rate, few enough that what follows is cached."""
 WIDE = ("proba", "prediction_set")
 
 
+def predicted(head: Any, outputs: ModelOutputs, first_row: int) -> Verdict:
+    """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs."""
+    order = class_order(outputs.class_names, head.class_names_, "those of the head")
+    with outputs._numbered():
+        if missing_formulas(head):
+            return _by_methods(head, outputs, first_row, order)
+        logits, formula = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False), head.formula()
+        given = {}
+        if formula.density is not None:
+            given["embeddings"] = outputs.need("embeddings")
+            check_matrix_shape(given["embeddings"].shape, "embeddings", width=head.density_.n_features_in_)
+        elif formula.scale is not None:
+            given["atypicality"] = outputs.need("atypicality")
+        draws = row_draws(head.prediction_sets_, len(outputs), first_row)
+        return verdict_rows(formula, logits, **given, draws=draws, order=order)
+
+
+def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
+    """Which parts have no formula of fixed size, in words; neighbours count where they can be `searched`."""
+    density, recalibration, sets = head.density_, head.recalibration_, head.prediction_sets_
+    found = []
+    if density is not None:
+        if not speaks_for(density, "atypicality"):
+            found.append(f"its density is {_name(density)}, which has no formula of its own")
+        elif not searched and getattr(density, "searches", False):
+            found.append(f"its density is {_name(density)}, and a search among training rows is of no fixed size")
+    if not speaks_for(recalibration, "predict_proba"):
+        found.append(f"its recalibration is {_name(recalibration)}, which has no formula of its own")
+    elif isinstance(getattr(recalibration.formula(), "multiplier", None), Given):
+        found.append(
+            f"its recalibration is {_name(recalibration)}, whose temperatures follow from given groups or from a "
+            "network, and not from logits and atypicality alone"
+        )
+    if not speaks_for(sets, "predict_set"):
+        found.append(f"its prediction_sets is {_name(sets)}, which has no formula of its own")
+    return found
+
+
+def _name(part: Any) -> str:
+    return type(part).__name__
+
+
+def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray[np.intp] | None) -> Verdict:
+    logits = outputs.need("logits")
+    width = 8 * (head.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
+
+    def chunk(rows: slice) -> list[Verdict]:
+        part = outputs._part(rows).with_classes(head.class_names_)
+        with part._numbered():
+            probs, atypicality = head._probabilities(part)
+            sets = head._sets(probs, atypicality, first_row + rows.start)
+        xp = namespace(probs)
+        label, top = xp.argmax(probs, axis=1), xp.astype(xp.max(probs, axis=1), xp.float64)
+        confidence, quantile, quadrant = xp.where(top < 1.0, top, 1.0), None, None
+        if head.quantiles_ is not None:
+            quantile = head.quantiles_.formula().quantiles(np, to_host(atypicality))
+            quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
+        found = Verdict(label, confidence, probs, sets, None, atypicality, quantile, quadrant)
+        return [_reordered(xp, found, order)]
+
+    height = blocks.block_rows(width, budget=CHUNK_BYTES)
+    found = blocks.compute(chunk, len(outputs), block=height, host=isinstance(logits, np.ndarray), threads=1)
+    return Verdict(*found)
+
+
 def verdict_rows(
-    formula: HeadFormula, logits: Any, *, embeddings: Any = None, atypicality: Any = None, draws: Any = None
+    formula: HeadFormula,
+    logits: Any,
+    *,
+    embeddings: Any = None,
+    atypicality: Any = None,
+    draws: Any = None,
+    order: NDArray[np.intp] | None = None,
 ) -> Verdict:
-    """What the formula says of checked rows; one number per row is (n,).
+    """What the formula says of checked rows, block by block, on their device; one number per row is (n,).
 
     Parameters
     ----------
@@ -38,12 +116,14 @@ def verdict_rows(
         Where it has none.
     draws : ndarray of shape (n,), optional
         Of randomised sets.
+    order : ndarray of shape (k,), optional
+        Column of the logits for each class of the formula, where the two differ.
     """
     host = isinstance(logits, np.ndarray)
-    rows = _Rows(formula, logits, embeddings, atypicality, draws)
+    rows = _Rows(formula, logits, embeddings, atypicality, draws, order)
     inner = blocks.block_rows(8 * logits.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
     outer = max(inner, PRODUCT_ROWS) if host and embeddings is not None else inner
-    whole = Verdict(*blocks.compute(lambda part: rows.verdicts(part, inner), len(logits), block=outer, host=host))
+    whole = Verdict(*blocks.compute(lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host))
     flat = {name: column[:, 0] for name, column in whole._asdict().items() if column is not None and name not in WIDE}
     return whole._replace(**flat)
 
@@ -51,8 +131,10 @@ def verdict_rows(
 class _Rows:
     """Rows and a formula beside them, on their device."""
 
-    def __init__(self, formula: HeadFormula, logits: Any, embeddings: Any, atypicality: Any, draws: Any) -> None:
-        self.xp, self.logits, self.embeddings = namespace(logits), logits, embeddings
+    def __init__(
+        self, formula: HeadFormula, logits: Any, embeddings: Any, atypicality: Any, draws: Any, order: Any
+    ) -> None:
+        self.xp, self.logits, self.embeddings, self.order = namespace(logits), logits, embeddings, order
         self.columns = [atypicality, draws]
         if isinstance(logits, np.ndarray):
             self.formula = dataclasses.replace(formula, sets=Selection(formula.sets))
@@ -73,6 +155,8 @@ class _Rows:
     def _verdict(self, rows: slice, products: Any) -> Verdict:
         xp, z, densities = self.xp, self.logits[rows, :], None
         check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
+        if self.order is not None:
+            z = xp.take(z, to_device(self.order, z), axis=1)
         atypicality, draws = (None if column is None else column[rows, None] for column in self.columns)
         with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
             if products is not None:
@@ -82,4 +166,14 @@ class _Rows:
         if found.known is not None:
             check_known(to_host(found.known), first_row=rows.start)
         check_normalisers(to_host(found.confidence), first_row=rows.start)
-        return found._replace(known=None)
+        return _reordered(xp, found._replace(known=None), self.order)
+
+
+def _reordered(xp: Any, found: Verdict, order: NDArray[np.intp] | None) -> Verdict:
+    """The verdict with classes in the order of the outputs again."""
+    if order is None:
+        return found
+    columns, back = to_device(order, found.proba), to_device(np.argsort(order), found.proba)
+    label = xp.reshape(xp.take(columns, xp.reshape(found.label, (-1,)), axis=0), found.label.shape)
+    sets = xp.take(found.prediction_set, back, axis=1)
+    return found._replace(label=label, proba=xp.take(found.proba, back, axis=1), prediction_set=sets)
