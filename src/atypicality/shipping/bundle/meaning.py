@@ -208,7 +208,7 @@ def check_head(head: Any) -> None:
     terms = getattr(head.recalibration_, "terms_", {})
     need(has_densities or terms.get("class_density") != "used", "the density must have what recalibration needs.")
     if has_densities:
-        head._align(np.zeros((1, head.density_.classes_.size)))  # the head's own words where classes do not fit
+        head._sources()  # the head's own words where classes do not fit
 
 
 def _needs_atypicality(head: Any) -> bool:
