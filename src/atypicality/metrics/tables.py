@@ -149,7 +149,7 @@ def by_group(
     count = np.bincount(index, minlength=len(labels))
     estimate = _estimator(metric, arrays, given, keywords, level, n_resamples)
     rng, drawn = _generator(random_state), metric not in _WITHOUT_DRAWS
-    streams = rng.spawn(len(labels)) if drawn else [None] * len(labels)
+    streams: list[Any] = rng.spawn(len(labels)) if drawn else [None] * len(labels)
     nothing = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
     table = np.tile(np.array(nothing), (len(labels), 1))
     for group, part in filled_groups(index, count):
