@@ -1,5 +1,6 @@
 import json
 import math
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,10 @@ from scipy.special import softmax
 from atypicality import blocks, metrics
 from atypicality.groups import QUADRANTS, QuantileGroups
 from atypicality.metrics import by_group
+from atypicality.metrics.bins import inner_edges
+from atypicality.metrics.errors import _drawn_labels, classwise_interval
 from atypicality.metrics.intervals import wilson_interval
+from atypicality.metrics.rows import read_all
 
 ERRORS = [
     metrics.ece,
@@ -244,3 +248,35 @@ def test_the_papers_table_on_real_outputs(name):
     if name == "cifar10-wrn28-10":  # the paper's claim on balanced data: the most atypical fifth is worst
         assert tables[0].low[4] > tables[0].high[:4].max()
         assert tables[1].high[4] < tables[1].low[:4].min()
+
+
+def test_the_class_wise_interval_takes_memory_for_filled_cells_only(rng):
+    n_rows, n_classes, n_bins, draws = 50, 20_000, 10, 200
+    probs, labels = make_probs(rng, n_rows, n_classes)
+    read = read_all(probs, labels, n_bins)
+    filled = int((read.class_bins.count > 0).sum())
+    assert filled < 1.1 * n_classes  # almost all probabilities are in the first bin
+    tracemalloc.start()
+    classwise_interval(probs, read, np.random.default_rng(0), level=0.95)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    matrix = 8 * draws * filled
+    assert peak < 5 * matrix < 8 * draws * n_classes * n_bins  # noise, what is shown, its absolute values, temporaries
+
+
+def test_drawn_labels_are_those_of_all_cells_where_there_are_any(rng):
+    probs, labels = make_probs(rng, 200, 30)
+    read, edges = read_all(probs, labels, 10), inner_edges(10)
+    everywhere = np.ones((30, 10), bool)
+    filled = read.class_bins.count > 0
+    whole, some = (_drawn_labels(probs, edges, cells, np.random.default_rng(0)) for cells in (everywhere, filled))
+    np.testing.assert_array_equal(whole[:, filled.reshape(-1)], some)
+    assert whole.sum() == some.sum() == 200 * 200
+
+
+def test_a_group_draws_the_same_numbers_however_many_groups_are_empty(rng):
+    probs, labels = make_probs(rng, 300)
+    few, many = (by_group(metrics.ece, probs, labels, groups=np.zeros(300, int), names=names) for names in (1, 5000))
+    assert few.low[0] == many.low[0]
+    assert few.high[0] == many.high[0]
+    assert np.isnan(many.value[1:]).all()

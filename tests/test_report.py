@@ -10,6 +10,7 @@ import socket
 
 import numpy as np
 import pytest
+import scipy.special
 from conftest import REQUIRE_ALL, needs
 from report_cases import HOSTILE, NAMES, QUADRANTS, TEST, comparison, evaluation_and_head, world_outputs
 
@@ -178,6 +179,60 @@ def test_samples_are_thinned_evenly_where_they_do_not_fit(monkeypatch):
     assert thin["kept"] == 1500
 
 
+def evaluation_of_many_classes(n_classes, n_rows, length=0):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, n_classes, n_rows)
+    logits = rng.normal(size=(n_rows, n_classes)).astype(np.float32)
+    logits[np.arange(n_rows), labels] += 4
+    names = [f"class {index} {'x' * length}" for index in range(n_classes)]
+    outputs = aty.ModelOutputs(logits, labels=labels, class_names=names)
+    probs = scipy.special.softmax(logits, axis=1)
+    sets = probs >= np.sort(probs, axis=1)[:, ::-1][np.arange(n_rows), rng.integers(0, n_classes, n_rows)][:, None]
+    return aty.evaluate({"model": (probs, sets), "again": (probs, sets)}, outputs)
+
+
+@pytest.mark.parametrize("length", [0, 200])
+def test_twenty_thousand_classes_stay_under_three_megabytes_and_keep_the_worst(tmp_path, length):
+    evaluation = evaluation_of_many_classes(20_000, 300, length)
+    evaluation.report(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 3_000_000
+    data = page_data(evaluation, "model", "again")
+    kept, total = data["kept"]["classes"]
+    listed = set(data["tables"]["classes"]["class_index"])
+    assert total == 20_000
+    assert 500 < kept == len(listed) < total
+    wrong = [row for row in evaluation.table("classes", method="again", metric="accuracy") if row["value"] == 0]
+    assert {row["class_index"] for row in wrong} <= listed
+    assert set(data["classes"]) >= listed
+    assert len(data["samples"]["row"]) == 300
+
+
+def test_classes_are_ranked_by_the_upper_end_of_their_interval():
+    # 0 of 30 right is surely bad, 0 of 1 may be chance, and a class without samples says nothing
+    table = {
+        "method": ["m"] * 4,
+        "class_index": [0, 1, 2, 3],
+        "metric": ["accuracy"] * 4,
+        "value": [1.0, 0.0, None, 0.0],
+        "high": [1.0, 0.79, 1.0, 0.11],
+    }
+    ranked = report_data._ranked("classes", table, [(0,), (1,), (2,), (3,)], "m")
+    assert ranked == [(3,), (1,), (0,), (2,)]
+
+
+def test_set_sizes_that_do_not_fit_are_the_rare_ones(monkeypatch):
+    evaluation, _ = evaluation_and_head()
+    half = len(as_script(page_data(evaluation, "uncalibrated", "head")["tables"]["set_sizes"])) // 2
+    monkeypatch.setattr(report_data, "THINNED", report_data.THINNED | {"set_sizes": half})
+    data = page_data(evaluation, "uncalibrated", "head")
+    kept, total = data["kept"]["set_sizes"]
+    rows = evaluation.table("set_sizes", metric="share")
+    commonest = sorted(rows, key=lambda row: -row["value"])[:kept]
+    assert 0 < kept < total
+    assert set(data["tables"]["set_sizes"]["size"]) == {row["size"] for row in commonest}
+    assert set(data["kept"]) == {"set_sizes"}
+
+
 @pytest.mark.parametrize("text", ["</script>", "<!--", "\u2028", "\ud800", "&lt;"])
 def test_script_data_comes_back_and_breaks_nothing(text):
     written = as_script({"name": text})
@@ -253,6 +308,29 @@ def page_path(tmp_path_factory, page_text):
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page_text, encoding="utf-8")
     return path
+
+
+@needs_chromium
+def test_a_thinned_page_says_what_it_leaves_out(browser, tmp_path, monkeypatch):
+    evaluation, _ = evaluation_and_head()
+    evaluation.report(tmp_path / "whole.html")
+    with Opened(browser, tmp_path / "whole.html") as opened:
+        assert opened.page.locator("[id^=kept-]").count() == 0
+    tables = page_data(evaluation, "uncalibrated", "head")["tables"]
+    halves = {table: len(as_script(tables[table])) // 2 for table in report_data.THINNED}
+    monkeypatch.setattr(report_data, "THINNED", halves)
+    evaluation.report(tmp_path / "page.html")
+    kept = page_data(evaluation, "uncalibrated", "head")["kept"]
+    with Opened(browser, tmp_path / "page.html") as opened:
+        assert opened.of_total("class-table") == kept["classes"][0]
+        for table, words in (
+            ("classes", "classes, those that head"),
+            ("subgroups", "subgroups"),
+            ("set_sizes", "set sizes"),
+        ):
+            few, total = kept[table]
+            said = opened.page.inner_text(f"#kept-{table}")
+            assert said.startswith(f"This page keeps {few} of {total} {words}")
 
 
 @needs_chromium

@@ -78,8 +78,9 @@ def keys_of(table: str) -> tuple[str, ...]:
 def to_columns(table: str, rows: Iterable[Row]) -> Columns:
     """Rows as columns of plain Python values; a column that a row lacks holds None there."""
     listed = list(rows)
+    columns = {name: [row.get(name) for row in listed] for name in TABLES[table]}
     return {
-        name: tuple(None if row.get(name) is None else _PLAIN[kind](row[name]) for row in listed)
+        name: tuple([None if value is None else _PLAIN[kind](value) for value in columns[name]])
         for name, kind in TABLES[table].items()
     }
 

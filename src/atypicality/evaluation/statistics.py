@@ -14,6 +14,7 @@ from scipy.stats import beta
 from atypicality import metrics
 from atypicality.evaluation.scored import Scored
 from atypicality.metrics.intervals import mean_interval, wilson_interval
+from atypicality.metrics.tables import filled_groups
 
 __all__ = ["Column", "area_under_risk", "exact_interval", "grouped"]
 
@@ -92,19 +93,19 @@ def _paired(
             **options,
         )
         return table.count, table.value, table.standard_error, table.low, table.high
-    count, parts = _parts(codes, n_groups)
+    count = np.bincount(codes, minlength=n_groups)
     nothing = np.full(n_groups, np.nan)
     value = nothing.copy()
-    for group in np.flatnonzero(count):
-        cut = {name: array[parts[group]] for name, array in arrays.items()}
-        value[group] = PAIRED[metric](**cut, **options)
+    for group, part in filled_groups(codes, count):
+        value[group] = PAIRED[metric](**{name: array[part] for name, array in arrays.items()}, **options)
     return count, value, nothing, nothing, nothing
 
 
 def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Column:
-    count, parts = _parts(codes, n_groups)
-    rows = [(values[part].mean(), *mean_interval(values[part])) if part.size else (np.nan,) * 4 for part in parts]
-    return count, *np.array(rows, np.float64).T
+    count, table = np.bincount(codes, minlength=n_groups), np.full((n_groups, 4), np.nan)
+    for group, part in filled_groups(codes, count):
+        table[group] = values[part].mean(), *mean_interval(values[part])
+    return count, *table.T
 
 
 def _share(codes: NDArray[np.intp], n_groups: int) -> Column:
@@ -123,8 +124,3 @@ def _binomial(
     share = np.divide(hits, size, out=np.full(hits.shape, np.nan), where=size > 0)
     error = np.sqrt(share * (1 - share) / np.maximum(size, 1))
     return count, share, error, *interval(hits, size)
-
-
-def _parts(codes: NDArray[np.intp], n_groups: int) -> tuple[NDArray[np.intp], list[NDArray[np.intp]]]:
-    count = np.bincount(codes, minlength=n_groups)
-    return count, np.split(np.argsort(codes, kind="stable"), np.cumsum(count)[:-1])

@@ -188,8 +188,9 @@ def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
             intervals=options.intervals,
             seed=options.seed,
         )
-        for key, values in zip(axis.keys, zip(*column, strict=True), strict=True):
-            rows.append({"method": scored.name, **key, "metric": metric} | dict(zip(STATISTICS, values, strict=True)))
+        plain = zip(*(np.asarray(values).tolist() for values in column), strict=True)
+        for key, values in zip(axis.keys, plain, strict=True):
+            rows.append({"method": scored.name, **key, "metric": metric, **dict(zip(STATISTICS, values, strict=True))})
     return rows
 
 

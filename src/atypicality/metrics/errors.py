@@ -78,14 +78,14 @@ def classwise_interval(
     bins = rows.class_bins
     (n_classes, n_bins), filled = bins.count.shape, np.flatnonzero(bins.count)
     edges = inner_edges(n_bins, rows.pairs.dtype)
-    drawn = (bins.confidence.reshape(-1) - _drawn_labels(probs, edges, rng)) / bins.total
-    noise = (drawn.reshape(-1, n_classes, n_bins) * _excess_deviation(probs, rows, edges)).reshape(_WIDE_DRAWS, -1)
-    cells = (bins.confidence - bins.correct).reshape(-1) / bins.total
+    confidence, correct = bins.confidence.reshape(-1)[filled], bins.correct.reshape(-1)[filled]
+    noise = (confidence - _drawn_labels(probs, edges, bins.count > 0, rng)) / bins.total
+    noise *= _excess_deviation(probs, rows, edges)[filled % n_bins]
 
     def norm(gaps: FloatArray) -> FloatArray:
         return np.asarray(np.abs(gaps).sum(axis=-1) / n_classes)
 
-    error, low, high = norm_interval(cells[filled], noise[:, filled], norm, level)
+    error, low, high = norm_interval((confidence - correct) / bins.total, noise, norm, level)
     return error, low, max(high, -2 * math.log((1 - level) / 2) / (bins.total * n_classes))
 
 
@@ -106,11 +106,17 @@ def smooth_interval(pairs: Pairs, value: float, rng: np.random.Generator, *, lev
     return error, min(low, sigma), max(high, sigma)
 
 
-def _drawn_labels(probs: NDArray[np.floating], edges: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Labels drawn from the rows of `probs`, counted per draw, class and bin: (n_draws, k * n_bins)."""
+def _drawn_labels(
+    probs: NDArray[np.floating], edges: FloatArray, filled: NDArray[np.bool_], rng: np.random.Generator
+) -> FloatArray:
+    """Labels drawn from the rows of `probs`, counted per draw and cell of a class and bin that is filled.
+
+    Of many classes most cells are empty, and no label is ever drawn there.
+    """
     (n_rows, n_classes), n_bins = probs.shape, edges.size + 1
-    counts = np.zeros(_WIDE_DRAWS * n_classes * n_bins)
-    offsets = np.arange(_WIDE_DRAWS) * n_classes * n_bins
+    place, n_cells = np.cumsum(filled.reshape(-1)) - 1, int(filled.sum())
+    counts = np.zeros(_WIDE_DRAWS * n_cells)
+    offsets = np.arange(_WIDE_DRAWS) * n_cells
 
     def add(rows: slice) -> None:
         block = probs[rows].astype(np.float64)
@@ -120,7 +126,7 @@ def _drawn_labels(probs: NDArray[np.floating], edges: FloatArray, rng: np.random
         # One sorted ladder for all rows: row r climbs from r to r + 1.
         label = np.searchsorted((ladder + row).reshape(-1), rng.random((len(block), _WIDE_DRAWS)) + row, side="right")
         label = np.minimum(label - row * n_classes, n_classes - 1)
-        cell = offsets + label * n_bins + np.searchsorted(edges, block[row, label])
+        cell = offsets + place[label * n_bins + np.searchsorted(edges, block[row, label])]
         np.add.at(counts, cell.reshape(-1), 1.0)
 
     block = blocks.block_rows(n_classes * 8)

@@ -89,7 +89,7 @@ def norm_interval(
     """
     alpha, observed = 1 - _check_level(level), float(norm(cells))
     scale, size, sign = noise.std(axis=0), np.abs(cells), np.where(cells < 0, -1.0, 1.0)
-    chance = norm(noise)
+    chance, shown = norm(noise), np.empty_like(noise)
 
     def shrunk(steps: float) -> FloatArray:
         return np.asarray(sign * np.maximum(size - steps * scale, 0.0))
@@ -98,7 +98,7 @@ def norm_interval(
         return np.asarray(sign * steps * scale)
 
     def share_below(bound: float, candidate: FloatArray) -> float:
-        return float((norm(candidate + noise) <= bound).mean())
+        return float((norm(np.add(candidate, noise, out=shown)) <= bound).mean())
 
     low, bound = 0.0, max(observed, float(np.median(chance)))
     if (chance <= observed).mean() > 1 - alpha / 2:

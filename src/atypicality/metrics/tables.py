@@ -1,6 +1,6 @@
 """`by_group`: any metric as a table with one row per group, with its count and an interval that can be defended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from inspect import signature
@@ -17,7 +17,7 @@ from atypicality.validation import check_groups, check_integer, check_labels, ch
 from atypicality.validation.device import device_matrix, to_host
 from atypicality.validation.device_probs import any_probs, take_rows
 
-__all__ = ["GroupTable", "by_group"]
+__all__ = ["GroupTable", "by_group", "filled_groups"]
 
 Estimate = tuple[float, float, float, float]
 Estimator = Callable[[NDArray[np.intp], np.random.Generator], Estimate]
@@ -148,12 +148,24 @@ def by_group(
     index, labels = _indexed(check_groups(groups, n_rows=n_rows), names)
     count = np.bincount(index, minlength=len(labels))
     estimate = _estimator(metric, arrays, given, keywords, level, n_resamples)
-    parts = np.split(np.argsort(index, kind="stable"), np.cumsum(count)[:-1])
-    streams = _generator(random_state).spawn(len(labels))
+    rng, drawn = _generator(random_state), metric not in _WITHOUT_DRAWS
+    streams: list[Any] = rng.spawn(len(labels)) if drawn else [None] * len(labels)
     nothing = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
-    table = [estimate(part, rng) if part.size else nothing for part, rng in zip(parts, streams, strict=True)]
+    table = np.tile(np.array(nothing), (len(labels), 1))
+    for group, part in filled_groups(index, count):
+        table[group] = estimate(part, streams[group])
     name = getattr(metric, "__name__", type(metric).__name__)
-    return GroupTable(name, level, labels, count, *np.array(table, np.float64).reshape(-1, 4).T)
+    return GroupTable(name, level, labels, count, *np.ascontiguousarray(table.T))
+
+
+def filled_groups(index: NDArray[np.intp], count: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Every group that has rows, with their positions in order, from the group of each row and the groups' counts.
+
+    >>> [(group, rows.tolist()) for group, rows in filled_groups(np.array([2, 0, 2]), np.array([1, 0, 2]))]
+    [(0, [1]), (2, [0, 2])]
+    """
+    order, ends = np.argsort(index, kind="stable"), np.cumsum(count)
+    return ((int(group), order[ends[group] - count[group] : ends[group]]) for group in np.flatnonzero(count))
 
 
 def _estimator(
@@ -289,6 +301,8 @@ _PAIRED: dict[Any, Callable[..., Estimate]] = {
     calibration.smooth_ece: _smooth,
 }
 _KNOWN = (*_VALUES, *_PAIRED, calibration.classwise_ece)
+_WITHOUT_DRAWS = (*_VALUES, calibration.overconfidence)
+"""Metrics whose intervals are formulas: no group needs random numbers."""
 
 
 def _by_name(arrays: tuple[ArrayLike, ...], given: dict[str, ArrayLike]) -> dict[str, Any]:

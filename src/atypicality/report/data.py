@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,13 @@ __all__ = ["BUDGET", "LONGEST_TEXT", "as_script", "page_data"]
 
 BUDGET = 2_400_000
 """Most bytes of data: with script and style the page stays under 3 MB. Samples are thinned out evenly to keep it."""
+THINNED = {"classes": 700_000, "subgroups": 300_000, "set_sizes": 150_000}
+"""Most bytes of the tables that grow with the number of classes or subgroups; see `_thinned`."""
+NAMED = 300_000
+"""Most bytes of the names of classes that are in the samples but not in a thinned table of classes."""
 LONGEST_TEXT = 120
+Table = dict[str, list[Any]]
+"""Columns of a table."""
 
 _TABLES = {
     "overall": None,
@@ -24,7 +31,7 @@ _TABLES = {
     "subgroups": ("accuracy", "ece", "coverage", "set_size"),
     "calibration_curve": None,
     "risk_coverage": ("risk",),
-    "set_sizes": None,
+    "set_sizes": ("share",),
     "coverage_gaps": None,
     "group_ranges": None,
 }
@@ -41,6 +48,9 @@ def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]
     (500, 500)
     """
     settings = evaluation.settings
+    tables = {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()}
+    names = [_class_name(row) for row in evaluation.table("class_info")]
+    found = {name: _thinned(name, tables[name], after, THINNED[name]) for name in THINNED}
     data = {
         "kind": evaluation.kind,
         "methods": list(evaluation.methods),
@@ -50,12 +60,59 @@ def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]
         "nSplits": evaluation.n_splits,
         "nBins": settings.get("n_bins"),
         "alpha": dict(settings.get("alpha") or {}),
-        "classes": [_class_name(row) for row in evaluation.table("class_info")],
-        "tables": {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()},
+        "tables": tables | {name: table for name, (table, _, _) in found.items()},
+        "kept": {name: [kept, total] for name, (_, kept, total) in found.items() if kept < total},
     }
     samples = _samples(evaluation)
+    data["classes"] = _names(names, data, samples)
     room = max(1, BUDGET - _size(data))
     return data | {"samples": _every(samples, math.ceil(_size(samples) / room))}
+
+
+def _thinned(name: str, table: Table, after: str, budget: int) -> tuple[Table, int, int]:
+    """A table cut to `budget` bytes, how many of its groups are kept, and how many there were.
+
+    Classes and subgroups stay whose accuracy under the method `after` is lowest for sure, by the upper end of its
+    interval; set sizes stay that most samples have.
+    """
+    keys = [key for key in ("class_index", "attribute", "subgroup", "size") if key in table]
+    groups = list(zip(*(table[key] for key in keys), strict=True))
+    total, size = len(set(groups)), _size(table)
+    if size <= budget:
+        return table, total, total
+    ranked = _ranked(name, table, groups, after)
+    kept = set(ranked[: int(total * budget / size)])
+    chosen = [place for place, group in enumerate(groups) if group in kept]
+    return {column: [values[place] for place in chosen] for column, values in table.items()}, len(kept), total
+
+
+def _ranked(name: str, table: Table, groups: list[Any], after: str) -> list[Any]:
+    """Groups of a table, those first that a reader should see."""
+    scores: dict[Any, float] = {}
+    for place, group in enumerate(groups):
+        value = table["value"][place]
+        if name == "set_sizes" and value is not None:
+            scores[group] = min(scores.get(group, 0.0), -value)
+        elif name != "set_sizes" and (table["method"][place], table["metric"][place]) == (after, "accuracy"):
+            end = value if table["high"][place] is None else table["high"][place]
+            scores[group] = math.inf if value is None else end
+    return sorted(dict.fromkeys(groups), key=lambda group: scores.get(group, math.inf))
+
+
+def _names(names: list[str], data: dict[str, Any], samples: dict[str, Any]) -> list[str] | dict[int, str]:
+    """Names by class: all of them, or those of the classes in a thinned table and of the commonest in the samples."""
+    if "classes" not in data["kept"]:
+        return names
+    seen = Counter(samples["label"])
+    for method in samples["methods"]:
+        seen.update(method["prediction"] or ())
+    room, found = NAMED, {index: names[index] for index in dict.fromkeys(data["tables"]["classes"]["class_index"])}
+    for index, _ in seen.most_common():
+        room -= 0 if index in found else _size(names[index]) + len(f'"{index}":,')
+        if room < 0:
+            break
+        found[index] = names[index]
+    return found
 
 
 def as_script(data: Any) -> str:
@@ -82,7 +139,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
-def _table(evaluation: Evaluation, name: str, metrics: Sequence[str] | None) -> dict[str, list[Any]]:
+def _table(evaluation: Evaluation, name: str, metrics: Sequence[str] | None) -> Table:
     rows = evaluation.table(name)
     chosen = rows if metrics is None else [row for row in rows if row["metric"] in metrics]
     columns = [column for column in evaluation.tables[name] if column != "standard_error"]

@@ -46,6 +46,13 @@ const unique = (values) => [...new Set(values)];
 const methodClass = (method) => `m${DATA.methods.indexOf(method) % 8}`;
 const className = (index) => DATA.classes[index] ?? String(index);
 
+// What a table that would not fit leaves out, as a sentence
+function leftOut(table, words, which) {
+  if (!DATA.kept[table]) return null;
+  const [kept, total] = DATA.kept[table].map(whole);
+  return h("p", { class: "quiet", id: `kept-${table}` }, `This page keeps ${kept} of ${total} ${words}`, which, "; the evaluation has them all.");
+}
+
 function rangeText(axis, group, method, form) {
   const [range] = rows("group_ranges", { axis, group, method: method ?? null });
   if (!range) return "";

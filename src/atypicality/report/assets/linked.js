@@ -144,7 +144,7 @@ function classRows(chosen) {
     const at = (metric, method) => new Map(rows("classes", { method, metric }).map((row) => [row.class_index, row]));
     const tables = Object.fromEntries(shownMethods().map((method) => [method, at("accuracy", method)]));
     const [sure, sets] = [at("confidence", state.after), at("coverage", state.after)];
-    return DATA.classes.map((_, index) => ({
+    return [...tables[state.after].keys()].map((index) => ({
       index, count: tables[state.after].get(index)?.count, confidence: sure.get(index)?.value, coverage: sets.get(index)?.value,
       accuracy: shownMethods().map((method) => tables[method].get(index)?.value),
     }));
@@ -174,7 +174,8 @@ function classTable(chosen) {
     { title: `confidence, ${state.after}`, value: (row) => row.confidence, show: (row) => percent(row.confidence) },
   ];
   if (measured("classes", { method: state.after, metric: "coverage" })) columns.push({ title: "sets that hold it", value: (row) => row.coverage, show: (row) => percent(row.coverage) });
-  return dataTable({ id: "class-table", caption: "By true class", columns, data: classRows(chosen), paged: true });
+  const table = dataTable({ id: "class-table", caption: "By true class", columns, data: classRows(chosen), paged: true });
+  return [table, state.selection ? null : leftOut("classes", "classes", [", those that ", name(DATA.after), " recognises least"])];
 }
 
 function sampleTable(chosen) {

@@ -76,7 +76,7 @@ function drawSets() {
   const every = Math.ceil(sizes.length / 12);
   const series = methods.map((method) => ({ method, points: rows("set_sizes", { method, metric: "share" }).map((row) => ({ ...row, x: row.size, y: row.value })) }));
   const shares = lineChart({ label: "Share of samples by set size", xTitle: "classes in the prediction set", yTitle: "share of samples", series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
-  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, shares)), TABLES.coverage_gaps.length ? gapTable() : null);
+  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
 }
 
 function drawSubgroups() {
@@ -96,7 +96,7 @@ function drawSubgroups() {
       ...DATA.methods.map(column("accuracy", "accuracy", percent)), ...DATA.methods.map(column("ece", "ECE", percent)), ...withSets.map(column("coverage", "coverage", percent)),
     ];
     return dataTable({ caption: `By ${attribute}`, columns, data: subgroups });
-  }));
+  }), leftOut("subgroups", "subgroups", [", those with the lowest accuracy of ", name(DATA.after)]));
 }
 
 function drawRisk() {
