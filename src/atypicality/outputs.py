@@ -19,6 +19,7 @@ from atypicality.validation import (
     check_labels,
     check_length,
     check_logits,
+    check_names,
     check_number,
     check_rows,
     check_vector,
@@ -309,10 +310,7 @@ def _encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArr
             f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
         )
     order = np.argsort(class_names)
-    try:
-        values = array.astype(class_names.dtype.type)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"labels must be text; as bytes they are not ASCII ({error}). Decode them.") from error
+    values = check_names(labels, "labels").astype(class_names.dtype.type)
     place = np.minimum(np.searchsorted(class_names, values, sorter=order), class_names.size - 1)
     codes = order[place]
     unknown = np.flatnonzero(class_names[codes] != values)
@@ -325,7 +323,7 @@ def _encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArr
 
 
 def _check_class_names(class_names: ArrayLike) -> NDArray[Any]:
-    names = np.asarray([str(name) for name in to_numpy(class_names, "class_names").reshape(-1).tolist()])
+    names = np.asarray([str(name) for name in check_names(class_names, "class_names").reshape(-1).tolist()])
     if not names.size:
         raise ValueError("class_names must name at least one class, in the order of the columns; got none.")
     values, counts = np.unique(names, return_counts=True)
@@ -342,7 +340,7 @@ def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
     array = to_numpy(values, f"attributes[{name!r}]")
     if array.dtype.kind == "f" and array.ndim == 1:
         return array
-    return check_groups(array, f"attributes[{name!r}]")
+    return check_groups(values, f"attributes[{name!r}]")
 
 
 def _known_parts(arrays: dict[str, NDArray[Any]], names: dict[str, str], file: str) -> dict[str, Any]:
