@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ from atypicality._version import __version__
 from atypicality.export_check import check_file
 from atypicality.export_graph import Graph, Value, column_of, interpolate, row_any
 from atypicality.export_parts import Rarity, add_density, add_recalibration, add_sets, refusals
-from atypicality.files import replacing
 from atypicality.groups import QUADRANTS
+from atypicality.paths import check_target, replacing
 from atypicality.validation import check_choice, require
 
 __all__ = ["export_onnx"]
@@ -55,7 +54,7 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     head : ReliabilityHead
         Fitted.
     path : str or path
-        The file; it is replaced as a whole or not at all.
+        The file; it is replaced as a whole or not at all. Missing folders above it are made.
     verify : bool, default=True
         Run the file with onnxruntime, in a process of its own, on made-up and hostile rows, and compare with the head
         before the file takes its place.
@@ -82,19 +81,12 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     check_is_fitted(head, "recalibration_")
     if reasons := refusals(head):
         raise ValueError(f"this head cannot be an ONNX graph: {'; '.join(reasons)}. Save it as a bundle instead.")
-    target = _checked_path(path)
+    check_target(path)
     content = _serialised(_build(head))
-    with replacing(target) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
         if verify:
             check_file(head, temporary)
-
-
-def _checked_path(path: str | os.PathLike[str]) -> Path:
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise ValueError(f"path must be a file in a folder that exists; got {os.fspath(path)!r}.")
-    return target
 
 
 def _serialised(model: Any) -> bytes:

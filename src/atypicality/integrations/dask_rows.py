@@ -15,6 +15,7 @@ import numpy as np
 from atypicality.arrays import to_numpy
 from atypicality.integrations.dask_cluster import Place, compute, task
 from atypicality.outputs import ModelOutputs
+from atypicality.paths import check_source
 from atypicality.validation import check_matrix_shape
 
 __all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
@@ -273,7 +274,7 @@ def _open(path: str, name: str) -> Any:
     if not path.endswith(".npy"):
         return ModelOutputs.load(path).need(name)
     try:
-        mapped = os.path.getsize(path) >= MAPPED_FROM
+        mapped = check_source(path).stat().st_size >= MAPPED_FROM
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{name}: {path!r} is not a readable .npy file: {error}") from error
