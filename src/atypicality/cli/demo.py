@@ -48,9 +48,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
+    from atypicality.bundle.folder import check_place
     from atypicality.demo import run_demo
+    from atypicality.paths import check_target
     from atypicality.progress import working
 
+    check_place(out / "head")
+    check_target(out / "report.html")
     with working("fitting and measuring"):
         demo = run_demo(alpha=alpha, random_state=random_state)
         demo.head.save(out / "head")

@@ -15,6 +15,8 @@ def command(
 ) -> None:
     """Write a saved head as an ONNX graph that needs no Python."""
     from atypicality.bundle import load
+    from atypicality.paths import check_target
 
+    check_target(onnx)
     load(head).export_onnx(onnx, verify=verify)
     typer.echo(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))

@@ -25,9 +25,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Fit a reliability head on a model's outputs and save it."""
+    from atypicality.bundle.folder import check_place
     from atypicality.head import ReliabilityHead
     from atypicality.outputs import ModelOutputs
 
+    check_place(out)
     with large_work("fitting", memory, scratch):
         rows = None if train is None else ModelOutputs.load(train)
         head = ReliabilityHead(alpha=alpha, random_state=random_state)

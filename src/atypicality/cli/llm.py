@@ -46,8 +46,10 @@ def command(
     api_key_env: Annotated[str, typer.Option(help="Environment variable with the server's key.")] = "OPENAI_API_KEY",
 ) -> None:
     """Classify texts with a language model: logits of the labels and how rare each prompt is."""
+    from atypicality.files import check_place
     from atypicality.llm import PromptClassifier, load_template
 
+    check_place(out)
     if (compare or as_json) and label is None:
         raise typer.BadParameter("a comparison needs --label, the true classes")
     words, codes = _words(labels or "")

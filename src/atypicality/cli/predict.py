@@ -26,9 +26,9 @@ def command(
     from atypicality.bundle import load
     from atypicality.outputs import ModelOutputs
     from atypicality.progress import stage
-    from atypicality.reliability import check_ending
+    from atypicality.reliability import check_place
 
-    check_ending(out)
+    check_place(out)
     with large_work("predicting", memory, scratch):
         answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
         stage("writing")

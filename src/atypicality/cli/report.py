@@ -22,8 +22,10 @@ def command(
     from atypicality.bundle import load
     from atypicality.evaluation import evaluate
     from atypicality.outputs import ModelOutputs
+    from atypicality.paths import check_target
     from atypicality.progress import stage
 
+    check_target(out)
     with large_work("evaluating", memory, scratch):
         fitted = load(head)
         result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))
