@@ -20,7 +20,7 @@ from test_cli import on_terminal
 
 import atypicality as aty
 from atypicality import ModelOutputs, blocks, limits, parquet, progress, scratch
-from atypicality.cli.app import main
+from atypicality.cli import main
 from atypicality.files import UnreadableFileError, read_arrays, write_arrays
 
 CEILING = "200MB"
@@ -361,7 +361,7 @@ def test_a_part_without_rows_is_written_too(parts, head, tmp_path):
 
 # the ceiling holds
 
-PROGRAM = "import sys; from atypicality.cli.app import main; sys.exit(main(sys.argv[1:]))"
+PROGRAM = "import sys; from atypicality.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def run_watched(arguments):
