@@ -20,9 +20,9 @@ from torch import nn
 
 from atypicality.datasets import loaders
 from atypicality.datasets.samples import Images, split_rows
-from atypicality.outputs.files import replacing
 from atypicality.integrations.torch import collect
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.paths import replacing
 
 
 def batches(images: Images, size: int, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -222,7 +222,7 @@ def test_somebody_elses_readme_is_left_alone(tmp_path, head):
 
 def test_a_folder_keeps_one_bundle_and_other_files(bundle, head):
     (bundle / "notes.txt").write_text("mine")
-    (bundle / ".atypicality-0123.tmp").write_text("left by a crash")
+    (bundle / ".atypicality-0123456789abcdef.tmp").write_text("left by a crash")
     other = cases.fitted(seed=7)
     other.save(bundle)
     assert cases.difference(other, load(bundle)) is None

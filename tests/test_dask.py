@@ -509,3 +509,10 @@ def test_parts_of_other_width_do_not_merge():
     narrow, wide = (distributed.part_statistics(gaussian, np.eye(2, d), [0, 1]) for d in (3, 4))
     with pytest.raises(ValueError, match=r"parts must have the same columns; one has 3, another 4"):
         distributed.merge(narrow, wide)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="not on this system: named pipes")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.npy")
+    with pytest.raises(ValueError, match=r"rows\.npy' must be a regular file; it is a pipe"):
+        dask_rows._open(str(tmp_path / "rows.npy"), "embeddings")

@@ -251,6 +251,7 @@ def test_kinds_of_unknown_models(tmp_path, seed):
     write_model(tmp_path / "even", seed)
     write_model(tmp_path / "tailed", seed, imbalance=20)
     (tmp_path / "empty").mkdir()
+    (tmp_path / ".tailed.npz.k2j4h5.npz").write_bytes(b"left by a crash")
     assert [(source.name, source.kind) for source in find_sources(tmp_path)] == [
         ("even", "balanced"),
         ("tailed", "imbalanced"),

@@ -525,10 +525,11 @@ def test_an_unfitted_head(tmp_path):
 
 
 def test_paths_and_options(tmp_path):
-    with pytest.raises(ValueError, match="path must be a file in a folder that exists"):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError, match="is a folder, which is not replaced"):
         default_head().export_onnx(tmp_path)
-    with pytest.raises(ValueError, match="path must be a file in a folder that exists"):
-        default_head().export_onnx(tmp_path / "none" / "head.onnx")
+    with pytest.raises(NotADirectoryError, match="cannot be written"):
+        default_head().export_onnx(tmp_path / "file" / "head.onnx")
     with pytest.raises(ValueError, match="verify must be one of True, False; got 'yes'"):
         default_head().export_onnx(tmp_path / "head.onnx", verify="yes")
 

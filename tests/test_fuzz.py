@@ -48,7 +48,7 @@ def test_the_corpus_is_small_and_of_known_targets():
 @pytest.mark.parametrize(
     ("name", "kept", "message"),
     [
-        ("npy", "bytes", "labels must be text; as bytes they are not ASCII"),
+        ("npy", "bytes", "labels must be text; as bytes they are not UTF-8"),
         ("npy", "keys", "'logits' is not a NumPy array"),
         ("npy", "text", "'class_names' holds text that is not Unicode"),
         ("npy", "unclosed", "'logits' is not a NumPy array"),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
 from atypicality.head.held_out import warn_of_training_rows
+from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
 
@@ -329,6 +331,32 @@ def test_to_frame_names_what_to_install(answer, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ModuleNotFoundError, match=r"to_frame needs pandas: pip install pandas$"):
         answer.to_frame()
+
+
+def test_the_text_of_sets_takes_no_more_than_its_characters():
+    """2000 rows of two names and one of all 500: fixed-width text would take 2000 * 6497 * 4 bytes, 52 MB."""
+    n_rows, n_classes = 2000, 500
+    sets = np.zeros((n_rows, n_classes), bool)
+    sets[:, :2] = sets[7] = True
+    probs = np.broadcast_to(1 / n_classes, sets.shape)
+    names = np.array([f"class {index:04d}" for index in range(n_classes)])
+    wide = Reliability(np.zeros(n_rows, int), probs[:, 0], probs, sets, class_names=names)
+    tracemalloc.start()
+    texts = wide.columns()["prediction_set"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert texts[0] == "class 0000 | class 0001"
+    assert len(texts[7]) == 500 * 10 + 499 * 3
+    assert peak < 2 * sum(map(sys.getsizeof, texts)) + 100 * n_rows  # a list, pointers, and the other columns
+
+
+@needs("pyarrow")
+def test_answers_for_no_rows_have_the_columns_of_others(answer, tmp_path):
+    import pyarrow.parquet as pq
+
+    answer.to_parquet(tmp_path / "some.parquet")
+    answer[:0].to_parquet(tmp_path / "none.parquet")
+    assert pq.read_schema(tmp_path / "none.parquet").equals(pq.read_schema(tmp_path / "some.parquet"))
 
 
 def test_csv_defuses_formulas(answer, tmp_path):

@@ -19,10 +19,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import on_terminal
 
 import atypicality as aty
-from atypicality import ModelOutputs, blocks
 from atypicality.blocks import progress
 from atypicality.blocks import spill as scratch
-from atypicality.cli.app import main
+from atypicality.cli import main
 from atypicality.outputs import limits, parquet
 from atypicality.outputs.files import UnreadableFileError, read_arrays, write_arrays
 
@@ -364,7 +363,7 @@ def test_a_part_without_rows_is_written_too(parts, head, tmp_path):
 
 # the ceiling holds
 
-PROGRAM = "import sys; from atypicality.cli.app import main; sys.exit(main(sys.argv[1:]))"
+PROGRAM = "import sys; from atypicality.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def run_watched(arguments):

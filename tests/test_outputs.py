@@ -297,3 +297,66 @@ def test_without_pyarrow_parquet_says_which_extra_brings_it(tmp_path, monkeypatc
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'atypicality\[parquet\]'"):
         ModelOutputs([[1.0, 2.0]]).save(tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+# text that files cannot keep
+
+
+def text_parts(values):
+    """The same texts wherever outputs take them."""
+    return [
+        dict(ids=values),
+        dict(class_names=values),
+        dict(attributes={"tone": values}),
+        dict(labels=values, class_names=["a", "b", "c"]),
+    ]
+
+
+@pytest.mark.parametrize("text", ["c\0", "\0c", "a\0b", "\ud800"])
+@pytest.mark.parametrize("kind", [list, lambda texts: np.array(texts, object)])
+def test_text_that_a_file_would_cut_is_refused_at_the_door(text, kind):
+    for part in text_parts(kind(["a", text, "b"])):
+        with pytest.raises(
+            ValueError, match="must be text without NUL characters and lone surrogates; row 1 holds one"
+        ):
+            ModelOutputs(np.eye(3), **part)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_text_arrays_are_looked_through_in_either_byte_order(order):
+    width = 3
+    for text in ("\0b", "a\0b", "x\udfff"):
+        values = np.array(["a", "bb", text], f"{order}U{width}")
+        with pytest.raises(ValueError, match="row 2 holds one"):
+            ModelOutputs(np.eye(3), ids=values)
+    assert ModelOutputs(np.eye(3), ids=np.array(["a", "bb", ""], f"{order}U{width}")).ids.tolist() == ["a", "bb", ""]
+
+
+def test_bytes_are_read_as_utf8_wherever_names_stand():
+    words = ["ä", "b", "日本"]
+    for kind in (np.array, list, lambda texts: np.array(texts, object)):
+        coded = kind([word.encode() for word in words])
+        outputs = ModelOutputs(np.eye(3), ids=coded, class_names=coded, labels=coded, attributes={"tone": coded})
+        assert outputs.ids.tolist() == outputs.class_names.tolist() == outputs.attributes["tone"].tolist() == words
+        assert outputs.labels.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="ids must be text; as bytes they are not UTF-8"):
+        ModelOutputs(np.eye(2), ids=[b"a", b"\xff"])
+
+
+@needs("pyarrow")
+def test_parquet_text_with_a_nul_is_refused_and_binary_is_text(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"logits": pa.array([[1.0, 2.0], [3.0, 4.0]])}
+    pq.write_table(pa.table(columns | {"ids": pa.array(["a", "b\0"])}), tmp_path / "nul.parquet")
+    with pytest.raises(ValueError, match=r"'nul\.parquet' .*column 'ids' must be text without NUL"):
+        ModelOutputs.load(tmp_path / "nul.parquet")
+    pq.write_table(pa.table(columns | {"ids": pa.array(["ä".encode(), b"b"])}), tmp_path / "binary.parquet")
+    assert ModelOutputs.load(tmp_path / "binary.parquet").ids.tolist() == ["ä", "b"]
+
+
+def test_an_array_name_with_a_nul_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="array names must be plain file names"):
+        ModelOutputs(np.eye(2), attributes={"to\0ne": ["a", "b"]}).save(tmp_path / "a.npz")
+    assert list(tmp_path.iterdir()) == []

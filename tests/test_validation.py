@@ -1,5 +1,7 @@
 """Validation: every refusal names the argument, the rule, what came and what to do."""
 
+import threading
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -164,3 +166,27 @@ def test_probabilities_given_as_logits_are_noticed(rng):
 
 def test_numpy_strings_are_strings():
     assert validation.check_choice(np.str_("mean"), "how", ("mean", "min")) == "mean"
+
+
+def test_collected_warnings_are_those_of_one_thread():
+    """Two threads that enter and leave `warnings.catch_warnings` in turn would change each other's filters."""
+    inside, done = threading.Event(), threading.Event()
+    found = {}
+
+    def collect():
+        with validation.caught_warnings() as caught:
+            validation.warn("mine")
+            inside.set()
+            done.wait(10)
+        found["collected"] = caught
+
+    thread = threading.Thread(target=collect)
+    filters = list(warnings.filters)
+    thread.start()
+    inside.wait(10)
+    with pytest.warns(UserWarning, match="theirs"):
+        validation.warn("theirs")
+    done.set()
+    thread.join()
+    assert found["collected"] == ["mine"]
+    assert warnings.filters == filters

@@ -1,8 +1,6 @@
 """`python -m atypicality` is the `atypicality` command."""
 
-import sys
-
-from atypicality.cli import main
+from atypicality.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

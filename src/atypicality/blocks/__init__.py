@@ -266,18 +266,27 @@ def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: 
     if threads <= 1:
         yield from map(function, row_slices(n_rows, block))
         return
-    with single_threaded_blas(), ThreadPoolExecutor(threads, thread_name_prefix="atypicality") as pool:
+    with single_threaded_blas(), _pool(threads) as pool:
         waiting: deque[Future[T]] = deque()
-        try:
-            for rows in row_slices(n_rows, block):
-                if len(waiting) >= 2 * threads:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(copy_context().run, function, rows))  # `settings` hold on threads too
-            while waiting:
+        for rows in row_slices(n_rows, block):
+            if len(waiting) >= 2 * threads:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            waiting.append(pool.submit(copy_context().run, function, rows))  # `settings` hold on threads too
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextlib.contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool whose running blocks are waited for, except after Ctrl-C: one may wait for a server for minutes."""
+    pool, wait = ThreadPoolExecutor(threads, thread_name_prefix="atypicality"), True
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:

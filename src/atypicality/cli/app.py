@@ -4,10 +4,11 @@ A user's mistake is one line on stderr and exit code 2; a warning is one line to
 """
 
 import contextlib
+import dis
+import io
 import sys
-import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -16,10 +17,9 @@ from typer.main import get_command
 from atypicality._version import __version__
 from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, reproduce, theory
 
-__all__ = ["app", "main"]
+__all__ = ["app", "execute"]
 
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or typer's copy of it, by version
-_CHECKS = ("atypicality.validation", "atypicality.arrays")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("demo")(demo.command)
@@ -33,22 +33,23 @@ app.command("reproduce")(reproduce.command)
 app.command("theory")(theory.command)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (default: those of the process) and return the exit code.
+def execute(arguments: list[str]) -> int:
+    """Run the command with these arguments and return the exit code.
 
-    >>> main(["--version"])
+    >>> execute(["--version"])
     atypicality ...
     0
     """
+    command = get_command(app)
     try:
-        arguments = None if argv is None else list(argv)
-        with _plain_warnings():
-            return get_command(app).main(arguments, prog_name="atypicality", standalone_mode=False) or 0
+        with _plain_warnings(), _any_text(), command.make_context("atypicality", arguments) as context:
+            command.invoke(context)
+        return 0
+    except typer.Exit as end:
+        return end.exit_code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stdout = None  # or the interpreter would complain when it flushes
         return 1
-    except (KeyboardInterrupt, typer.Abort):
-        return _report("interrupted", 130)
     except Exception as error:
         if not _is_mistake(error):
             raise
@@ -79,17 +80,38 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = own
 
 
+@contextlib.contextmanager
+def _any_text() -> Iterator[None]:
+    """Let a terminal that lacks a character show its code, as stderr does by itself."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    own = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=own)
+
+
 def _is_mistake(error: Exception) -> bool:
-    """Whether the user can mend it: bad usage, a missing file or package, or values that a check refused."""
+    """Whether the user can change it: bad usage, a missing file or package, or values that a check refused."""
     if isinstance(error, (_UsageMistake, OSError)):
         return True
     if isinstance(error, ModuleNotFoundError):  # an optional package, with what to install; others are our own fault
         return "pip install" in str(error)
-    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    module = str(frame.f_globals.get("__name__"))
-    if isinstance(error, TypeError):  # elsewhere a TypeError is a bug of ours
-        return module in _CHECKS
-    return isinstance(error, ValueError) and module.partition(".")[0] == "atypicality"
+    return isinstance(error, (ValueError, TypeError)) and _was_raised_here(error)
+
+
+def _was_raised_here(error: Exception) -> bool:
+    """Whether a `raise` of this package made it: any other failure, also of an operation in our code, is a bug."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or str(last.tb_frame.f_globals.get("__name__")).partition(".")[0] != "atypicality":
+        return False
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def _message(error: Exception) -> str:

@@ -50,7 +50,11 @@ def command(
     """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
     from atypicality.blocks.progress import working
     from atypicality.cli.demo_tables import run_demo
+    from atypicality.outputs.paths import check_target
+    from atypicality.shipping.bundle.folder import check_place
 
+    check_place(out / "head")
+    check_target(out / "report.html")
     with working("fitting and measuring"):
         demo = run_demo(alpha=alpha, random_state=random_state)
         demo.head.save(out / "head")

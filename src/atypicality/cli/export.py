@@ -14,7 +14,9 @@ def command(
     verify: Annotated[bool, typer.Option(help="Compare the graph with the head in onnxruntime.")] = True,
 ) -> None:
     """Write a saved head as an ONNX graph that needs no Python."""
+    from atypicality.outputs.paths import check_target
     from atypicality.shipping.bundle import load
 
+    check_target(onnx)
     load(head).export_onnx(onnx, verify=verify)
     typer.echo(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))

@@ -27,7 +27,9 @@ def command(
     """Fit a reliability head on a model's outputs and save it."""
     from atypicality.head import ReliabilityHead
     from atypicality.outputs import ModelOutputs
+    from atypicality.shipping.bundle.folder import check_place
 
+    check_place(out)
     with large_work("fitting", memory, scratch):
         rows = None if train is None else ModelOutputs.load(train)
         head = ReliabilityHead(alpha=alpha, random_state=random_state)

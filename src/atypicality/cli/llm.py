@@ -47,7 +47,9 @@ def command(
 ) -> None:
     """Classify texts with a language model: logits of the labels and how rare each prompt is."""
     from atypicality.llm import PromptClassifier, load_template
+    from atypicality.outputs.files import check_place
 
+    check_place(out)
     if (compare or as_json) and label is None:
         raise typer.BadParameter("a comparison needs --label, the true classes")
     words, codes = _words(labels or "")

@@ -27,11 +27,11 @@ def command(
 ) -> None:
     """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
     from atypicality.blocks.progress import stage
-    from atypicality.head.reliability import check_ending
+    from atypicality.head.reliability import check_place
     from atypicality.outputs import ModelOutputs
     from atypicality.shipping.bundle import load
 
-    check_ending(out)
+    check_place(out)
     with large_work("predicting", memory, scratch):
         answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
         stage("writing")

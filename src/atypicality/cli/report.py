@@ -22,8 +22,10 @@ def command(
     from atypicality.blocks.progress import stage
     from atypicality.evaluation import evaluate
     from atypicality.outputs import ModelOutputs
+    from atypicality.outputs.paths import check_target
     from atypicality.shipping.bundle import load
 
+    check_target(out)
     with large_work("evaluating", memory, scratch):
         fitted = load(head)
         result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))

@@ -17,6 +17,7 @@ import numpy as np
 from atypicality.datasets import readers
 from atypicality.datasets.readers import Record
 from atypicality.datasets.samples import Images, TextSamples, long_tailed_rows
+from atypicality.outputs.paths import check_source
 from atypicality.validation import check_choice
 
 __all__ = [
@@ -62,7 +63,7 @@ class Source:
         if folder is not None:
             for path in (Path(folder) / choice for choice in choices):
                 if path.exists():
-                    return path
+                    return check_source(path, folder=True)
         raise self.missing(folder)
 
     def from_hub(self, split: str) -> Any:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.outputs.paths import members
+
 __all__ = ["Record", "read_ag_news", "read_cifar", "read_class_folders", "read_fitzpatrick", "read_imdb", "read_list"]
 
 PIXELS = 3 * 32 * 32
@@ -78,15 +80,15 @@ def read_mnli(file: Path) -> Iterator[Record]:
 def read_imdb(folder: Path) -> Iterator[Record]:
     """One review per file in the folders `neg` and `pos`, in the order of their numbers."""
     for label in ("neg", "pos"):
-        for file in sorted((folder / label).glob("*.txt"), key=lambda file: (len(file.name), file.name)):
+        for file in sorted(members(folder / label, ".txt"), key=lambda file: (len(file.name), file.name)):
             yield Record(file.read_text(encoding="utf-8").replace("<br />", "\n"), label)
 
 
 def read_class_folders(folder: Path) -> Iterator[Record]:
-    """Image files in one folder per class, sorted."""
-    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
+    """Image files in one folder per class, sorted; hidden ones are left out."""
+    for part in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         for file in sorted(part.iterdir()):
-            if file.suffix.lower() in IMAGE_ENDINGS:
+            if file.suffix.lower() in IMAGE_ENDINGS and not file.name.startswith("."):
                 yield Record(file, part.name)
 
 

@@ -1,7 +1,5 @@
 """Tables that are no metric over groups: risk against coverage, a temperature per group, scores of classes."""
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
@@ -13,6 +11,7 @@ from atypicality.evaluation.schema import STATISTICS, Row
 from atypicality.evaluation.scored import Scored
 from atypicality.metrics.intervals import wilson_interval
 from atypicality.recalibration import TemperatureScaling
+from atypicality.validation import caught_warnings
 
 __all__ = ["class_score_rows", "risk_rows", "temperature_rows"]
 
@@ -71,8 +70,7 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
 
 def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:
     """The best temperature and its standard error, NaN where the fit says that it stopped at a limit."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with caught_warnings() as caught:
         scaling = TemperatureScaling().fit(logits, labels)
     return scaling.temperature_, np.nan if caught else _temperature_error(logits, labels, scaling)
 

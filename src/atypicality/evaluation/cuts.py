@@ -1,6 +1,5 @@
 """How an evaluation cuts its rows: axes of groups, with edges that a method has stored or that the rows give."""
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.schema import Row
 from atypicality.groups import QUADRANTS, ClassGroups, Quadrants, QuantileGroups
+from atypicality.validation import caught_warnings
 
 __all__ = ["Axis", "Cuts", "Edges", "stored_edges"]
 
@@ -108,11 +108,10 @@ class Cuts:
     ) -> Axis:
         groups = stored
         if groups is None:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with caught_warnings() as caught:
                 groups = QuantileGroups(n_groups).fit(values)
             for warning in caught:
-                self._note(f"{axis}{f' of {method}' if method else ''}: {warning.message}")
+                self._note(f"{axis}{f' of {method}' if method else ''}: {warning}")
         codes = groups.assign(values)
         self._add_ranges(axis, method, np.r_[-np.inf, groups.edges_, np.inf], codes)
         return Axis(f"{axis}_groups", _numbered(groups.n_groups_), codes)
@@ -123,11 +122,10 @@ class Cuts:
             why = "is not known" if rarity is None else "is the same for all"
             self._note(f"the atypicality of the classes {why}, so nothing is shown by it.")
             return None
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with caught_warnings() as caught:
             groups = ClassGroups(self.n_groups).fit(rarity)
         for warning in caught:
-            self._note(f"classes: {warning.message}")
+            self._note(f"classes: {warning}")
         self.class_group_of = groups.class_groups_
         codes = groups.assign(self.context.outputs.need("labels"))
         tops = [rarity[groups.class_groups_ <= group].max(initial=-np.inf) for group in range(self.n_groups)]

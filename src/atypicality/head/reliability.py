@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.groups import QUADRANTS
 from atypicality.head.held_out import Drift
-from atypicality.outputs.files import replacing, write_arrays
+from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
+from atypicality.outputs.paths import check_target, replacing
 from atypicality.validation import check_rows, require
 
-__all__ = ["Reliability", "check_ending"]
+__all__ = ["Reliability", "check_place"]
 
 SHOWN = 5
 TEXT_BYTES = 32
@@ -90,7 +91,7 @@ class Reliability:
         return np.arange(self.proba.shape[1]).astype(str) if self.class_names is None else self.class_names
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """One array (n,) per column of the table; sets as text, names separated by " | ".
+        """One array (n,) per column of the table; sets as text (dtype object), names separated by " | ".
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.columns()["prediction_set"].tolist()
@@ -104,11 +105,18 @@ class Reliability:
             "atypicality": self.atypicality,
             "atypicality_quantile": self.atypicality_quantile,
             "quadrant": self.quadrant,
-            "prediction_set": np.array([" | ".join(names[row]) for row in self.prediction_set], dtype=str),
+            "prediction_set": self._set_texts(),
             "set_size": self.prediction_set.sum(axis=1),
             "accepted": self.accepted,
         }
         return {name: values for name, values in parts.items() if values is not None}
+
+    def _set_texts(self) -> NDArray[np.object_]:
+        """Each set as a text of its own length: an array of fixed width would make all as wide as the largest set."""
+        names = self.names().tolist()
+        texts = np.empty(len(self), object)
+        texts[:] = [" | ".join(names[index] for index in np.flatnonzero(row)) for row in self.prediction_set]
+        return texts
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The table row by row, as plain Python values.
@@ -156,7 +164,7 @@ class Reliability:
         ...     path.read_text().split()
         ['label,confidence,prediction_set,set_size', '1,0.8,1,1']
         """
-        with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(self._take(slice(0, 0)).columns())
             writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
@@ -173,7 +181,7 @@ class Reliability:
         ['1']
         """
         names = self.names()
-        with replacing(Path(path)) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
             for row, members in zip(self.rows(), self.prediction_set, strict=True):
                 stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
 
@@ -189,7 +197,7 @@ class Reliability:
         b'PAR1'
         """
         parts = self._parts() if len(self) else iter([self])
-        with replacing(Path(path).with_suffix(".parquet")) as temporary:
+        with replacing(path) as temporary:
             write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
 
     def to_npz(self, path: str | os.PathLike[str]) -> None:
@@ -204,7 +212,8 @@ class Reliability:
         array([[False,  True]])
         """
         arrays = {name: getattr(self, name) for name in (*PER_SAMPLE, "class_names")}
-        write_arrays(Path(path).with_suffix(".npz"), {name: part for name, part in arrays.items() if part is not None})
+        with replacing(path) as temporary:
+            write_npz(temporary, {name: part for name, part in arrays.items() if part is not None})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to `path` in the format of its ending: .csv, .jsonl, .parquet or .npz.
@@ -217,7 +226,7 @@ class Reliability:
         ...     path.stat().st_size > 0
         True
         """
-        getattr(self, f"to_{check_ending(path)[1:]}")(path)
+        getattr(self, f"to_{_ending(path)[1:]}")(path)
 
     def quadrant_shares(self) -> dict[str, float]:
         """Share of the samples in each quadrant; empty without a density.
@@ -285,8 +294,14 @@ class Reliability:
         return f"<p><b>Reliability</b>: {title}</p>{table}{more}"
 
 
-def check_ending(path: str | os.PathLike[str]) -> str:
-    """The ending of a file that `Reliability.save` can write, or an error that lists them."""
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuse, before any work, a path that `Reliability.save` could not write to."""
+    if _ending(path) == ".parquet":
+        require("pyarrow.parquet", extra="parquet", feature="writing Parquet files")
+    check_target(path)
+
+
+def _ending(path: str | os.PathLike[str]) -> str:
     if (ending := Path(path).suffix.lower()) not in ENDINGS:
         raise ValueError(f"{os.fspath(path)!r} must end in one of {', '.join(ENDINGS)}.")
     return ending

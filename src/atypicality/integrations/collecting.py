@@ -14,6 +14,7 @@ from atypicality.integrations.batches import Batch, check_loader, logits_of, rea
 from atypicality.integrations.row_files import RowFolder, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.paths import check_target
 from atypicality.validation import check_choice, require, warn
 
 __all__ = ["collect"]
@@ -81,6 +82,7 @@ def collect(
     network = unwrapped(model, torch)
     check_loader(loader, torch)
     if out is not None:
+        check_target(out, folder=True)
         refuse_shuffling(loader, torch)
     with _ready(network, device, autocast, torch) as place, contextlib.ExitStack() as stack:
         batches = (read_batch(batch, network) for batch in loader)

@@ -16,6 +16,7 @@ from atypicality.arrays import to_numpy
 from atypicality.integrations.dask_cluster import Place, compute, task
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
+from atypicality.outputs.paths import check_source
 from atypicality.validation import check_matrix_shape
 
 __all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
@@ -296,7 +297,7 @@ def _check_there(path: str, name: str) -> None:
 def _open(path: str, name: str) -> Any:
     _check_there(path, name)
     try:
-        mapped = os.path.getsize(path) >= MAPPED_FROM
+        mapped = check_source(path).stat().st_size >= MAPPED_FROM
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{name}: {path!r} is not a readable .npy file: {error}") from error

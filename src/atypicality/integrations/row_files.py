@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.outputs.files import replacing
+from atypicality.outputs.paths import is_empty, replacing
 
 __all__ = ["RowFolder", "only_writer"]
 
@@ -59,7 +59,7 @@ class RowFolder:
         self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         if (self.path / PROGRESS).exists():
             self._resume()
-        elif self.path.exists() and any(self.path.iterdir()):
+        elif self.path.exists() and not is_empty(self.path):
             raise FileExistsError(
                 f"the folder {str(self.path)!r} is not empty and no earlier run began it; choose another name."
             )

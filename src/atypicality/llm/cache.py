@@ -14,6 +14,7 @@ from typing import Any
 
 from atypicality.llm.precomputed import from_record, to_record
 from atypicality.llm.scorers import TokenScores
+from atypicality.outputs.paths import check_target
 
 __all__ = ["ScoreCache"]
 
@@ -26,7 +27,7 @@ class ScoreCache:
         self._lock = threading.Lock()
         self._scores: dict[str, TokenScores] = {}
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            check_target(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._scores = _read(self._path)
 
     def __contains__(self, key: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from atypicality.llm.scorers import LabelScores, NoScoresError, TokenScores, joined_label_scores
+from atypicality.outputs.paths import check_source, replacing
 from atypicality.validation import require
 
 __all__ = ["PrecomputedScorer", "write_scores"]
@@ -90,8 +91,7 @@ class PrecomputedScorer:
         readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
         if path.suffix.lower() not in readers:
             raise ValueError(f"{self._name} must end in .jsonl or .parquet.")
-        if not path.is_file():
-            raise FileNotFoundError(f"no file at {str(path)!r}.")
+        check_source(path)
         records = readers[path.suffix.lower()](path)
         for number in itertools.count(1):
             try:
@@ -130,7 +130,7 @@ def write_scores(path: str | os.PathLike[str], prompts: Sequence[str], scores: S
     ...     PrecomputedScorer(path).count_tokens(["Hello there"])
     [2]
     """
-    with open(path, "w", encoding="utf-8") as file:
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for prompt, score in zip(prompts, scores, strict=True):
             file.write(json.dumps({"prompt": prompt} | to_record(score)) + "\n")
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atypicality.outputs.paths import check_source
+
 __all__ = ["AG_NEWS", "CONTENT_FREE", "IMDB", "TEMPLATES", "TREC", "Template", "load_template"]
 
 PLACEHOLDER = "{input}"
@@ -134,8 +136,9 @@ def load_template(name_or_file: str, labels: Sequence[str] = ()) -> Template:
         known = TEMPLATES[name_or_file]
         return Template(known.text, labels, known.codes) if labels else known
     path = Path(name_or_file)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"no template named {name_or_file!r} ({', '.join(TEMPLATES)}) and no such file.")
+    check_source(path)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

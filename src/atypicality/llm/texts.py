@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from atypicality.outputs.paths import check_source
 from atypicality.validation import require
 
 __all__ = ["FIRST_WORD", "Texts", "read_texts"]
@@ -43,8 +44,7 @@ def read_texts(
     path = Path(path)
     if path.suffix.lower() not in READERS:
         raise ValueError(f"{path.name!r} has no known ending: use {', '.join(READERS)}.")
-    if not path.is_file():
-        raise FileNotFoundError(f"no file at {str(path)!r}.")
+    check_source(path)
     try:
         return _columns(READERS[path.suffix.lower()](path, encoding), tuple(text), label)
     except UnicodeDecodeError as error:

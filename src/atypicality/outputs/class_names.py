@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_numpy
-from atypicality.validation import check_labels, name_rows, own_row
+from atypicality.validation import check_labels, check_names, name_rows, own_row
 
 __all__ = ["are_integers", "check_class_names", "class_order", "encode_labels", "refuse_two_readings"]
 
 
 def check_class_names(class_names: ArrayLike) -> NDArray[Any]:
     """Distinct names of classes (k,), as text."""
-    names = np.asarray([str(name) for name in to_numpy(class_names, "class_names").reshape(-1).tolist()])
+    names = np.asarray([str(name) for name in check_names(class_names, "class_names").reshape(-1).tolist()])
     if not names.size:
         raise ValueError("class_names must name at least one class, in the order of the columns; got none.")
     values, counts = np.unique(names, return_counts=True)
@@ -55,10 +55,7 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
             f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
         )
     order = np.argsort(class_names)
-    try:
-        values = array.astype(class_names.dtype.type)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"labels must be text; as bytes they are not ASCII ({error}). Decode them.") from error
+    values = check_names(labels, "labels").astype(class_names.dtype.type)
     place = np.minimum(np.searchsorted(class_names, values, sorter=order), class_names.size - 1)
     codes = order[place]
     unknown = np.flatnonzero(class_names[codes] != values)

@@ -4,16 +4,14 @@ No pickle is ever loaded. Archives and Parquet files are read under a limit that
 because a few kilobytes can claim, or unpack to, more than the machine has.
 """
 
+import io
 import json
 import math
 import os
-import shutil
+import re
 import sys
-import tempfile
-import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -24,8 +22,10 @@ from atypicality import blocks
 from atypicality.blocks.spill import ScratchError
 from atypicality.outputs.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
 from atypicality.outputs.parquet import read_parquet, write_parquet
+from atypicality.outputs.paths import check_new_folder, check_source, check_target, members, new_folder, replacing
+from atypicality.validation import require
 
-__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "read_arrays", "replacing", "write_arrays"]
+__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "check_place", "read_arrays", "write_arrays", "write_npz"]
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -35,6 +35,9 @@ STRING_BYTES = 1 << 20
 """Text up to this size is read rather than mapped: it is looked at often."""
 TENSOR_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
 """Types of safetensors that can be mapped as they are."""
+HEADER_BYTES = 10_000
+HEADER = re.compile(rb"(?:'[^'\\]*'|True|False|\d+L?(?!\w)|[\s,:()\[\]{}])*")
+"""What NumPy writes before an array. Escapes and glued tokens would make Python's parser warn."""
 
 
 def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Arrays:
@@ -44,11 +47,8 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
     safetensors of the file itself, those of archives and Parquet of scratch files. `max_bytes` is by default
     `default_limit` of the file.
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"no file or folder at {str(path)!r}.")
-    shards = sorted(path.glob("*.parquet")) if path.is_dir() else []
-    reader = READERS[".parquet"] if shards else _read_folder if path.is_dir() else _by_suffix(path, READERS)
+    path = check_source(path, folder=True)
+    reader = _read_folder if path.is_dir() else _by_suffix(path, READERS)
     try:
         arrays = reader(path, default_limit(path) if max_bytes is None else max_bytes)
         _refuse_odd_text(arrays, path)
@@ -57,7 +57,9 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
         kind = "folder of arrays" if path.is_dir() else f"{path.suffix} file"
-        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {error}.") from error
+        raise UnreadableFileError(
+            f"{path.name!r} is not a readable {kind}: {str(error).strip().rstrip('.')}."
+        ) from error
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -65,14 +67,29 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]
     path = Path(path)
     for name, array in arrays.items():
         _refuse_pickle(array.dtype, path, name)
-        if Path(name).name != name or name.startswith("."):
+        if Path(name).name != name or name.startswith(".") or "\0" in name:
             raise ValueError(f"array names must be plain file names; got {name!r}.")
-    if path.is_dir() or not path.suffix:
+    if _is_folder(path):
         _write_folder(path, arrays)
         return
     writer = _by_suffix(path, WRITERS)
     with replacing(path) as temporary:
         writer(temporary, arrays)
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuse, before any work, a path that `write_arrays` could not write to."""
+    path = Path(path)
+    if _is_folder(path):
+        check_new_folder(path)
+        return
+    if _by_suffix(path, WRITERS) is write_parquet:
+        require("pyarrow.parquet", extra="parquet", feature="writing Parquet files")
+    check_target(path)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() or not path.suffix
 
 
 def _by_suffix(path: Path, table: Mapping[str, T]) -> T:
@@ -82,25 +99,6 @@ def _by_suffix(path: Path, table: Mapping[str, T]) -> T:
         raise ValueError(
             f"{path.name!r} has no known ending: use {', '.join(table)}, or a folder of .npy files."
         ) from None
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends without an error."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 # .npy files and archives of them
@@ -124,10 +122,12 @@ def _refuse_odd_text(arrays: Arrays, path: Path) -> None:
 
 
 def _read_folder(path: Path, max_bytes: int) -> Arrays:
-    """The arrays as maps, which no limit concerns."""
+    """Rows of all Parquet files where there are any; else the arrays as maps, which no limit concerns."""
+    if shards := members(path, ".parquet"):
+        return read_parquet(shards, max_bytes)
     arrays = {}
-    for file in sorted(path.glob("*.npy")):
-        with open(file, "rb") as stream:
+    for file in members(path, ".npy"):
+        with open(check_source(file), "rb") as stream:
             dtype, shape, _ = _read_npy_header(stream, path, file.stem)
             claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
         if claimed > held:
@@ -140,17 +140,9 @@ def _read_folder(path: Path, max_bytes: int) -> Arrays:
 
 
 def _write_folder(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    if path.exists() and any(path.iterdir()):
-        raise FileExistsError(f"the folder {str(path)!r} is not empty; choose another name or remove it first.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with new_folder(path) as folder:
         for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        os.chmod(temporary, 0o777 & ~_umask())
-        os.replace(temporary, path)  # replaces an empty folder, fails on any other
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 def _read_npz(path: Path, max_bytes: int) -> Arrays:
@@ -168,12 +160,13 @@ def _read_npz(path: Path, max_bytes: int) -> Arrays:
 
 def _read_npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        with warnings.catch_warnings():  # an escape that Python's parser doubts is in no honest header
-            warnings.simplefilter("error", DeprecationWarning)
-            warnings.simplefilter("error", SyntaxWarning)
-            shape, fortran, dtype = read(stream, max_header_size=10_000)
+        first = np.lib.format.read_magic(stream) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        claimed = stream.read(2 if first else 4)
+        header = stream.read(min(int.from_bytes(claimed, "little"), HEADER_BYTES + 1))
+        if len(header) <= HEADER_BYTES and not HEADER.fullmatch(header):
+            raise ValueError("its header holds more than names, numbers and brackets")
+        shape, fortran, dtype = read(io.BytesIO(claimed + header), max_header_size=HEADER_BYTES)
     except Exception as error:  # headers are Python's words: its parser has errors of many types
         raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {error}") from error
     _refuse_pickle(dtype, path, name)
@@ -212,8 +205,10 @@ def _read_bytes(stream: IO[bytes], size: int) -> tuple[Any, int]:
     return data, len(data)
 
 
-def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    np.savez_compressed(path, allow_pickle=False, **arrays)
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an archive at exactly this path: NumPy would add its ending to a path that has another."""
+    with open(path, "wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 
 # safetensors: strings travel as their code points, which are plain numbers
@@ -270,10 +265,10 @@ def _from_code_points(array: NDArray[Any]) -> NDArray[Any]:
 READERS: dict[str, Callable[[Path, int], Arrays]] = {
     ".npz": _read_npz,
     ".safetensors": _read_safetensors,
-    ".parquet": lambda path, limit: read_parquet(sorted(path.glob("*.parquet")) if path.is_dir() else [path], limit),
+    ".parquet": lambda path, limit: read_parquet([path], limit),
 }
 WRITERS: dict[str, Callable[[Path, Mapping[str, NDArray[Any]]], None]] = {
-    ".npz": _write_npz,
+    ".npz": write_npz,
     ".safetensors": _write_safetensors,
     ".parquet": write_parquet,
 }

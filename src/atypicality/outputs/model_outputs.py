@@ -362,7 +362,7 @@ def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
     array = to_numpy(values, f"attributes[{name!r}]")
     if array.dtype.kind == "f" and array.ndim == 1:
         return array
-    return check_groups(array, f"attributes[{name!r}]")
+    return check_groups(values, f"attributes[{name!r}]")
 
 
 def _known_parts(arrays: dict[str, NDArray[Any]], names: dict[str, str], file: str) -> dict[str, Any]:

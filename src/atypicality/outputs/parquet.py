@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.blocks.spill import ScratchError
 from atypicality.outputs.limits import UnreadableFileError, refuse_size
-from atypicality.validation import require
+from atypicality.outputs.paths import check_source
+from atypicality.validation import check_names, require
 
 __all__ = ["read_parquet", "write_parquet", "write_pieces"]
 
@@ -35,11 +37,11 @@ def read_parquet(paths: Sequence[Path], max_bytes: int) -> Arrays:
     """
     pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(pq.ParquetFile(path, memory_map=True)) for path in paths]
-        schema = _common_schema([file.schema_arrow for file in files], paths)
-        arrays = _read_columns(files, schema, paths[0], max_bytes)
+        files = {path: stack.enter_context(_opened(path, pq)) for path in paths}
+        schema = _common_schema({path: file.schema_arrow for path, file in files.items()})
+        arrays = _read_columns(files, schema, max_bytes)
     extra = json.loads((schema.metadata or {}).get(b"atypicality", b"{}"))
-    return arrays | {name: np.array(values) for name, values in extra.items()}
+    return arrays | {name: check_names(values, name) for name, values in extra.items()}
 
 
 def write_parquet(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -87,28 +89,58 @@ def _shape(rows: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
     return n_rows, sum(array[:1].nbytes for array in rows.values())
 
 
-def _common_schema(schemas: list[Any], paths: Sequence[Path]) -> Any:
-    for schema, path in zip(schemas, paths, strict=True):
-        if not schema.equals(schemas[0]):
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which of several files it is that cannot be read."""
+    try:
+        yield
+    except (UnreadableFileError, MemoryError, PermissionError, ScratchError):
+        raise
+    except Exception as error:  # damaged bytes make the library raise almost anything
+        raise UnreadableFileError(
+            f"{path.name!r} is not a readable Parquet file: {str(error).strip().rstrip('.')}."
+        ) from error
+
+
+def _opened(path: Path, pq: Any) -> Any:
+    with _naming(path):
+        return pq.ParquetFile(check_source(path), memory_map=True)
+
+
+def _batches(files: Mapping[Path, Any], height: int) -> Iterator[tuple[Path, Any]]:
+    for path, file in files.items():
+        batches = file.iter_batches(height)
+        while True:
+            with _naming(path):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield path, batch
+
+
+def _common_schema(schemas: Mapping[Path, Any]) -> Any:
+    first, common = next(iter(schemas.items()))
+    for path, schema in schemas.items():
+        if not schema.equals(common):
             raise UnreadableFileError(
-                f"the Parquet files of a folder must have the same columns; {path.name!r} differs from "
-                f"{paths[0].name!r}."
+                f"the Parquet files of a folder must have the same columns; {path.name!r} differs from {first.name!r}."
             )
-    return schemas[0]
+    return common
 
 
-def _read_columns(files: list[Any], schema: Any, path: Path, max_bytes: int) -> Arrays:
-    left, n_rows = max_bytes, sum(file.metadata.num_rows for file in files)
+def _read_columns(files: Mapping[Path, Any], schema: Any, max_bytes: int) -> Arrays:
+    path = next(iter(files))
+    left, n_rows = max_bytes, sum(file.metadata.num_rows for file in files.values())
     columns = {name: _Column(name, n_rows, path, max_bytes) for name in schema.names}
     width = sum(getattr(field.type, "list_size", 1) * 8 for field in schema)
     height = min(BATCH_ROWS, blocks.block_rows(width, budget=blocks.GEMM_BYTES, minimum=64))
     refuse_size(height * width, left, path, "one batch", max_bytes)
-    batches = (batch for file in files for batch in file.iter_batches(height))
-    for batch in blocks.seen(batches, n_rows, height):
+    for path, batch in blocks.seen(_batches(files, height), n_rows, height):
         left -= batch.nbytes
         refuse_size(0 if left >= 0 else max_bytes - left, max_bytes, path, "all columns", max_bytes)
-        for column, values in zip(columns.values(), batch.columns, strict=True):
-            column.add(_column_to_numpy(values, column.name, path))
+        with _naming(path):
+            for column, values in zip(columns.values(), batch.columns, strict=True):
+                column.add(_column_to_numpy(values, column.name, path))
     return {name: column.whole() for name, column in columns.items()}
 
 
@@ -157,7 +189,7 @@ def _column_to_numpy(column: Any, name: str, path: Path) -> NDArray[Any]:
         )
     if not hasattr(column.type, "value_type") or hasattr(column.type, "index_type"):
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-        return values.astype(str) if values.dtype.kind == "O" else values
+        return check_names(values, f"column {name!r}").astype(str) if values.dtype.kind == "O" else values
     values = column.flatten().to_numpy(zero_copy_only=False)
     if len(column) and values.size % len(column):
         raise UnreadableFileError(
@@ -173,5 +205,5 @@ def _column_to_numpy(column: Any, name: str, path: Path) -> NDArray[Any]:
 
 def _to_column(array: NDArray[Any], pa: Any) -> Any:
     if array.ndim == 1:
-        return pa.array(array)
+        return pa.array(array, pa.string() if array.dtype.kind in "OU" else None)  # of no rows the type is not seen
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,10 +16,11 @@ from atypicality.evaluation.cuts import Edges
 from atypicality.evaluation.methods import Answer, ask, by_name, fit, naming
 from atypicality.evaluation.tables import Options, assemble, measure
 from atypicality.outputs import ModelOutputs
-from atypicality.outputs.files import replacing
+from atypicality.outputs.paths import replacing
 from atypicality.paper.sources import Source
 from atypicality.paper.theory import theorem_1, theorem_2
 from atypicality.recalibration import ContentFreeCalibration, TemperatureScaling
+from atypicality.validation import caught_warnings, warn
 
 __all__ = ["ALPHA", "Estimated", "Job", "Result", "run_job"]
 
@@ -100,7 +100,6 @@ def run_job(job: Job, cache: Path) -> Result:
         except ValueError:
             path.unlink()
     result = _theory(job.seed) if job.estimated is None else _measured(job, job.estimated)
-    cache.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         text = result.to_json() if isinstance(result, Evaluation) else json.dumps(result)
         temporary.write_text(text, encoding="utf-8")
@@ -110,12 +109,11 @@ def run_job(job: Job, cache: Path) -> Result:
 def _measured(job: Job, estimated: Estimated) -> Evaluation:
     """One split, as `compare` does it. Warnings become notes: the reader of the tables should see them there."""
     options = Options(job.n_groups, intervals=False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with caught_warnings() as caught:
         calibration, test = estimated.parts(job)
         methods = _objects(job, estimated)
         found = measure(_answers(methods, calibration, test, job.seed), test, options)
-    found.notes = list(dict.fromkeys([*found.notes, *(str(warning.message) for warning in caught)]))
+    found.notes = list(dict.fromkeys([*found.notes, *caught]))
     settings = {"random_state": job.seed, "groups": job.attribute, "stored_edges": False}
     return assemble("compare", found, test.outputs, list(methods), options, settings)
 
@@ -140,7 +138,7 @@ def _objects(job: Job, estimated: Estimated) -> dict[str, Any]:
     if "content-free" in objects:
         logits = estimated.source.data.content_free
         if logits is None:
-            warnings.warn(WITHOUT_CONTENT, stacklevel=2)
+            warn(WITHOUT_CONTENT)
             del objects["content-free"]
         else:
             objects["content-free"] = ContentFreeCalibration().fit(logits)

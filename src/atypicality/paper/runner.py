@@ -12,6 +12,7 @@ from typing import Any
 from atypicality.blocks.progress import track
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.methods import KNOWN
+from atypicality.outputs.paths import check_target, replacing
 from atypicality.paper.claims import CLAIMS, HOLDS, Verdict, judge
 from atypicality.paper.jobs import Estimated, Job, Result, run_job
 from atypicality.paper.paper import paper_values
@@ -99,17 +100,16 @@ class Reproduction:
 
     def write(self, out: Path) -> list[Path]:
         """Write NAME.csv, NAME.md and NAME.tex for every experiment that has tables, and return their paths."""
-        out.mkdir(parents=True, exist_ok=True)
         written = []
         for name, tables in ((name, tables) for name, tables in self.tables.items() if tables):
             texts = {
-                "csv": to_csv(tables),
-                "md": self._markdown(name),
-                "tex": "\n".join(map(to_latex, tables)),
+                ".csv": to_csv(tables),
+                ".md": self._markdown(name),
+                ".tex": "\n".join(map(to_latex, tables)),
             }
-            for ending, text in texts.items():
-                path = out / f"{name}.{ending}"
-                path.write_text(text, encoding="utf-8")
+            for path in _files(out, name):
+                with replacing(path) as temporary:
+                    temporary.write_text(texts[path.suffix], encoding="utf-8")
                 written.append(path)
         return written
 
@@ -191,6 +191,9 @@ def reproduce(
     wanted = [check_integer(seed, "seeds", low=0) for seed in seeds]
     if not wanted:
         raise ValueError("seeds must hold at least one seed; got none.")
+    check_target(Path(out) / "cache", folder=True)
+    for path in (path for name in chosen for path in _files(Path(out), name)):
+        check_target(path)
     found = Reproduction()
     runs = _plan(chosen, Wanted(dataset, model), found, outputs)
     results = _run_all(runs, wanted, tuple(methods), Path(out) / "cache")
@@ -199,6 +202,11 @@ def reproduce(
     if paper:
         _add_paper(found, Wanted(dataset, model), {run.source.setting for run in runs if run.source})
     return found
+
+
+def _files(out: Path, name: str) -> list[Path]:
+    """What `Reproduction.write` writes for an experiment."""
+    return [out / f"{name}{ending}" for ending in (".csv", ".md", ".tex")]
 
 
 def _holds(text: str | None, *words: str) -> bool:

@@ -132,7 +132,8 @@ def find_sources(outputs: Path | None) -> list[Source]:
         raise ValueError(f"outputs must be a folder; {str(outputs)!r} is not one.")
     if _is_model(outputs):
         return [_source(outputs.resolve())]
-    found = [path for path in sorted(outputs.iterdir()) if _is_file(path) or _is_model(path)]
+    shown = [path for path in sorted(outputs.iterdir()) if not path.name.startswith(".")]
+    found = [path for path in shown if _is_file(path) or _is_model(path)]
     if not found:
         raise ValueError(
             f"outputs must hold a folder per model, each with test.npz and train.npz; {str(outputs)!r} has none. "
@@ -165,7 +166,7 @@ def _files(setting: Setting) -> str:
 
 
 def _source(path: Path) -> Source:
-    name = path.stem if path.suffix == ".npz" else path.name
+    name = path.stem if path.suffix.lower() == ".npz" else path.name
     match = match_folder(name)
     if match is None:
         plain = Source(name, "", name, "your model", folder=path, splits=_splits(path))
@@ -185,7 +186,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    return path.suffix == ".npz" and not path.stem.endswith(CONTENT_FREE)
+    return path.suffix.lower() == ".npz" and not path.stem.endswith(CONTENT_FREE)
 
 
 def _kind(data: Data) -> str:
@@ -201,7 +202,7 @@ def _part(folder: Path, name: str) -> Path | None:
 
 
 def _read(folder: Path) -> Data:
-    if folder.suffix == ".npz":
+    if folder.suffix.lower() == ".npz":
         return Data(ModelOutputs.load(folder), content_free=_logits(folder.with_suffix(f"{CONTENT_FREE}.npz")))
     parts = {name: ModelOutputs.load(path) for name in Splits._fields if (path := _part(folder, name)) is not None}
     names = parts["test"].class_names if "test" in parts else None

@@ -6,11 +6,10 @@ import html
 import json
 import os
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atypicality.evaluation import Evaluation
-from atypicality.outputs.files import replacing
+from atypicality.outputs.paths import check_target, replacing
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import as_script, page_data
 from atypicality.report.summary import Name, Number, Sentence, summarise
@@ -52,8 +51,9 @@ def write_report(
     ...     path.stat().st_size < 3_000_000
     True
     """
+    check_target(path)
     text = render_report(evaluation, head=head, title=title, before=before, after=after)
-    with replacing(Path(path)) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="replace")
 
 

@@ -5,6 +5,7 @@ import importlib
 import math
 import operator
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from atypicality import blocks
 from atypicality.arrays import to_numpy
 
 __all__ = [
+    "caught_warnings",
     "check_alpha",
     "check_choice",
     "check_confidence",
@@ -32,6 +34,7 @@ __all__ = [
     "check_logits",
     "check_matrix",
     "check_matrix_shape",
+    "check_names",
     "check_normalisers",
     "check_number",
     "check_probs",
@@ -49,6 +52,7 @@ __all__ = [
 FloatArray = NDArray[np.floating[Any]]
 PROBED = 256
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
+ODD_TEXT = re.compile("[\0\ud800-\udfff]")
 ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
 
 
@@ -239,17 +243,63 @@ def check_confidence(values: ArrayLike, name: str = "confidence", *, n_rows: int
     return vector
 
 
+def check_names(values: Any, name: str) -> NDArray[Any]:
+    r"""What names things, as a NumPy array: bytes are read as UTF-8, and text that files cannot keep is refused.
+
+    NumPy drops NUL from the end of a text and Parquet cuts at the first; lone surrogates are not Unicode.
+
+    >>> check_names([b"caf\xc3\xa9"], "ids")
+    array(['café'], dtype='<U4')
+    """
+    array = to_numpy(values, name)
+    if array.dtype.kind not in "OSU":
+        return array
+    if array.dtype.kind == "U" and isinstance(values, np.ndarray):
+        bad = _odd_text_rows(array)
+    else:
+        texts = np.empty(array.size, object)
+        given = np.asarray(values, object).ravel()  # a list's own texts: the array has lost NULs that ended them
+        texts[:] = [_decoded(value, name) for value in given]
+        array = array if array.dtype.kind == "U" else texts.reshape(array.shape)
+        array = array.astype(str) if all(isinstance(text, str) for text in texts) else array
+        bad = np.flatnonzero([isinstance(text, str) and ODD_TEXT.search(text) is not None for text in texts])
+    if bad.size:
+        raise ValueError(
+            f"{name} must be text without NUL characters and lone surrogates; {name_rows(bad)} one. "
+            "Replace them, for example with text.replace(chr(0), '')."
+        )
+    return array
+
+
+def _decoded(value: Any, name: str) -> Any:
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must be text; as bytes they are not UTF-8 ({error}). Decode them.") from error
+
+
+def _odd_text_rows(array: NDArray[Any]) -> NDArray[np.intp]:
+    """Rows of fixed-width text with a NUL before another character, or with a lone surrogate."""
+    flat = array.reshape(-1)
+    width, kind = flat.dtype.itemsize // 4, np.dtype("u4").newbyteorder(flat.dtype.byteorder)
+    found = [np.empty(0, np.intp)]
+    for rows in blocks.row_slices(flat.size if width else 0, blocks.block_rows(4 * width)):
+        points = np.ascontiguousarray(flat[rows]).view(kind).reshape(-1, width)
+        odd = ((points >= 0xD800) & (points <= 0xDFFF)).any(axis=1)
+        odd |= ((points[:, :-1] == 0) & (points[:, 1:] != 0)).any(axis=1)
+        found.append(np.flatnonzero(odd) + rows.start)
+    return np.concatenate(found)
+
+
 def check_groups(values: ArrayLike, name: str = "groups", *, n_rows: int | None = None) -> NDArray[Any]:
     """One group per sample: integers, booleans or strings; never floats, whose equality is an accident."""
-    array = to_numpy(values, name)
+    array = check_names(values, name)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, one group per sample; got shape {array.shape}.")
-    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
-        array = array.astype(str)
     if array.dtype.kind == "O" and any(isinstance(value, str) for value in array):
         rows = name_rows(np.flatnonzero([not isinstance(value, str) for value in array]))
         raise TypeError(f"{name} must be text in every row; {rows} something else. Name what is missing, or drop it.")
-    if array.dtype.kind not in "iubSU" and array.size:
+    if array.dtype.kind not in "iubU" and array.size:
         raise TypeError(
             f"{name} must be integers, booleans or strings; got dtype {array.dtype}. Cut numbers into groups first."
         )
@@ -385,8 +435,33 @@ def require(module: str, *, extra: str | None = None, feature: str) -> ModuleTyp
         raise ModuleNotFoundError(f"{feature} needs {module}: pip install {what}", name=module) from error
 
 
+_caught: ContextVar[list[str] | None] = ContextVar("atypicality_caught", default=None)
+
+
+@contextlib.contextmanager
+def caught_warnings() -> Iterator[list[str]]:
+    """Collect what `warn` says inside a `with` instead of showing it.
+
+    Unlike `warnings.catch_warnings` it changes nothing that other threads share.
+
+    >>> with caught_warnings() as caught:
+    ...     warn("two groups became one")
+    >>> caught
+    ['two groups became one']
+    """
+    caught: list[str] = []
+    token = _caught.set(caught)
+    try:
+        yield caught
+    finally:
+        _caught.reset(token)
+
+
 def warn(message: str) -> None:
     """Warn at the caller's line: the nearest one outside this package, through however many of our own calls."""
+    if (caught := _caught.get()) is not None:
+        caught.append(message)
+        return
     home, frame, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
         frame, level = frame.f_back, level + 1

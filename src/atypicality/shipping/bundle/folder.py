@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,16 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file
 from atypicality.shipping.bundle.document import NAME
 from atypicality.shipping.bundle.errors import BundleError
 
-__all__ = ["CARD", "MissingFileError", "read_regular", "read_tensors", "tensors_name", "write_bundle"]
+__all__ = ["CARD", "MissingFileError", "check_place", "read_regular", "read_tensors", "tensors_name", "write_bundle"]
 
 CARD = "README.md"
 CARD_MARK = "<!-- written by atypicality -->"
 """First line of a card: a README.md without it is somebody's, and is not replaced."""
 TENSORS = re.compile(r"tensors-[0-9a-f]{64}\.safetensors")
-TEMPORARY = re.compile(r"\.atypicality-\w+\.tmp")
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -96,6 +95,7 @@ def write_bundle(folder: Path, tensors: Tensors, compose: Callable[[str, int], t
     data = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     sha256 = hashlib.sha256(data).hexdigest()
     text, seal = compose(sha256, len(data))
+    check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), contextlib.ExitStack() as stack:
         _spare_readme(folder)
@@ -109,6 +109,12 @@ def write_bundle(folder: Path, tensors: Tensors, compose: Callable[[str, int], t
         os.replace(new_card, folder / CARD)
         _tidy(folder, keep=tensors_name(sha256))
     return seal
+
+
+def check_place(folder: Path) -> None:
+    """Refuse, before any work, a folder that no bundle can be written to."""
+    check_target(folder, folder=True)
+    _spare_readme(folder)
 
 
 def _spare_readme(folder: Path) -> None:
@@ -140,15 +146,12 @@ def _locked(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _written(folder: Path, data: bytes) -> Iterator[Path]:
     """A new file with these bytes, on disk, which is removed in the end unless it was given another name."""
-    path = folder / f".atypicality-{secrets.token_hex(8)}.tmp"
-    try:
-        with open(path, "xb") as stream:
+    with temporary_file(folder) as path:
+        with open(path, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -163,6 +166,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _tidy(folder: Path, *, keep: str) -> None:
     """Remove tensors of older bundles and what interrupted writers left."""
-    for name in os.listdir(folder):
-        if name != keep and (TENSORS.fullmatch(name) or TEMPORARY.fullmatch(name)):
+    for name in filter(TENSORS.fullmatch, os.listdir(folder)):
+        if name != keep:
             (folder / name).unlink(missing_ok=True)
+    remove_leftovers(folder)

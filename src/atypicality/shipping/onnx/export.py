@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality._version import __version__
 from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
-from atypicality.outputs.files import replacing
+from atypicality.outputs.paths import check_target, replacing
 from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file
 from atypicality.shipping.onnx.graph import Graph
 from atypicality.shipping.onnx.namespace import GraphNamespace
@@ -60,7 +59,7 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     head : ReliabilityHead
         Fitted.
     path : str or path
-        The file; it is replaced as a whole or not at all.
+        The file; it is replaced as a whole or not at all. Missing folders above it are made.
     verify : bool, default=True
         Run the file with onnxruntime, in a process of its own, on made-up and hostile rows, and compare with the head
         before the file takes its place.
@@ -87,19 +86,12 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     check_is_fitted(head, "recalibration_")
     if reasons := refusals(head, searched=False):
         raise ValueError(f"this head cannot be an ONNX graph: {'; '.join(reasons)}. Save it as a bundle instead.")
-    target = _checked_path(path)
+    check_target(path)
     content = _serialised(_build(head))
-    with replacing(target) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
         if verify:
             check_file(head, temporary)
-
-
-def _checked_path(path: str | os.PathLike[str]) -> Path:
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise ValueError(f"path must be a file in a folder that exists; got {os.fspath(path)!r}.")
-    return target
 
 
 def _serialised(model: Any) -> bytes:
