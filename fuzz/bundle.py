@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import atypicality as aty
+from atypicality.datasets import make_world
 from atypicality.shipping.bundle.document import NAME, compose
 from atypicality.shipping.bundle.folder import tensors_name
-from atypicality.datasets import make_world
 from fuzz.pieces import split
 from fuzz.rule import Target, attempt
 

@@ -19,6 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import on_terminal
 
 import atypicality as aty
+from atypicality import ModelOutputs, blocks
 from atypicality.blocks import progress
 from atypicality.blocks import spill as scratch
 from atypicality.cli import main
