@@ -10,7 +10,7 @@ import numpy as np
 
 import atypicality as aty
 from atypicality import metrics
-from atypicality.validation.device import to_host
+from atypicality.arrays import to_host
 from benchmarks.gpu_data import Embeddings, Outputs, Size, embeddings, outputs
 
 __all__ = ["Agreement", "Stage", "stages"]

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from conftest import imported, needs
 
-from atypicality.validation.device import device_matrix, refuse_embeddings, refuse_rows, to_device, to_host
+from atypicality.arrays import to_device, to_host
+from atypicality.density.device_gaussian import refuse_embeddings
+from atypicality.validation.device import device_matrix, refuse_rows
 
 
 def test_floats_stay_and_integers_become_float64(library):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from atypicality import AtypicalityAwareConformal, Quadrants, QuantileGroups, SplitConformal, blocks
+from atypicality.arrays import to_host
 from atypicality.conformal.scores import ScoreRule, label_statistics, prediction_sets, total_sizes
-from atypicality.validation.device import to_host
 
 RULES = [
     ScoreRule(name, nonempty, k_reg, penalty)

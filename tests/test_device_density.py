@@ -15,6 +15,7 @@ from test_gaussian import COVARIANCES, make_rows
 from test_neighbors import REDUCTIONS, distances, hard_world
 
 from atypicality import GaussianAtypicality, NeighborAtypicality, blocks
+from atypicality.arrays import to_host
 from atypicality.density import device_neighbors
 from atypicality.density import device_products as products
 from atypicality.density.covariance import triangular_whitening
@@ -25,7 +26,6 @@ from atypicality.density.device_reference import DeviceReference, Queries
 from atypicality.shipping.bundle.kinds import Place
 from atypicality.shipping.bundle.records import Part
 from atypicality.shipping.bundle.table_densities import GAUSSIAN, NEIGHBORS
-from atypicality.validation.device import to_host
 
 
 def assert_same(found, expected, *, rtol, atol=0.0, like=None):

@@ -5,9 +5,8 @@ import pytest
 from conftest import imported
 
 from atypicality import ClassGroups, blocks, metrics
-from atypicality.arrays import namespace
+from atypicality.arrays import namespace, to_host
 from atypicality.metrics.rows import read_all, read_pairs
-from atypicality.validation.device import to_host
 
 PLAIN = [metrics.nll, metrics.brier, metrics.classwise_ece]
 PAIRED = [
@@ -215,7 +214,7 @@ def test_shapes_kinds_and_labels_are_checked(put, rng):
 
 def test_probabilities_stay_where_they_are(put, rng, monkeypatch):
     """No step brings an array of n x k entries to the host: at most two numbers per row and bin leave the device."""
-    from atypicality.validation import device as checks
+    from atypicality import arrays as checks
 
     probs, labels = outputs(300, 40, rng)
     moved, bring = [], checks.to_host
@@ -225,7 +224,7 @@ def test_probabilities_stay_where_they_are(put, rng, monkeypatch):
         moved.append(result.size)
         return result
 
-    for module in ("metrics.device_rows", "validation.device_probs", "validation.device"):
+    for module in ("metrics.device_rows", "validation.device"):
         monkeypatch.setattr(f"atypicality.{module}.to_host", watched)
     metrics.summary(put(probs), put(labels))
     metrics.ece(put(probs), put(labels))

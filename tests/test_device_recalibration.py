@@ -19,10 +19,10 @@ from atypicality import (
     blocks,
     load,
 )
+from atypicality.arrays import to_host
 from atypicality.recalibration import device_solver, passes, solver
 from atypicality.recalibration.mixing import MidpointMixing
 from atypicality.recalibration.solver import Problem, Ridge, solve
-from atypicality.validation.device import to_host
 
 RECALIBRATORS = {
     **CONVEX_CALIBRATORS,

@@ -1,16 +1,39 @@
 """Arrays of other libraries: in as NumPy without a copy where possible, out as the caller's kind."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["like", "namespace", "on_device", "returns_like_input", "to_numpy"]
+from atypicality import blocks
+
+__all__ = [
+    "BLOCK_BYTES",
+    "Device",
+    "beside",
+    "entries_at",
+    "is_float16",
+    "like",
+    "namespace",
+    "on_device",
+    "returns_like_input",
+    "row_blocks",
+    "take_rows",
+    "to_device",
+    "to_host",
+    "to_numpy",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+Device = Any
+"""An array of a library with an array API namespace, in an accelerator's memory."""
+
+BLOCK_BYTES = 1 << 28
+"""Bytes of a block of rows in float64: some copies of it fit beside the data, and a kernel is still busy for long."""
+_LARGE = 4 * 1024 * 1024  # bytes from which NumPy's memory has large pages, which a transfer fills twice as fast
 
 HOST_MEMORY = frozenset({1, 3, 11})
 """DLPack's codes for memory that the CPU can read: its own, and what CUDA and ROCm pin there."""
@@ -97,6 +120,60 @@ def _vector_to_host(values: Any, name: str) -> NDArray[Any]:
             f"{name} is on an accelerator, where this step cannot be done; move it to the CPU first, for example "
             "with .cpu() or .get()."
         )
-    from atypicality.validation.device import to_host
-
     return to_host(values)
+
+
+def beside(values: Device, like: Device) -> bool:
+    """Whether an array of a device is of the library of another, and lies on the same device."""
+    from array_api_compat import device
+
+    return namespace(values) is namespace(like) and device(values) == device(like)
+
+
+def to_device(values: Any, like: Device, dtype: Any = None) -> Device:
+    """A host array, or one that is there already, on the device of `like`."""
+    from array_api_compat import device, is_array_api_obj
+
+    xp = namespace(like)
+    if is_array_api_obj(values) and not isinstance(values, (np.ndarray, np.generic)):
+        return values if dtype is None else xp.astype(values, dtype, copy=False)
+    host = np.require(values, requirements=["C", "W"])  # torch warns of memory that must not be written
+    return xp.asarray(host, dtype=dtype, device=device(like))
+
+
+def to_host(values: Device) -> NDArray[Any]:
+    """A device array as NumPy: for what is small. The transfer waits for the work that makes it."""
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "get"):  # CuPy allows no implicit copy to the host
+        return np.asarray(values.get())
+    if not hasattr(values, "cpu"):
+        return np.asarray(values)
+    if values.nbytes < _LARGE:
+        return np.asarray(values.detach().cpu())
+    host = np.empty(tuple(values.shape), str(values.dtype).rpartition(".")[2])
+    namespace(values).from_dlpack(host).copy_(values.detach())  # a view: DLPack never copies here
+    return host
+
+
+def is_float16(values: Device) -> bool:
+    """Whether the dtype is IEEE half precision, by its name: the array API standard has no such dtype."""
+    return str(values.dtype).rpartition(".")[2] == "float16"
+
+
+def entries_at(block: Device, columns: Device) -> Device:
+    """One entry of every row: (n, 1)."""
+    return namespace(block).take_along_axis(block, columns[:, None], axis=1)
+
+
+def take_rows(values: Any, rows: NDArray[Any]) -> Any:
+    """Some rows of an array, which stays where it lies."""
+    if not on_device(values):
+        return blocks.take_rows(values, rows)
+    return namespace(values).take(values, to_device(rows, values), axis=0)
+
+
+def row_blocks(probs: Device) -> Iterator[slice]:
+    """Slices of rows that a step can hold in float64: at least one, also of an array without rows."""
+    height = blocks.block_rows(8 * probs.shape[1], budget=BLOCK_BYTES)
+    return blocks.row_slices(probs.shape[0], height) if probs.shape[0] else iter((slice(0, 0),))

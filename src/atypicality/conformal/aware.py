@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
-from atypicality.arrays import on_device, returns_like_input
+from atypicality.arrays import namespace, on_device, returns_like_input, take_rows, to_host
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
 from atypicality.conformal.scores import label_scores, label_statistics
@@ -19,7 +19,7 @@ from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
 from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
-from atypicality.validation.device_probs import any_probs, confidence, take_rows
+from atypicality.validation.device import any_probs
 
 __all__ = ["AtypicalityAwareConformal"]
 
@@ -216,7 +216,7 @@ def _regions(counts: Integers, alpha: Fraction, n_calibration: int | None) -> In
 def _confidence(probs: Any) -> NDArray[np.float64]:
     """Top probabilities (n,), at most 1: rounding may have put them a little above."""
     if on_device(probs):
-        return np.minimum(confidence(probs), 1.0)
+        return np.minimum(to_host(namespace(probs).max(probs, axis=1)).astype(np.float64), 1.0)
     top = np.empty(len(probs))
 
     def one_block(rows: slice) -> None:

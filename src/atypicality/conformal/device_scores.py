@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.arrays import namespace
+from atypicality.arrays import Device, entries_at, namespace, row_blocks, to_device, to_host
 from atypicality.formula.sets import accepted, exact, in_order
-from atypicality.validation.device import Device, to_device, to_host
-from atypicality.validation.device_probs import entries_at, row_blocks
 
 __all__ = ["label_columns", "prediction_sets", "total_sizes"]
 

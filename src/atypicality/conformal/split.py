@@ -8,14 +8,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality.arrays import returns_like_input
+from atypicality.arrays import returns_like_input, take_rows
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.scores import ScoreRule, checked_score, label_scores, label_statistics, prediction_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
 from atypicality.validation import check_alpha, check_integer, check_labels, warn
-from atypicality.validation.device_probs import any_probs, take_rows
+from atypicality.validation.device import any_probs
 
 __all__ = ["SplitConformal"]
 

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace, to_numpy
+from atypicality.arrays import namespace, to_device, to_numpy
 from atypicality.formula.density import aligned
-from atypicality.validation.device import to_device
 
 __all__ = ["class_positions", "class_sources", "in_columns"]
 

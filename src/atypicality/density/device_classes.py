@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.arrays import namespace, on_device
+from atypicality.arrays import Device, beside, namespace, on_device, to_device, to_host
 from atypicality.density.classes import encode_labels
 from atypicality.validation import check_length
-from atypicality.validation.device import Device, beside, to_device, to_host
 
 __all__ = ["ClassOrder", "order_by_class"]
 

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace
+from atypicality.arrays import Device, namespace, to_device, to_host
 from atypicality.density.covariance import Factorise
 from atypicality.density.device_classes import ClassOrder, order_by_class
 from atypicality.density.statistics import ClassStatistics, Layout
-from atypicality.validation.device import Device, device_matrix, refuse_embeddings, to_device, to_host
+from atypicality.density.statistics import refuse_rows as refuse_overflow
+from atypicality.validation.device import device_matrix, refuse_rows
 
-__all__ = ["gather_on_device", "whitening_on"]
+__all__ = ["gather_on_device", "refuse_embeddings", "whitening_on"]
 
 Float64 = NDArray[np.float64]
 
@@ -207,3 +208,10 @@ def _block(origins: Device) -> int:
     """Rows of a block."""
     precision = str(origins.dtype).rpartition(".")[2]
     return blocks.block_rows(origins.shape[1] * int(precision[-2:]) // 8, budget=_BLOCK_BYTES[precision])
+
+
+def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
+    """Say what is wrong with rows (n, d) whose result was not finite: NaN, infinity, or squares that overflow."""
+    xp = namespace(rows)
+    refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings", first_row=first_row)
+    refuse_overflow(np.zeros((1, 1)), np.dtype(dtype), first_row=first_row)

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace
+from atypicality.arrays import Device, namespace, to_device, to_host
 from atypicality.density.device_products import DOUBLE, HALF, Grain, largest, product
 from atypicality.density.device_reference import DeviceReference, Queries
-from atypicality.validation.device import Device, to_device, to_host
 
 __all__ = ["differing_rows", "neighbor_atypicality"]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from atypicality.arrays import namespace
-from atypicality.validation.device import Device
+from atypicality.arrays import Device, namespace
 
 __all__ = ["DOUBLE", "HALF", "Grain", "largest", "product"]
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from atypicality import blocks
-from atypicality.arrays import namespace
+from atypicality.arrays import Device, namespace, to_host
+from atypicality.density.device_gaussian import refuse_embeddings
 from atypicality.density.device_products import Grain
 from atypicality.density.search import refuse_zeros
-from atypicality.validation.device import Device, refuse_embeddings, to_host
 
 __all__ = ["DeviceReference", "Queries"]
 

@@ -102,7 +102,7 @@ def score_rows(formula: TiedDensity | ClassDensity, x: Any, what: str) -> Any:
     """`what`, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d), on their device."""
     xp, host = namespace(x), isinstance(x, np.ndarray)
     if not host:
-        from atypicality.validation.device import to_device
+        from atypicality.arrays import to_device
 
         formula = moved(formula, lambda array: to_device(array, x))
     width = x.shape[1] + formula.means.shape[0]
@@ -121,6 +121,6 @@ def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> Non
     """Refuse rows whose scores (n, m) are not finite, and say what is wrong with them."""
     if bool(xp.all(xp.isfinite(scores))):
         return
-    from atypicality.validation.device import to_host
+    from atypicality.arrays import to_host
 
     refuse_rows(to_host(x[rows, :]), np.dtype(to_host(formula.centre[:1]).dtype), first_row=rows.start)

@@ -9,12 +9,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
-from atypicality.arrays import on_device, returns_like_input
+from atypicality.arrays import on_device, returns_like_input, to_host
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import Reference, Search
 from atypicality.formula import NeighborDensity
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
-from atypicality.validation.device import to_host
 
 __all__ = ["NeighborAtypicality"]
 
@@ -231,7 +230,7 @@ def _moved(x: Any, own: Any) -> Any:
     """Rows moved to where the training rows lie."""
     if on_device(x) == on_device(own):
         return x
-    from atypicality.validation.device import to_device, to_host
+    from atypicality.arrays import to_device, to_host
 
     return to_device(x.astype(np.float32) if x.dtype == np.float16 else x, own) if on_device(own) else to_host(x)
 

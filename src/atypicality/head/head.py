@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality.arrays import like, on_device
+from atypicality.arrays import like, on_device, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
@@ -29,7 +29,6 @@ from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
-from atypicality.validation.device import to_host
 
 __all__ = ["ReliabilityHead"]
 

@@ -8,18 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace
+from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
 from atypicality.formula import Given, HeadFormula, Verdict, moved, speaks_for
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
-from atypicality.recalibration.device_rows import any_logits
 from atypicality.recalibration.prediction import check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
-from atypicality.validation.device import to_device, to_host
-from atypicality.validation.device_probs import BLOCK_BYTES
+from atypicality.validation.device import any_logits
 
 __all__ = ["missing_formulas", "predicted", "verdict_rows"]
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.arrays import namespace
-from atypicality.validation.device import Device, to_device, to_host
-from atypicality.validation.device_probs import entries_at, row_blocks
+from atypicality.arrays import Device, entries_at, namespace, row_blocks, to_device, to_host
 
 __all__ = ["held", "pair_columns", "read_rows", "set_sizes"]
 

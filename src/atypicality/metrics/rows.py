@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.arrays import on_device, to_numpy
+from atypicality.arrays import is_float16, on_device, to_host, to_numpy
 from atypicality.metrics import device_rows as device_metrics
 from atypicality.metrics.bins import BinSums, inner_edges
 from atypicality.validation import (
@@ -22,8 +22,7 @@ from atypicality.validation import (
     check_probs,
     own_row,
 )
-from atypicality.validation.device import to_host
-from atypicality.validation.device_probs import device_probs, is_float16
+from atypicality.validation.device import device_probs
 
 __all__ = ["Losses", "Pairs", "check_correct", "read_all", "read_pairs"]
 

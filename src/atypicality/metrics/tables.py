@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.arrays import on_device, to_numpy
+from atypicality.arrays import on_device, take_rows, to_host, to_numpy
 from atypicality.metrics import calibration, errors, rows, sets
 from atypicality.metrics.intervals import bootstrap, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
 from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number
-from atypicality.validation.device import device_matrix, to_host
-from atypicality.validation.device_probs import any_probs, take_rows
+from atypicality.validation.device import any_probs, device_matrix
 
 __all__ = ["GroupTable", "by_group", "filled_groups"]
 

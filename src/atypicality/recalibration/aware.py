@@ -12,12 +12,12 @@ from atypicality.formula import ClassMixing, LogDensity, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
-from atypicality.recalibration.device_rows import any_logits
 from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixing
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
 from atypicality.validation import check_choice, check_vector, warn
+from atypicality.validation.device import any_logits
 
 __all__ = ["AtypicalityAwareRecalibration"]
 

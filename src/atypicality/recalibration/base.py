@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import namespace, on_device, returns_like_input, to_numpy
-from atypicality.recalibration.device_rows import any_logits, device_densities
+from atypicality.recalibration.device_rows import device_densities
 from atypicality.recalibration.prediction import predicted_rows
 from atypicality.recalibration.solver import TOLERANCE, Solution
 from atypicality.validation import (
@@ -24,6 +24,7 @@ from atypicality.validation import (
     warn,
     warn_of_probabilities,
 )
+from atypicality.validation.device import any_logits
 
 __all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator"]
 

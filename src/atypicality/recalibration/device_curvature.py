@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.arrays import namespace
+from atypicality.arrays import Device, namespace, to_host
 from atypicality.recalibration.device_passes import Block, classwise, shared_terms
 from atypicality.recalibration.metric import KEPT, Kept, SparseCurvature
 from atypicality.recalibration.problem import Problem
-from atypicality.validation.device import Device, to_host
 
 __all__ = ["exact_curvature", "sparse_curvature"]
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atypicality import blocks
-from atypicality.arrays import namespace
-from atypicality.validation.device import Device, to_device, to_host
-from atypicality.validation.device_probs import BLOCK_BYTES
+from atypicality.arrays import BLOCK_BYTES, Device, namespace, to_device, to_host
 
 if TYPE_CHECKING:
     from atypicality.recalibration.parameters import Vector

@@ -11,22 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.arrays import namespace, on_device
+from atypicality.arrays import (
+    Device,
+    beside,
+    entries_at,
+    namespace,
+    on_device,
+    row_blocks,
+    take_rows,
+    to_device,
+    to_host,
+)
 from atypicality.validation import (
     check_length,
-    check_logit_maxima,
-    check_logits,
     check_matrix,
-    check_prob_columns,
 )
-from atypicality.validation.device import Device, beside, device_matrix, to_device, to_host
-from atypicality.validation.device_probs import entries_at, row_blocks, take_rows
+from atypicality.validation.device import device_matrix
 
 __all__ = [
-    "any_logits",
     "below_top",
     "device_densities",
-    "device_logits",
     "device_margins",
     "device_spreads",
     "read_device_rows",
@@ -34,24 +38,6 @@ __all__ = [
 ]
 
 Vector = NDArray[np.float64]
-
-
-def any_logits(values: Any, *, n_classes: int | None = None, scan: bool = True) -> Any:
-    """Checked logits (n, k) where they lie: `device_logits` on a device, `check_logits` elsewhere."""
-    check = device_logits if on_device(values) else check_logits
-    return check(values, n_classes=n_classes, scan=scan)
-
-
-def device_logits(values: Device, name: str = "logits", *, n_classes: int | None = None, scan: bool = True) -> Device:
-    """Logits (n, k) as float32 or float64, by the rules of `check_logits`."""
-    array = device_matrix(values, name)
-    xp = namespace(array)
-    if array.shape[1] == 1:
-        array = xp.concat([xp.zeros_like(array), array], axis=1)
-    check_prob_columns(array.shape[1], name, n_classes=n_classes)
-    if scan:
-        check_logit_maxima(to_host(xp.max(array, axis=1)), name)
-    return array
 
 
 def device_densities(values: Any, logits: Device, name: str = "class_log_density") -> Device:

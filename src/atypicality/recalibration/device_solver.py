@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from atypicality.arrays import namespace
+from atypicality.arrays import Device, entries_at, namespace, to_device, to_host
 from atypicality.recalibration import device_curvature
 from atypicality.recalibration.device_passes import (
     Block,
@@ -25,8 +25,6 @@ from atypicality.recalibration.device_passes import (
 from atypicality.recalibration.newton import Evaluation
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
-from atypicality.validation.device import Device, to_device, to_host
-from atypicality.validation.device_probs import entries_at
 
 __all__ = ["DeviceCholesky", "evaluate", "hessian_product", "is_exact", "row_gradients", "row_losses"]
 

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace
+from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import Rows, moved, softmax
 from atypicality.formula.rows import below_top
 from atypicality.validation import check_finite, check_logit_maxima, check_logits, check_normalisers, name_rows
-from atypicality.validation.device import refuse_rows, to_device, to_host
-from atypicality.validation.device_probs import BLOCK_BYTES
+from atypicality.validation.device import refuse_rows
 
 __all__ = ["check_known", "predicted_rows", "softmax_rows"]
 

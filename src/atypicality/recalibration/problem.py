@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.recalibration.device_passes import Resident, label_logits, resident
-from atypicality.recalibration.device_rows import any_logits, device_densities, some_rows
+from atypicality.recalibration.device_rows import device_densities, some_rows
 from atypicality.recalibration.parameters import Layout, Ridge, Solution, Vector
 from atypicality.recalibration.row_statistics import FloatArray, RowStatistics, read_rows, weighted_median
 from atypicality.validation import (
@@ -22,6 +22,7 @@ from atypicality.validation import (
     check_sample_weight,
     name_rows,
 )
+from atypicality.validation.device import any_logits
 
 __all__ = ["Mixing", "Near", "Problem"]
 

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.linalg import cholesky
 from scipy.linalg.lapack import dpotri
 
+from atypicality.arrays import to_host
 from atypicality.recalibration import passes
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import projected_hessian
-from atypicality.validation.device import to_host
 
 __all__ = ["Picture", "WholePicture", "picture_at"]
 

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from atypicality.arrays import to_host
 from atypicality.recalibration import device_solver, passes
 from atypicality.recalibration.metric import sparse_metric
 from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
-from atypicality.validation.device import to_host
 
 __all__ = [
     "NotConvergedError",

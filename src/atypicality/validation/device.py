@@ -1,19 +1,21 @@
-"""Checks of arrays on a device: the rules and words of `validation`, with the rows read where they lie."""
+"""Checks of arrays on a device: the rules and words of `validation`, with the rows read on their device."""
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from atypicality.arrays import namespace
-from atypicality.validation import check_matrix_shape, name_rows
+from atypicality.arrays import Device, is_float16, namespace, on_device, to_host
+from atypicality.validation import (
+    check_logit_maxima,
+    check_logits,
+    check_matrix_shape,
+    check_prob_columns,
+    check_prob_rows,
+    check_probs,
+    name_rows,
+)
 
-__all__ = ["Device", "beside", "device_matrix", "refuse_embeddings", "refuse_rows", "to_device", "to_host"]
-
-Device = Any
-"""An array of a library with an array API namespace, in an accelerator's memory."""
-
-_LARGE = 4 * 1024 * 1024  # bytes from which NumPy's memory has large pages, which a transfer fills twice as fast
+__all__ = ["any_logits", "any_probs", "device_logits", "device_matrix", "device_probs", "refuse_rows"]
 
 
 def device_matrix(values: Device, name: str, *, width: int | None = None) -> Device:
@@ -40,43 +42,37 @@ def refuse_rows(bad: Device, name: str, *, first_row: int = 0) -> None:
         )
 
 
-def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
-    """Say what is wrong with rows (n, d) whose result was not finite: NaN, infinity, or squares that overflow."""
-    from atypicality.density.statistics import refuse_rows as refuse_overflow
-
-    xp = namespace(rows)
-    refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings", first_row=first_row)
-    refuse_overflow(np.zeros((1, 1)), np.dtype(dtype), first_row=first_row)
+def any_probs(values: Any, name: str = "probs", *, n_classes: int | None = None) -> Any:
+    """Checked probabilities (n, k) where they lie: `device_probs` on a device, `check_probs` elsewhere."""
+    check = device_probs if on_device(values) else check_probs
+    return check(values, name, n_classes=n_classes)
 
 
-def beside(values: Device, like: Device) -> bool:
-    """Whether an array of a device is of the library of another, and lies on the same device."""
-    from array_api_compat import device
-
-    return namespace(values) is namespace(like) and device(values) == device(like)
-
-
-def to_device(values: Any, like: Device, dtype: Any = None) -> Device:
-    """A host array, or one that is there already, on the device of `like`."""
-    from array_api_compat import device, is_array_api_obj
-
-    xp = namespace(like)
-    if is_array_api_obj(values) and not isinstance(values, (np.ndarray, np.generic)):
-        return values if dtype is None else xp.astype(values, dtype, copy=False)
-    host = np.require(values, requirements=["C", "W"])  # torch warns of memory that must not be written
-    return xp.asarray(host, dtype=dtype, device=device(like))
+def device_probs(values: Device, name: str = "probs", *, n_classes: int | None = None) -> Device:
+    """Probabilities (n, k) as float32 or float64: in [0, 1], rows summing to 1 within the rounding of their dtype."""
+    array = device_matrix(values, name)
+    check_prob_columns(array.shape[1], name, n_classes=n_classes)
+    xp, tolerance = namespace(array), 5e-3 if is_float16(values) else 1e-4  # as `check_probs`
+    good = (xp.abs(xp.sum(array, axis=1) - 1) <= tolerance) & (xp.min(array, axis=1) >= 0)
+    if not bool(xp.all(good)):
+        for row in np.flatnonzero(~to_host(good)).tolist():
+            check_prob_rows(to_host(array[row : row + 1, :]), name, first_row=row, tolerance=tolerance)
+    return array
 
 
-def to_host(values: Device) -> NDArray[Any]:
-    """A device array as NumPy: for what is small. The transfer waits for the work that makes it."""
-    if isinstance(values, np.ndarray):
-        return values
-    if hasattr(values, "get"):  # CuPy allows no implicit copy to the host
-        return np.asarray(values.get())
-    if not hasattr(values, "cpu"):
-        return np.asarray(values)
-    if values.nbytes < _LARGE:
-        return np.asarray(values.detach().cpu())
-    host = np.empty(tuple(values.shape), str(values.dtype).rpartition(".")[2])
-    namespace(values).from_dlpack(host).copy_(values.detach())  # a view: DLPack never copies here
-    return host
+def any_logits(values: Any, *, n_classes: int | None = None, scan: bool = True) -> Any:
+    """Checked logits (n, k) where they lie: `device_logits` on a device, `check_logits` elsewhere."""
+    check = device_logits if on_device(values) else check_logits
+    return check(values, n_classes=n_classes, scan=scan)
+
+
+def device_logits(values: Device, name: str = "logits", *, n_classes: int | None = None, scan: bool = True) -> Device:
+    """Logits (n, k) as float32 or float64, by the rules of `check_logits`."""
+    array = device_matrix(values, name)
+    xp = namespace(array)
+    if array.shape[1] == 1:
+        array = xp.concat([xp.zeros_like(array), array], axis=1)
+    check_prob_columns(array.shape[1], name, n_classes=n_classes)
+    if scan:
+        check_logit_maxima(to_host(xp.max(array, axis=1)), name)
+    return array
