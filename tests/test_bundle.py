@@ -133,7 +133,9 @@ PARTS = {"density": DENSITIES, "recalibration": RECALIBRATIONS, "prediction_sets
 
 
 @pytest.mark.parametrize(
-    ("place", "record"), [(place, record) for place, records in PARTS.items() for record in records], ids=str
+    ("place", "record"),
+    [(place, record) for place, records in PARTS.items() for record in records],
+    ids=lambda part: getattr(part, "name", part),
 )
 def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, place, record):
     defaults, others = record.cls().get_params(), OTHER_VALUES[record.cls]
