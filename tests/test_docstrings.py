@@ -25,7 +25,7 @@ MODULES = (
         "atypicality.density",
         "atypicality.density.likelihood",
     ),
-    *("atypicality.distributed", "atypicality.evaluation", "atypicality.integrations.dask"),
+    *("atypicality.density.distributed", "atypicality.evaluation", "atypicality.integrations.dask"),
     *("atypicality.integrations.sklearn", "atypicality.integrations.torch", "atypicality.llm", "atypicality.metrics"),
     *("atypicality.recalibration", "atypicality.report", "atypicality.paper.theory"),
 )

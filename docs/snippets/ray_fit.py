@@ -7,7 +7,7 @@ import numpy as np
 import ray
 
 from atypicality import GaussianAtypicality
-from atypicality.distributed import finish, merge, part_statistics
+from atypicality.density.distributed import finish, merge, part_statistics
 
 
 def write_files(folder):

@@ -9,7 +9,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from atypicality import GaussianAtypicality
-from atypicality.distributed import finish, merge, part_statistics
+from atypicality.density.distributed import finish, merge, part_statistics
 
 
 def write_files(folder):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from atypicality.head.reliability import Reliability
     from atypicality.integrations.collecting import collect
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
+    from atypicality.integrations.torch_module import ReliabilityModule as ReliabilityModule
+    from atypicality.integrations.transformers import TransformersScorer as TransformersScorer
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.paper import theory
     from atypicality.recalibration import (
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
         TemperatureScaling,
         VectorScaling,
     )
+    from atypicality.report import write_report as write_report
     from atypicality.shipping.bundle import BundleError, load
-    from atypicality.shipping.torch_module import ReliabilityModule as ReliabilityModule
+    from atypicality.shipping.bundle import save as save
+    from atypicality.shipping.onnx import export_onnx as export_onnx
 
 _HOME = {
     "AdaptiveTemperatureScaling": "recalibration",
@@ -51,7 +55,7 @@ _HOME = {
     "QuantileGroups": "groups",
     "Reliability": "head",
     "ReliabilityHead": "head",
-    "ReliabilityModule": "shipping.torch_module",  # loads torch, so it stays out of __all__
+    "ReliabilityModule": "integrations.torch_module",  # loads torch, so it stays out of __all__
     "SplitConformal": "conformal",
     "TemperatureScaling": "recalibration",
     "VectorScaling": "recalibration",
@@ -61,6 +65,9 @@ _HOME = {
     "load": "shipping.bundle",
     "three_way_split": "outputs",
 }
+_FORWARD = {"TransformersScorer": "integrations.transformers", "export_onnx": "shipping.onnx"}
+_FORWARD |= {"save": "shipping.bundle", "write_report": "report"}
+"""What a method of an earlier room calls in a later one: here, so that no room imports what comes after it."""
 _MODULES = {
     "blocks": "blocks",
     "charts": "charts",
@@ -110,6 +117,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(f"atypicality.{_HOME[name]}"), name)
+    elif name in _FORWARD:
+        return getattr(import_module(f"atypicality.{_FORWARD[name]}"), name)
     elif name in _MODULES:
         value = import_module(f"atypicality.{_MODULES[name]}")
     else:

@@ -1,14 +1,14 @@
 """Charts of the two theorems, from the results of `atypicality.paper.theory`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from atypicality.charts.style import PALETTE, Chart, altair, base, scale_of
-from atypicality.paper.theory import Theorem1, Theorem2
 
 __all__ = ["theorem_1_curves", "theorem_2_curves"]
 
 
-def theorem_1_curves(result: Theorem1) -> Chart:
+def theorem_1_curves(result: Any) -> Chart:
     """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide.
 
     Parameters
@@ -61,7 +61,7 @@ _ERRORS = {
 }
 
 
-def theorem_2_curves(results: Theorem2 | Sequence[Theorem2]) -> Chart:
+def theorem_2_curves(results: Any) -> Chart:
     """Calibration error by confidence level: no temperature, one for all, and one that follows atypicality.
 
     Temperatures are those that minimise the squared error, the paper's setting.
@@ -81,12 +81,12 @@ def theorem_2_curves(results: Theorem2 | Sequence[Theorem2]) -> Chart:
     >>> type(theorem_2_curves(theorem_2(n_draws=10))).__name__
     'HConcatChart'
     """
-    shown = [results] if isinstance(results, Theorem2) else list(results)
+    shown = list(results) if isinstance(results, Sequence) else [results]
     alt = altair()
     return alt.hconcat(*(_errors(result) for result in shown))
 
 
-def _errors(result: Theorem2) -> Chart:
+def _errors(result: Any) -> Chart:
     rows = [
         {
             "level": row.level,

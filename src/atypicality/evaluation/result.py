@@ -112,7 +112,7 @@ class Evaluation:
         ...     pathlib.Path(folder, "report.html").read_text(encoding="utf-8")[:15]
         '<!doctype html>'
         """
-        from atypicality.report import write_report
+        from atypicality import write_report
 
         write_report(self, path, **options)
 

@@ -385,7 +385,7 @@ class ReliabilityHead(BaseEstimator):
         ...     sorted(os.listdir(folder))
         ['README.md', 'head.json', 'tensors-...safetensors']
         """
-        from atypicality.shipping.bundle import save
+        from atypicality import save
 
         save(self, folder)
 
@@ -401,7 +401,7 @@ class ReliabilityHead(BaseEstimator):
         ...     os.listdir(folder)
         ['head.onnx']
         """
-        from atypicality.shipping.onnx import export_onnx
+        from atypicality import export_onnx
 
         export_onnx(self, path, verify=verify)
 

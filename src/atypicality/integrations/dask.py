@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality import distributed
+from atypicality.density import distributed
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.neighbors import NeighborAtypicality
 from atypicality.density.statistics import ClassStatistics

@@ -9,7 +9,7 @@ from atypicality.llm.scorers import LabelScorer, LabelScores, PromptScorer, Toke
 from atypicality.llm.templates import AG_NEWS, CONTENT_FREE, IMDB, TEMPLATES, TREC, Template, load_template
 
 if TYPE_CHECKING:
-    from atypicality.integrations.transformers import TransformersScorer
+    from atypicality import TransformersScorer
 
 __all__ = [
     "AG_NEWS",
@@ -33,7 +33,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "TransformersScorer":
-        from atypicality.integrations.transformers import TransformersScorer
+        from atypicality import TransformersScorer
 
         return TransformersScorer
     raise AttributeError(f"module 'atypicality.llm' has no attribute {name!r}")
