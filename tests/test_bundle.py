@@ -100,6 +100,8 @@ def test_bundles_of_the_first_format_still_load():
     np.testing.assert_allclose(found["atypicality"], expected["atypicality"], rtol=1e-9)
     assert found["prediction_set"].tolist() == expected["prediction_set"]
     assert found["quadrant"].tolist() == expected["quadrant"]
+    assert head.recalibration_.errors_ is None  # not recorded then
+    assert "no error" not in head.summary()
 
 
 def test_a_density_with_work_put_off_is_solved_before_it_is_saved(tmp_path):

@@ -26,6 +26,8 @@ class Record:
         Raises `ValueError` where fields contradict each other.
     ready : callable, optional
         Called before writing: work that was put off until it is needed.
+    added : mapping of str to object
+        What parameters and fields that older bundles lack are taken to be.
     """
 
     cls: type
@@ -34,6 +36,7 @@ class Record:
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
     ready: Callable[[Any], Any] | None = None
+    added: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -92,8 +95,12 @@ class Part:
         inside = place.with_own_sizes() if record.parameters is not None else place
         found = {}
         for section, kinds in sections.items():
-            _check_keys(stored[section], set(kinds), place)
-            found[section] = {key: kind.read(stored[section][key], inside.at(key)) for key, kind in kinds.items()}
+            missing = set(record.added) - set(stored[section]) if isinstance(stored[section], dict) else set()
+            _check_keys(stored[section], set(kinds) - missing, place)
+            found[section] = {
+                key: record.added[key] if key in missing else kind.read(stored[section][key], inside.at(key))
+                for key, kind in kinds.items()
+            }
         made = record.make(found)
         self._check(record, made, place)
         return made

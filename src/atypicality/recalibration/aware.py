@@ -15,7 +15,7 @@ from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.mixing import MidpointMixing, choose_mixing, mix
-from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.problem import PSEUDO_ROWS, Problem
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
 from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_vector, warn
@@ -36,8 +36,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     of the row's mean and maximum, and :math:`\phi` a quadratic with interaction. The mean cross-entropy is convex in
     all parameters and is solved to a certified optimum. Temperature scaling is the special case of a constant
     :math:`\phi` and nothing else; every other term is shrunk toward it with a strength of its own, chosen on the
-    calibration rows by their likelihood.
-    `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no clipping.
+    calibration rows by their likelihood. The loss has the weak prior of `TemperatureScaling`, one right and one wrong
+    pseudo-row, so that few rows without an error do not make it certain.
+    `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no prior, no
+    clipping.
 
     Class scores move probability toward the class mix of the calibration rows. Where deployment has another mix
     (say, a balanced calibration set and long-tailed traffic) they hurt: give the mix as `class_prior`.
@@ -59,6 +61,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     extrapolation : {"clip", "none"}, default="clip"
         Beyond the calibration rows: covariates and :math:`\phi` are held to their calibration range, and the spread
         of a row of logits or log-densities across classes to its calibration maximum.
+    pseudo_rows : bool, default=True
+        Whether the loss has the prior; without it, rows that can be separated have no finite optimum.
     class_prior : array-like of shape (k,) or mapping of int to float, optional
         Class shares at deployment: the logarithm of their ratio to the calibration shares is added to the scores
         when predicting.
@@ -89,6 +93,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         Class shares of the training rows, where whoever fitted this object knew them and set them.
     absent_classes_ : ndarray of int
         Classes without a calibration row: their score is the mean of the others.
+    errors_ : int
+        Calibration rows whose label has not the largest logit.
     loss_, certificate_, n_iter_
         Mean cross-entropy of the calibration rows; how far the penalised one may lie above its minimum; steps.
 
@@ -125,6 +131,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         class_mixing: bool | str = "auto",
         strength: float | str | Mapping[str, float] = "auto",
         extrapolation: str = "clip",
+        pseudo_rows: bool = True,
         class_prior: ArrayLike | Mapping[int, float] | None = None,
         random_state: int | None = 0,
     ) -> None:
@@ -134,14 +141,20 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.class_mixing = class_mixing
         self.strength = strength
         self.extrapolation = extrapolation
+        self.pseudo_rows = pseudo_rows
         self.class_prior = class_prior
         self.random_state = random_state
 
     @classmethod
     def paper(cls) -> Self:
-        """The paper's method to the letter: k + 3 parameters for k classes, no penalty, no clipping."""
+        """The paper's method to the letter: k + 3 parameters for k classes, no penalty, no prior, no clipping."""
         return cls(
-            covariates=("atypicality",), class_density=False, class_mixing=False, strength=0.0, extrapolation="none"
+            covariates=("atypicality",),
+            class_density=False,
+            class_mixing=False,
+            strength=0.0,
+            extrapolation="none",
+            pseudo_rows=False,
         )
 
     def multiplier(self, atypicality: ArrayLike | None = None, logits: ArrayLike | None = None) -> Vector:
@@ -176,6 +189,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
         self._warn(int((problem.weights > 0).sum()))
         self._keep(solution)
+        self._keep_errors(problem.n_errors, labels.size)
         self._describe(problem, solution)
         self._learn_limits(problem, columns)
 
@@ -186,6 +200,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         check_choice(self.class_density, "class_density", ("auto", True, False))
         check_choice(self.class_mixing, "class_mixing", ("auto", "full", "diagonal", False))
         check_choice(self.extrapolation, "extrapolation", ("clip", "none"))
+        check_choice(self.pseudo_rows, "pseudo_rows", (True, False))
         if self.class_prior is not None:
             check_class_prior(self.class_prior, n_classes)
 
@@ -199,6 +214,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             class_scores=self.class_scores,
             mixing=choose_mixing(self.class_mixing, inputs.logits.shape[1])[0],
             sample_weight=weight,
+            pseudo_rows=self.pseudo_rows,
         )
 
     def _solve(self, problem: Problem) -> Solution:
@@ -208,12 +224,16 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.effective_parameters_ = {}
         if isinstance(self.strength, str):
             check_choice(self.strength, "strength", ("auto",))
-            chosen = choose_strengths(problem, groups, self.n_effective_)
+            chosen = choose_strengths(problem, groups, self._n_objective())
             self.strength_, self.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
         else:
             self.strength_ = given_strengths(self.strength, groups)
             start = None if problem.mixing is None else temperature_start(problem)
         return solve(problem.with_ridge(ridge_of(problem, groups, self.strength_)), start=start)
+
+    def _n_objective(self) -> float:
+        """Rows that the objective is the mean of: a strength times their number is the precision of its prior."""
+        return self.n_effective_ + PSEUDO_ROWS * self.pseudo_rows
 
     def _warn(self, n_rows: int) -> None:
         if self.strength == "auto" and self.n_effective_ < 0.1 * n_rows:
