@@ -227,6 +227,9 @@ def test_the_optimum_is_that_of_one_machine(recalibrator, client, logits):
         assert_close(found.coefficients_, alone.coefficients_, 1e-6)
         assert found.terms_ == alone.terms_
         assert found.largest_spread_ == alone.largest_spread_
+        assert found.floor_ == alone.floor_
+        np.testing.assert_array_equal(found.polynomial_.low, alone.polynomial_.low)
+        np.testing.assert_array_equal(found.polynomial_.high, alone.polynomial_.high)
         np.testing.assert_allclose(found.multiplier_range_, alone.multiplier_range_, rtol=1e-5)
 
 
@@ -259,13 +262,13 @@ def test_the_median_is_exact(n, rng):
     values = np.concatenate([rng.lognormal(sigma=20, size=n), np.zeros(3)])
     begun = dask_recalibration._Begun(None, None, None, None, None, None)
 
-    def reduced(function, merge, number, prefix, depth):
-        rows = SimpleNamespace(deviation=values, pair=np.zeros((values.size, 2)))
-        state = SimpleNamespace(problem=SimpleNamespace(rows=rows, density_rows=None))
-        return function(state, number, prefix, depth)
+    def reduced(function, merge, number, prefixes, depth):
+        state = SimpleNamespace(numbers=lambda name: values[values > 0] if name == "positive" else -values)
+        return function(state, number, prefixes, depth)
 
     object.__setattr__(begun, "reduced", reduced)
-    assert begun.median("deviation") == np.sort(values[values > 0])[(n + 1) // 2 - 1]
+    assert begun.median("positive") == np.sort(values[values > 0])[(n + 1) // 2 - 1]
+    assert begun.at_ranks("all", lambda count: [1, count]) == [-values.max(), -values.min()]
 
 
 def test_no_atypicality_that_varies_is_said(client, logits):

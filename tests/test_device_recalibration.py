@@ -115,6 +115,19 @@ def test_float32_stays_float32_and_agrees_to_its_rounding(name, put):
     np.testing.assert_allclose(to_host(found).sum(axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_floor_holds_there_too(put, dtype):
+    rows = Rows.of(300, 6, 3)
+    fitted = rows.fit(AtypicalityAwareRecalibration(class_prior=[0.3, 0.3, 0.2, 0.1, 0.1, 0.0]))
+    fitted.largest_spread_ *= 1e6  # as if it had seen such rows
+    far = (1e6 * rows.logits).astype(dtype)
+    found = to_host(fitted.predict_proba(put(far), **rows.columns))
+    np.testing.assert_allclose(found, fitted.predict_proba(far, **rows.columns), atol=1e-7)
+    masked = np.isneginf(far) | (np.arange(6) == 5)
+    assert (found[masked] == 0).all()
+    assert 1 <= found[~masked].astype(np.float64).min() * 1000 * 300 * 6 < 1.1  # some would be smaller
+
+
 @pytest.mark.parametrize("recalibrator", RECALIBRATORS.values(), ids=RECALIBRATORS)
 def test_what_was_fitted_on_one_side_predicts_on_the_other(recalibrator, put):
     rows = Rows.of(200, 6, 1)

@@ -255,7 +255,17 @@ def _aware(
     if np.isneginf(scores).any():  # a class whose prior is 0; a row may have no other
         hidden = graph("Or", hidden, np.isneginf(scores)[None])
         known = row_any(graph, graph("Not", hidden))
-    return Recalibrated(_float32(graph, softmax(graph, predicted, hidden)), known)
+    lifted = _lifted(graph, softmax(graph, predicted, hidden), hidden, recalibration.floor_)
+    return Recalibrated(_float32(graph, lifted), known)
+
+
+def _lifted(graph: Graph, probs: Value, hidden: Value, floor: float) -> Value:
+    """``(1 - m d) p + d``, d the floor and m the classes of a row that are not hidden."""
+    if not floor:
+        return probs
+    count = graph.reduce("ReduceSum", graph.cast(graph("Not", hidden), np.float64))
+    scaled = graph("Mul", probs, graph("Sub", 1.0, graph("Mul", count, floor)))
+    return graph("Add", scaled, graph("Where", hidden, 0.0, floor))
 
 
 def _finite(scores: Vector) -> Vector:

@@ -170,6 +170,7 @@ AWARE = Record(
         "multiplier_range_": TupleOf(Number()),
         "largest_spread_": Number(0),
         "largest_density_spread_": Number(0),
+        "floor_": Number(0, 1),
         **ERRORS,
     },
     derived=CONVEX
@@ -180,7 +181,7 @@ AWARE = Record(
         "class_mixing_": lambda fitted: fitted.solution_.mixing,
     },
     check=meaning.check_aware,
-    added=UNKNOWN_ERRORS | {"pseudo_rows": False},
+    added=UNKNOWN_ERRORS | {"pseudo_rows": False, "floor_": 0.0},
 )
 CONTENT_FREE = Record(
     ContentFreeCalibration,

@@ -176,6 +176,7 @@ def device_probabilities(
     densities: Device | None = None,
     density_weights: Vector | None = None,
     density_reach: float | None = None,
+    floor: float = 0.0,
 ) -> Device:
     """``softmax(m_i z_i + v_i d_i + W (z_i - o_i) + S)`` (n, k) on the device, in the dtype of the logits.
 
@@ -192,6 +193,8 @@ def device_probabilities(
     densities : device array of shape (n, k), optional
     density_weights : ndarray of shape (n,), optional
         v.
+    floor : float, default=0.0
+        d: of m classes that are not masked, p becomes ``(1 - m d) p + d``.
     """
     xp = namespace(logits)
     check_logit_maxima(to_host(xp.max(logits, axis=1)))
@@ -209,9 +212,17 @@ def device_probabilities(
             predicted = predicted + _mixed(below, hidden, mixed, middle)
         if densities is not None and weights is not None:
             predicted = predicted + _within(below_top(densities[rows, :])[0], density_reach) * weights[rows, None]
-        out[rows, :] = xp.astype(_softmax(xp.where(hidden, -xp.inf, predicted)), logits.dtype)
+        probs = _softmax(xp.where(hidden, -xp.inf, predicted))
+        masked = hidden | xp.isinf(shift)[None, :]
+        out[rows, :] = xp.astype(_lifted(probs, masked, floor) if floor else probs, logits.dtype)
     check_normalisers(to_host(out[:, 0]))  # a total that is not finite makes its whole row so
     return out
+
+
+def _lifted(probs: Device, masked: Device, floor: float) -> Device:
+    xp = namespace(probs)
+    count = xp.sum(xp.astype(~masked, xp.float64), axis=1, keepdims=True)
+    return probs * (1 - count * floor) + xp.where(masked, 0.0, xp.full_like(probs, floor))
 
 
 def _within(below: Device, reach: float | None) -> Device:

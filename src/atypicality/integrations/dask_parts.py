@@ -33,11 +33,12 @@ __all__ = ["Common", "MidpointWhole", "Model", "Moments", "Summary", "Whole", "c
 
 DIGIT = 16
 """Bits of a number that one round of `digits` counts: four rounds find any order statistic exactly."""
+SIGN = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True)
 class Model:
-    """The terms of a model: the multiplier's covariates, class scores, form of the mixing, densities, and its prior."""
+    """The terms of a model: the multiplier's covariates (held to limits or not), scores, mixing, densities, prior."""
 
     covariates: tuple[str, ...] = ()
     class_scores: bool = False
@@ -45,6 +46,7 @@ class Model:
     midpoint: bool = False
     densities: bool = False
     pseudo_rows: bool = True
+    clip: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,21 @@ class State:
     problem: Problem
     covariates: Mapping[str, Vector]
     summary: Summary
+    clip: bool
 
     def columns(self, polynomial: Polynomial) -> Vector:
         """Columns (n, p) of the multiplier."""
-        return polynomial.columns(self.covariates, n_rows=self.problem.labels.size, clip=False)
+        return polynomial.columns(self.covariates, n_rows=self.problem.labels.size, clip=self.clip)
+
+    def numbers(self, name: str) -> Vector:
+        """A number of every row by its name, without rows where it says nothing."""
+        rows, density = self.problem.rows, self.problem.density_rows
+        if name in self.covariates:
+            return self.covariates[name]
+        values = rows.deviation if name == "deviation" else -rows.pair[:, 1]
+        if name == "density deviation" and density is not None:
+            values = density.deviation
+        return values[values > 0]
 
 
 @task
@@ -179,7 +192,7 @@ def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any
         0.0 if densities is None else float(spreads(densities).max()),
         z.dtype == np.float64,
     )
-    return State(_without_matrices(problem), values, summary)
+    return State(_without_matrices(problem), values, summary, model.clip)
 
 
 @task
@@ -189,22 +202,34 @@ def summary_of(state: State) -> Summary:
 
 
 @task
-def digits(state: State, number: str, prefix: int, depth: int) -> Any:
-    """Counts (65536,) of the next digit of a positive number of every row, where it begins with the digits `prefix`.
+def digits(state: State, name: str, prefixes: tuple[int, ...], depth: int) -> Any:
+    """Counts (m, 65536) of the next digit of a number of every row, for each of m beginnings of digits."""
+    bits = ordered_bits(state.numbers(name))
+    counts = []
+    for prefix in prefixes:
+        begun = bits[bits >> np.uint64(64 - DIGIT * depth) == prefix] if depth else bits
+        digit = (begun >> np.uint64(64 - DIGIT * (depth + 1))) & np.uint64(2**DIGIT - 1)
+        counts.append(np.bincount(digit.astype(np.intp), minlength=2**DIGIT))
+    return np.stack(counts)
 
-    The bits of positive numbers have the order of the numbers.
-    """
-    rows, density = state.problem.rows, state.problem.density_rows
-    values = {
-        "deviation": rows.deviation,
-        "margin": -rows.pair[:, 1],
-        "density deviation": None if density is None else density.deviation,
-    }[number]
-    assert values is not None
-    bits = values[values > 0].view(np.uint64)
-    bits = bits[bits >> np.uint64(64 - DIGIT * depth) == prefix] if depth else bits
-    digit = (bits >> np.uint64(64 - DIGIT * (depth + 1))) & np.uint64(2**DIGIT - 1)
-    return np.bincount(digit.astype(np.intp), minlength=2**DIGIT)
+
+def ordered_bits(values: Vector) -> Any:
+    """Whole numbers in the order of the values: the bits of positive ones have it, those of negative ones reversed."""
+    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    return np.where(bits >> np.uint64(63) == 1, ~bits, bits | SIGN)
+
+
+def value_of_bits(bits: int) -> float:
+    """The value whose `ordered_bits` are given."""
+    number = np.uint64(bits)
+    return float((number ^ SIGN if number & SIGN else ~number).view(np.float64))
+
+
+@task
+def held_moments(state: State, limits: Vector) -> Moments:
+    """Moments of a column of ones and of the covariates, held to limits (q, 2)."""
+    held = [np.clip(values, *limit) for values, limit in zip(state.covariates.values(), limits, strict=True)]
+    return Moments.of(np.stack([np.ones(state.problem.labels.size), *held], axis=1))
 
 
 @task
@@ -221,7 +246,7 @@ def prepare(state: State, logits: Any, density: Any, polynomial: Polynomial, tur
     problem.weights = np.full(problem.labels.size, 1 / common.n_rows)
     problem.pseudo_share, problem.pseudo_reach = common.pseudo_share, common.pseudo_reach
     _ = problem.label_mean  # kept with the part: it does not change from pass to pass
-    return State(_without_matrices(problem), state.covariates, state.summary)
+    return State(_without_matrices(problem), state.covariates, state.summary, state.clip)
 
 
 @task

@@ -5,7 +5,8 @@ and P + P^2 numbers back, for P parameters. The certificate is that of the ordin
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,17 +90,27 @@ class _Begun:
         return compute(self.client, tree([function.later(state, *args) for state in self.states], merge))
 
     def median(self, number: str) -> float:
-        """Exact lower median of the rows' positive values of a number, digit by digit; 0 where there is none."""
-        prefix, rank = 0, None
-        for depth in range(64 // parts.DIGIT):
-            counts = self.reduced(parts.digits, parts.add, number, prefix, depth)
-            rank = (int(counts.sum()) + 1) // 2 if rank is None else rank
-            if not rank:
-                return 0.0
-            digit = int(np.searchsorted(np.cumsum(counts), rank))
-            rank -= int(counts[:digit].sum())
-            prefix = (prefix << parts.DIGIT) | digit
-        return float(np.array(prefix, np.uint64).view(np.float64))
+        """Exact lower median of the rows' positive values of a number; 0 where there is none."""
+        return next(iter(self.at_ranks(number, lambda n: [(n + 1) // 2] if n else [])), 0.0)
+
+    def tails(self, number: str, tail: float) -> list[float]:
+        """As `covariates.tails`, of a number of all rows."""
+        rank = max(1, math.ceil(tail * (1 - 1e-12) * self.summary.covariates.n))
+        return self.at_ranks(number, lambda n: [rank, n + 1 - rank])
+
+    def at_ranks(self, number: str, ranks_of: Callable[[int], list[int]]) -> list[float]:
+        """Exact order statistics of a number, digit by digit, at ranks that depend on how many values there are."""
+        counts = self.reduced(parts.digits, parts.add, number, (0,), 0)
+        ranks = ranks_of(int(counts.sum()))
+        prefixes, counts = [0] * len(ranks), np.repeat(counts, len(ranks), axis=0)
+        for depth in range(1, 64 // parts.DIGIT + 1) if ranks else ():
+            for place, found in enumerate(counts):
+                digit = int(np.searchsorted(np.cumsum(found), ranks[place]))
+                ranks[place] -= int(found[:digit].sum())
+                prefixes[place] = (prefixes[place] << parts.DIGIT) | digit
+            if depth < 64 // parts.DIGIT:
+                counts = self.reduced(parts.digits, parts.add, number, tuple(prefixes), depth)
+        return [parts.value_of_bits(prefix) for prefix in prefixes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +222,7 @@ def _common(begun: _Begun) -> Common:
         density_scale or 1.0,
         np.dtype(np.float64 if small or begun.summary.wide else np.float32),
         1 / (n_rows + PSEUDO_ROWS) if begun.model.pseudo_rows else 0.0,
-        PSEUDO_REACH * begun.median("margin") or 1.0,
+        PSEUDO_REACH * begun.median("positive margin") or 1.0,
     )
 
 
@@ -262,17 +273,18 @@ def _fit_aware(aware: AtypicalityAwareRecalibration, given: _Given) -> None:
     if isinstance(aware.strength, str):
         check_choice(aware.strength, "strength", ("auto",))
     begun = _begin(_aware_model(aware, given), given)
-    moments = begun.summary.covariates
-    aware.polynomial_ = _polynomial(begun.model.covariates, moments)
-    aware.n_effective_, aware.effective_parameters_ = float(moments.n), {}
+    n = begun.summary.covariates.n
+    aware.polynomial_ = _polynomial(begun, aware._tail(n))
+    aware.n_effective_, aware.effective_parameters_ = float(n), {}
     ready = _ready(begun, aware.polynomial_)
     solution = _solve_aware(aware, ready)
     solution = dataclasses.replace(solution, coefficients=ready.back @ solution.coefficients)
-    aware._warn(moments.n)
+    aware._warn(n)
     _keep(aware, solution, ready)
     aware._describe(ready.whole, solution)
     low, high = begun.reduced(parts.multiplier_range, parts.widest, aware.polynomial_, aware.coefficients_)
     aware.multiplier_range_ = float(low), float(high)
+    aware.floor_ = aware._floor(n, given.n_classes)
     aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
 
 
@@ -298,11 +310,17 @@ def _aware_model(aware: AtypicalityAwareRecalibration, given: _Given) -> Model:
         midpoint=True,
         densities=aware.class_density is True or (aware.class_density == "auto" and known),
         pseudo_rows=aware.pseudo_rows,
+        clip=aware.extrapolation == "clip",
     )
 
 
-def _polynomial(names: tuple[str, ...], moments: Moments) -> Polynomial:
-    """The polynomial of covariates whose moments are known; those that do not vary have no columns."""
+def _polynomial(begun: _Begun, tail: float) -> Polynomial:
+    """As `Polynomial.of`: covariates that do not vary within their limits have no columns."""
+    names, moments = begun.model.covariates, begun.summary.covariates
+    if tail:
+        limits = np.array([begun.tails(name, tail) for name in names]).reshape(-1, 2)
+        moments = begun.reduced(parts.held_moments, parts.merge_objects, limits)
+        moments = dataclasses.replace(moments, low=np.r_[1.0, limits[:, 0]], high=np.r_[1.0, limits[:, 1]])
     low, high, scale = moments.low[1:], moments.high[1:], moments.deviation[1:]
     varies = scale > 1e-12 * np.maximum(np.abs(low), np.abs(high))
     kept = [name for name, found in zip(names, varies, strict=True) if found]

@@ -230,6 +230,7 @@ class _Aware(nn.Module):
         self.clip = recalibration.extrapolation == "clip"
         self.range = recalibration.multiplier_range_
         self.spreads = recalibration.largest_spread_, recalibration.largest_density_spread_
+        self.floor = recalibration.floor_
         used = recalibration.terms_["class_density"] == "used"
         self.density_coefficient = recalibration.density_coefficient_ if used else None
         scores, mixing = recalibration._scores(), recalibration.class_mixing_
@@ -249,7 +250,14 @@ class _Aware(nn.Module):
             below = self._within(densities - densities.amax(dim=1, keepdim=True), self.spreads[1])
             predicted = predicted + self.density_coefficient * below
         hidden = hidden | torch.isneginf(self.scores)  # a class whose prior is 0; a row may have no other
-        return _softmax(predicted, hidden, dtype), ~hidden.all(dim=1)
+        return self._lifted(_softmax(predicted, hidden, predicted.dtype), hidden).to(dtype), ~hidden.all(dim=1)
+
+    def _lifted(self, probs: Tensor, hidden: Tensor) -> Tensor:
+        """``(1 - m d) p + d``, d the floor and m the classes of a row that are not hidden."""
+        if not self.floor:
+            return probs
+        scaled = probs * (1 - (~hidden).sum(dim=1, keepdim=True, dtype=probs.dtype) * self.floor)
+        return scaled + torch.full_like(probs, self.floor).masked_fill(hidden, 0.0)
 
     def _within(self, below: Tensor, largest: float) -> Tensor:
         """Rows with maximum 0, shrunk where they spread wider than the calibration rows did."""

@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
@@ -15,7 +14,7 @@ from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.mixing import MidpointMixing, choose_mixing, mix
-from atypicality.recalibration.problem import PSEUDO_ROWS, Problem
+from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, effective_rows
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
 from atypicality.validation import check_choice, check_finite, check_logit_maxima, check_vector, warn
@@ -23,6 +22,10 @@ from atypicality.validation import check_choice, check_finite, check_logit_maxim
 __all__ = ["AtypicalityAwareRecalibration"]
 
 COVARIATES = ("atypicality", "margin")
+TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
+"""Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
+FLOOR_ROWS = 1000
+"""Rows without an error for each one seen, in which a class may still turn up: a label is never ruled out."""
 
 
 class AtypicalityAwareRecalibration(ConvexRecalibrator):
@@ -59,8 +62,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         the groups ``multiplier``, ``class_density``, ``class_scaling`` (the diagonal of W), ``class_mixing`` (the
         rest of it) and ``class_scores``, of maximal evidence. The temperature is never shrunk.
     extrapolation : {"clip", "none"}, default="clip"
-        Beyond the calibration rows: covariates and :math:`\phi` are held to their calibration range, and the spread
-        of a row of logits or log-densities across classes to its calibration maximum.
+        "clip": covariates are held between limits that 1 % of the calibration rows (at least 10) reach on either side,
+        in the fit too, :math:`\phi` to its range on those rows, and the spread of a row of logits or log-densities
+        across classes to its calibration maximum. No class that is not masked gets a probability below `floor_`.
     pseudo_rows : bool, default=True
         Whether the loss has the prior; without it, rows that can be separated have no finite optimum.
     class_prior : array-like of shape (k,) or mapping of int to float, optional
@@ -95,8 +99,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         Classes without a calibration row: their score is the mean of the others.
     errors_ : int
         Calibration rows whose label has not the largest logit.
+    floor_ : float
+        1 / (1000 n k) for n calibration rows, the smallest probability; 0 with ``extrapolation="none"``.
     loss_, certificate_, n_iter_
-        Mean cross-entropy of the calibration rows; how far the penalised one may lie above its minimum; steps.
+        Mean cross-entropy of the calibration rows, before the floor; how far the penalised one may lie above its
+        minimum; steps.
 
     Notes
     -----
@@ -180,11 +187,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self._check_options(inputs.logits.shape[1])
         shares = np.full(labels.size, 1 / labels.size) if weight is None else weight / weight.sum()
         values = _covariates(self.covariates, inputs)
-        self.polynomial_ = Polynomial.of(values, shares)
-        columns = self.polynomial_.columns(values, n_rows=labels.size, clip=False)
+        self.n_effective_ = float(labels.size if weight is None else weight.sum())
+        self.polynomial_ = Polynomial.of(values, shares, self._tail(effective_rows(self.n_effective_, shares)))
+        columns = self.polynomial_.columns(values, n_rows=labels.size, clip=self.extrapolation == "clip")
         features, back = standardise(columns, shares)
         problem = self._problem(inputs, labels, weight, features)
-        self.n_effective_ = float(labels.size if weight is None else weight.sum())
         solution = self._solve(problem)
         solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
         self._warn(int((problem.weights > 0).sum()))
@@ -243,7 +250,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             )
         for name in self.polynomial_.constant:
             warn(
-                f"{name} is constant over the calibration rows: its columns are dropped and the other terms stay. "
+                f"{name} is constant over the calibration rows, or over all but its tails: its columns are dropped and "
+                "the other terms stay. "
                 f"Give {name} that varies, or leave it out of covariates."
             )
 
@@ -265,8 +273,18 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             "class_scores": f"{int(problem.seen.sum())} classes" if self.class_scores else "off",
         }
 
+    def _tail(self, n_rows: float) -> float:
+        """Share of the calibration rows that a covariate leaves beyond its limit, on either side."""
+        return min(max(TAIL, TAIL_ROWS / n_rows), WIDEST_TAIL) if self.extrapolation == "clip" else 0.0
+
+    def _floor(self, n_rows: float, n_classes: int) -> float:
+        """The smallest probability, a number that float32 holds: rounded to it, none falls below."""
+        wanted = 1 / (FLOOR_ROWS * n_rows * n_classes)
+        return float(np.nextafter(np.float32(wanted), np.float32(1))) if self.extrapolation == "clip" else 0.0
+
     def _learn_limits(self, problem: Problem, columns: Vector) -> None:
         """How far the calibration rows reach: beyond it, `extrapolation` decides."""
+        self.floor_ = self._floor(problem.n_effective, problem.n_classes)
         used = problem.weights > 0
         multipliers = columns[used] @ self.coefficients_
         self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())
@@ -299,10 +317,23 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
                 check_finite(densities[rows], "class_log_density", first_row=rows.start)
                 predicted += self.density_coefficient_ * self._below_top(densities[rows], self.largest_density_spread_)
             predicted[hidden] = -np.inf
-            out[rows] = softmax(predicted, axis=1)
+            out[rows] = self._softmax(predicted, hidden | np.isneginf(scores))
 
         blocks.for_rows(block, z.shape[0], block=blocks.block_rows(8 * z.shape[1]))
         return out
+
+    def _softmax(self, predicted: Vector, masked: NDArray[np.bool_]) -> Vector:
+        """Softmax p of rows (b, k), in place, as ``(1 - m d) p + d``: d the floor, m the classes not masked."""
+        predicted -= predicted.max(axis=1, keepdims=True)
+        np.exp(predicted, out=predicted)
+        totals = predicted.sum(axis=1, keepdims=True)
+        if not masked.any():
+            predicted *= (1 - predicted.shape[1] * self.floor_) / totals
+            predicted += self.floor_
+        else:
+            predicted *= (1 - (~masked).sum(axis=1, keepdims=True) * self.floor_) / totals
+            predicted += np.where(masked, 0.0, self.floor_)
+        return predicted
 
     def _device_probabilities(self, logits: Any, multiplier: Vector, densities: Any) -> Any:
         clip = self.extrapolation == "clip"
@@ -316,6 +347,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             densities=densities,
             density_weights=np.full(multiplier.size, self.density_coefficient_),
             density_reach=self.largest_density_spread_ if clip else None,
+            floor=self.floor_,
         )
 
     def _scores(self) -> Vector:

@@ -23,7 +23,7 @@ from atypicality.validation import (
     name_rows,
 )
 
-__all__ = ["PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem"]
+__all__ = ["PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem", "effective_rows"]
 
 Mixing = Literal["diagonal", "full"]
 Rows = slice | NDArray[np.intp]
@@ -156,8 +156,8 @@ class Problem:
 
     @property
     def n_effective(self) -> float:
-        """Rows that the weights are worth: their sum, or Kish's effective number where they are on a smaller scale."""
-        return max(self.total, 1 / float(self.weights @ self.weights))
+        """Rows that the weights are worth."""
+        return effective_rows(self.total, self.weights)
 
     @property
     def n_errors(self) -> int:
@@ -402,6 +402,14 @@ class Problem:
             )
         scale = weighted_median(found.deviation, self.weights)
         return found, scale or 1.0  # constant densities: their coefficients have no effect
+
+
+def effective_rows(total: float, weights: Vector) -> float:
+    """Rows that weights with sum `total` are worth: that sum, or Kish's effective number where it is larger.
+
+    `weights` are those that sum to 1. A weight of 2 is a repeated row; weights on a smaller scale are not fewer rows.
+    """
+    return max(total, 1 / float(weights @ weights))
 
 
 def _columns(values: ArrayLike | None, name: str, n_rows: int) -> Vector:
