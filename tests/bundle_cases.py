@@ -100,7 +100,7 @@ def asked(head, seed=5):
     outputs = outputs_of(seed, 150)
     if head.density_ is None and head.quantiles_ is not None:
         return ModelOutputs(outputs.logits, atypicality=-outputs.logits.max(axis=1))
-    return outputs
+    return ModelOutputs(outputs.logits, embeddings=outputs.embeddings, class_names=head.class_names_)
 
 
 def answers(head, outputs):

@@ -60,6 +60,15 @@ def test_beats_one_temperature_where_temperature_depends_on_the_embedding(rng, s
     assert 2 * low < high
 
 
+def test_rows_without_an_error_do_not_make_it_certain(rng):
+    embeddings, logits, _ = make_rows(rng, 60)
+    adaptive = AdaptiveTemperatureScaling(**SMALL | {"epochs": 40, "validation_fraction": 0.0})
+    with pytest.warns(UserWarning, match="labels all have the largest logit in 60 rows"):
+        adaptive.fit(logits, logits.argmax(axis=1), embeddings=embeddings)
+    assert adaptive.errors_ == 0
+    assert (1 - adaptive.predict_proba(logits, embeddings=embeddings).max(axis=1)).mean() > 0.5 / 62  # no certificate
+
+
 def test_same_state_same_numbers_and_nobody_elses_generator_moves(rng):
     import torch
 

@@ -1,5 +1,6 @@
 """AtypicalityAwareRecalibration: the paper's optimum, its effect on real outputs, and a default that does no harm."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -250,15 +251,78 @@ def test_atypicality_beyond_the_calibration_range_changes_nothing():
         np.testing.assert_array_equal(at_edge, far)
 
 
-def test_nothing_is_clipped_on_the_calibration_rows():
-    world = make_world(1000, 4, temperature=2.0, atypical_noise=0.9)
-    d = densities(world)
-    data = {"atypicality": world.atypicality, "class_log_density": d}
-    clipped = AtypicalityAwareRecalibration().fit(world.logits, world.labels, **data)
-    free = AtypicalityAwareRecalibration(extrapolation="none").fit(world.logits, world.labels, **data)
-    np.testing.assert_allclose(
-        clipped.predict_proba(world.logits, **data), free.predict_proba(world.logits, **data), atol=1e-12
+@pytest.mark.parametrize(("n", "rank"), [(2000, 20), (1000, 10), (300, 10), (20, 5)])
+def test_covariates_are_held_to_limits_that_several_rows_reach(n, rank):
+    # one row in a hundred on either side, ten at least, and never more than a quarter
+    world = make_world(n, 4, temperature=2.0, atypical_noise=0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = fit(world, strength=0.1)
+    ordered = np.sort(world.atypicality)
+    assert (found.polynomial_.low[0], found.polynomial_.high[0]) == (ordered[rank - 1], ordered[-rank])
+    held = np.clip(world.atypicality, ordered[rank - 1], ordered[-rank])
+    np.testing.assert_array_equal(predict(found, world), found.predict_proba(world.logits, atypicality=held))
+    assert found.polynomial_.center[0] == pytest.approx(held.mean())
+    assert found.polynomial_.scale[0] == pytest.approx(held.std())
+
+
+def test_limits_are_those_of_the_weight():
+    world = make_world(400, 4, temperature=2.0)
+    weight = np.random.default_rng(0).integers(0, 4, 400)
+    found = AtypicalityAwareRecalibration(strength=0.1).fit(
+        world.logits, world.labels, atypicality=world.atypicality, sample_weight=weight
     )
+    repeated = np.sort(np.repeat(world.atypicality, weight))
+    assert (found.polynomial_.low[0], found.polynomial_.high[0]) == (repeated[9], repeated[-10])
+
+
+def heavy_tailed(n, seed):
+    """A world whose rows of logits are multiplied by exp(N(0, 1)): some are dozens of times the others."""
+    world = make_world(n, 5, temperature=2.0, random_state=seed)
+    scale = np.exp(np.random.default_rng(seed).standard_normal((n, 1)))
+    return dataclasses.replace(world, logits=world.logits * scale)
+
+
+@pytest.mark.parametrize("n_rows", [300, 1000, 5000])
+def test_logits_of_heavy_tailed_scale_get_no_extreme_multiplier_and_rule_no_label_out(seed, n_rows):
+    world = heavy_tailed(n_rows + 5000, seed)
+    rows, test = world.take(slice(0, n_rows)), world.take(slice(n_rows, None))
+    found = fit(rows)
+    multiplier = found.multiplier(test.atypicality, test.logits)
+    assert multiplier.max() < 10 * np.median(multiplier)  # 236 times with limits at the single most extreme rows
+    probs = found.predict_proba(test.logits.astype(np.float32), atypicality=test.atypicality)
+    assert probs.astype(np.float64).min() >= 1 / (1000 * n_rows * 5)
+    assert nll(predict(found, test), test.labels) < nll(predict(fit(rows, TemperatureScaling()), test), test.labels)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_class_that_is_not_masked_falls_below_the_floor(dtype):
+    world = make_world(600, 4, temperature=2.0)
+    found = fit(world)
+    far = (1e6 * world.logits).astype(dtype)
+    far[::3, 1] = -np.inf
+    probs = found.predict_proba(far, atypicality=world.atypicality)
+    masked = np.isneginf(far)
+    assert probs.dtype == dtype
+    assert (probs[masked] == 0).all()
+    assert probs[~masked].astype(np.float64).min() >= 1 / (1000 * 600 * 4)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=4 * np.finfo(dtype).eps)
+    found.floor_ = 0.0
+    plain = found.predict_proba(far, atypicality=world.atypicality)
+    assert plain[~masked].min() < 0.01 / (1000 * 600 * 4)
+    # (1 - m d) p + d never changes which of two classes has more, but for rounding
+    order = np.argsort(plain, axis=1)
+    assert (np.diff(np.take_along_axis(probs, order, axis=1), axis=1) >= 0).all()
+
+
+def test_the_paper_has_neither_limits_nor_floor():
+    found = fit(heavy_tailed(1000, 0), AtypicalityAwareRecalibration.paper())
+    assert found.floor_ == 0
+    world = make_world(600, 4, temperature=2.0)
+    probs = fit(world, AtypicalityAwareRecalibration.paper()).predict_proba(
+        1e6 * world.logits, atypicality=world.atypicality
+    )
+    assert probs.min() == 0
 
 
 def test_confidence_is_bounded_however_far_logits_and_densities_reach():
@@ -307,8 +371,8 @@ def test_class_prior_multiplies_odds_by_the_ratio_of_shares():
     np.testing.assert_allclose(found.calibration_shares_, shares, rtol=1e-12)
     expected = before * prior / shares
     expected /= expected.sum(axis=1, keepdims=True)
-    for given in (prior, dict(enumerate(prior.tolist()))):
-        np.testing.assert_allclose(predict(found.set_params(class_prior=given), world), expected, rtol=1e-9)
+    for given in (prior, dict(enumerate(prior.tolist()))):  # the floor moves a probability by 1 / (1000 n) at most
+        np.testing.assert_allclose(predict(found.set_params(class_prior=given), world), expected, atol=5 / 900_000)
     np.testing.assert_allclose(predict(found.set_params(class_prior=shares), world), before, rtol=1e-9)
     assert found.training_shares_ is None
 
@@ -466,7 +530,8 @@ class TestHardInput:
 
     def test_separable_rows_stay_finite(self, make, rng):
         logits, labels = 5 * np.eye(3)[np.arange(90) % 3] + rng.random((90, 3)), np.arange(90) % 3
-        with pytest.warns(UserWarning, match="separable"):
+        words = "labels all have the largest logit" if make().pseudo_rows else "separable"
+        with pytest.warns(UserWarning, match=words):
             found = make().fit(logits, labels, atypicality=rng.random(90))
         probs = found.predict_proba(logits, atypicality=rng.random(90))
         assert np.isfinite(found.coefficients_).all()

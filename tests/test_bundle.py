@@ -100,6 +100,8 @@ def test_bundles_of_the_first_format_still_load():
     np.testing.assert_allclose(found["atypicality"], expected["atypicality"], rtol=1e-9)
     assert found["prediction_set"].tolist() == expected["prediction_set"]
     assert found["quadrant"].tolist() == expected["quadrant"]
+    assert head.recalibration_.errors_ is None  # not recorded then
+    assert "no error" not in head.summary()
 
 
 OTHER_VALUES = {  # of every parameter of every part, none of them the default
@@ -113,7 +115,7 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
     aty.EnsembleTemperatureScaling: {},
     aty.AtypicalityAwareRecalibration: {
         "covariates": ("margin",), "class_scores": False, "class_density": True, "class_mixing": "diagonal",
-        "strength": {"multiplier": 0.5}, "extrapolation": "none", "class_prior": np.full(4, 0.25), "random_state": 7,
+        "strength": {"multiplier": 0.5}, "extrapolation": "none", "pseudo_rows": False, "class_prior": np.full(4, 0.25), "random_state": 7,
     },
     aty.ContentFreeCalibration: {},
     aty.AdaptiveTemperatureScaling: {

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from atypicality.head import ReliabilityHead
+from atypicality.outputs import ModelOutputs
+from atypicality.shipping.bundle import load
 from atypicality.shipping.card import escape, model_card
+
+
+def error_free_head(**parts):
+    """A head whose calibration rows all have the label of their largest logit."""
+    rows = cases.outputs_of(2)
+    right = ModelOutputs(rows.logits, embeddings=rows.embeddings, labels=rows.logits.argmax(axis=1))
+    return ReliabilityHead(**parts).fit(train=cases.outputs_of(1), calibration=right)
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +44,28 @@ def test_the_card_names_what_is_lost():
     assert "too few rows: sets there hold all classes" in model_card(few)
     paper = cases.fitted(prediction_sets=cases.PREDICTION_SETS["paper sets"])
     assert "the promise is approximate" in model_card(paper)
+    with pytest.warns(UserWarning, match="labels all have the largest logit"):
+        certain = error_free_head()
+    assert "There was no error among the recalibration rows: only the prior limits" in model_card(certain)
     neighbours = cases.fitted(density=cases.DENSITIES["neighbours"])
     assert "training embeddings themselves" in model_card(neighbours)
     without = cases.quiet(ReliabilityHead(density=None).fit, None, cases.outputs_of(2))
     assert "no quadrants, no warning of drift" in model_card(without)
+
+
+@pytest.mark.parametrize("name", cases.RECALIBRATIONS)
+def test_a_head_without_an_error_says_so_after_saving_and_loading(name, tmp_path):
+    certain = cases.quiet(error_free_head, recalibration=cases.RECALIBRATIONS[name])
+    certain.save(tmp_path)
+    for head in (certain, load(tmp_path)):
+        assert not np.any(head.recalibration_.errors_)
+        assert "no error among the recalibration rows" in head.summary()
+    assert "There was no error among the recalibration rows" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_head_with_errors_does_not_speak_of_them(head):
+    assert head.recalibration_.errors_ > 0
+    assert "no error among" not in head.summary() + model_card(head)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import imported
+from sklearn.base import clone
 
 from atypicality import (
     AdaptiveTemperatureScaling,
@@ -226,6 +227,9 @@ def test_the_optimum_is_that_of_one_machine(recalibrator, client, logits):
         assert_close(found.coefficients_, alone.coefficients_, 1e-6)
         assert found.terms_ == alone.terms_
         assert found.largest_spread_ == alone.largest_spread_
+        assert found.floor_ == alone.floor_
+        np.testing.assert_array_equal(found.polynomial_.low, alone.polynomial_.low)
+        np.testing.assert_array_equal(found.polynomial_.high, alone.polynomial_.high)
         np.testing.assert_allclose(found.multiplier_range_, alone.multiplier_range_, rtol=1e-5)
 
 
@@ -258,12 +262,13 @@ def test_the_median_is_exact(n, rng):
     values = np.concatenate([rng.lognormal(sigma=20, size=n), np.zeros(3)])
     begun = dask_recalibration._Begun(None, None, None, None, None, None)
 
-    def reduced(function, merge, density, prefix, depth):
-        state = SimpleNamespace(problem=SimpleNamespace(rows=SimpleNamespace(deviation=values)))
-        return function(state, density, prefix, depth)
+    def reduced(function, merge, number, prefixes, depth):
+        state = SimpleNamespace(numbers=lambda name: values[values > 0] if name == "positive" else -values)
+        return function(state, number, prefixes, depth)
 
     object.__setattr__(begun, "reduced", reduced)
-    assert begun.median(False) == np.sort(values[values > 0])[(n + 1) // 2 - 1]
+    assert begun.median("positive") == np.sort(values[values > 0])[(n + 1) // 2 - 1]
+    assert begun.at_ranks("all", lambda count: [1, count]) == [-values.max(), -values.min()]
 
 
 def test_no_atypicality_that_varies_is_said(client, logits):
@@ -281,7 +286,7 @@ def test_no_atypicality_that_varies_is_said(client, logits):
 
 def test_limits_of_the_temperature_warn(client):
     right = da.from_array(np.eye(3)[np.arange(300) % 3] * 5, chunks=(100, 3))
-    with pytest.warns(UserWarning, match="every label has the largest logit: the temperature has hit its lower limit"):
+    with pytest.warns(UserWarning, match="labels all have the largest logit in"):
         cluster.fit(TemperatureScaling(), right, np.arange(300) % 3, client=client)
     with pytest.warns(UserWarning, match="no better than chance"):
         found = cluster.fit(TemperatureScaling(), right, (np.arange(300) + 1) % 3, client=client)
@@ -289,6 +294,24 @@ def test_limits_of_the_temperature_warn(client):
         alone = TemperatureScaling().fit(right.compute(), (np.arange(300) + 1) % 3)
     assert found.temperature_ == pytest.approx(alone.temperature_)
     assert found.loss_ == pytest.approx(alone.loss_)
+
+
+@pytest.mark.parametrize(
+    "method", [TemperatureScaling(), VectorScaling(strength=0.01), AtypicalityAwareRecalibration()], ids=str
+)
+def test_rows_without_an_error_have_the_same_prior_on_a_cluster(client, method):
+    rng = np.random.default_rng(3)
+    z, a = 4 * rng.normal(size=(90, 4)), rng.normal(size=90)
+    y = z.argmax(axis=1)
+    with pytest.warns(UserWarning, match="labels all have the largest logit in 90 rows"):
+        found = cluster.fit(method, da.from_array(z, chunks=(40, 4)), y, atypicality=a, client=client)
+    with pytest.warns(UserWarning, match="labels all have the largest logit in 90 rows"):
+        alone = clone(method).fit(z, y, atypicality=a)
+    assert found.errors_ == alone.errors_ == 0
+    assert found.loss_ == pytest.approx(alone.loss_, abs=1e-8)
+    probs, expected = (fitted.predict_proba(z, atypicality=a) for fitted in (found, alone))
+    np.testing.assert_allclose(probs, expected, atol=1e-4)  # what a certificate of 2e-10 leaves to the probabilities
+    assert (1 - probs.max(axis=1)).mean() >= 1 / 92
 
 
 # a worker is killed

@@ -177,15 +177,16 @@ def test_temperature_of_every_group_with_an_honest_error(seed):
         assert 0 < row["standard_error"] < 0.3
 
 
-def test_a_temperature_at_its_limit_is_noted_and_has_no_error():
+def test_a_temperature_that_rests_on_no_error_is_noted_and_has_no_standard_error():
     logits = np.tile([[3.0, 0.0]], (40, 1))
     labels = np.r_[np.zeros(20, int), np.arange(20) % 4 == 0]  # the typical half is always right
     outputs = aty.ModelOutputs(logits, labels=labels, atypicality=np.arange(40.0))
     evaluation = aty.evaluate("uncalibrated", outputs, n_groups=2)
-    limit, fitted = evaluation.table("temperatures")
-    assert np.isnan(limit["standard_error"])
-    assert fitted["value"] == pytest.approx(3 / np.log(3))  # right in 15 of 20 rows: 3 / T = log 3
-    assert any("group 1 of atypicality is a limit" in note for note in evaluation.notes)
+    right, fitted = evaluation.table("temperatures")
+    assert np.isnan(right["standard_error"])
+    assert right["value"] == pytest.approx(3 / np.log(21))  # right in 20 of 20 rows, with the prior in 21 of 22
+    assert fitted["value"] == pytest.approx(3 / np.log(16 / 6))  # right in 15 of 20 rows, with the prior in 16 of 22
+    assert any("group 1 of atypicality rests on no error" in note for note in evaluation.notes)
 
 
 def test_attributes_become_subgroups_numbers_in_quantile_groups(world):

@@ -247,6 +247,19 @@ def test_masked_classes(recalibration, tmp_path, rng):
     check_same(exported(head, tmp_path), head, outputs)
 
 
+def test_the_floor_holds_there_too(tmp_path):
+    head, test = default_head(), fashion().test[:500]
+    logits = 1e6 * test.logits.astype(np.float32)
+    logits[::3, 1] = -np.inf
+    far = ModelOutputs(logits, embeddings=test.embeddings)
+    session = exported(head, tmp_path)
+    probs = answers(session, inputs_of(session, far))["probabilities"]
+    masked = np.isneginf(logits)
+    assert (probs[masked] == 0).all()
+    scale = 1000 * head.sizes_["recalibration"] * 10
+    assert 1 <= probs[~masked].astype(np.float64).min() * scale < 1.1  # some would be smaller
+
+
 def test_a_thousand_classes(tmp_path, rng):
     k, d = 1000, 16
     means = rng.normal(size=(k, d))

@@ -22,11 +22,12 @@ def test_every_group_has_the_temperature_of_its_rows():
 
 
 def test_two_groups_by_hand():
-    # 3 of 4 right with a gap of 2 in group 0, 2 of 3 in group 1: T = 2 / log 3 and 2 / log 2
+    # 3 of 4 right with a gap of 2 in group 0, 2 of 3 in group 1; with a prior in each 4 of 6 and 3 of 5
     logits = np.tile([[2.0, 0.0]], (7, 1))
     found = GroupTemperatureScaling().fit(logits, [0, 0, 0, 1, 0, 0, 1], groups=[0, 0, 0, 0, 1, 1, 1])
-    np.testing.assert_allclose(found.temperatures_, [2 / np.log(3), 2 / np.log(2)], rtol=1e-9)
-    np.testing.assert_allclose(found.multiplier(), [np.log(3) / 2, np.log(2) / 2], rtol=1e-9)
+    np.testing.assert_allclose(found.temperatures_, [2 / np.log(2), 2 / np.log(1.5)], rtol=1e-9)
+    np.testing.assert_allclose(found.multiplier(), [np.log(2) / 2, np.log(1.5) / 2], rtol=1e-9)
+    np.testing.assert_array_equal(found.errors_, [1, 1])
 
 
 def test_quantiles_of_atypicality():
@@ -84,9 +85,12 @@ def test_a_group_that_is_all_right_is_named():
     groups = np.zeros(60, int)
     groups[:2] = 1
     logits[:2] = 3 * np.eye(3)[labels[:2]]
-    with pytest.warns(UserWarning, match="group 1 of 2 rows: every label has the largest logit"):
+    with pytest.warns(UserWarning, match="group 1: labels all have the largest logit in 2 rows"):
         found = GroupTemperatureScaling().fit(logits, labels, groups=groups)
-    assert np.isfinite(found.temperatures_).all()
+    assert found.errors_[0] > 0
+    assert found.errors_[1] == 0
+    # two other classes at the same distance: right with a chance of 3 in 4, as one of four rows would be wrong
+    np.testing.assert_allclose(found.predict_proba(logits[:2], groups=[1, 1]).max(axis=1), 3 / 4, rtol=1e-6)
 
 
 def test_constant_atypicality_merges_all_groups_and_says_so():

@@ -42,12 +42,54 @@ def test_log_loss_does_not_rise_where_it_was_fitted(calibrator, seed):  # holds:
     assert log_loss(probs, world.labels) <= log_loss(world.probs, world.labels) + 1e-9
 
 
+def error_free_rows(n, k, seed):
+    """Logits of a model that is right on all n rows, by margins of very different sizes."""
+    logits, _, atypicality = rows_like(n, k, seed)
+    return logits, logits.argmax(axis=1), atypicality
+
+
+@all_but("paper")  # literal: it has no prior
+@pytest.mark.parametrize("n", [15, 60, 400])
+def test_n_rows_without_an_error_leave_one_in_n_plus_two_for_errors(calibrator, n, seed):
+    logits, labels, atypicality = error_free_rows(n, 5, seed)
+    groups = np.arange(n) % 2  # two groups of n / 2 rows where groups are asked for
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        found = fit(calibrator, logits, labels, atypicality, groups=groups)
+    assert any("labels all have the largest logit in" in str(warning.message) for warning in raised)
+    assert not np.any(found.errors_)
+    assert found.certificate_ <= 1e-9  # an optimum, not a stop on the way to infinity
+    probs = found.predict_proba(logits, atypicality=atypicality, groups=groups)
+    # exact for two classes with one margin; where margins differ, narrow rows take most of the pseudo-row's error
+    assert (1 - probs.max(axis=1)).mean() >= 1 / (n + 2)
+
+
+@all_but("paper", "vector", "bias")  # free parameters for every class need more rows than 15, with and without errors
+def test_few_rows_do_not_make_it_much_worse_than_the_model(calibrator, seed):
+    # a model that is right in 19 of 20 rows, and calibrated: about half of the draws of 15 rows hold no error
+    rng = np.random.default_rng(seed)
+    logits, atypicality = 15 * rng.normal(size=(4000, 5)), rng.normal(size=4000)
+    probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probs /= probs.sum(axis=1, keepdims=True)
+    labels = np.minimum((probs.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1), 4)
+    raw, losses = log_loss(probs, labels), []
+    for rows in np.arange(20 * 15).reshape(20, 15):
+        groups = np.zeros(4000, int)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # absent classes, no errors
+            found = fit(calibrator, logits[rows], labels[rows], atypicality[rows], groups=groups[rows])
+        losses.append(log_loss(found.predict_proba(logits, atypicality=atypicality, groups=groups), labels))
+    assert max(losses) < 4 * raw  # one temperature from 15 rows; without the prior up to a hundred times as much
+
+
 @every_calibrator
 def test_loss_is_that_of_the_probabilities(calibrator):
     logits, labels, atypicality = rows_like(400, 5)
     found = fit(calibrator, logits, labels, atypicality)
     probs = found.predict_proba(logits, atypicality=atypicality)
-    assert found.loss_ == pytest.approx(log_loss(probs, labels), abs=1e-8)
+    floor = getattr(found, "floor_", 0.0)  # it costs m d of every label, and gives d / p back
+    own = probs[np.arange(400), labels]
+    assert found.loss_ == pytest.approx(log_loss(probs, labels), abs=1e-8 + floor * (5 + (1 / own).mean()))
     assert 0 <= found.certificate_ <= 1e-9
     assert found.n_iter_ >= 1
 

@@ -16,9 +16,11 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC, NuSVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import atypicality as aty
@@ -160,6 +162,57 @@ def test_zero_votes_are_not_certainty(table):
     bare = np.mean(model.estimator_.predict(X[1500:]) == y[1500:])
     assert model.score(X[1500:], y[1500:]) > bare - 0.03
     assert log_loss(y[1500:], model.predict_proba(X[1500:])) < 0.9 * log_loss(y[1500:], probs)
+
+
+RECALIBRATORS = {
+    "temperature": aty.TemperatureScaling(),
+    "grouped": aty.GroupTemperatureScaling(3),
+    "vector": aty.VectorScaling(strength=0.01),
+    "bias": aty.VectorScaling(scale=False),
+    "ensemble": aty.EnsembleTemperatureScaling(),
+    "adaptive": aty.AdaptiveTemperatureScaling(hidden=(16,), latent_dim=4, head=(8,), epochs=3),
+    "paper": aty.AtypicalityAwareRecalibration.paper(),
+    "aware": aty.AtypicalityAwareRecalibration(),
+}
+VOTERS = {
+    "forest": RandomForestClassifier(20, random_state=0),
+    "neighbours": KNeighborsClassifier(5),
+    "tree": DecisionTreeClassifier(min_samples_leaf=5, random_state=0),
+}
+
+
+@pytest.fixture(scope="module")
+def votes():
+    X, y = make_classification(
+        3000,
+        8,
+        n_informative=8,
+        n_redundant=0,
+        n_classes=4,
+        flip_y=0.1,
+        class_sep=1.2,
+        n_clusters_per_class=1,
+        random_state=0,
+    )
+    return X, y
+
+
+@pytest.mark.parametrize("voter", VOTERS)
+@pytest.mark.parametrize("name", RECALIBRATORS)
+def test_exact_zeros_are_recalibrated_by_every_recalibrator(votes, name, voter):
+    """One label in ten is drawn at random, so that classes without a vote are the label again and again."""
+    if name == "adaptive":
+        imported("torch")
+    (X, y), sets = votes, aty.SplitConformal()  # votes tie, and confidence cannot be cut into groups
+    head = ReliabilityHead(recalibration=RECALIBRATORS[name], prediction_sets=sets)
+    model = AtypicalityAwareClassifier(VOTERS[voter], head=head).fit(X[:2000], y[:2000])
+    bare, probs = model.estimator_.predict_proba(X[2000:]), model.predict_proba(X[2000:])
+    assert (bare[np.arange(1000), y[2000:]] == 0).sum() > 10  # the case at hand
+    np.testing.assert_allclose(probs.sum(axis=1), 1)
+    assert probs[np.arange(1000), y[2000:]].min() > 1e-6  # a tenth of the labels is noise: none is ruled out
+    # neither ruined by the labels without a vote, as the bare probabilities are, nor flattened to get by with them
+    assert log_loss(y[2000:], probs) < min(0.75 * log_loss(y[2000:], bare), 0.75 * np.log(4))
+    assert (probs.argmax(axis=1) == y[2000:]).mean() > (bare.argmax(axis=1) == y[2000:]).mean() - 0.03
 
 
 def test_a_zero_ranks_below_what_the_row_holds():

@@ -9,22 +9,32 @@ from atypicality.datasets.worlds import make_world
 
 
 def test_two_classes_by_hand():
-    # right in 3 of 4 rows with a gap of 4: the best probability is 3/4, so 4 / T = log 3
+    # right in 3 of 4 rows with a gap of 4, and in 4 of 6 with the prior: the best probability is 2/3, so 4 / T = log 2
     found = TemperatureScaling().fit([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]], [0, 0, 1, 0])
-    assert found.temperature_ == pytest.approx(4 / np.log(3), rel=1e-9)
-    assert found.multiplier() == pytest.approx(np.log(3) / 4, rel=1e-9)
-    assert found.loss_ == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.25), abs=1e-9)
+    assert found.temperature_ == pytest.approx(4 / np.log(2), rel=1e-9)
+    assert found.multiplier() == pytest.approx(np.log(2) / 4, rel=1e-9)
+    assert found.loss_ == pytest.approx(-0.75 * np.log(2 / 3) - 0.25 * np.log(1 / 3), abs=1e-9)
+    assert found.errors_ == 1
 
 
 def test_three_classes_by_hand():
-    # gap g to both others, right in half of the rows: 1 / (1 + 2 exp(-g / T)) = 1/2
+    # gap g to both others, right in half of the rows, pseudo-rows included: 1 / (1 + 2 exp(-g / T)) = 1/2
     found = TemperatureScaling().fit([[3.0, 0.0, 0.0], [3.0, 0.0, 0.0]], [0, 1])
     assert found.temperature_ == pytest.approx(3 / np.log(2), rel=1e-9)
 
 
 def test_weights_by_hand():
+    # 9 rows against 1, with the prior 10 against 2
     found = TemperatureScaling().fit([[1.0, 0.0], [1.0, 0.0]], [0, 1], sample_weight=[9, 1])
-    assert found.multiplier() == pytest.approx(np.log(9), rel=1e-9)
+    assert found.multiplier() == pytest.approx(np.log(5), rel=1e-9)
+
+
+@pytest.mark.parametrize("total", [1.0, 0.01])
+def test_weights_that_count_no_rows_do_not_strengthen_the_prior(total):
+    # importance weights are often normalised to sum to 1: the prior stays that of 4 rows
+    given = [[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]], [0, 0, 1, 0]
+    found = TemperatureScaling().fit(*given, sample_weight=np.full(4, total / 4))
+    assert found.temperature_ == pytest.approx(TemperatureScaling().fit(*given).temperature_, rel=1e-9)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -44,7 +54,7 @@ def test_accuracy_never_changes(rng):
 def test_optimum_is_that_of_a_general_purpose_minimiser(seed):
     logits, labels, _ = rows_like(1000, 7, seed)
     found = TemperatureScaling().fit(logits, labels)
-    reference = Reference(logits, labels)
+    reference = Reference(logits, labels, pseudo_rows=True)
     assert reference(np.array([found.multiplier()]))[0] <= reference.minimum() + 1e-9
 
 
@@ -65,14 +75,14 @@ def test_float32_logits_of_any_scale(factor):
     assert found.temperature_ == pytest.approx(expected, rel=1e-5)
 
 
-def test_all_right_hits_the_lower_limit_and_says_so():
-    labels = np.arange(30) % 3
-    logits = 2.0 * np.eye(3)[labels] + 0.1 * np.random.default_rng(0).random((30, 3))
-    with pytest.warns(UserWarning, match=r"every label has the largest logit: the temperature has hit its lower limit"):
-        found = TemperatureScaling().fit(logits, labels)
-    assert 0 < found.temperature_ < 1
-    assert 0 < found.loss_ <= 1e-9
-    assert np.isfinite(found.predict_proba(logits)).all()
+@pytest.mark.parametrize("n", [1, 5, 30, 1000])
+def test_rows_without_an_error_are_wrong_with_the_chance_of_one_row_in_n_plus_two(n):
+    labels = np.arange(n) % 2
+    with pytest.warns(UserWarning, match=rf"labels all have the largest logit in {n} rows: .* only the prior"):
+        found = TemperatureScaling().fit(3.0 * np.eye(2)[labels], labels)
+    assert found.errors_ == 0
+    confidence = found.predict_proba(3.0 * np.eye(2)[labels]).max(axis=1)
+    np.testing.assert_allclose(confidence, 1 - 1 / (n + 2), rtol=1e-4)  # the certificate leaves 2e-10 of the loss
 
 
 def test_worse_than_chance_hits_the_upper_limit_and_says_so():
@@ -89,7 +99,8 @@ def test_one_huge_row_does_not_blind_the_solver(factor):
     logits, labels, _ = rows_like(300, 4)
     logits[0] = factor * np.eye(4)[labels[0]]  # right, and with certainty: it should change next to nothing
     expected = TemperatureScaling().fit(logits[1:], labels[1:]).temperature_
-    assert TemperatureScaling().fit(logits, labels).temperature_ == pytest.approx(expected, rel=1e-5)
+    # its margin counts as ten medians in the prior, which moves by 10 / n of the two rows in n that it is worth
+    assert TemperatureScaling().fit(logits, labels).temperature_ == pytest.approx(expected, rel=20 / 300**2)
 
 
 def test_a_row_of_another_world_is_refused():

@@ -145,6 +145,17 @@ def test_double_logits_and_rows_far_outside(seed):
     assert_equal_answers(head, ModelOutputs(outputs.logits * 30, embeddings=outputs.embeddings * 20))
 
 
+def test_the_floor_holds_there_too(seed):
+    head, outputs = fitted(recalibration=RECALIBRATIONS["prior"], seed=seed), outputs_of(200, seed + 2)
+    head.recalibration_.largest_spread_ *= 1e6  # as if it had seen such rows
+    far = ModelOutputs(outputs.logits * 1e6, embeddings=outputs.embeddings)
+    found = answered(ReliabilityModule.from_head(head), far).proba.numpy()
+    masked = np.isneginf(far.logits) | (np.arange(5) == 4)  # the last class has no prior
+    assert (found[masked] == 0).all()
+    scale = 1000 * head.sizes_["recalibration"] * 5
+    assert 1 <= found[~masked].astype(np.float64).min() * scale < 1.1  # some would be smaller
+
+
 def test_tied_probabilities_and_a_density_with_missing_classes(seed):
     train, calibration, test = (outputs_of(n, seed + n) for n in (400, 900, 100))
     test.logits[:50] = np.round(test.logits[:50])  # ties

@@ -61,7 +61,10 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
             with part._numbered():
                 value, error = _temperature(*part.need("logits", "labels"))
             if np.isnan(error):
-                notes.append(f"the temperature of group {group + 1} of atypicality is a limit: see TemperatureScaling.")
+                notes.append(
+                    f"the temperature of group {group + 1} of atypicality rests on no error, or is a limit: see "
+                    "TemperatureScaling."
+                )
         reach = norm.ppf(0.975) * error
         values = (members.sum(), value, error, value - reach, value + reach)
         rows.append({"group": group} | dict(zip(STATISTICS, values, strict=True)))
@@ -69,7 +72,7 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
 
 
 def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:
-    """The best temperature and its standard error, NaN where the fit says that it stopped at a limit."""
+    """The best temperature and its standard error, NaN where the fit warns: no error among the rows, or a limit."""
     with caught_warnings() as caught:
         scaling = TemperatureScaling().fit(logits, labels)
     return scaling.temperature_, np.nan if caught else _temperature_error(logits, labels, scaling)

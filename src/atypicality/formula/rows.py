@@ -37,7 +37,7 @@ def margins(xp: Xp, below: Any, hidden: Any, numbers: Any) -> Any:
 
 def mean_of_shown(xp: Xp, below: Any, hidden: Any) -> Any:
     """Mean of the entries of each row that are not hidden (n, 1); hidden ones must be 0."""
-    return xp.sum(below, axis=1, keepdims=True) / _count(xp, hidden)
+    return xp.sum(below, axis=1, keepdims=True) / xp.sum(_shown(xp, hidden), axis=1, keepdims=True)
 
 
 def softmax(xp: Xp, scores: Any, hidden: Any, floor: float = 0.0) -> Any:
@@ -53,12 +53,16 @@ def softmax(xp: Xp, scores: Any, hidden: Any, floor: float = 0.0) -> Any:
     if not floor:
         weights /= total
         return weights
-    weights *= (1.0 - floor * _count(xp, hidden)) / total
-    return weights + xp.where(hidden, 0.0, floor)
+    shown = _shown(xp, hidden)
+    weights *= (1.0 - floor * xp.sum(shown, axis=1, keepdims=True)) / total
+    shown *= floor
+    weights += shown
+    return weights
 
 
-def _count(xp: Xp, hidden: Any) -> Any:
-    return xp.sum(xp.astype(~hidden, xp.float64, copy=False), axis=1, keepdims=True)
+def _shown(xp: Xp, hidden: Any) -> Any:
+    """1 where an entry is not hidden, 0 where it is."""
+    return xp.astype(~hidden, xp.float64)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
+from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
@@ -370,6 +371,8 @@ class ReliabilityHead(BaseEstimator):
             f"  prediction sets {type(sets).__name__}, {1 - float(sets.alpha):.4g} coverage",
             "  held-out rows   before -> after recalibration",
         ]
+        if unseen := error_free(self.recalibration_):
+            lines.insert(4, f"                  {unseen}")
         before, after = self.metrics_["before"], self.metrics_["after"]
         return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
 

@@ -29,21 +29,24 @@ from atypicality.validation import (
     check_vector,
 )
 
-__all__ = ["Common", "Model", "Moments", "Summary", "check_maxima"]
+__all__ = ["Common", "MidpointWhole", "Model", "Moments", "Summary", "Whole", "check_maxima"]
 
 DIGIT = 16
 """Bits of a number that one round of `digits` counts: four rounds find any order statistic exactly."""
+SIGN = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True)
 class Model:
-    """The terms of a model: the multiplier's covariates, class scores, form of the mixing, and densities."""
+    """The terms of a model: the multiplier's covariates (held to limits or not), scores, mixing, densities, prior."""
 
     covariates: tuple[str, ...] = ()
     class_scores: bool = False
     mixing: Any = None
     midpoint: bool = False
     densities: bool = False
+    pseudo_rows: bool = True
+    clip: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Common:
     scale: float
     density_scale: float
     dtype: Any
+    pseudo_share: float
+    pseudo_reach: float
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class Summary:
     """What the client must know of all rows before the first pass."""
 
     counts: Vector
+    errors: int
     covariates: Moments
     deviation: float
     spread: float
@@ -101,12 +107,28 @@ class Summary:
         """Of the rows of both."""
         return Summary(
             self.counts + other.counts,
+            self.errors + other.errors,
             self.covariates.merge(other.covariates),
             max(self.deviation, other.deviation),
             max(self.spread, other.spread),
             max(self.density_spread, other.density_spread),
             self.wide or other.wide,
         )
+
+
+class Whole(Problem):
+    """The problem that parts add up to, without their rows: what needs these was summed before."""
+
+    @property
+    def prior_mean(self) -> Vector:
+        """That of all parts; of the temperature alone, its first entry."""
+        return self.summed_prior[: self.layout.size]
+
+    summed_prior: Vector
+
+
+class MidpointWhole(MidpointMixing, Whole):
+    """The same with mixing measured from the middle."""
 
 
 class _Part(Problem):
@@ -128,10 +150,21 @@ class State:
     problem: Problem
     covariates: Mapping[str, Vector]
     summary: Summary
+    clip: bool
 
     def columns(self, polynomial: Polynomial) -> Vector:
         """Columns (n, p) of the multiplier."""
-        return polynomial.columns(self.covariates, n_rows=self.problem.labels.size, clip=False)
+        return polynomial.columns(self.covariates, n_rows=self.problem.labels.size, clip=self.clip)
+
+    def numbers(self, name: str) -> Vector:
+        """A number of every row by its name, without rows where it says nothing."""
+        rows, density = self.problem.rows, self.problem.density_rows
+        if name in self.covariates:
+            return self.covariates[name]
+        values = rows.deviation if name == "deviation" else -rows.pair[:, 1]
+        if name == "density deviation" and density is not None:
+            values = density.deviation
+        return values[values > 0]
 
 
 @task
@@ -152,13 +185,14 @@ def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any
         raise place.explain(error, "logits", matrix, check=check_maxima) from None
     summary = Summary(
         np.bincount(known, minlength=z.shape[1]).astype(np.float64),
+        problem.n_errors,
         Moments.of(np.stack([np.ones(known.size), *values.values()], axis=1)),
         float(problem.rows.deviation.max()),
         float(spreads(z).max()),
         0.0 if densities is None else float(spreads(densities).max()),
         z.dtype == np.float64,
     )
-    return State(_without_matrices(problem), values, summary)
+    return State(_without_matrices(problem), values, summary, model.clip)
 
 
 @task
@@ -168,17 +202,34 @@ def summary_of(state: State) -> Summary:
 
 
 @task
-def digits(state: State, density: bool, prefix: int, depth: int) -> Any:
-    """Counts (65536,) of the next digit of the rows' positive deviations that begin with the digits `prefix`.
+def digits(state: State, name: str, prefixes: tuple[int, ...], depth: int) -> Any:
+    """Counts (m, 65536) of the next digit of a number of every row, for each of m beginnings of digits."""
+    bits = ordered_bits(state.numbers(name))
+    counts = []
+    for prefix in prefixes:
+        begun = bits[bits >> np.uint64(64 - DIGIT * depth) == prefix] if depth else bits
+        digit = (begun >> np.uint64(64 - DIGIT * (depth + 1))) & np.uint64(2**DIGIT - 1)
+        counts.append(np.bincount(digit.astype(np.intp), minlength=2**DIGIT))
+    return np.stack(counts)
 
-    The bits of positive numbers have the order of the numbers.
-    """
-    rows = state.problem.density_rows if density else state.problem.rows
-    assert rows is not None
-    bits = rows.deviation[rows.deviation > 0].view(np.uint64)
-    bits = bits[bits >> np.uint64(64 - DIGIT * depth) == prefix] if depth else bits
-    digit = (bits >> np.uint64(64 - DIGIT * (depth + 1))) & np.uint64(2**DIGIT - 1)
-    return np.bincount(digit.astype(np.intp), minlength=2**DIGIT)
+
+def ordered_bits(values: Vector) -> Any:
+    """Whole numbers in the order of the values: the bits of positive ones have it, those of negative ones reversed."""
+    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    return np.where(bits >> np.uint64(63) == 1, ~bits, bits | SIGN)
+
+
+def value_of_bits(bits: int) -> float:
+    """The value whose `ordered_bits` are given."""
+    number = np.uint64(bits)
+    return float((number ^ SIGN if number & SIGN else ~number).view(np.float64))
+
+
+@task
+def held_moments(state: State, limits: Vector) -> Moments:
+    """Moments of a column of ones and of the covariates, held to limits (q, 2)."""
+    held = [np.clip(values, *limit) for values, limit in zip(state.covariates.values(), limits, strict=True)]
+    return Moments.of(np.stack([np.ones(state.problem.labels.size), *held], axis=1))
 
 
 @task
@@ -193,8 +244,15 @@ def prepare(state: State, logits: Any, density: Any, polynomial: Polynomial, tur
     problem = _with_matrices(state.problem, logits, density).with_features(state.columns(polynomial) @ turn)
     problem.scale, problem.density_scale, problem.dtype = common.scale, common.density_scale, common.dtype
     problem.weights = np.full(problem.labels.size, 1 / common.n_rows)
+    problem.pseudo_share, problem.pseudo_reach = common.pseudo_share, common.pseudo_reach
     _ = problem.label_mean  # kept with the part: it does not change from pass to pass
-    return State(_without_matrices(problem), state.covariates, state.summary)
+    return State(_without_matrices(problem), state.covariates, state.summary, state.clip)
+
+
+@task
+def prior_mean(state: State) -> Any:
+    """A part's share of what the pseudo-rows add to the linear part of the objective."""
+    return state.problem.prior_mean
 
 
 @task
@@ -268,8 +326,9 @@ def _problem(model: Model, z: Any, labels: Any, densities: Any) -> Problem:
     problem.rows = problem._read_logits()
     problem.density_rows, problem.density_scale = problem._read_densities()
     problem.scale, problem.near = 1.0, None
-    problem.dtype = z.dtype
+    problem.dtype, problem.total = z.dtype, float(n)
     problem._set_ridge(Ridge())
+    problem._set_prior(False)
     return problem
 
 

@@ -5,7 +5,8 @@ and P + P^2 numbers back, for P parameters. The certificate is that of the ordin
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,16 @@ from sklearn.base import clone
 
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
-from atypicality.integrations.dask_parts import Common, Model, Moments, Summary
+from atypicality.integrations.dask_parts import Common, MidpointWhole, Model, Moments, Summary, Whole
 from atypicality.integrations.dask_rows import Rows, aligned, rows_of
 from atypicality.recalibration import strength
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import ConvexRecalibrator, Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
-from atypicality.recalibration.mixing import MidpointMixing, choose_mixing
+from atypicality.recalibration.mixing import choose_mixing
 from atypicality.recalibration.newton import Cholesky, Evaluation, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector
-from atypicality.recalibration.problem import SMALL, WILD, Problem
+from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem
 from atypicality.recalibration.quadratic import WholePicture
 from atypicality.recalibration.solver import TOLERANCE, projected_hessian, solution_at
 from atypicality.recalibration.temperature import TemperatureScaling, within_limits
@@ -88,18 +89,28 @@ class _Begun:
         """One result from `function(state, *args)` of every part."""
         return compute(self.client, tree([function.later(state, *args) for state in self.states], merge))
 
-    def median(self, density: bool) -> float:
-        """Exact lower median of the rows' positive deviations, digit by digit; 0 where there is none."""
-        prefix, rank = 0, None
-        for depth in range(64 // parts.DIGIT):
-            counts = self.reduced(parts.digits, parts.add, density, prefix, depth)
-            rank = (int(counts.sum()) + 1) // 2 if rank is None else rank
-            if not rank:
-                return 0.0
-            digit = int(np.searchsorted(np.cumsum(counts), rank))
-            rank -= int(counts[:digit].sum())
-            prefix = (prefix << parts.DIGIT) | digit
-        return float(np.array(prefix, np.uint64).view(np.float64))
+    def median(self, number: str) -> float:
+        """Exact lower median of the rows' positive values of a number; 0 where there is none."""
+        return next(iter(self.at_ranks(number, lambda n: [(n + 1) // 2] if n else [])), 0.0)
+
+    def tails(self, number: str, tail: float) -> list[float]:
+        """As `covariates.tails`, of a number of all rows."""
+        rank = max(1, math.ceil(tail * (1 - 1e-12) * self.summary.covariates.n))
+        return self.at_ranks(number, lambda n: [rank, n + 1 - rank])
+
+    def at_ranks(self, number: str, ranks_of: Callable[[int], list[int]]) -> list[float]:
+        """Exact order statistics of a number, digit by digit, at ranks that depend on how many values there are."""
+        counts = self.reduced(parts.digits, parts.add, number, (0,), 0)
+        ranks = ranks_of(int(counts.sum()))
+        prefixes, counts = [0] * len(ranks), np.repeat(counts, len(ranks), axis=0)
+        for depth in range(1, 64 // parts.DIGIT + 1) if ranks else ():
+            for place, found in enumerate(counts):
+                digit = int(np.searchsorted(np.cumsum(found), ranks[place]))
+                ranks[place] -= int(found[:digit].sum())
+                prefixes[place] = (prefixes[place] << parts.DIGIT) | digit
+            if depth < 64 // parts.DIGIT:
+                counts = self.reduced(parts.digits, parts.add, number, tuple(prefixes), depth)
+        return [parts.value_of_bits(prefix) for prefix in prefixes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +119,7 @@ class _Ready:
 
     begun: _Begun
     states: list[Any]
-    whole: Problem
+    whole: Whole
     back: Vector
 
     def evaluate(self, problem: Problem, theta: Vector, curvature: bool) -> Evaluation:
@@ -127,6 +138,11 @@ class _Ready:
         """As `solver.solve`, of a problem of the whole: Newton steps on all rows, from 0 unless a start is given."""
         theta = np.zeros(problem.n_parameters) if start is None else problem.project(problem.standardise(start))
         return solution_at(problem, self._minimise(problem, theta, tolerance))
+
+    def loss(self, problem: Problem, solution: Solution) -> float:
+        """Mean cross-entropy of the labels under a solution."""
+        theta = problem.standardise(solution)
+        return self.evaluate(problem, theta, False).objective + float(problem.prior_mean @ theta)
 
     def picture(self, problem: Problem, theta: Vector) -> WholePicture:
         """The quadratic picture of the loss, from a Hessian of all rows."""
@@ -165,6 +181,8 @@ def _ready(begun: _Begun, polynomial: Polynomial = ONE) -> _Ready:
     each = zip(begun.states, begun.rows.values, begun.densities, strict=True)
     states = persist(begun.client, [parts.prepare.later(*part, polynomial, back, common) for part in each])
     whole = _whole(begun.model, summary, common, back.shape[1])
+    shares = [parts.prior_mean.later(state) for state in states]
+    whole.summed_prior = compute(begun.client, tree(shares, parts.add))
     if whole.n_parameters > MOST_PARAMETERS:
         raise ValueError(
             f"the model has {whole.n_parameters} parameters, and {MOST_PARAMETERS} are the most across workers, since "
@@ -185,7 +203,7 @@ def _back(moments: Moments) -> Vector:
 
 
 def _common(begun: _Begun) -> Common:
-    scale, n_rows = begun.median(False), begun.summary.covariates.n
+    scale, n_rows = begun.median("deviation"), begun.summary.covariates.n
     if not 0 < scale < np.inf:
         raise ValueError(
             "logits must differ between classes in some row, and by less than 1e300; the median standard deviation of "
@@ -196,16 +214,21 @@ def _common(begun: _Begun) -> Common:
             f"logits must be of comparable size; a row spreads more than {WILD:g} times as far as the median row, and "
             "no multiplier can serve both. Drop or repair such rows."
         )
-    density_scale = begun.median(True) if begun.model.densities else 1.0
+    density_scale = begun.median("density deviation") if begun.model.densities else 1.0
     small = n_rows * begun.summary.counts.size <= SMALL or not 1e-25 < scale < 1e25
     return Common(
-        n_rows, scale, density_scale or 1.0, np.dtype(np.float64 if small or begun.summary.wide else np.float32)
+        n_rows,
+        scale,
+        density_scale or 1.0,
+        np.dtype(np.float64 if small or begun.summary.wide else np.float32),
+        1 / (n_rows + PSEUDO_ROWS) if begun.model.pseudo_rows else 0.0,
+        PSEUDO_REACH * begun.median("positive margin") or 1.0,
     )
 
 
-def _whole(model: Model, summary: Summary, common: Common, n_features: int) -> Problem:
+def _whole(model: Model, summary: Summary, common: Common, n_features: int) -> Whole:
     """The problem that the parts add up to, without their rows; its labels are one per class, weighted by its share."""
-    whole: Problem = object.__new__(MidpointMixing if model.midpoint else Problem)
+    whole: Whole = object.__new__(MidpointWhole if model.midpoint else Whole)
     k = summary.counts.size
     whole.logits, whole.labels, whole.weights = np.zeros((1, k)), np.arange(k), summary.counts / summary.counts.sum()
     whole.features = np.ones((1, n_features))
@@ -214,7 +237,8 @@ def _whole(model: Model, summary: Summary, common: Common, n_features: int) -> P
     whole.density_rows = None
     whole.mixing, whole.class_scores = model.mixing, model.class_scores
     whole.scale, whole.density_scale, whole.dtype = common.scale, common.density_scale, common.dtype
-    return whole.with_ridge(Ridge())
+    whole._set_ridge(Ridge())
+    return whole
 
 
 def _fit_temperature(scaling: TemperatureScaling, given: _Given) -> None:
@@ -223,11 +247,11 @@ def _fit_temperature(scaling: TemperatureScaling, given: _Given) -> None:
     solution, limit = within_limits(
         ready.solve(problem),
         ready.begun.summary.deviation,
-        lambda flat: ready.evaluate(problem, problem.standardise(flat), False).objective,
+        lambda flat: ready.loss(problem, flat),
     )
     if limit:
         warn(limit)
-    _keep(scaling, solution)
+    _keep(scaling, solution, ready)
     scaling.temperature_ = 1 / float(solution.coefficients[0])
 
 
@@ -238,7 +262,7 @@ def _fit_vector(scaling: VectorScaling, given: _Given) -> None:
     ready = _ready(_begin(model, given))
     problem = ready.whole.with_ridge(Ridge(mixing=shrink, scores=shrink))
     solution = ready.solve(problem, start=strength.temperature_start(problem, ready.solve))
-    _keep(scaling, solution)
+    _keep(scaling, solution, ready)
     scaling.class_scores_ = solution.scores
     own = np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
     scaling.scale_ = solution.coefficients[0] + own
@@ -249,17 +273,18 @@ def _fit_aware(aware: AtypicalityAwareRecalibration, given: _Given) -> None:
     if isinstance(aware.strength, str):
         check_choice(aware.strength, "strength", ("auto",))
     begun = _begin(_aware_model(aware, given), given)
-    moments = begun.summary.covariates
-    aware.polynomial_ = _polynomial(begun.model.covariates, moments)
-    aware.n_effective_, aware.effective_parameters_ = float(moments.n), {}
+    n = begun.summary.covariates.n
+    aware.polynomial_ = _polynomial(begun, aware._tail(n))
+    aware.n_effective_, aware.effective_parameters_ = float(n), {}
     ready = _ready(begun, aware.polynomial_)
     solution = _solve_aware(aware, ready)
     solution = dataclasses.replace(solution, coefficients=ready.back @ solution.coefficients)
-    aware._warn(moments.n)
-    _keep(aware, solution)
+    aware._warn(n)
+    _keep(aware, solution, ready)
     aware._describe(ready.whole, solution)
     low, high = begun.reduced(parts.multiplier_range, parts.widest, aware.polynomial_, aware.coefficients_)
     aware.multiplier_range_ = float(low), float(high)
+    aware.floor_ = aware._floor(n, given.n_classes)
     aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
 
 
@@ -267,7 +292,8 @@ def _solve_aware(aware: AtypicalityAwareRecalibration, ready: _Ready) -> Solutio
     """The optimum under the strengths that were given, or that the rows choose."""
     whole, groups = ready.whole, strength.groups_of(ready.whole)
     if isinstance(aware.strength, str):
-        chosen = strength.choose_strengths(whole, groups, aware.n_effective_, solve=ready.solve, picture=ready.picture)
+        n = aware._n_objective()
+        chosen = strength.choose_strengths(whole, groups, n, solve=ready.solve, picture=ready.picture)
         aware.strength_, aware.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
     else:
         aware.strength_ = strength.given_strengths(aware.strength, groups)
@@ -283,11 +309,18 @@ def _aware_model(aware: AtypicalityAwareRecalibration, given: _Given) -> Model:
         mixing=choose_mixing(aware.class_mixing, given.n_classes)[0],
         midpoint=True,
         densities=aware.class_density is True or (aware.class_density == "auto" and known),
+        pseudo_rows=aware.pseudo_rows,
+        clip=aware.extrapolation == "clip",
     )
 
 
-def _polynomial(names: tuple[str, ...], moments: Moments) -> Polynomial:
-    """The polynomial of covariates whose moments are known; those that do not vary have no columns."""
+def _polynomial(begun: _Begun, tail: float) -> Polynomial:
+    """As `Polynomial.of`: covariates that do not vary within their limits have no columns."""
+    names, moments = begun.model.covariates, begun.summary.covariates
+    if tail:
+        limits = np.array([begun.tails(name, tail) for name in names]).reshape(-1, 2)
+        moments = begun.reduced(parts.held_moments, parts.merge_objects, limits)
+        moments = dataclasses.replace(moments, low=np.r_[1.0, limits[:, 0]], high=np.r_[1.0, limits[:, 1]])
     low, high, scale = moments.low[1:], moments.high[1:], moments.deviation[1:]
     varies = scale > 1e-12 * np.maximum(np.abs(low), np.abs(high))
     kept = [name for name, found in zip(names, varies, strict=True) if found]
@@ -295,8 +328,9 @@ def _polynomial(names: tuple[str, ...], moments: Moments) -> Polynomial:
     return Polynomial(tuple(kept), tuple(constant), moments.mean[1:][varies], scale[varies], low[varies], high[varies])
 
 
-def _keep(recalibrator: ConvexRecalibrator, solution: Solution) -> None:
+def _keep(recalibrator: ConvexRecalibrator, solution: Solution, ready: _Ready) -> None:
     recalibrator._keep(solution)
+    recalibrator._keep_errors(ready.begun.summary.errors, ready.begun.summary.covariates.n)
     recalibrator.n_classes_ = solution.scores.size
 
 

@@ -10,10 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import returns_like_input
 from atypicality.formula import Given, LogitModel
-from atypicality.recalibration.adaptive_network import Training, train
+from atypicality.recalibration.adaptive_network import Targets, Training, train
 from atypicality.recalibration.base import Inputs, Recalibrator
-from atypicality.recalibration.temperature import TemperatureScaling
-from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require
+from atypicality.recalibration.solver import Problem
+from atypicality.recalibration.temperature import fit_temperature
+from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require, warn
 
 __all__ = ["AdaptiveTemperatureScaling"]
 
@@ -24,7 +25,8 @@ class AdaptiveTemperatureScaling(Recalibrator):
     A variational autoencoder with a Gaussian prior for each class learns a code of the embeddings; a small network on
     the code gives the temperature. They are trained together on the held-out rows: see
     `atypicality.recalibration.adaptive_network` for the loss. The temperature is positive, so the predicted class never
-    changes. It starts from that of `TemperatureScaling`, so that logits of any scale are treated alike.
+    changes. It starts from that of `TemperatureScaling`, so that logits of any scale are treated alike, and its
+    cross-entropy has the same prior of one right and one wrong pseudo-row.
 
     Training needs torch (``pip install 'atypicality[torch]'``) and runs on the CPU; prediction needs NumPy only. The
     network has millions of parameters: expect a minute or more, and little gain over one temperature from few rows.
@@ -53,6 +55,8 @@ class AdaptiveTemperatureScaling(Recalibrator):
         The single temperature that the network starts from.
     network_ : Network
         Encoder and head as NumPy arrays.
+    errors_ : int
+        Calibration rows whose label has not the largest logit.
     n_iter_ : int
         The epoch that was best; 0 means that no network was better than one temperature.
 
@@ -104,7 +108,12 @@ class AdaptiveTemperatureScaling(Recalibrator):
         training = self._training()
         embeddings = inputs.need_embeddings()
         check_finite(embeddings, "embeddings")
-        self.temperature_ = TemperatureScaling().fit(inputs.logits, labels, sample_weight=weight).temperature_
+        problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
+        solution, limit = fit_temperature(problem)
+        if limit:
+            warn(limit)
+        self._keep_errors(problem.n_errors, labels.size)
+        self.temperature_ = 1 / float(solution.coefficients[0])
         scaled = blocks.empty(inputs.logits.shape)
 
         def scale(rows: slice) -> None:
@@ -112,7 +121,8 @@ class AdaptiveTemperatureScaling(Recalibrator):
             scaled[rows] = (z - z.max(axis=1, keepdims=True)) / self.temperature_
 
         blocks.for_rows(scale, len(labels), block=blocks.block_rows(8 * scaled.shape[1]))
-        self.network_ = train(embeddings, scaled, labels, weight, training)
+        targets = Targets(labels, problem.rows.best, problem.rows.runner_up, problem.weights, problem.pseudo_weights)
+        self.network_ = train(embeddings, scaled, targets, training)
         self.n_iter_ = self.network_.n_epochs
 
     def _training(self) -> Training:

@@ -6,6 +6,7 @@ All parts are trained together on the held-out rows, by the evidence bound and t
 
 .. math:: -\log N(x; \hat x(c), v I) + \mathrm{KL}(q(c \mid x) \| p(c \mid y)) - \log \mathrm{softmax}(z / T(c))_y.
 
+In the last term a small part of every label is given to the row's two largest classes: the pseudo-rows of the prior.
 The variance v of the reconstruction is learnt too. The network can memorise a few thousand rows, so a share of them
 is kept apart and the epoch of least cross-entropy there is the one that counts; epoch 0 is one temperature for all.
 Training needs torch. The result is plain NumPy: the encoder and the head, all that a prediction needs.
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from atypicality.blocks.progress import track
 from atypicality.validation import require
 
-__all__ = ["Layers", "Network", "Training", "train"]
+__all__ = ["Layers", "Network", "Targets", "Training", "train"]
 
 Layers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 Float32 = NDArray[np.float32]
@@ -45,6 +46,17 @@ class Training:
     batch_size: int
     validation_fraction: float
     seed: int
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Labels, two largest classes and weights of rows, and the part of its weight that a row gives each of the two."""
+
+    labels: NDArray[np.intp]
+    best: NDArray[np.intp]
+    runner_up: NDArray[np.intp]
+    weights: NDArray[np.float64]
+    pseudo_weights: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -74,11 +86,10 @@ def _forward(layers: Layers, values: NDArray[np.floating[Any]]) -> Float32:
 def train(
     embeddings: NDArray[np.floating[Any]],
     logits: NDArray[np.float64],
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
+    targets: Targets,
     training: Training,
 ) -> Network:
-    """Train on embeddings (n, d), logits (n, k) already divided by one temperature, and labels (n,).
+    """Train on embeddings (n, d), logits (n, k) already divided by one temperature, and their targets.
 
     The generators of torch and NumPy that the caller may use are left alone, and so are torch's modes.
     """
@@ -88,10 +99,14 @@ def train(
         "x": torch.from_numpy(((embeddings - mean) / scale).astype(np.float32)),
         "z": torch.from_numpy(np.where(np.isfinite(logits), logits, 0).astype(np.float32)),
         "masked": torch.from_numpy(~np.isfinite(logits)),
-        "y": torch.from_numpy(labels.astype(np.int64)),
-        "w": torch.from_numpy(
-            (np.ones(labels.size) if weights is None else weights / weights.mean()).astype(np.float32)
-        ),
+        **{
+            name: torch.from_numpy(columns.astype(np.int64))
+            for name, columns in (("y", targets.labels), ("best", targets.best), ("runner_up", targets.runner_up))
+        },
+        **{
+            name: torch.from_numpy((targets.labels.size * weights).astype(np.float32))
+            for name, weights in (("w", targets.weights), ("pseudo", targets.pseudo_weights))
+        },
     }
     with torch.inference_mode(False), torch.enable_grad():
         parts = _Parts(torch, embeddings.shape[1], logits.shape[1], training)
@@ -147,7 +162,7 @@ class _Parts:
         """Loss of the rows kept apart, with the mean code, and what was learnt so far."""
         with self.torch.no_grad():
             code = self._run(self.encoder, apart["x"])[:, : self.training.latent_dim]
-            loss = (apart["w"] * self._cross_entropy(code, apart)).sum().item()
+            loss = self._cross_entropy(code, apart).sum().item()
         return loss, _plain(self.encoder), _plain(self.head), epoch
 
     def _epoch(self, rows: dict[str, Any], order: Any) -> None:
@@ -164,13 +179,17 @@ class _Parts:
         residual = (self._run(self.decoder, code) - rows["x"]).square()
         reconstruction = (residual * (-self.log_variance).exp() + self.log_variance).sum(dim=1) / 2
         divergence = self._divergence(mean, log_scale, rows["y"])
-        return (rows["w"] * (reconstruction + divergence + self._cross_entropy(code, rows))).mean()
+        return (rows["w"] * (reconstruction + divergence) + self._cross_entropy(code, rows)).mean()
 
     def _cross_entropy(self, code: Any, rows: dict[str, Any]) -> Any:
+        """Weighted cross-entropy of the rows' targets (n,)."""
         functional = self.torch.nn.functional
         temperature = functional.softplus(self._run(self.head, code))
         logits = (rows["z"] / temperature).masked_fill(rows["masked"], -math.inf)
-        return functional.cross_entropy(logits, rows["y"], reduction="none")
+        label, best, runner_up = (
+            functional.cross_entropy(logits, rows[name], reduction="none") for name in ("y", "best", "runner_up")
+        )
+        return rows["w"] * label + rows["pseudo"] * (best + runner_up - 2 * label)
 
     def _divergence(self, mean: Any, log_scale: Any, labels: Any) -> Any:
         """KL(N(mean, scale^2) || prior of the label), summed over the code."""

@@ -13,7 +13,7 @@ from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import check_class_prior, prior_scores
 from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixing
-from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, effective_rows
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
 from atypicality.validation import check_choice, check_vector, warn
@@ -22,6 +22,10 @@ from atypicality.validation.device import any_logits
 __all__ = ["AtypicalityAwareRecalibration"]
 
 COVARIATES = ("atypicality", "margin")
+TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
+"""Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
+FLOOR_ROWS = 1000
+"""Rows without an error for each one seen, in which a class may still turn up: a label is never ruled out."""
 
 
 class AtypicalityAwareRecalibration(ConvexRecalibrator):
@@ -35,8 +39,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     of the row's mean and maximum, and :math:`\phi` a quadratic with interaction. The mean cross-entropy is convex in
     all parameters and is solved to a certified optimum. Temperature scaling is the special case of a constant
     :math:`\phi` and nothing else; every other term is shrunk toward it with a strength of its own, chosen on the
-    calibration rows by their likelihood.
-    `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no clipping.
+    calibration rows by their likelihood. The loss has the weak prior of `TemperatureScaling`, one right and one wrong
+    pseudo-row, so that few rows without an error do not make it certain.
+    `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no prior, no
+    clipping.
 
     Class scores move probability toward the class mix of the calibration rows. Where deployment has another mix
     (say, a balanced calibration set and long-tailed traffic) they hurt: give the mix as `class_prior`.
@@ -56,8 +62,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         the groups ``multiplier``, ``class_density``, ``class_scaling`` (the diagonal of W), ``class_mixing`` (the
         rest of it) and ``class_scores``, of maximal evidence. The temperature is never shrunk.
     extrapolation : {"clip", "none"}, default="clip"
-        Beyond the calibration rows: covariates and :math:`\phi` are held to their calibration range, and the spread
-        of a row of logits or log-densities across classes to its calibration maximum.
+        "clip": covariates are held between limits that 1 % of the calibration rows (at least 10) reach on either side,
+        in the fit too, :math:`\phi` to its range on those rows, and the spread of a row of logits or log-densities
+        across classes to its calibration maximum. No class that is not masked gets a probability below `floor_`.
+    pseudo_rows : bool, default=True
+        Whether the loss has the prior; without it, rows that can be separated have no finite optimum.
     class_prior : array-like of shape (k,) or mapping of int to float, optional
         Class shares at deployment: the logarithm of their ratio to the calibration shares is added to the scores
         when predicting.
@@ -88,8 +97,13 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         Class shares of the training rows, where whoever fitted this object knew them and set them.
     absent_classes_ : ndarray of int
         Classes without a calibration row: their score is the mean of the others.
+    errors_ : int
+        Calibration rows whose label has not the largest logit.
+    floor_ : float
+        1 / (1000 n k) for n calibration rows, the smallest probability; 0 with ``extrapolation="none"``.
     loss_, certificate_, n_iter_
-        Mean cross-entropy of the calibration rows; how far the penalised one may lie above its minimum; steps.
+        Mean cross-entropy of the calibration rows, before the floor; how far the penalised one may lie above its
+        minimum; steps.
 
     Notes
     -----
@@ -124,6 +138,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         class_mixing: bool | str = "auto",
         strength: float | str | Mapping[str, float] = "auto",
         extrapolation: str = "clip",
+        pseudo_rows: bool = True,
         class_prior: ArrayLike | Mapping[int, float] | None = None,
         random_state: int | None = 0,
     ) -> None:
@@ -133,14 +148,20 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.class_mixing = class_mixing
         self.strength = strength
         self.extrapolation = extrapolation
+        self.pseudo_rows = pseudo_rows
         self.class_prior = class_prior
         self.random_state = random_state
 
     @classmethod
     def paper(cls) -> Self:
-        """The paper's method to the letter: k + 3 parameters for k classes, no penalty, no clipping."""
+        """The paper's method to the letter: k + 3 parameters for k classes, no penalty, no prior, no clipping."""
         return cls(
-            covariates=("atypicality",), class_density=False, class_mixing=False, strength=0.0, extrapolation="none"
+            covariates=("atypicality",),
+            class_density=False,
+            class_mixing=False,
+            strength=0.0,
+            extrapolation="none",
+            pseudo_rows=False,
         )
 
     def multiplier(self, atypicality: ArrayLike | None = None, logits: ArrayLike | None = None) -> Vector:
@@ -168,15 +189,16 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self._check_options(inputs.logits.shape[1])
         shares = np.full(labels.size, 1 / labels.size) if weight is None else weight / weight.sum()
         values = _covariates(self.covariates, inputs)
-        self.polynomial_ = Polynomial.of(values, shares)
-        columns = self.polynomial_.columns(values, n_rows=labels.size, clip=False)
+        self.n_effective_ = float(labels.size if weight is None else weight.sum())
+        self.polynomial_ = Polynomial.of(values, shares, self._tail(effective_rows(self.n_effective_, shares)))
+        columns = self.polynomial_.columns(values, n_rows=labels.size, clip=self.extrapolation == "clip")
         features, back = standardise(columns, shares)
         problem = self._problem(inputs, labels, weight, features)
-        self.n_effective_ = float(labels.size if weight is None else weight.sum())
         solution = self._solve(problem)
         solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
         self._warn(int((problem.weights > 0).sum()))
         self._keep(solution)
+        self._keep_errors(problem.n_errors, labels.size)
         self._describe(problem, solution)
         self._learn_limits(problem, columns)
 
@@ -187,6 +209,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         check_choice(self.class_density, "class_density", ("auto", True, False))
         check_choice(self.class_mixing, "class_mixing", ("auto", "full", "diagonal", False))
         check_choice(self.extrapolation, "extrapolation", ("clip", "none"))
+        check_choice(self.pseudo_rows, "pseudo_rows", (True, False))
         if self.class_prior is not None:
             check_class_prior(self.class_prior, n_classes)
 
@@ -200,6 +223,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             class_scores=self.class_scores,
             mixing=choose_mixing(self.class_mixing, inputs.logits.shape[1])[0],
             sample_weight=weight,
+            pseudo_rows=self.pseudo_rows,
         )
 
     def _solve(self, problem: Problem) -> Solution:
@@ -209,12 +233,16 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.effective_parameters_ = {}
         if isinstance(self.strength, str):
             check_choice(self.strength, "strength", ("auto",))
-            chosen = choose_strengths(problem, groups, self.n_effective_)
+            chosen = choose_strengths(problem, groups, self._n_objective())
             self.strength_, self.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
         else:
             self.strength_ = given_strengths(self.strength, groups)
             start = None if problem.mixing is None else temperature_start(problem)
         return solve(problem.with_ridge(ridge_of(problem, groups, self.strength_)), start=start)
+
+    def _n_objective(self) -> float:
+        """Rows that the objective is the mean of: a strength times their number is the precision of its prior."""
+        return self.n_effective_ + PSEUDO_ROWS * self.pseudo_rows
 
     def _warn(self, n_rows: int) -> None:
         if self.strength == "auto" and self.n_effective_ < 0.1 * n_rows:
@@ -224,7 +252,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             )
         for name in self.polynomial_.constant:
             warn(
-                f"{name} is constant over the calibration rows: its columns are dropped and the other terms stay. "
+                f"{name} is constant over the calibration rows, or over all but its tails: its columns are dropped and "
+                "the other terms stay. "
                 f"Give {name} that varies, or leave it out of covariates."
             )
 
@@ -246,8 +275,18 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             "class_scores": f"{int(problem.seen.sum())} classes" if self.class_scores else "off",
         }
 
+    def _tail(self, n_rows: float) -> float:
+        """Share of the calibration rows that a covariate leaves beyond its limit, on either side."""
+        return min(max(TAIL, TAIL_ROWS / n_rows), WIDEST_TAIL) if self.extrapolation == "clip" else 0.0
+
+    def _floor(self, n_rows: float, n_classes: int) -> float:
+        """The smallest probability, a number that float32 holds: rounded to it, none falls below."""
+        wanted = 1 / (FLOOR_ROWS * n_rows * n_classes)
+        return float(np.nextafter(np.float32(wanted), np.float32(1))) if self.extrapolation == "clip" else 0.0
+
     def _learn_limits(self, problem: Problem, columns: Vector) -> None:
         """How far the calibration rows reach: beyond it, `extrapolation` decides."""
+        self.floor_ = self._floor(problem.n_effective, problem.n_classes)
         used = problem.weights > 0
         multipliers = columns[used] @ self.coefficients_
         self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())
@@ -275,6 +314,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             np.where(excluded, 0.0, scores),
             excluded if excluded.any() else None,
             self.largest_spread_ if clip else None,
+            self.floor_,
         )
 
     def _columns(self, inputs: Inputs) -> dict[str, Any]:

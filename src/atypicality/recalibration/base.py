@@ -26,7 +26,7 @@ from atypicality.validation import (
 )
 from atypicality.validation.device import any_logits
 
-__all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator"]
+__all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator", "error_free"]
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,15 @@ class Recalibrator(BaseEstimator):
         """The parameters of a prediction; see `atypicality.formula`."""
         raise NotImplementedError
 
+    def _keep_errors(self, errors: int, n_rows: int) -> None:
+        """Store how many calibration rows were misclassified, and warn where none was."""
+        self.errors_: Any = errors
+        if errors == 0 and getattr(self, "pseudo_rows", True):
+            warn(error_free_message(n_rows))
+
+    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
+        raise NotImplementedError
+
     def _columns(self, inputs: Inputs) -> dict[str, Any]:
         """Checked `atypicality`, `densities` or `multiplier` of the rows, as far as the formula reads them."""
         return {}
@@ -183,9 +192,6 @@ class Recalibrator(BaseEstimator):
     def _logits(self, logits: Any, *, n_classes: int | None = None, scan: bool = True) -> Any:
         check = any_logits if self._device else check_logits
         return check(logits, n_classes=n_classes, scan=scan)
-
-    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
-        raise NotImplementedError
 
 
 class ConvexRecalibrator(Recalibrator):
@@ -204,6 +210,29 @@ class ConvexRecalibrator(Recalibrator):
                 "labels are separable: every row can be given its label with certainty, so no finite optimum exists; "
                 f"the fit stopped where its mean loss is {solution.loss:.2g}. Give more rows."
             )
+
+
+def error_free(recalibration: Any) -> str:
+    """That no recalibration row was misclassified, all of them or those of a group; empty where some were.
+
+    >>> from atypicality import TemperatureScaling
+    >>> error_free(TemperatureScaling().fit([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]], [0, 0, 1, 0]))
+    ''
+    """
+    errors = getattr(recalibration, "errors_", None)
+    if errors is None or np.all(errors):
+        return ""
+    groups = "" if np.ndim(errors) == 0 else f" of {np.count_nonzero(errors == 0)} of {errors.size} groups"
+    prior = "nothing" if getattr(recalibration, "pseudo_rows", True) is False else "only the prior"
+    return f"no error among the recalibration rows{groups}: {prior} limits the confidence"
+
+
+def error_free_message(n_rows: int) -> str:
+    """What to say about a fit to rows of which none was misclassified."""
+    return (
+        f"labels all have the largest logit in {n_rows} rows: with no error to learn from, only the prior of one right "
+        f"and one wrong row limits the confidence, to about {1 - 1 / (n_rows + 2):.4g}. Give more rows."
+    )
 
 
 def absent_message(absent: NDArray[np.intp]) -> str:

@@ -12,7 +12,7 @@ from atypicality import blocks
 from atypicality.formula import Quadratic
 from atypicality.recalibration.device_rows import device_margins, device_spreads
 
-__all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise"]
+__all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
 
 Vector = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ class Polynomial:
     constant : tuple of str
         Covariates that do not: they have no columns.
     center, scale, low, high : ndarray of shape (q,)
-        Weighted mean, standard deviation and range of each covariate.
+        Weighted mean and standard deviation of each covariate within the limits that it is held to, and those.
     """
 
     names: tuple[str, ...]
@@ -39,10 +39,12 @@ class Polynomial:
     high: Vector
 
     @classmethod
-    def of(cls, values: Mapping[str, Vector], weights: Vector) -> Self:
-        """Learn center, scale and range from rows with weights (n,) that sum to 1."""
-        used = weights > 0
-        moments = {name: _moments(value[used], weights[used]) for name, value in values.items()}
+    def of(cls, values: Mapping[str, Vector], weights: Vector, tail: float = 0.0) -> Self:
+        """Learn limits that leave the share `tail` of the rows beyond on either side, and center and scale within.
+
+        Weights (n,) sum to 1.
+        """
+        moments = {name: _moments(value, weights, tail) for name, value in values.items()}
         kept = tuple(
             name for name, (_, scale, low, high) in moments.items() if scale > 1e-12 * max(abs(low), abs(high))
         )
@@ -61,7 +63,7 @@ class Polynomial:
         return ["*".join(self.names[i] for i in power) or "1" for power in self.powers]
 
     def columns(self, values: Mapping[str, Vector], *, n_rows: int, clip: bool) -> Vector:
-        """The design (n, p) of rows, each covariate first clipped to its calibration range when asked."""
+        """The design (n, p) of rows, each covariate first clipped to its limits when asked."""
         x = np.empty((n_rows, len(self.names)))
         for j, name in enumerate(self.names):
             value = np.clip(values[name], self.low[j], self.high[j]) if clip else values[name]
@@ -133,6 +135,22 @@ def spreads(matrix: Any) -> Vector:
     return found
 
 
-def _moments(value: Vector, weights: Vector) -> tuple[float, float, float, float]:
-    mean = float(weights @ value)
-    return mean, float(np.sqrt(weights @ (value - mean) ** 2)), float(value.min()), float(value.max())
+def tails(values: Vector, weights: Vector, tail: float) -> tuple[float, float]:
+    """Values with the share `tail` of the weight at or below, and at or above them; the extremes where it is 0.
+
+    >>> tails(np.arange(10.0), np.full(10, 0.1), 0.2)
+    (1.0, 8.0)
+    """
+    order = np.argsort(values, kind="stable")
+    order = order[weights[order] > 0]
+    needed = tail * (1 - 1e-12)  # a sum that reaches the share up to rounding has reached it
+    below, above = np.cumsum(weights[order]), np.cumsum(weights[order[::-1]])
+    first, last = np.searchsorted(below, needed), np.searchsorted(above, needed)
+    return float(values[order[first]]), float(values[order[-1 - last]])
+
+
+def _moments(value: Vector, weights: Vector, tail: float) -> tuple[float, float, float, float]:
+    low, high = tails(value, weights, tail)
+    held = np.clip(value, low, high)
+    mean = float(weights @ held)
+    return mean, float(np.sqrt(weights @ (held - mean) ** 2)), low, high

@@ -14,6 +14,8 @@ from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, Device, namespace, to_device, to_host
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atypicality.recalibration.parameters import Vector
     from atypicality.recalibration.problem import Problem
 
@@ -21,7 +23,7 @@ __all__ = [
     "Block",
     "Resident",
     "classwise",
-    "label_logits",
+    "column_logits",
     "predictor",
     "read_block",
     "resident",
@@ -152,12 +154,14 @@ def weighted_sums(problem: "Problem", block: Block, values: Device) -> Device:
     return xp.concat(sums)
 
 
-def label_logits(problem: "Problem") -> "Vector":
-    """Weighted sum of standardised centred logits over the rows of each class (k, k), on the host."""
+def column_logits(problem: "Problem", columns: "NDArray[np.intp]", weights: "Vector") -> "Vector":
+    """Weighted sum of standardised centred logits over the rows that have each class as their column, on the host."""
     xp, total = namespace(problem.logits), np.zeros((problem.n_classes, problem.n_classes))
     classes = to_device(np.arange(problem.n_classes), problem.logits)
     for rows in row_slices(problem, problem.n_classes):
         block = read_block(problem, rows)
-        chosen = to_device(problem.labels[rows], problem.logits)[:, None] == classes[None, :]
-        total += to_host((xp.astype(chosen, xp.float64) * block.weights[:, None]).T @ block.x)
+        chosen = to_device(columns[rows], problem.logits)[:, None] == classes[None, :]
+        total += to_host(
+            (xp.astype(chosen, xp.float64) * to_device(weights[rows], problem.logits)[:, None]).T @ block.x
+        )
     return total

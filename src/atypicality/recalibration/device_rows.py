@@ -72,24 +72,38 @@ def below_top(block: Device) -> tuple[Device, Device]:
 
 
 def read_device_rows(
-    matrix: Device, labels: NDArray[np.intp], check: Callable[[Vector, int], None]
+    matrix: Device,
+    labels: NDArray[np.intp],
+    check: Callable[[Vector, int], None],
+    columns: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None,
 ) -> tuple[NDArray[Any], ...]:
-    """Per row, on the host: maximum and its column; mean and standard deviation; label's entry; any masked.
+    """Per row, on the host: the fields of `recalibration.row_statistics.RowStatistics`, in their order.
 
-    As in `recalibration.row_statistics`: mean and label's entry are less the maximum, and of finite entries only.
+    The two columns are those of the largest entries, unless they are given.
     """
     xp, n = namespace(matrix), matrix.shape[0]
     top = to_host(xp.max(matrix, axis=1)).astype(np.float64)
     check(top, 0)
-    known, found = to_device(labels, matrix), np.empty((5, n))
+    known, found = to_device(labels, matrix), np.empty((8, n))
+    given = None if columns is None else [to_device(column, matrix) for column in columns]
     for rows in row_blocks(matrix):
-        found[:, rows] = to_host(_row_moments(matrix[rows, :], known[rows]))
-    best, mean, deviation, gap, masked = found
-    return top, best.astype(np.intp), mean, deviation, gap, masked > 0
+        pair = _two_largest(matrix[rows, :]) if given is None else [column[rows] for column in given]
+        found[:, rows] = to_host(_row_moments(matrix[rows, :], known[rows], *pair))
+    mean, deviation, gap, masked, best, runner_up, *entries = found
+    return top, mean, deviation, gap, masked > 0, best.astype(np.intp), runner_up.astype(np.intp), np.stack(entries, 1)
 
 
-def _row_moments(block: Device, labels: Device) -> Device:
-    """Column of the maximum, mean, standard deviation, label's entry, masked or not: (5, b).
+def _two_largest(block: Device) -> tuple[Device, Device]:
+    """Columns of the largest entry and of the next; the same again where all others are masked."""
+    xp = namespace(block)
+    best = xp.argmax(block, axis=1)
+    others = xp.where(to_device(np.arange(block.shape[1]), block)[None, :] == best[:, None], -xp.inf, block)
+    runner_up = xp.argmax(others, axis=1)
+    return best, xp.where(xp.isinf(entries_at(others, runner_up)[:, 0]), best, runner_up)
+
+
+def _row_moments(block: Device, labels: Device, best: Device, runner_up: Device) -> Device:
+    """Mean, standard deviation, label's entry, masked or not, two columns, and the entries there: (8, b).
 
     Rows are divided by their range first: the squares of huge logits would overflow, those of tiny ones vanish.
     """
@@ -104,8 +118,9 @@ def _row_moments(block: Device, labels: Device) -> Device:
     mean = xp.sum(unit, axis=1) / count
     variance = xp.sum(unit * unit, axis=1) / count - mean**2
     deviation = spread * xp.sqrt(xp.where(variance > 0, variance, 0.0))
-    best = xp.astype(xp.argmax(block, axis=1), xp.float64)
-    return xp.stack([best, spread * mean, deviation, gap, any_hidden])
+    columns = [xp.astype(column, xp.float64) for column in (best, runner_up)]
+    entries = [entries_at(below, column)[:, 0] for column in (best, runner_up)]
+    return xp.stack([spread * mean, deviation, gap, any_hidden, *columns, *entries])
 
 
 def device_margins(logits: Device) -> Vector:

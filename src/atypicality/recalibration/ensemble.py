@@ -11,6 +11,7 @@ from atypicality.recalibration.newton import NotConvergedError
 from atypicality.recalibration.solver import (
     TOLERANCE,
     Problem,
+    Solution,
     row_losses,
     solution_of_multiplier,
 )
@@ -27,7 +28,8 @@ class EnsembleTemperatureScaling(Recalibrator):
     """Mix scaled, plain and uniform probabilities: ``w1 softmax(z/T) + w2 softmax(z) + w3 / k``.
 
     T is that of `TemperatureScaling`; the weights then minimise the cross-entropy, which is convex in them, over the
-    simplex. In a row with masked classes the uniform part covers the others only.
+    simplex, with the same prior of one right and one wrong pseudo-row. In a row with masked classes the uniform part
+    covers the others only.
 
     Attributes
     ----------
@@ -37,7 +39,9 @@ class EnsembleTemperatureScaling(Recalibrator):
     loss_ : float
         Mean cross-entropy of the calibration rows.
     certificate_ : float
-        How far `loss_` may lie above its minimum over the weights (the duality gap).
+        How far the penalised loss may lie above its minimum over the weights (the duality gap).
+    errors_ : int
+        Calibration rows whose label has not the largest logit.
     n_iter_ : int
 
     References
@@ -50,7 +54,7 @@ class EnsembleTemperatureScaling(Recalibrator):
     >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
     >>> mixture = EnsembleTemperatureScaling().fit(logits, [0, 0, 1, 0])
     >>> mixture.predict_proba(logits[:1]).round(4)
-    array([[0.75, 0.25]])
+    array([[0.6667, 0.3333]])
     """
 
     _scan = False
@@ -60,15 +64,18 @@ class EnsembleTemperatureScaling(Recalibrator):
         return 1 / self.temperature_
 
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
-        problem = Problem(inputs.logits, labels, sample_weight=weight)
+        problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
         scaled, limit = fit_temperature(problem)
         if limit:
             warn(limit)
+        self._keep_errors(problem.n_errors, labels.size)
         self.temperature_ = 1 / float(scaled.coefficients[0])
         parts = [solution_of_multiplier(multiplier, problem.n_classes) for multiplier in self._multipliers()]
-        likelihoods = np.exp(-np.stack([row_losses(problem, part) for part in parts], axis=1))
-        self.weights_, self.certificate_, self.n_iter_ = mixture_weights(likelihoods, problem.weights)
-        self.loss_ = float(-problem.weights @ np.log(likelihoods @ self.weights_))
+        losses = np.stack([_target_losses(problem, part) for part in parts], axis=2)
+        likelihoods, pseudo = np.exp(-losses), problem.pseudo_weights
+        shares = np.concatenate([problem.weights - 2 * pseudo, pseudo, pseudo])
+        self.weights_, self.certificate_, self.n_iter_ = mixture_weights(np.concatenate(likelihoods), shares)
+        self.loss_ = float(-problem.weights @ np.log(likelihoods[0] @ self.weights_))
 
     def _multipliers(self) -> tuple[float, float, float]:
         return self.multiplier(), 1.0, 0.0
@@ -76,6 +83,14 @@ class EnsembleTemperatureScaling(Recalibrator):
     def formula(self) -> Mixture:
         """The parameters of a prediction; see `atypicality.formula`."""
         return Mixture(self._multipliers(), tuple(self.weights_.tolist()))
+
+
+def _target_losses(problem: Problem, part: Solution) -> NDArray[np.float64]:
+    """Cross-entropy of every row's label, its largest and its second largest class (3, n), under one multiplier."""
+    multiplier = float(part.coefficients[0])
+    of_label = row_losses(problem, part)
+    of_best = of_label + multiplier * problem.rows.gap
+    return np.stack([of_label, of_best, of_best - multiplier * problem.rows.pair[:, 1]])
 
 
 def mixture_weights(

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from atypicality.formula import ByGroup, Given, LogitModel
 from atypicality.groups import QuantileGroups
-from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.base import Inputs, Recalibrator, error_free_message
 from atypicality.recalibration.solver import Problem, Solution
 from atypicality.recalibration.temperature import fit_temperature
 from atypicality.validation import warn
@@ -18,8 +18,9 @@ __all__ = ["GroupTemperatureScaling"]
 class GroupTemperatureScaling(Recalibrator):
     """One temperature per group of rows.
 
-    In group g, ``softmax(z / T_g)``: the paper's temperatures by atypicality group (its section on parametric
-    recalibration) and, with groups of skin tone, its skin-tone conditional scaling.
+    In group g, ``softmax(z / T_g)``, each T fitted as in `TemperatureScaling`, with a prior of its own: the paper's
+    temperatures by atypicality group (its section on parametric recalibration) and, with groups of skin tone, its
+    skin-tone conditional scaling.
 
     With `groups=` the groups are the caller's; otherwise rows are cut at the quantiles of `atypicality=`. What `fit`
     was given, prediction needs too. A group that `fit` has not seen is an error: no temperature was learnt for it.
@@ -34,14 +35,14 @@ class GroupTemperatureScaling(Recalibrator):
     groups_ : ndarray of shape (n_groups,)
         The groups, sorted; of quantile groups, 0 is the most typical.
     temperatures_ : ndarray of shape (n_groups,)
-    counts_ : ndarray of shape (n_groups,)
-        Calibration rows of each group.
+    counts_, errors_ : ndarray of shape (n_groups,)
+        Calibration rows of each group, and how many of them have another label than their largest logit.
     quantiles_ : QuantileGroups or None
         How atypicality is cut, unless the groups were given.
     loss_ : float
         Mean cross-entropy of the calibration rows.
     certificate_ : float
-        How far `loss_` may lie above its minimum.
+        How far the penalised loss may lie above its minimum.
     n_iter_ : int
         The most iterations that a group took.
 
@@ -50,8 +51,8 @@ class GroupTemperatureScaling(Recalibrator):
     >>> import numpy as np
     >>> logits = np.tile([[2.0, 0.0]], (7, 1))
     >>> scaling = GroupTemperatureScaling().fit(logits, [0, 0, 0, 1, 0, 0, 1], groups=[0, 0, 0, 0, 1, 1, 1])
-    >>> scaling.predict_proba(logits[:2], groups=[0, 1])[:, 0].round(4)     # 3 of 4 and 2 of 3 rows are right
-    array([0.75  , 0.6667])
+    >>> scaling.predict_proba(logits[:2], groups=[0, 1])[:, 0].round(4)     # with the prior 4 of 6 and 3 of 5 are right
+    array([0.6667, 0.6   ])
     """
 
     _scan = False
@@ -69,7 +70,9 @@ class GroupTemperatureScaling(Recalibrator):
             self.quantiles_ = QuantileGroups(self.n_groups).fit(inputs.need_atypicality())
         assigned = self._assign(inputs)
         self.groups_, index, self.counts_ = np.unique(assigned, return_inverse=True, return_counts=True)
-        problem = Problem(inputs.logits, labels, sample_weight=weight)
+        problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
+        wrong = (problem.rows.gap < 0) & (problem.weights > 0)
+        self.errors_ = np.bincount(index, wrong).astype(np.intp)
         fits = []
         for g, name in enumerate(self.groups_.tolist()):
             fits.append(self._fit_group(problem, index == g, name))  # not in a list: warnings count frames
@@ -82,9 +85,12 @@ class GroupTemperatureScaling(Recalibrator):
     def _fit_group(self, problem: Problem, members: NDArray[np.bool_], name: Any) -> Solution:
         if not problem.weights[members].any():
             raise ValueError(f"sample_weight must not be zero in a whole group; group {name!r} has no weight. Drop it.")
-        solution, limit = fit_temperature(problem.take(np.flatnonzero(members)))
+        part = problem.take(np.flatnonzero(members))
+        solution, limit = fit_temperature(part)
         if limit:
             warn(f"group {name} of {members.sum()} rows: {limit}")
+        if not part.n_errors:
+            warn(f"group {name}: {error_free_message(part.n_rows)}")
         return solution
 
     def _assign(self, inputs: Inputs) -> NDArray[Any]:

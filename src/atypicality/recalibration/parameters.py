@@ -49,9 +49,9 @@ class Solution:
     absent : ndarray of int
         Classes without weight among the labels: optimality is claimed with their score and mixing fixed.
     loss : float
-        Weighted mean of the cross-entropy, without the penalty.
+        Weighted mean of the labels' cross-entropy, without penalty and prior.
     objective : float
-        `loss` plus the penalty.
+        `loss` plus what penalty and pseudo-rows add.
     certificate : float
         Half of the squared Newton decrement: how far `objective` may lie above its minimum.
     n_iter : int

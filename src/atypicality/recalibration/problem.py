@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.recalibration.device_passes import Resident, label_logits, resident
+from atypicality.recalibration.device_passes import Resident, column_logits, resident
 from atypicality.recalibration.device_rows import device_densities, some_rows
 from atypicality.recalibration.parameters import Layout, Ridge, Solution, Vector
 from atypicality.recalibration.row_statistics import FloatArray, RowStatistics, read_rows, weighted_median
@@ -24,11 +24,15 @@ from atypicality.validation import (
 )
 from atypicality.validation.device import any_logits
 
-__all__ = ["Mixing", "Near", "Problem"]
+__all__ = ["PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem", "effective_rows"]
 
 Mixing = Literal["diagonal", "full"]
 Rows = slice | NDArray[np.intp]
 
+PSEUDO_ROWS = 2
+"""Rows that the prior is worth: one whose label is its largest logit, one whose label is its second largest."""
+PSEUDO_REACH = 10.0
+"""Median margins that a pseudo-row counts for at most: a single huge row would otherwise outweigh all others."""
 SMALL = 2**21
 """Up to this many logits a pass works in float64 whatever the input: it costs milliseconds and carries no noise."""
 
@@ -53,6 +57,11 @@ class Problem:
     contributes nothing else. Nothing is copied: memory maps are read block by block in every pass, and logits on a
     device stay there (then so do the densities; all other arrays are on the host).
 
+    With `pseudo_rows` the objective has a prior: one right and one wrong row, spread evenly over all n rows, so that
+    each of these carries 1 / (n + 2) of its largest and of its second largest class in its target beside the label.
+    Only the linear part of the objective changes; n rows without an error then have a finite optimum, at which they are
+    wrong with a chance of about 1 / (n + 2).
+
     Parameters
     ----------
     logits : array-like of shape (n, k)
@@ -71,10 +80,11 @@ class Problem:
         The form of W.
     ridge : Ridge, optional
     sample_weight : array-like of shape (n,), optional
+    pseudo_rows : bool, default=False
 
     Attributes
     ----------
-    n_rows, n_classes, n_parameters : int
+    n_rows, n_classes, n_parameters, n_errors : int
     scale, density_scale : float
         Weighted median over rows of the standard deviation of z_i and of d_i across classes, constant rows aside.
     seen : ndarray of shape (k,), bool
@@ -93,6 +103,7 @@ class Problem:
         mixing: Mixing | None = None,
         ridge: Ridge | None = None,
         sample_weight: ArrayLike | None = None,
+        pseudo_rows: bool = False,
     ) -> None:
         self.logits = any_logits(logits, scan=False)
         n, k = self.logits.shape
@@ -100,6 +111,7 @@ class Problem:
             raise ValueError("logits must have at least one row to fit; got none.")
         self.labels = check_labels(labels, n_classes=k, n_rows=n)
         weight = check_sample_weight(sample_weight, n)
+        self.total = float(n if weight is None else weight.sum())
         self.weights = np.full(n, 1 / n) if weight is None else weight / weight.sum()
         self.features = _columns(features, "features", n)
         self.densities = None if densities is None else self._beside_logits(densities)
@@ -126,6 +138,7 @@ class Problem:
         self.density_rows, self.density_scale = self._read_densities()
         self.near: Near | None = None
         self._set_ridge(ridge or Ridge())
+        self._set_prior(pseudo_rows)
 
     @property
     def on_device(self) -> bool:
@@ -141,6 +154,16 @@ class Problem:
     def n_classes(self) -> int:
         """Columns of the logits."""
         return int(self.logits.shape[1])
+
+    @property
+    def n_effective(self) -> float:
+        """Rows that the weights are worth."""
+        return effective_rows(self.total, self.weights)
+
+    @property
+    def n_errors(self) -> int:
+        """Rows with weight whose label has not the largest logit."""
+        return int(np.count_nonzero((self.rows.gap < 0) & (self.weights > 0)))
 
     @property
     def n_parameters(self) -> int:
@@ -193,7 +216,7 @@ class Problem:
         self, *, class_scores: bool = False, mixing: Mixing | None = None, densities: bool = False
     ) -> "Problem":
         """The same rows with fewer terms; nothing is read again."""
-        other = self._forget("layout", "units", "label_mean", "resident")
+        other = self._forget("layout", "units", "label_mean", "prior_mean", "resident")
         other.class_scores, other.mixing = class_scores, mixing
         if not densities:
             other.densities, other.density_rows, other.density_features = None, None, self.density_features[:, :0]
@@ -203,7 +226,7 @@ class Problem:
 
     def with_features(self, features: ArrayLike) -> "Problem":
         """The same rows with other features and no penalty on them."""
-        other = self._forget("layout", "units", "label_mean", "resident")
+        other = self._forget("layout", "units", "label_mean", "prior_mean", "resident")
         other.features = _columns(features, "features", self.n_rows)
         ridge = self._ridge
         other._set_ridge(Ridge(0.0, ridge.densities, ridge.mixing, ridge.scores))
@@ -211,7 +234,7 @@ class Problem:
 
     def take(self, rows: Rows) -> "Problem":
         """Some of the rows, in the same standard units: strengths mean the same and solutions carry over."""
-        other = self._forget("seen", "label_mean", "resident")
+        other = self._forget("seen", "label_mean", "prior_mean", "pseudo_weights", "resident")
         take = some_rows if self.on_device else blocks.take_rows
         other.dtype = self.dtype  # a part of a large problem is read like the whole
         other.logits = take(self.logits, rows)
@@ -224,7 +247,8 @@ class Problem:
         weights = self.weights[rows]
         if not weights.sum() > 0:
             raise ValueError("rows must carry weight; the chosen rows have none.")
-        other.weights = weights / weights.sum()
+        other.weights, other.total = weights / weights.sum(), self.total * float(weights.sum())
+        other._set_prior(self.pseudo_share > 0)
         return other
 
     def standardise(self, solution: Solution) -> Vector:
@@ -267,30 +291,52 @@ class Problem:
 
     @cached_property
     def label_mean(self) -> Vector:
-        """Weighted mean over rows of the parameters' inputs at the label: the linear part of the loss."""
-        layout, weights, mean = self.layout, self.weights, np.zeros(self.layout.size)
-        mean[layout.features] = (weights * (self.rows.gap / self.scale)) @ self.features
-        if self.density_rows is not None:
-            gap = self.density_rows.gap / self.density_scale
-            mean[layout.densities] = (weights * gap) @ self.density_features
-        if self.mixing == "diagonal":
-            centred = (self.rows.gap - self.rows.mean) / self.scale
-            mean[layout.mixing] = np.bincount(self.labels, weights * centred, minlength=self.n_classes)
-        if self.mixing == "full":
-            mean[layout.mixing] = (label_logits(self) if self.on_device else self._label_logits()).ravel()
-        if self.class_scores:
-            mean[layout.scores] = np.bincount(self.labels, weights, minlength=self.n_classes)
+        """Weighted mean over rows of the parameters' inputs at the target: the linear part of the objective."""
+        density = None if self.density_rows is None else self.density_rows.gap
+        return self._inputs_at(self.labels, self.weights, self.rows.gap, density) + self.prior_mean
+
+    @cached_property
+    def prior_mean(self) -> Vector:
+        """What the pseudo-rows add to `label_mean`, and to the loss of the labels with the opposite sign."""
+        if not self.pseudo_share:
+            return np.zeros(self.layout.size)
+        weights, rows, density = self.pseudo_weights, self.rows, self.density_rows
+        mean = self._inputs_at(self.labels, -2 * weights, rows.gap, None if density is None else density.gap)
+        for place, columns in enumerate((rows.best, rows.runner_up)):
+            beside = None if density is None else density.pair[:, place]
+            mean += self._inputs_at(columns, weights, rows.pair[:, place], beside)
         return mean
 
-    def _label_logits(self) -> Vector:
-        """Weighted sum of standardised centred logits over the rows of each class (k, k)."""
+    @cached_property
+    def pseudo_weights(self) -> Vector:
+        """What each row's target gives to its largest, and as much to its second largest class (n,)."""
+        margin = np.maximum(-self.rows.pair[:, 1], self.pseudo_reach)
+        return self.weights * (self.pseudo_share * self.pseudo_reach / margin)
+
+    def _inputs_at(self, columns: NDArray[np.intp], weights: Vector, gap: Vector, density: Vector | None) -> Vector:
+        """Weighted sum of the parameters' inputs at one column of every row; its entries less the maximum are given."""
+        layout, k, sums = self.layout, self.n_classes, np.zeros(self.layout.size)
+        sums[layout.features] = (weights * (gap / self.scale)) @ self.features
+        if density is not None:
+            sums[layout.densities] = (weights * (density / self.density_scale)) @ self.density_features
+        if self.mixing == "diagonal":
+            sums[layout.mixing] = np.bincount(columns, weights * ((gap - self.rows.mean) / self.scale), minlength=k)
+        if self.mixing == "full":
+            found = column_logits(self, columns, weights) if self.on_device else self._logits_at(columns, weights)
+            sums[layout.mixing] = found.ravel()
+        if self.class_scores:
+            sums[layout.scores] = np.bincount(columns, weights, minlength=k)
+        return sums
+
+    def _logits_at(self, columns: NDArray[np.intp], weights: Vector) -> Vector:
+        """Weighted sum of standardised centred logits over the rows that have each class as their column (k, k)."""
 
         def block(rows: slice) -> Vector:
             z = self.logits[rows]
             x = z - self.rows.top[rows, None].astype(np.float64) - self.rows.mean[rows, None]
             x[np.isneginf(z)] = 0
             chosen = np.zeros(z.shape)
-            chosen[np.arange(z.shape[0]), self.labels[rows]] = self.weights[rows]
+            chosen[np.arange(z.shape[0]), columns[rows]] = weights[rows]
             return np.asarray(chosen.T @ (x / self.scale))
 
         return blocks.reduce_rows(block, self.n_rows, block=blocks.block_rows(8 * self.n_classes))
@@ -300,6 +346,11 @@ class Problem:
         for name in names:
             other.__dict__.pop(name, None)
         return other
+
+    def _set_prior(self, pseudo_rows: bool) -> None:
+        self.pseudo_share = 1 / (self.n_effective + PSEUDO_ROWS) if pseudo_rows else 0.0
+        median = weighted_median(-self.rows.pair[:, 1], self.weights)
+        self.pseudo_reach = PSEUDO_REACH * median or 1.0  # without a margin there is nothing to limit
 
     def _set_ridge(self, ridge: Ridge) -> None:
         layout, penalty = self.layout, np.zeros(self.layout.size)
@@ -339,7 +390,10 @@ class Problem:
         if self.densities is None:
             return None, 1.0
         found = read_rows(
-            self.densities, self.labels, lambda top, first: check_finite(top, "densities", first_row=first)
+            self.densities,
+            self.labels,
+            lambda top, first: check_finite(top, "densities", first_row=first),
+            logits=self.rows,
         )
         bad = np.flatnonzero(found.masked)
         if bad.size:
@@ -349,6 +403,14 @@ class Problem:
             )
         scale = weighted_median(found.deviation, self.weights)
         return found, scale or 1.0  # constant densities: their coefficients have no effect
+
+
+def effective_rows(total: float, weights: Vector) -> float:
+    """Rows that weights with sum `total` are worth: that sum, or Kish's effective number where it is larger.
+
+    `weights` are those that sum to 1. A weight of 2 is a repeated row; weights on a smaller scale are not fewer rows.
+    """
+    return max(total, 1 / float(weights @ weights))
 
 
 def _columns(values: ArrayLike | None, name: str, n_rows: int) -> Vector:

@@ -17,36 +17,64 @@ FloatArray = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Per row (n,): maximum and its column; mean, standard deviation, label's entry less the maximum; any masked."""
+    """Per row (n,): maximum; mean, standard deviation, label's entry less the maximum; any masked; two columns.
+
+    `best` and `runner_up` are the columns of the two largest logits, and `pair` (n, 2) the entries there less the
+    maximum: 0 and less for logits themselves. A row with a single class that is not masked has it in both.
+    """
 
     top: FloatArray
-    best: NDArray[np.intp]
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
     gap: NDArray[np.float64]
     masked: NDArray[np.bool_]
+    best: NDArray[np.intp]
+    runner_up: NDArray[np.intp]
+    pair: NDArray[np.float64]
 
     def take(self, rows: slice | NDArray[np.intp]) -> "RowStatistics":
         """Some of the rows."""
         return RowStatistics(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def read_rows(matrix: Any, labels: NDArray[np.intp], check: Callable[[FloatArray, int], None]) -> RowStatistics:
-    """Read a matrix (n, k) once, block by block; `check(maxima, first_row)` refuses bad rows by their maximum."""
+def read_rows(
+    matrix: Any,
+    labels: NDArray[np.intp],
+    check: Callable[[FloatArray, int], None],
+    logits: RowStatistics | None = None,
+) -> RowStatistics:
+    """Read a matrix (n, k) once, block by block; `check(maxima, first_row)` refuses bad rows by their maximum.
+
+    For another matrix than the logits, what was found of these gives the two columns.
+    """
     if not isinstance(matrix, np.ndarray):
-        return RowStatistics(*read_device_rows(matrix, labels, check))
+        columns = None if logits is None else (logits.best, logits.runner_up)
+        return RowStatistics(*read_device_rows(matrix, labels, check, columns))
     n, workspace = matrix.shape[0], blocks.Workspace()
     found = RowStatistics(
-        np.empty(n, matrix.dtype), np.empty(n, np.intp), np.empty(n), np.empty(n), np.empty(n), np.zeros(n, bool)
+        top=np.empty(n, matrix.dtype),
+        mean=np.empty(n),
+        deviation=np.empty(n),
+        gap=np.empty(n),
+        masked=np.zeros(n, bool),
+        best=np.empty(n, np.intp) if logits is None else logits.best,
+        runner_up=np.empty(n, np.intp) if logits is None else logits.runner_up,
+        pair=np.empty((n, 2)),
     )
 
     def block(rows: slice) -> None:
         values = matrix[rows]
-        each, best = np.arange(values.shape[0]), values.argmax(axis=1)
-        top = values[each, best]
+        each, largest = np.arange(values.shape[0]), values.argmax(axis=1)
+        top = values[each, largest]
         check(top, rows.start)
-        found.top[rows], found.best[rows] = top, best
+        if logits is None:
+            found.best[rows] = largest
+            with workspace.borrow() as buffers:
+                found.runner_up[rows] = _runner_up(values, largest, buffers("others", values.shape, values.dtype))
+        found.top[rows] = top
         found.gap[rows] = values[each, labels[rows]].astype(np.float64) - top
+        for place, column in enumerate((found.best[rows], found.runner_up[rows])):
+            found.pair[rows, place] = values[each, column].astype(np.float64) - top
         moments = _quick_moments(values, top)
         if moments is not None:
             found.mean[rows], found.deviation[rows] = moments
@@ -71,6 +99,15 @@ def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -
     below = np.cumsum(weights[order])
     half = 0.5 * below[-1] * (1 - 1e-12)  # a sum that reaches one half up to rounding has reached it
     return float(values[order[np.searchsorted(below, half)]])
+
+
+def _runner_up(values: FloatArray, best: NDArray[np.intp], others: FloatArray) -> NDArray[np.intp]:
+    """Column of the largest entry but for column `best`; that one again where all others are masked."""
+    each = np.arange(values.shape[0])
+    np.copyto(others, values)
+    others[each, best] = -np.inf
+    found = others.argmax(axis=1)
+    return np.where(np.isneginf(others[each, found]), best, found)
 
 
 def _quick_moments(values: FloatArray, top: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

@@ -124,7 +124,7 @@ def choose_strengths(
         Its own ridge is not used.
     groups : mapping of str to ndarray of int
     n_effective : float
-        How many rows the labels are worth: their number, or the sum of their weights.
+        How many rows the objective is the mean of: their number or the sum of their weights, pseudo-rows included.
     tolerance : float, default=0.02
         Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
         data determine less than one parameter count by that part.
@@ -136,7 +136,7 @@ def choose_strengths(
     solution = temperature_start(problem, solve)
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
-    if solution.loss <= ROUGH:  # every label has the largest logit: there is nothing to learn but the temperature
+    if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return Choice(dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
     for _ in range(max_iter):

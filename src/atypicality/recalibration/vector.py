@@ -14,7 +14,8 @@ __all__ = ["VectorScaling"]
 class VectorScaling(ConvexRecalibrator):
     """Scale and shift every class: ``softmax(v_j z_ij + b_j)``, z centred by the row mean of its finite entries.
 
-    Guo et al. 2017; without scales it is bias-corrected temperature scaling (Alexandari et al. 2020).
+    Guo et al. 2017; without scales it is bias-corrected temperature scaling (Alexandari et al. 2020). The prior of
+    `TemperatureScaling` keeps the optimum finite where scales and biases can separate the labels.
 
     Parameters
     ----------
@@ -33,13 +34,8 @@ class VectorScaling(ConvexRecalibrator):
         The biases, with mean 0.
     absent_classes_ : ndarray of int
         Classes without calibration rows: their scale and bias are the means of the others.
-    loss_, certificate_, n_iter_
+    loss_, certificate_, errors_, n_iter_
         As in `TemperatureScaling`; the loss is without the penalty.
-
-    Notes
-    -----
-    With ``strength=0`` and labels that the scales and biases can separate, no finite optimum exists: the fit stops
-    at a mean loss of 2e-10 and warns.
 
     Examples
     --------
@@ -47,8 +43,8 @@ class VectorScaling(ConvexRecalibrator):
     >>> logits = np.array([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
     >>> scaling = VectorScaling(scale=False).fit(logits, [0, 0, 1, 1, 0])
     >>> scaling.predict_proba(logits[2:4]).round(4)
-    array([[0.6667, 0.3333],
-           [0.5   , 0.5   ]])
+    array([[0.619, 0.381],
+           [0.5  , 0.5  ]])
     """
 
     _scan = False
@@ -67,9 +63,11 @@ class VectorScaling(ConvexRecalibrator):
             class_scores=check_choice(self.bias, "bias", (True, False)),
             ridge=Ridge(mixing=strength, scores=strength),
             sample_weight=weight,
+            pseudo_rows=True,
         )
         solution = solve(problem)
         self._keep(solution)
+        self._keep_errors(problem.n_errors, labels.size)
         self.class_scores_ = solution.scores
         self.scale_ = solution.coefficients[0] + (
             np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing

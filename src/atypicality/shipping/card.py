@@ -9,6 +9,7 @@ import unicodedata
 from typing import Any
 
 from atypicality._version import __version__
+from atypicality.recalibration.base import error_free
 
 __all__ = ["escape", "model_card"]
 
@@ -131,6 +132,8 @@ def _limits(head: Any) -> list[str]:
 
 def _more_limits(head: Any) -> list[str]:
     limits = []
+    if unseen := error_free(head.recalibration_):
+        limits.append(f"There was {unseen}. Fit again on more rows.")
     absent = getattr(head.recalibration_, "absent_classes_", None)
     if absent is not None and absent.size:
         limits.append(f"{absent.size} of {head.n_classes_} classes had no recalibration row.")

@@ -128,6 +128,7 @@ def check_aware(aware: Any) -> None:
     need(len(aware.columns_) == aware.coefficients_.size, "there must be one coefficient per column.")
     low, high = aware.multiplier_range_ if len(aware.multiplier_range_) == 2 else (1.0, 0.0)
     need(low <= high, "the range of the multiplier must be a pair, in order.")
+    need(aware.floor_ * aware.n_classes_ < 1, "the floor must leave room for probabilities that sum to 1.")
     used = aware.terms_.get("class_density") == "used"
     need(used == (aware.solution_.density_coefficients.size > 0), "class densities are used if they have coefficients.")
     need(

@@ -69,8 +69,8 @@ class Record:
         for name, value in fitted.items():
             setattr(made, name, value)
         read = set().union(*sections.values())
-        for name, meaning in self.later.items() if "fitted" in sections else ():
-            if name not in read:
+        for name, meaning in self.later.items():
+            if name not in read and (name in self.parameters or "fitted" in sections):
                 setattr(made, name, meaning(made))
         for name, rule in self.derived.items() if "fitted" in sections else ():
             setattr(made, name, rule(made))

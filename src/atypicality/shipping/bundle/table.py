@@ -3,6 +3,9 @@
 A class that gains or loses a fitted attribute changes one line here; a test compares each with what `fit` sets.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.conformal.scores import NONEMPTY, SCORES
 from atypicality.head import ReliabilityHead
@@ -84,19 +87,24 @@ CONVEX = {
 }
 """What every fitted convex recalibrator copies from its solution."""
 FIT: dict[str, Kind] = {"loss_": Number(), "certificate_": Number(), "n_iter_": Integer()}
+ERRORS: dict[str, Kind] = {"errors_": optional(Integer())}
+UNKNOWN_ERRORS: dict[str, Callable[[Any], Any]] = {"errors_": lambda _: None}
+"""Bundles of 0.1 do not say how many recalibration rows were misclassified."""
 TEMPERATURE = Record(
     TemperatureScaling,
     parameters={},
-    fields={"n_classes_": Size("K"), "solution_": Part(SOLUTION), "temperature_": Number(0)},
+    fields={"n_classes_": Size("K"), "solution_": Part(SOLUTION), "temperature_": Number(0), **ERRORS},
     derived=CONVEX,
     check=meaning.check_temperature,
+    later=UNKNOWN_ERRORS,
 )
 VECTOR = Record(
     VectorScaling,
     parameters={"scale": FLAG, "bias": FLAG, "strength": Number(0)},
-    fields={"n_classes_": Size("K"), "solution_": Part(SOLUTION), "scale_": Array("K", FINITE)},
+    fields={"n_classes_": Size("K"), "solution_": Part(SOLUTION), "scale_": Array("K", FINITE), **ERRORS},
     derived=CONVEX | {"class_scores_": lambda fitted: fitted.solution_.scores},
     check=meaning.check_vector_scaling,
+    later=UNKNOWN_ERRORS,
 )
 GROUPED = Record(
     GroupTemperatureScaling,
@@ -106,10 +114,12 @@ GROUPED = Record(
         "groups_": Labels("g"),
         "temperatures_": Array("g", POSITIVE),
         "counts_": Array("g", POSITIVE, dtypes=COUNTS),
+        "errors_": optional(Array("g", NOT_NEGATIVE, dtypes=COUNTS)),
         "quantiles_": optional(Part(QUANTILE_GROUPS)),
         **FIT,
     },
     check=meaning.check_groups,
+    later=UNKNOWN_ERRORS,
 )
 ENSEMBLE = Record(
     EnsembleTemperatureScaling,
@@ -119,8 +129,10 @@ ENSEMBLE = Record(
         "temperature_": Number(0),
         "weights_": Array("3", FINITE, SHARES),
         **FIT,
+        **ERRORS,
     },
     check=meaning.check_positive_temperature,
+    later=UNKNOWN_ERRORS,
 )
 POLYNOMIAL = Record(
     Polynomial,
@@ -143,6 +155,7 @@ AWARE = Record(
         "class_mixing": Choice("auto", "full", "diagonal", False),
         "strength": Either("auto", otherwise=ScalarOr(Number(0), MappingOf(Number(0)))),
         "extrapolation": Choice("clip", "none"),
+        "pseudo_rows": FLAG,
         "class_prior": optional(ClassPrior()),
         "random_state": optional(SEED),
     },
@@ -160,6 +173,8 @@ AWARE = Record(
         "multiplier_range_": TupleOf(Number()),
         "largest_spread_": Number(0),
         "largest_density_spread_": Number(0),
+        "floor_": Number(0, 1),
+        **ERRORS,
     },
     derived=CONVEX
     | {
@@ -169,6 +184,7 @@ AWARE = Record(
         "class_mixing_": lambda fitted: fitted.solution_.mixing,
     },
     check=meaning.check_aware,
+    later=UNKNOWN_ERRORS | {"pseudo_rows": lambda _: False, "floor_": lambda _: 0.0},
 )
 CONTENT_FREE = Record(
     ContentFreeCalibration,
@@ -199,9 +215,10 @@ ADAPTIVE = Record(
         "validation_fraction": Number(0, 1),
         "random_state": SEED,
     },
-    fields={"n_classes_": Size("K"), "temperature_": Number(0), "network_": Part(NETWORK)},
+    fields={"n_classes_": Size("K"), "temperature_": Number(0), "network_": Part(NETWORK), **ERRORS},
     derived={"n_iter_": lambda fitted: fitted.network_.n_epochs},
     check=meaning.check_positive_temperature,
+    later=UNKNOWN_ERRORS,
 )
 
 # Prediction sets
