@@ -285,7 +285,7 @@ class ReliabilityHead(BaseEstimator):
         answer = _Answer(len(outputs), self.n_classes_, logits.dtype, self.quantiles_ is not None)
         width = 8 * (self.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
         for rows in blocks.watched(len(outputs), blocks.block_rows(width, budget=CHUNK_BYTES)):
-            part = outputs._part(rows).with_classes(self.class_names_)
+            part = outputs._part(rows)._in_order(order)
             with part._numbered():
                 probs, atypicality = self._probabilities(part)
                 sets = self._sets(probs, atypicality)
