@@ -31,7 +31,7 @@ MODULES = (
 )
 PASSES = {  # of `blocks`: what passes over rows are made of, for contributors; the example of map_rows stands for all
     *("Buffers", "Workspace", "astype", "block_rows", "concatenate", "empty", "for_rows", "is_large", "map_rows"),
-    *("reduce_rows", "row_slices", "seen", "single_threaded_blas", "take_rows", "watched", "watching"),
+    *("reduce_rows", "row_slices", "seen", "single_threaded_blas", "take_columns", "take_rows", "watched", "watching"),
 }
 NOT_RUN = {  # no example of these can run everywhere
     **dict.fromkeys(

@@ -75,7 +75,7 @@ def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray
     width = 8 * (head.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
 
     def chunk(rows: slice) -> list[Verdict]:
-        part = outputs._part(rows).with_classes(head.class_names_)
+        part = outputs._part(rows)._in_order(order)
         with part._numbered():
             probs, atypicality = head._probabilities(part)
             sets = head._sets(probs, atypicality, first_row + rows.start)

@@ -63,7 +63,9 @@ class ReliabilityModule(nn.Module):
 
     Parameters
     ----------
-    head, class_names
+    head : ReliabilityHead
+        As in `from_head`.
+    class_names : sequence of k names, optional
         As in `from_head`.
 
     Attributes

@@ -69,11 +69,12 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
 
 def refuse_two_readings(codes: NDArray[np.intp], class_names: NDArray[Any], name: str) -> None:
     """Refuse integers, which are columns by our rule, where all of them are names as well, and of other columns."""
-    found = np.unique(codes)
-    if not are_integers(class_names) or not np.isin(found.astype(str), class_names).all():
+    if not are_integers(class_names):
         return
-    columns = np.flatnonzero(np.isin(class_names, found.astype(str)))
-    if not np.array_equal(class_names[columns], columns.astype(str)):
+    found = np.unique(codes).tolist()
+    columns = {int(text): column for column, text in enumerate(class_names.tolist())}
+    named = [columns.get(code) for code in found]
+    if None not in named and named != found:
         raise ValueError(
             f"{name} must be text where class_names are integers in another order than 0, 1, 2, ...: integers are "
             f"columns, and {found[0]} could also be meant as the name {str(found[0])!r}. Pass str(label) for names, or "
@@ -82,5 +83,5 @@ def refuse_two_readings(codes: NDArray[np.intp], class_names: NDArray[Any], name
 
 
 def are_integers(class_names: NDArray[Any]) -> bool:
-    """Whether all names are whole numbers written out."""
-    return all(name.removeprefix("-").isdecimal() for name in class_names.tolist())
+    """Whether all names are whole numbers written out, no longer than a label can be."""
+    return all(name.removeprefix("-").isdecimal() and len(name) <= 20 for name in class_names.tolist())

@@ -176,10 +176,13 @@ class ModelOutputs:
         (array([[0., 2.]]), array([1]))
         """
         names = None if class_names is None else check_class_names(class_names)
-        order = class_order(self.class_names, names, whose)
+        return self._in_order(class_order(self.class_names, names, whose))
+
+    def _in_order(self, order: NDArray[np.intp] | None) -> "ModelOutputs":
+        """The same with classes at these columns, a permutation; None leaves them as they are."""
         if order is None:
             return self
-        parts: dict[str, Any] = {"class_names": names}
+        parts: dict[str, Any] = {"class_names": None if self.class_names is None else self.class_names[order]}
         if self.logits is not None:
             parts["logits"] = blocks.take_columns(self.logits, order)
         if self.labels is not None:
