@@ -1,6 +1,7 @@
 """What surrounds language models: precomputed scores, the cache, servers' answers, templates and texts."""
 
 import functools
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,14 @@ def _connected() -> tuple[OpenAICompatibleScorer, dict[str, Any]]:
     scorer = OpenAICompatibleScorer("http://localhost/v1", "model", api_key_env=None, max_retries=0)
     scorer._opened()
     assert scorer._client is not None
-    scorer._client.close()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield answer["body"]
+
     transport = httpx.MockTransport(
-        lambda _: httpx.Response(answer["status"], headers=answer["headers"], content=iter([answer["body"]]))
+        lambda _: httpx.Response(answer["status"], headers=answer["headers"], content=body())
     )
-    scorer._client._client = httpx.Client(transport=transport)
+    scorer._client._client = httpx.AsyncClient(transport=transport)
     return scorer, answer
 
 
