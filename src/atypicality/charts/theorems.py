@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from atypicality.charts.saving import saved_safely
 from atypicality.charts.style import PALETTE, Chart, altair, base, scale_of
 from atypicality.theory import Theorem1, Theorem2
 
 __all__ = ["theorem_1_curves", "theorem_2_curves"]
 
 
+@saved_safely
 def theorem_1_curves(result: Theorem1) -> Chart:
     """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide.
 
@@ -61,6 +63,7 @@ _ERRORS = {
 }
 
 
+@saved_safely
 def theorem_2_curves(results: Theorem2 | Sequence[Theorem2]) -> Chart:
     """Calibration error by confidence level: no temperature, one for all, and one that follows atypicality.
 

@@ -1,13 +1,13 @@
 """What the report's script reads: the tables it draws, and the samples for the linked views, as compact JSON."""
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.pages import as_script
 
-__all__ = ["BUDGET", "LONGEST_TEXT", "as_script", "page_data"]
+__all__ = ["BUDGET", "LONGEST_TEXT", "page_data"]
 
 BUDGET = 2_400_000
 """Most bytes of data: with script and style the page stays under 3 MB. Samples are thinned out evenly to keep it."""
@@ -56,18 +56,6 @@ def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]
     samples = _samples(evaluation)
     room = max(1, BUDGET - _size(data))
     return data | {"samples": _every(samples, math.ceil(_size(samples) / room))}
-
-
-def as_script(data: Any) -> str:
-    r"""JSON that stays data inside a script element, whatever the texts in it.
-
-    >>> as_script("</script>")
-    '"\\u003c/script>"'
-    """
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    for letter in "<&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate has no UTF-8 form
 
 
 def _size(data: Any) -> int:
