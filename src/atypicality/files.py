@@ -24,6 +24,7 @@ from atypicality import blocks
 from atypicality.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
 from atypicality.parquet import read_parquet, write_parquet
 from atypicality.scratch import ScratchError
+from atypicality.terminal import printable
 
 __all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "read_arrays", "replacing", "write_arrays"]
 
@@ -57,7 +58,7 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
         kind = "folder of arrays" if path.is_dir() else f"{path.suffix} file"
-        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {error}.") from error
+        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {printable(error)}.") from error
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -175,7 +176,7 @@ def _read_npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[np.dtype
             warnings.simplefilter("error", SyntaxWarning)
             shape, fortran, dtype = read(stream, max_header_size=10_000)
     except Exception as error:  # headers are Python's words: its parser has errors of many types
-        raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {error}") from error
+        raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {printable(error)}") from error
     _refuse_pickle(dtype, path, name)
     if any(length < 0 for length in shape):
         raise UnreadableFileError(f"{path.name!r}: {name!r} claims the shape {shape}.")

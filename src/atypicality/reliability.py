@@ -17,6 +17,7 @@ from atypicality.files import replacing, write_arrays
 from atypicality.groups import QUADRANTS
 from atypicality.held_out import Drift
 from atypicality.parquet import write_pieces
+from atypicality.terminal import printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_ending"]
@@ -263,7 +264,7 @@ class Reliability:
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
         rows = [[_short(value) for value in row.values()] for row in head.rows()]
-        return list(head.columns()), rows
+        return list(map(printable, head.columns())), rows
 
     def __repr__(self) -> str:
         header, rows = self._preview()
@@ -300,5 +301,5 @@ def _defuse(value: Any) -> Any:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = str(value)
+    text = printable(value)
     return text if len(text) <= 40 else text[:37] + "..."

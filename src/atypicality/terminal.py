@@ -1,6 +1,8 @@
 """Text of others made fit for a terminal: control characters and marks that reorder text are written as escapes."""
 
-__all__ = ["printable"]
+from collections.abc import Iterable
+
+__all__ = ["listed", "printable"]
 
 
 def printable(text: object) -> str:
@@ -14,3 +16,12 @@ def printable(text: object) -> str:
     """
     shown = str(text)
     return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
+
+def listed(names: Iterable[object]) -> str:
+    r"""Names with commas between them, each `printable`.
+
+    >>> print(listed(["cat", "\x1b[2J"]))
+    cat, \x1b[2J
+    """
+    return ", ".join(map(printable, names))

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.printing import say
+
 __all__ = ["command"]
 
 
@@ -17,4 +19,4 @@ def command(
     from atypicality.bundle import load
 
     load(head).export_onnx(onnx, verify=verify)
-    typer.echo(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))
+    say(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))

@@ -9,6 +9,7 @@ from atypicality.groups import QuantileGroups
 from atypicality.recalibration.base import Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem, Solution, probabilities, solution_of_multiplier
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.terminal import printable
 from atypicality.validation import warn
 
 __all__ = ["GroupTemperatureScaling"]
@@ -83,7 +84,7 @@ class GroupTemperatureScaling(Recalibrator):
             raise ValueError(f"sample_weight must not be zero in a whole group; group {name!r} has no weight. Drop it.")
         solution, limit = fit_temperature(problem.take(np.flatnonzero(members)))
         if limit:
-            warn(f"group {name} of {members.sum()} rows: {limit}")
+            warn(f"group {printable(name)} of {members.sum()} rows: {limit}")
         return solution
 
     def _assign(self, inputs: Inputs) -> NDArray[Any]:
