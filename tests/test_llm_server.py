@@ -19,6 +19,8 @@ from atypicality.llm import AG_NEWS, OpenAICompatibleScorer, PromptClassifier, T
 from atypicality.llm.client import ServerFaultError
 from atypicality.llm.handshake import CONTINUED, SENTENCE, SHUFFLED
 from atypicality.llm.openai import parse_answer
+from atypicality.llm.precomputed import to_record
+from atypicality.llm.scorers import label_scores
 
 pytestmark = needs("httpx")
 
@@ -394,6 +396,42 @@ def test_damaged_cache_lines_are_asked_for_again(server, connect, tmp_path):
     path.write_text("\n".join([json.dumps(damaged), "[]", "\x00", *lines[1:]]))
     check_all(connect(cache=path), server)
     assert sorted(server.asked[prompt] for prompt in PROMPTS) == [1] * 11 + [2]
+
+
+def label_logits(scorer):
+    return label_scores(scorer, PROMPTS[:3], [" yes", " no"])
+
+
+def test_the_cache_file_holds_no_text_and_is_its_owners_alone(server, connect, tmp_path):
+    path = tmp_path / "new" / "folder" / "scores.jsonl"
+    label_logits(connect(cache=path))
+    assert not [word for word in {*" ".join(PROMPTS).split(), "yes"} if len(word) > 3 and word in path.read_text()]
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("mode", ["echo", "prompt_logprobs"])
+def test_labels_score_the_same_without_a_cache_with_one_and_from_one(mode, server, connect, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    plain, fresh, kept = (label_logits(connect(mode=mode, cache=cache)) for cache in (None, path, path))
+    assert plain.rule == fresh.rule == kept.rule == "first token"
+    np.testing.assert_array_equal(plain.logits, fresh.logits)
+    np.testing.assert_array_equal(plain.logits, kept.logits)
+
+
+def test_a_cache_file_of_an_earlier_version_is_read_with_new_answers_beside_it(server, connect, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    asked = connect()
+    lines = [
+        {"key": asked._key("echo", prompt), **to_record(scores)}  # with the tokens as texts
+        for prompt, scores in zip(PROMPTS, asked.score(PROMPTS), strict=True)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    before, plain = server.asked.copy(), label_logits(connect())
+    server.asked = before.copy()
+    found = label_logits(connect(cache=path))
+    assert {prompt: server.asked[prompt] for prompt in PROMPTS} == {prompt: before[prompt] for prompt in PROMPTS}
+    assert found.rule == "first token"
+    np.testing.assert_array_equal(found.logits, plain.logits)
 
 
 # the key

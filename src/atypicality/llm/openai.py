@@ -40,8 +40,9 @@ class OpenAICompatibleScorer:
         How to ask for the log-probabilities of a prompt: vLLM's option, or the completions protocol's. "auto" takes
         the first with which the server passes its trial.
     cache : path, optional
-        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. Its keys
-        are hashes of model, address, options and prompt.
+        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. It holds
+        log-probabilities and hashes, of the prompt (with model, address and options) and of each token, but no text;
+        `tokens` of the scores are then these hashes. A file that is made here is readable by its owner alone.
     api_key_env : str or None, default="OPENAI_API_KEY"
         Environment variable that holds the key: printable ASCII without spaces. The key is sent only to `url`, never
         over plain http to another machine, and it is hidden where the server's words come back in an error.
