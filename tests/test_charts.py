@@ -264,8 +264,11 @@ def test_charts_made_of_ours_are_saved_as_ours(tmp_path):
 
     chart = charts.class_scores(evaluation_and_head()[0])
     made = [chart + chart, chart | chart, chart & chart, chart.properties(title="Scores"), chart.interactive()]
+    made += [charts.atypicality_distribution(evaluation_and_head()[0]).facet("correct:N")]
     for one in [*made, copy.deepcopy(chart), pickle.loads(pickle.dumps(chart))]:
-        assert HOSTILE not in one.to_html()
+        page = one.to_html()
+        assert HOSTILE not in page
+        assert "Content-Security-Policy" in page
 
 
 def test_pictures_hold_names_as_text(tmp_path):

@@ -21,6 +21,8 @@ __all__ = ["saved_safely"]
 P = ParamSpec("P")
 HTML_RENDERERS = ("default", "html", "colab", "kaggle", "zeppelin", "olli", "browser")
 """Those of Altair that write the specification into HTML; others pass it on as JSON or as a picture."""
+COMBINING = ("__add__", "__and__", "__or__", "facet", "repeat")
+"""Methods that make another kind of chart; all others give a copy, which is of our kind too."""
 EMBED = {"mode": "vega-lite", "ast": True, "actions": False, "defaultStyle": False}
 """Expressions are interpreted, because compiling them needs `unsafe-eval`; nothing is opened or sent elsewhere."""
 STYLE = """
@@ -87,15 +89,6 @@ class SafeChart:
         with renderers.enable(**(renderers.options | extra)):
             return super()._repr_mimebundle_(*args, **kwds)  # type: ignore[misc]
 
-    def __add__(self, other: Any) -> Chart:
-        return _safe(super().__add__(other))  # type: ignore[misc]
-
-    def __and__(self, other: Any) -> Chart:
-        return _safe(super().__and__(other))  # type: ignore[misc]
-
-    def __or__(self, other: Any) -> Chart:
-        return _safe(super().__or__(other))  # type: ignore[misc]
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restored, (type(self).__mro__[2], self.__dict__)
 
@@ -113,7 +106,15 @@ def _safe(chart: Chart) -> Chart:
 
 @functools.cache
 def _kind(of: type) -> type:
-    return type(of.__name__, (SafeChart, of), {"__module__": __name__})
+    combining = {name: _combining(name) for name in COMBINING if hasattr(of, name)}
+    return type(of.__name__, (SafeChart, of), {"__module__": __name__, **combining})
+
+
+def _combining(name: str) -> Callable[..., Chart]:
+    def method(self: Any, *args: Any, **options: Any) -> Chart:
+        return _safe(getattr(super(SafeChart, self), name)(*args, **options))
+
+    return method
 
 
 def _restored(kind: type, state: dict[str, Any]) -> Chart:
