@@ -182,7 +182,8 @@ def test_what_is_under_way_ends_with_the_client(server):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(0.2)
+    while len(server.threads) < 2:  # until it is connected
+        time.sleep(0.01)
     made.close()
     asking.join(PATIENCE)
     assert len(ended) == 1
