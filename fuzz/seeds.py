@@ -187,6 +187,8 @@ def caches() -> Seeds:
         "deep": b"[" * 5000 + b"\n" + line + b"\n",
         "ends": line.replace(b"[2, 6]", b'"26"') + b"\n",
         "noise": b"\xff\xfe\n7\nnull\n[]\n",
+        "hashes": line.replace(b"}", b', "token_hashes": ["0a", "0b"]}') + b"\n",
+        "few-hashes": line.replace(b"}", b', "token_hashes": "0a0"}') + b"\n",
     }
 
 
@@ -211,6 +213,29 @@ def answers() -> Seeds:
         "not-gzip": b"\x11" + honest,
         "utf-16": b"\1" + honest.decode().encode("utf-16"),
     }
+
+
+def connections() -> Seeds:
+    """What servers send on a connection, honest ones and ones that never come to an end."""
+    status, body, sized = b"HTTP/1.1 200 OK\r\n", b'{"a": 1}', b"Content-Length: 8\r\n"
+    chunked = status + b"Transfer-Encoding: chunked\r\n\r\n"
+    return {
+        "plain": status + sized + b"\r\n" + body,
+        "interim": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
+        + status + sized + b"\r\n" + body,
+        "chunks": chunked + b'4;x="y"\r\n{"a"\r\n4\r\n: 1}\r\n0\r\nX: y\r\n\r\n',
+        "until-closed": status + b"Connection: close\r\n\r\n" + body,
+        "old": b"HTTP/1.0 200 OK\r\n" + sized + b"\r\n" + body,
+        "gzip": status + sized + b"Content-Encoding: gzip, gzip\r\n\r\n" + gzip.compress(body, mtime=0),
+        "redirect": b"HTTP/1.1 307 Elsewhere\r\nLocation: http://example.org\r\n" + b"Content-Length: 0\r\n\r\n",
+        "later": b"HTTP/1.1 429 Slow\r\nRetry-After: nan\r\nContent-Length: 4\r\n\r\n\x1b[2J",
+        "two-lengths": status + sized + b"Content-Length: 9\r\n\r\n" + body,
+        "endless-chunk": chunked + b"1;" + b"x" * 12_000,
+        "endless-headers": status + b"X: y\r\n" * 2000,
+        "unsized": chunked + b"fffffffffffffffffffff\r\n" + body,
+        "upgrade": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        "no-http": b"SSH-2.0-OpenSSH\r\n",
+    }  # fmt: skip
 
 
 def templates() -> Seeds:
@@ -253,7 +278,8 @@ def tables() -> Seeds:
 
 SEEDS = {
     "bundle": bundles, "npy": members, "npz": archives, "safetensors": safetensors, "parquet": parquets,
-    "scores": scores, "cache": caches, "server": answers, "template": templates, "texts": tables,
+    "scores": scores, "cache": caches, "server": answers, "http": connections, "template": templates,
+    "texts": tables,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What surrounds language models: precomputed scores, the cache, servers' answers, templates and texts."""
 
 import functools
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,23 @@ def read_answer(data: bytes, folder: Path) -> TokenScores:
     return _ask(mode, status, CODINGS[first[0] >> 4 & 3], body)
 
 
+def read_http(data: bytes, folder: Path) -> dict[str, Any]:
+    """All that a server sends on a connection: interim answers, status, headers, chunks and body."""
+    import httpcore
+    import httpx
+
+    client = _client()
+    transport = httpx.AsyncHTTPTransport(verify=False)  # nothing is connected to, and loading certificates takes long
+    transport._pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend([data]))
+    client._client = httpx.AsyncClient(transport=transport, timeout=None)
+    return client.post({"prompt": PROMPT})
+
+
+def check_object(parsed: dict[str, Any]) -> None:
+    """A JSON object."""
+    assert isinstance(parsed, dict)
+
+
 def check_tokens(scores: TokenScores) -> None:
     """Log-probabilities, with ends and names for each if there are any."""
     assert scores.log_probs.ndim == 1
@@ -94,32 +112,34 @@ def check_inputs(texts: Texts) -> None:
 
 
 @functools.cache
-def _connected() -> tuple[OpenAICompatibleScorer, dict[str, Any]]:
-    """A scorer whose server gives the answer that lies in a mapping."""
-    import httpx
-
-    answer: dict[str, Any] = {}
+def _scorer() -> OpenAICompatibleScorer:
+    """A scorer whose client is open and can be given another connection."""
     scorer = OpenAICompatibleScorer("http://localhost/v1", "model", api_key_env=None, max_retries=0)
     scorer._opened()
-    assert scorer._client is not None
-    scorer._client.close()
-    transport = httpx.MockTransport(
-        lambda _: httpx.Response(answer["status"], headers=answer["headers"], content=iter([answer["body"]]))
-    )
-    scorer._client._client = httpx.Client(transport=transport)
-    return scorer, answer
+    return scorer
+
+
+def _client() -> Any:
+    return _scorer()._client
 
 
 def _ask(mode: str, status: int, coding: str, body: bytes) -> TokenScores:
-    scorer, answer = _connected()
-    answer.update(status=status, headers={"Content-Encoding": coding}, body=body)
-    return scorer._ask(mode, PROMPT)
+    import httpx
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
+
+    headers = {"Content-Encoding": coding}
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, content=pieces()))
+    _client()._client = httpx.AsyncClient(transport=transport)
+    return _scorer()._ask(mode, PROMPT)
 
 
 TARGETS = {
     "scores": Target(read_scores, check_scores),
     "cache": Target(read_cache, check_cache),
     "server": Target(read_answer, check_tokens),
+    "http": Target(read_http, check_object),
     "template": Target(read_template, check_template),
     "texts": Target(read_inputs, check_inputs),
 }

@@ -84,3 +84,14 @@ def library(request, as_device):
 def put(library):
     """A function that makes an array of another library from a NumPy array."""
     return lambda values: library.asarray(np.array(values, order="C"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+    from report_cases import CHROMIUM, FLAGS
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()

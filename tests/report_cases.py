@@ -1,15 +1,41 @@
-"""What the tests of charts and reports share: evaluations with everything in them, hostile names among it."""
+"""What the tests of charts and reports share: evaluations with hostile names in them, and a real browser."""
 
 import functools
+import re
+import shutil
 
 import numpy as np
+import pytest
+from conftest import REQUIRE_ALL, needs
 
 import atypicality as aty
 from atypicality.datasets import make_world
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-NAMES = ["cat", HOSTILE, "=cmd|' /C calc'!A0", "\u202eright to left & \u2028 <!-- <script>"]
+NAMES = [
+    "</script><script>hacked=1</script>",
+    HOSTILE,
+    "=cmd|' /C calc'!A0",
+    "\u202eright to left & \u2028 <!-- <script>",
+]
 QUADRANTS = ("reliable", "extrapolation", "ambiguous", "untrustworthy")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def needs_chromium(test):
+    """Skip by name without Chromium and Playwright; with REQUIRE_ALL=1 they must be there."""
+    if CHROMIUM is None and REQUIRE_ALL:
+        raise FileNotFoundError("REQUIRE_ALL=1, and chromium is not installed")
+    return needs("playwright")(pytest.mark.skipif(CHROMIUM is None, reason="not installed: chromium")(test))
 
 
 @functools.cache
@@ -44,3 +70,32 @@ def evaluation_and_head():
 @functools.cache
 def comparison():
     return aty.compare(["uncalibrated", "ts", "aar"], world_outputs()[TEST], train=world_outputs()[TRAIN], n_splits=2)
+
+
+class Opened:
+    """A page in the browser, with what it said and asked for."""
+
+    def __init__(self, browser, path, **options):
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.trouble, self.requests = [], []
+        self.page.on("console", lambda message: self.trouble.append(message.text))
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.trouble.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def count(self):
+        return int(self.page.get_attribute("#selection-text", "data-count"))
+
+    def of_total(self, table):
+        total = self.page.inner_text(f".table:has(#{table}) .controls").partition(" of ")[2]
+        return int(re.match(r"[\d,]+", total)[0].replace(",", ""))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.context.close()
+        assert kind or not self.trouble
+        assert kind or len(self.requests) == 1  # the file itself

@@ -8,7 +8,16 @@ import sys
 import numpy as np
 import pytest
 from conftest import needs
-from report_cases import HOSTILE, QUADRANTS, TEST, comparison, evaluation_and_head, world_outputs
+from report_cases import (
+    HOSTILE,
+    QUADRANTS,
+    TEST,
+    Opened,
+    comparison,
+    evaluation_and_head,
+    needs_chromium,
+    world_outputs,
+)
 
 from atypicality import charts
 from atypicality.charts.samples import _png
@@ -190,6 +199,96 @@ def test_charts_are_saved(tmp_path, ending):
     path = tmp_path / f"figure.{ending}"
     charts.temperatures(evaluation_and_head()[0]).save(path)
     assert path.stat().st_size > 1000
+
+
+@needs_chromium
+@pytest.mark.parametrize("name", DRAWN)
+def test_saved_pages_draw_and_hostile_names_stay_text(name, browser, tmp_path):
+    path = tmp_path / "chart.html"
+    DRAWN[name](*evaluation_and_head()).save(path)
+    with Opened(browser, path) as opened:  # whose end checks that the console was silent and nothing was requested
+        opened.page.wait_for_selector("#chart svg .mark-group")
+        assert opened.page.evaluate("window.hacked") is None
+        assert opened.page.locator("img").count() == 0
+        assert opened.page.locator("script").count() == 2
+
+
+@needs_chromium
+def test_hostile_names_are_text_on_hover_too(browser, tmp_path):
+    path = tmp_path / "chart.html"
+    charts.class_scores(evaluation_and_head()[0]).save(path)
+    with Opened(browser, path) as opened:
+        bar = opened.page.locator(f"#chart [aria-roledescription][aria-label*={json.dumps(HOSTILE)}]").first
+        bar.hover(force=True)
+        opened.page.wait_for_selector("#vg-tooltip-element.visible")
+        assert HOSTILE in opened.page.inner_text("#vg-tooltip-element")
+
+
+@needs_chromium
+def test_notebook_output_keeps_hostile_names_in_its_data(browser, tmp_path):
+    chart = charts.class_scores(evaluation_and_head()[0])
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><body>{chart._repr_mimebundle_()['text/html']}", encoding="utf-8")
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+    context.close()
+
+
+def test_pages_have_the_policy_of_the_report():
+    page = charts.temperatures(evaluation_and_head()[0]).to_html()
+    policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+@pytest.mark.parametrize("renderer", ["html", "mimetype", "json", "png", "svg"])
+def test_charts_are_shown_by_the_renderers_of_altair(renderer):
+    import altair
+
+    chart = charts.class_scores(evaluation_and_head()[0])
+    with altair.renderers.enable(renderer):
+        shown = chart._repr_mimebundle_()
+    bundle = shown[0] if isinstance(shown, tuple) else shown
+    assert bundle
+    assert HOSTILE not in str(bundle.get("text/html", ""))
+    assert altair.renderers.options == {}
+
+
+def test_charts_made_of_ours_are_saved_as_ours(tmp_path):
+    import copy
+    import pickle
+
+    chart = charts.class_scores(evaluation_and_head()[0])
+    made = [chart + chart, chart | chart, chart & chart, chart.properties(title="Scores"), chart.interactive()]
+    made += [charts.atypicality_distribution(evaluation_and_head()[0]).facet("correct:N")]
+    for one in [*made, copy.deepcopy(chart), pickle.loads(pickle.dumps(chart))]:
+        page = one.to_html()
+        assert HOSTILE not in page
+        assert "Content-Security-Policy" in page
+
+
+def test_pictures_hold_names_as_text(tmp_path):
+    from xml.etree import ElementTree
+
+    path = tmp_path / "figure.svg"
+    charts.class_scores(evaluation_and_head()[0]).save(path)
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
+    assert "text" in tags
+    assert tags.isdisjoint({"script", "img", "image", "foreignObject"})
+
+
+def test_a_page_goes_to_an_open_file_and_a_failed_one_leaves_nothing(tmp_path):
+    chart = charts.temperatures(evaluation_and_head()[0])
+    with open(tmp_path / "figure.html", "w", encoding="utf-8") as file:
+        chart.save(file, format="html", embed_options={"renderer": "canvas"})
+    assert '"renderer":"canvas"' in (tmp_path / "figure.html").read_text(encoding="utf-8")
+    with pytest.raises(TypeError, match="template"):
+        chart.save(tmp_path / "other.html", template="universal")
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_images_become_png_byte_for_byte():

@@ -62,7 +62,7 @@ def test_the_corpus_is_small_and_of_known_targets():
         ("scores", "huge", "record 1: int too large"),
         ("scores", "nan", "label_log_probs must be numbers; that of 'good' is nan"),
         ("scores", "ends", r"ends must be whole numbers, one per log-probability; got shape \(\)"),
-        ("server", "not-gzip", "answered with what does not unpack"),
+        ("server", "not-gzip", "answered with the Content-Encoding gzip, though the request accepts identity alone"),
         ("template", "latin", "'template.txt' is not UTF-8 at byte 0"),
         ("texts", "deep", "'texts.jsonl': .*recursion"),
         ("texts", "parquet-cut", "'texts.parquet': "),

@@ -19,6 +19,8 @@ from atypicality.llm import AG_NEWS, OpenAICompatibleScorer, PromptClassifier, T
 from atypicality.llm.client import ServerFaultError
 from atypicality.llm.handshake import CONTINUED, SENTENCE, SHUFFLED
 from atypicality.llm.openai import parse_answer
+from atypicality.llm.precomputed import to_record
+from atypicality.llm.scorers import label_scores
 
 pytestmark = needs("httpx")
 
@@ -221,7 +223,7 @@ LASTING = {
     "redirect": ((307, {"Location": "http://example.org/v1"}, b""), "redirects .status 307., which is not followed"),
     "no access": ((401, {}, b"bad key"), "refuses access .status 401.; the key is read from .* OPENAI_API_KEY"),
     "huge": ((200, {}, b" " * 3000), "more than 2000 bytes"),
-    "terminal codes": ((400, {}, b"\x1b[31mred\x07"), r"status 400: \[31mred\. Ask"),
+    "terminal codes": ((400, {}, b"\x1b[31mred\x07"), r"status 400: \\x1b\[31mred\\x07\. Ask"),
 }
 
 
@@ -333,7 +335,7 @@ def test_a_server_that_never_answers_is_given_up(server, connect):
 
     server.behave = never
     started = time.monotonic()
-    with pytest.raises(ServerFaultError, match=r"did not answer within 0\.2 s .tried 1 times"):
+    with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.2 s .tried 1 times"):
         connect(timeout=0.2, max_retries=0).score(PROMPTS)
     release.set()
     assert time.monotonic() - started < 4.0
@@ -341,7 +343,7 @@ def test_a_server_that_never_answers_is_given_up(server, connect):
 
 def test_a_server_that_drips_is_given_up(server, connect):
     server.piece, server.pause = 1, 0.01  # every byte in time, the whole answer never
-    with pytest.raises(ServerFaultError, match=r"did not finish its answer within 1\.5 s"):
+    with pytest.raises(ServerFaultError, match=r"gave no whole answer within 1\.5 s"):
         connect(timeout=1.5, max_retries=0).score(PROMPTS)
 
 
@@ -394,6 +396,42 @@ def test_damaged_cache_lines_are_asked_for_again(server, connect, tmp_path):
     path.write_text("\n".join([json.dumps(damaged), "[]", "\x00", *lines[1:]]))
     check_all(connect(cache=path), server)
     assert sorted(server.asked[prompt] for prompt in PROMPTS) == [1] * 11 + [2]
+
+
+def label_logits(scorer):
+    return label_scores(scorer, PROMPTS[:3], [" yes", " no"])
+
+
+def test_the_cache_file_holds_no_text_and_is_its_owners_alone(server, connect, tmp_path):
+    path = tmp_path / "new" / "folder" / "scores.jsonl"
+    label_logits(connect(cache=path))
+    assert not [word for word in {*" ".join(PROMPTS).split(), "yes"} if len(word) > 3 and word in path.read_text()]
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("mode", ["echo", "prompt_logprobs"])
+def test_labels_score_the_same_without_a_cache_with_one_and_from_one(mode, server, connect, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    plain, fresh, kept = (label_logits(connect(mode=mode, cache=cache)) for cache in (None, path, path))
+    assert plain.rule == fresh.rule == kept.rule == "first token"
+    np.testing.assert_array_equal(plain.logits, fresh.logits)
+    np.testing.assert_array_equal(plain.logits, kept.logits)
+
+
+def test_a_cache_file_of_an_earlier_version_is_read_with_new_answers_beside_it(server, connect, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    asked = connect()
+    lines = [
+        {"key": asked._key("echo", prompt), **to_record(scores)}  # with the tokens as texts
+        for prompt, scores in zip(PROMPTS, asked.score(PROMPTS), strict=True)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    before, plain = server.asked.copy(), label_logits(connect())
+    server.asked = before.copy()
+    found = label_logits(connect(cache=path))
+    assert {prompt: server.asked[prompt] for prompt in PROMPTS} == {prompt: before[prompt] for prompt in PROMPTS}
+    assert found.rule == "first token"
+    np.testing.assert_array_equal(found.logits, plain.logits)
 
 
 # the key
@@ -449,6 +487,10 @@ def test_keys_do_not_travel_in_the_clear(monkeypatch):
     [
         ("localhost:8000", "must start with http"),
         ("ftp://host/v1", "must start with http"),
+        (f"https://host:{KEY}/v1", "must start with http"),
+        (f"https://user:{KEY}\u2100@host/v1", "must start with http"),
+        (f"https://user:{KEY}@[::1/v1", "must start with http"),
+        (f"https://{KEY}\x1b[31m/v1", "must start with http"),
         (f"https://user:{KEY}@host/v1", "must hold no user name, password or query"),
         (f"https://host/v1?key={KEY}", "must hold no user name, password or query"),
     ],

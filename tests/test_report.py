@@ -5,14 +5,22 @@ import json
 import math
 import os
 import re
-import shutil
 import socket
 
 import numpy as np
 import pytest
 import scipy.special
-from conftest import REQUIRE_ALL, needs
-from report_cases import HOSTILE, NAMES, QUADRANTS, TEST, comparison, evaluation_and_head, world_outputs
+from report_cases import (
+    HOSTILE,
+    NAMES,
+    QUADRANTS,
+    TEST,
+    Opened,
+    comparison,
+    evaluation_and_head,
+    needs_chromium,
+    world_outputs,
+)
 
 import atypicality as aty
 from atypicality.cli import main
@@ -20,27 +28,10 @@ from atypicality.datasets import make_world
 from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
-from atypicality.report.data import as_script, page_data
+from atypicality.report.data import page_data
+from atypicality.report.pages import as_script
 from atypicality.report.summary import Number, summarise
 from atypicality.shipping.card import model_card
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
-
-def needs_chromium(test):
-    """Skip by name without Chromium and Playwright; with REQUIRE_ALL=1 they must be there."""
-    if CHROMIUM is None and REQUIRE_ALL:
-        raise FileNotFoundError("REQUIRE_ALL=1, and chromium is not installed")
-    return needs("playwright")(pytest.mark.skipif(CHROMIUM is None, reason="not installed: chromium")(test))
 
 
 class Elements(html.parser.HTMLParser):
@@ -262,45 +253,6 @@ def test_the_command_writes_the_page(tmp_path, capsys):
     assert main(["report", str(tmp_path / "head"), str(tmp_path / "test.npz"), "--out", str(out)]) == 0
     assert "wrote" in capsys.readouterr().out
     assert 'id="card"' in out.read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running
-        running.close()
-
-
-class Opened:
-    """A page in the browser, with what it said and asked for."""
-
-    def __init__(self, browser, path, **options):
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
-        self.trouble, self.requests = [], []
-        self.page.on("console", lambda message: self.trouble.append(message.text))
-        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.trouble.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-
-    def count(self):
-        return int(self.page.get_attribute("#selection-text", "data-count"))
-
-    def of_total(self, table):
-        total = self.page.inner_text(f".table:has(#{table}) .controls").partition(" of ")[2]
-        return int(re.match(r"[\d,]+", total)[0].replace(",", ""))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        self.context.close()
-        assert kind or not self.trouble
-        assert kind or len(self.requests) == 1  # the file itself
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from atypicality import blocks
+from atypicality.terminal import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -83,7 +84,7 @@ def working(description: str) -> Iterator[None]:
 def stage(description: str) -> None:
     """Say what is being done now, where somebody is `working`; elsewhere nothing happens."""
     if (bar := _bar.get()) is not None:
-        bar.describe(description)
+        bar.describe(printable(description))
 
 
 class _RowBar:
@@ -136,5 +137,10 @@ def _display() -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # a pipe should not pay for the import
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[note]}")
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),  # names of methods are among it
+        BarColumn(24),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
     return Progress(*columns, console=Console(stderr=True), transient=True)

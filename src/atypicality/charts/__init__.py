@@ -1,7 +1,8 @@
 """One function per figure of the paper: an `Evaluation` in, an Altair chart out; needs the extra `report`.
 
-A chart is shown in a notebook as it is, and saved with `chart.save("figure.png")`, also as SVG, PDF or HTML. Colours
-are Okabe and Ito's, which the colour-blind can tell apart; counts are on hover. Nothing is measured here: every number
+A chart is shown in a notebook as it is, and saved with `chart.save("figure.png")`, also as SVG, PDF or HTML. HTML is a
+self-contained page under the report's policy, in which class names and ids are text whatever they hold. Colours are
+Okabe and Ito's, which the colour-blind can tell apart; counts are on hover. Nothing is measured here: every number
 drawn is in a table of the evaluation::
 
     evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, test)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atypicality.charts.saving import saved_safely
 from atypicality.charts.style import PALETTE, Chart, altair, base, methods_of, scale_of
 from atypicality.evaluation import Evaluation
 from atypicality.validation import check_vector
@@ -12,6 +13,7 @@ from atypicality.validation import check_vector
 __all__ = ["class_scores", "multiplier", "temperatures"]
 
 
+@saved_safely
 def temperatures(evaluation: Evaluation) -> Chart:
     """The temperature fitted to each group of input atypicality, with its interval (appendix figure).
 
@@ -49,6 +51,7 @@ def temperatures(evaluation: Evaluation) -> Chart:
     return chart.mark_line(color=PALETTE[0]).encode(x, y) + bars + marks
 
 
+@saved_safely
 def multiplier(recalibration: Any, atypicality: ArrayLike, *, n_points: int = 200) -> Chart:
     r"""What :math:`\phi` multiplies the logits by, over the range of these samples, the middle 90% of them shaded.
 
@@ -98,6 +101,7 @@ def multiplier(recalibration: Any, atypicality: ArrayLike, *, n_points: int = 20
     return band + line
 
 
+@saved_safely
 def class_scores(evaluation: Evaluation, *, method: str | None = None) -> Chart:
     """What a method adds to each class's logit, against the class's atypicality (appendix figure).
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atypicality.charts.saving import saved_safely
 from atypicality.charts.style import GROUPINGS, METRICS, Chart, altair, base, error_lines, filled, methods_of, scale_of
 from atypicality.evaluation import Evaluation
 from atypicality.validation import check_choice
@@ -21,6 +22,7 @@ _GRID_METRICS = ("accuracy", "confidence", "overconfidence", "coverage", "set_si
 _SETS = ("coverage", "set_size")
 
 
+@saved_safely
 def confidence_grid(
     evaluation: Evaluation,
     metric: str = "overconfidence",
@@ -99,6 +101,7 @@ def _is_dark(metric: str, rows: list[dict[str, Any]]) -> Any:
     return value < (min(values) + max(values)) / 2
 
 
+@saved_safely
 def quality_by_group(
     evaluation: Evaluation,
     metric: str = "ece",
@@ -145,6 +148,7 @@ def quality_by_group(
     )
 
 
+@saved_safely
 def coverage_by_group(
     evaluation: Evaluation,
     metric: str = "coverage",
@@ -189,6 +193,7 @@ def _target(targets: list[float]) -> Any:
     )
 
 
+@saved_safely
 def coverage_at_levels(
     evaluations: Mapping[float, Evaluation], metric: str = "coverage", *, by: str = "atypicality"
 ) -> Chart:
@@ -222,6 +227,7 @@ def coverage_at_levels(
     return altair().hconcat(*charts)
 
 
+@saved_safely
 def subgroup_bars(
     evaluation: Evaluation,
     metric: str = "accuracy",
@@ -277,6 +283,7 @@ def subgroup_bars(
     return (bars + whiskers).properties(width=26 * len(names)).facet(alt.Column("subgroup:N", title=chosen))
 
 
+@saved_safely
 def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Accuracy against mean confidence by bin, with intervals, one diagram for each method.
 
@@ -321,6 +328,7 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
     return layers.facet(alt.Column("method:N", title=None, sort=list(names)))
 
 
+@saved_safely
 def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Share of errors among the surest predictions against how many are kept, with interval bands.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.charts.saving import saved_safely
 from atypicality.charts.style import PALETTE, Chart, altair, base, methods_of
 from atypicality.evaluation import Evaluation
 from atypicality.groups import QUADRANTS
@@ -19,6 +20,7 @@ __all__ = ["atypicality_distribution", "extreme_samples", "quadrant_scatter"]
 Example = str | NDArray[np.uint8]
 
 
+@saved_safely
 def quadrant_scatter(
     evaluation: Evaluation, *, method: str | None = None, examples: Mapping[int, Example] | None = None
 ) -> Chart:
@@ -121,6 +123,7 @@ def _png(image: Any) -> str:
     return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
 
 
+@saved_safely
 def atypicality_distribution(evaluation: Evaluation, *, method: str | None = None, n_bins: int = 40) -> Chart:
     """How many samples have which atypicality, those that are right apart from those that are wrong.
 
@@ -159,6 +162,7 @@ def atypicality_distribution(evaluation: Evaluation, *, method: str | None = Non
     return chart.mark_bar().encode(place, alt.Y("count()", title="Number of samples"), colour, tooltip=tip)
 
 
+@saved_safely
 def extreme_samples(evaluation: Evaluation, texts: Sequence[str], *, n_shown: int = 3) -> Chart:
     """The most typical and the most atypical texts with their percentiles: the paper's box of prompts.
 

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from atypicality.charts.saving import saved_safely
 from atypicality.charts.style import PALETTE, Chart, altair, base, scale_of
 
 __all__ = ["theorem_1_curves", "theorem_2_curves"]
 
 
+@saved_safely
 def theorem_1_curves(result: Any) -> Chart:
     """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide.
 
@@ -61,6 +63,7 @@ _ERRORS = {
 }
 
 
+@saved_safely
 def theorem_2_curves(results: Any) -> Chart:
     """Calibration error by confidence level: no temperature, one for all, and one that follows atypicality.
 

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from atypicality._version import __version__
 from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, reproduce, theory
+from atypicality.cli.printing import one_line
 
 __all__ = ["app", "execute"]
 
@@ -73,7 +74,7 @@ def _root(
 def _plain_warnings() -> Iterator[None]:
     """Warnings without the place in our code that they come from."""
     own = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: f"atypicality: warning: {' '.join(str(message).split())}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"atypicality: warning: {one_line(message)}\n"
     try:
         yield
     finally:
@@ -121,5 +122,5 @@ def _message(error: Exception) -> str:
 
 
 def _report(message: str, code: int) -> int:
-    typer.echo("atypicality: " + " ".join(message.split()), err=True)
+    typer.echo(f"atypicality: {one_line(message)}", err=True)
     return code

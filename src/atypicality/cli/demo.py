@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atypicality.cli.printing import make_table
+from atypicality.cli.printing import make_table, say_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +60,7 @@ def command(
         demo.head.save(out / "head")
         demo.evaluation.report(out / "report.html", head=demo.head, title="Fashion-MNIST, long-tailed")
     if as_json:
-        typer.echo(json.dumps(demo.to_dict(), indent=2, allow_nan=False))
+        say_json(json.dumps(demo.to_dict(), indent=2, allow_nan=False))
         return
     from rich.console import Console
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.printing import say, say_json
 
 __all__ = ["command"]
 
@@ -24,4 +25,7 @@ def command(
 
     with large_work("evaluating", memory, scratch):
         result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, ModelOutputs.load(file))
-    typer.echo(result.to_json() if as_json else str(result))
+    if as_json:
+        say_json(result.to_json())
+    else:
+        say(str(result))

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.printing import say
+
 __all__ = ["command"]
 
 
@@ -19,4 +21,4 @@ def command(
 
     check_target(onnx)
     load(head).export_onnx(onnx, verify=verify)
-    typer.echo(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))
+    say(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.printing import say, say_json
 
 __all__ = ["command"]
 
@@ -36,7 +37,7 @@ def command(
         head.fit(train=rows, calibration=ModelOutputs.load(calibration))
         head.save(out)
     if as_json:
-        typer.echo(json.dumps({"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out)}, indent=2))
+        say_json(json.dumps({"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out)}, indent=2))
         return
-    typer.echo(head.summary())
-    typer.echo(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
+    say(head.summary())
+    say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atypicality.cli.printing import say, say_json
+
 if TYPE_CHECKING:
     from atypicality.llm import PromptClassifier, PromptScorer
     from atypicality.llm.texts import Texts
@@ -63,10 +65,13 @@ def command(
     truth = None if texts.labels is None else [chosen.word(code) for code in texts.labels]
     outputs = classifier.outputs(texts.inputs, labels=truth)
     outputs.save(out)
-    typer.echo(f"{out}: {outputs!r}", err=True)
+    say(f"{out}: {outputs!r}", err=True)
     if compare or as_json:
         evaluation = _compared(outputs, classifier)
-        typer.echo(evaluation.to_json(indent=2) if as_json else str(evaluation))
+        if as_json:
+            say_json(evaluation.to_json(indent=2))
+        else:
+            say(str(evaluation))
 
 
 def _words(labels: str) -> tuple[list[str], dict[str, str]]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.printing import say, say_json
 
 __all__ = ["command"]
 
@@ -37,6 +38,6 @@ def command(
         stage("writing")
         answer.save(out)
     if as_json:
-        typer.echo(json.dumps(answer.summary() | {"out": str(out)}, indent=2))
+        say_json(json.dumps(answer.summary() | {"out": str(out)}, indent=2))
         return
-    typer.echo(f"{answer!r}\nwritten to {out}")
+    say(f"{answer!r}\nwritten to {out}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.printing import say
 
 __all__ = ["command"]
 
@@ -31,4 +32,4 @@ def command(
         result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))
         stage("drawing")
         result.report(out, head=fitted, title=title)
-    typer.echo(f"wrote {out}")
+    say(f"wrote {out}")

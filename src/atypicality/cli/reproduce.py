@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.printing import say, say_json
+
 __all__ = ["command"]
 
 
@@ -49,7 +51,10 @@ def command(
         paper=paper,
         out=out,
     )
-    typer.echo(found.to_json(indent=2) if as_json else found.to_text(errors))
+    if as_json:
+        say_json(found.to_json(indent=2))
+    else:
+        say(found.to_text(errors))
     written = found.write(out)
     if written:
-        typer.echo(f"written: {', '.join(map(str, written))}", err=as_json)
+        say(f"written: {', '.join(map(str, written))}", err=as_json)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atypicality.cli.printing import make_table
+from atypicality.cli.printing import make_table, say_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ def command(
     norms = [theorem_1(1000, norm=norm, **settings) for norm in _NORMS]
     temperatures = [theorem_2(norm=norm, **settings) for norm in (0.5, 2.0)]
     if as_json:
-        typer.echo(json.dumps(_plain(rise, norms, temperatures), indent=2))
+        say_json(json.dumps(_plain(rise, norms, temperatures), indent=2))
         return
     from rich.console import Console
 

@@ -18,6 +18,7 @@ from atypicality.datasets import readers
 from atypicality.datasets.readers import Record
 from atypicality.datasets.samples import Images, TextSamples, long_tailed_rows
 from atypicality.outputs.paths import check_source
+from atypicality.terminal import listed
 from atypicality.validation import check_choice
 
 __all__ = [
@@ -358,7 +359,7 @@ def _texts(records: Iterable[Record], names: Sequence[str], word: Callable[[str]
     kept = list(records)
     unknown = [record.label for record in kept if word(record.label) not in place]
     if unknown:
-        raise ValueError(f"labels must be among {', '.join(names)}; got {unknown[0]!r}.")
+        raise ValueError(f"labels must be among {listed(names)}; got {unknown[0]!r}.")
     labels = np.array([place[word(record.label)] for record in kept], np.intp)
     return TextSamples([record.source for record in kept], labels, tuple(names))
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from atypicality.terminal import printable
+
 if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
 
@@ -34,7 +36,7 @@ class Layout:
 def as_text(evaluation: "Evaluation") -> str:
     """The header, the tables and the notes as plain text."""
     parts = [_headline(evaluation)] + ["\n".join(_lines(layout)) for layout in _layouts(evaluation)]
-    notes = [f"Note: {note}" for note in evaluation.notes]
+    notes = [f"Note: {printable(note)}" for note in evaluation.notes]
     return "\n\n".join(parts + (["\n".join(notes)] if notes else []))
 
 
@@ -93,16 +95,17 @@ def _cell(row: dict[str, float] | None) -> str:
 
 
 def _lines(layout: Layout) -> Iterator[str]:
-    header = ("quantile", "count", *layout.metrics * len(layout.methods))
+    methods = tuple(map(printable, layout.methods))
+    header = ("quantile", "count", *layout.metrics * len(methods))
     widths = [max(map(len, column)) for column in zip(header, *layout.rows, strict=True)]
     span = len(layout.metrics)
-    for place, method in enumerate(layout.methods):
+    for place, method in enumerate(methods):
         last = 2 + (place + 1) * span - 1
         missing = len(method) - (sum(widths[last - span + 1 : last + 1]) + 2 * (span - 1))
         widths[last] += max(missing, 0)
-    blocks = [sum(widths[2 + i * span : 2 + (i + 1) * span]) + 2 * (span - 1) for i in range(len(layout.methods))]
+    blocks = [sum(widths[2 + i * span : 2 + (i + 1) * span]) + 2 * (span - 1) for i in range(len(methods))]
     yield layout.title
-    yield _join(("", "", *layout.methods), [*widths[:2], *blocks])
+    yield _join(("", "", *methods), [*widths[:2], *blocks])
     yield _join(header, widths)
     for row in layout.rows:
         yield _join(row, widths)

@@ -18,6 +18,7 @@ from atypicality.head.held_out import Drift
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
+from atypicality.terminal import printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_place"]
@@ -272,7 +273,7 @@ class Reliability:
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
         rows = [[_short(value) for value in row.values()] for row in head.rows()]
-        return list(head.columns()), rows
+        return list(map(printable, head.columns())), rows
 
     def __repr__(self) -> str:
         header, rows = self._preview()
@@ -315,5 +316,5 @@ def _defuse(value: Any) -> Any:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = str(value)
+    text = printable(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -1,23 +1,30 @@
-"""JSON over HTTP to a server that is not trusted: time-outs, retries, a cap on answers, and a key that never leaks.
+"""JSON over HTTP to a server that is not trusted: deadlines, retries, a limit on answers, and a key that never leaks.
 
 The key is read from the environment for each request and is put into one header of requests to the address that the
-user gave. Redirects are not followed, so no other host ever sees it.
+user gave. Redirects are not followed, so no other host ever sees it. Answers come as they are: compressed ones, which
+may unpack to any size, are refused.
 """
 
+import asyncio
 import ipaddress
 import json
-import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from atypicality.llm.exchange import ExchangeLoop
+from atypicality.llm.keys import hide_key, read_key
+from atypicality.terminal import printable
 from atypicality.validation import require
 
 __all__ = ["JsonClient", "NoAccessError", "ServerFaultError", "check_url"]
 
 MAX_BACKOFF = 60.0
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+Answer = tuple[int, Mapping[str, str], bytes]
+"""Status, headers and body."""
 
 
 class ServerFaultError(ConnectionError):
@@ -47,11 +54,12 @@ class JsonClient:
     api_key_env : str or None
         Name of the environment variable that holds the key; unset or empty means no key.
     timeout : float
-        Seconds for a whole answer.
+        Seconds for a whole exchange, from finding the address to the last byte of the answer.
     max_retries : int
         Further tries after a passing fault: no connection, time-out, status 408, 425, 429 or 5xx, malformed JSON.
     backoff : float
-        Seconds before the first further try; doubled each time, unless the server asks for more.
+        Seconds before the first further try; doubled each time, unless the server asks for more, and at most 60. So
+        `post` ends within `(max_retries + 1) * timeout + 60 * max_retries` seconds.
     max_bytes : int
         Largest answer that is read.
     connections : int
@@ -72,19 +80,21 @@ class JsonClient:
         httpx = require("httpx", extra="llm", feature="OpenAICompatibleScorer")
         self._url = check_url(url)
         self._api_key_env = api_key_env
+        self._key()  # one that cannot be a key is refused before anything is opened
         self._timeout, self._max_retries, self._backoff, self._max_bytes = timeout, max_retries, backoff, max_bytes
         self._http = httpx
-        self._client = httpx.Client(
-            timeout=timeout,
+        self._client = httpx.AsyncClient(
+            timeout=None,  # the deadline of the whole exchange takes its place
             follow_redirects=False,
             trust_env=self._url.startswith("https:"),  # a proxy for plain http would read the key
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )
+        self._loop = ExchangeLoop(self._client)
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._loop.close()
 
     def post(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server's answer, or ServerFaultError after the last try."""
@@ -99,44 +109,67 @@ class JsonClient:
                 wait *= 2
         raise AssertionError("unreachable: the last try returns or raises")
 
+    def clean(self, text: str) -> str:
+        """What a server says, fit for an error: short, printable, without the key."""
+        plain = printable(hide_key(" ".join(text.split()), self._key()))
+        return plain if len(plain) <= 200 else f"{plain[:197]}..."
+
     def _once(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            with self._client.stream("POST", self._url, json=body, headers=self._authorization()) as answer:
-                status, headers, data = answer.status_code, answer.headers, self._read(answer)
-        except self._http.TimeoutException:
-            raise PassingFaultError(f"{self._url} did not answer within {self._timeout:g} s") from None
-        except self._http.ConnectError as error:
-            said = f"{self._url} cannot be reached: {self._clean(str(error))}. Is the server up, and the address right?"
-            raise PassingFaultError(said, lasting=NoAccessError) from None
-        except self._http.DecodingError as error:
-            raise PassingFaultError(
-                f"{self._url} answered with what does not unpack: {self._clean(str(error))}"
-            ) from None
-        except self._http.TransportError as error:  # the chain is cut: requests carry the key
-            raise PassingFaultError(f"{self._url} broke the connection: {self._clean(str(error))}") from None
+        status, headers, data = self._exchanged(body)
         if status != 200:
             self._refuse(status, headers, data)
         try:
             parsed = json.loads(data)
         except (ValueError, RecursionError):
-            raise PassingFaultError(f"{self._url} answered with malformed JSON: {self._clean(_text(data))}") from None
+            raise PassingFaultError(f"{self._url} answered with malformed JSON: {self.clean(_text(data))}") from None
         if not isinstance(parsed, dict):
             raise ServerFaultError(f"{self._url} answered with a JSON {type(parsed).__name__}, not an object")
         return parsed
 
-    def _read(self, answer: Any) -> bytes:
-        deadline = time.monotonic() + self._timeout
+    def _exchanged(self, body: Mapping[str, Any]) -> Answer:
+        """Status, headers and bytes of the answer; errors are cut from their causes, whose requests carry the key."""
+        try:
+            return self._loop.run(self._exchange(body, self._authorization()), self._timeout)
+        except (TimeoutError, self._http.TimeoutException):
+            raise PassingFaultError(f"{self._url} gave no whole answer within {self._timeout:g} s") from None
+        except self._http.ConnectError as error:
+            said = f"{self._url} cannot be reached: {self.clean(str(error))}. Is the server up, and the address right?"
+            raise PassingFaultError(said, lasting=NoAccessError) from None
+        except self._http.TransportError as error:
+            raise PassingFaultError(f"{self._url} broke the connection: {self.clean(str(error))}") from None
+
+    async def _exchange(self, body: Mapping[str, Any], authorization: Mapping[str, str]) -> Answer:
+        opened = []
+
+        async def trace(event: str, info: Mapping[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                opened.append(info["return_value"])
+
+        asked = {"json": body, "headers": authorization, "extensions": {"trace": trace}}
+        try:
+            async with self._client.stream("POST", self._url, **asked) as answer:
+                return answer.status_code, answer.headers, await self._read(answer)
+        except asyncio.CancelledError:
+            for connection in opened:  # httpcore leaves open what is cancelled while it agrees on TLS
+                await connection.aclose()
+            raise
+
+    async def _read(self, answer: Any) -> bytes:
+        coding = answer.headers.get("content-encoding", "")
+        if coding.strip().lower() not in ("", "identity"):
+            raise ServerFaultError(
+                f"{self._url} answered with the Content-Encoding {self.clean(coding)}, though the request accepts "
+                "identity alone. Turn its compression off."
+            )
         data = bytearray()
-        for piece in answer.iter_bytes():
+        async for piece in answer.aiter_raw():
             data += piece
             if len(data) > self._max_bytes:
                 raise ServerFaultError(f"{self._url} answered with more than {self._max_bytes} bytes; not read further")
-            if time.monotonic() > deadline:  # a server that drips would never trip a time-out per read
-                raise PassingFaultError(f"{self._url} did not finish its answer within {self._timeout:g} s")
         return bytes(data)
 
     def _refuse(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
-        said = f"{self._url} answered with status {status}: {self._clean(_text(data))}"
+        said = f"{self._url} answered with status {status}: {self.clean(_text(data))}"
         if 300 <= status < 400:
             raise NoAccessError(f"{self._url} redirects (status {status}), which is not followed. Give its address.")
         if status in RETRIED:
@@ -146,7 +179,7 @@ class JsonClient:
             state = "" if self._key() else ", which is not set" if self._api_key_env else " (api_key_env=None)"
             raise NoAccessError(
                 f"{self._url} refuses access (status {status}); the key is read from {source}{state}. "
-                f"The server says: {self._clean(_text(data))}"
+                f"The server says: {self.clean(_text(data))}"
             )
         raise ServerFaultError(said)
 
@@ -165,14 +198,7 @@ class JsonClient:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _key(self) -> str:
-        return os.environ.get(self._api_key_env, "").strip() if self._api_key_env else ""
-
-    def _clean(self, text: str) -> str:
-        """A server's words, fit for an error: short, printable, without the key."""
-        key = self._key()
-        shown = text.replace(key, "***") if key else text
-        plain = " ".join("".join(c if c.isprintable() else " " for c in shown).split())
-        return plain if len(plain) <= 200 else f"{plain[:197]}..."
+        return read_key(self._api_key_env)
 
 
 def check_url(url: str) -> str:
@@ -181,9 +207,16 @@ def check_url(url: str) -> str:
     >>> check_url("http://localhost:8000/v1/")
     'http://localhost:8000/v1/completions'
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("url must start with http:// or https:// and name a host, as in http://localhost:8000/v1.")
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a port or an IPv6 address; its message may repeat a password
+        known = False
+    if not known or not re.fullmatch("[!-~]+", url):
+        raise ValueError(
+            "url must start with http:// or https:// and name a host, and perhaps a port, in printable ASCII "
+            "characters, as in http://localhost:8000/v1."
+        )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(
             "url must hold no user name, password or query: keys come from the environment (see api_key_env)."
@@ -206,7 +239,7 @@ def _is_private(url: str) -> bool:
 
 
 def _text(data: bytes) -> str:
-    return data[:2000].decode("utf-8", "replace")
+    return data[:4000].decode("utf-8", "replace")
 
 
 def _seconds(value: str | None) -> float:

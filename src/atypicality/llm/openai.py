@@ -40,20 +40,22 @@ class OpenAICompatibleScorer:
         How to ask for the log-probabilities of a prompt: vLLM's option, or the completions protocol's. "auto" takes
         the first with which the server passes its trial.
     cache : path, optional
-        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. Its keys
-        are hashes of model, address, options and prompt.
+        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. It holds
+        log-probabilities and hashes, of the prompt (with model, address and options) and of each token, but no text;
+        `tokens` of the scores are then these hashes. A file that is made here is readable by its owner alone.
     api_key_env : str or None, default="OPENAI_API_KEY"
-        Environment variable that holds the key. The key is sent only to `url`, and never over plain http to another
-        machine.
+        Environment variable that holds the key: printable ASCII without spaces. The key is sent only to `url`, never
+        over plain http to another machine, and it is hidden where the server's words come back in an error.
     concurrency : int, default=8
         Requests under way at a time.
     timeout : float, default=60
-        Seconds for an answer.
+        Seconds for one request, from finding the address to the last byte of the answer, however slowly it comes.
     max_retries : int, default=5
-        Further tries after a passing fault, with doubling waits that begin at `backoff` seconds.
+        Further tries after a passing fault, with doubling waits that begin at `backoff` seconds. A prompt is given up
+        within `(max_retries + 1) * timeout + 60 * max_retries` seconds, since no wait is longer than 60.
     backoff : float, default=0.5
     max_bytes : int, default=32 MiB
-        Largest answer that is read.
+        Largest answer that is read. Compressed answers are refused.
 
     Examples
     --------
@@ -180,10 +182,8 @@ class OpenAICompatibleScorer:
         answer = self._client.post({"model": self.model, "prompt": prompt} | MODES[mode])
         try:
             return parse_answer(answer, mode, prompt)
-        except ServerFaultError:
-            raise
         except ValueError as error:
-            raise ServerFaultError(f"{check_url(self.url)}: {error}") from None
+            raise ServerFaultError(f"{check_url(self.url)}: {self._client.clean(str(error))}") from None
 
 
 def _distrust(faults: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from atypicality.llm.scorers import LabelScores, NoScoresError, TokenScores, joined_label_scores
 from atypicality.outputs.paths import check_source, replacing
+from atypicality.terminal import listed, printable
 from atypicality.validation import require
 
 __all__ = ["PrecomputedScorer", "write_scores"]
@@ -67,7 +68,7 @@ class PrecomputedScorer:
         for prompt, (_, known) in zip(prompts, found, strict=True):
             missing = [word for word in words if known is None or word not in known]
             if missing:
-                there = ", ".join(known or {}) or "none"
+                there = listed(known or {}) or "none"
                 raise ValueError(
                     f"{self._name} has no label_log_probs for {missing[0]!r} after {_short(prompt)}; it has: {there}."
                 )
@@ -160,7 +161,7 @@ def _parse(record: Any) -> tuple[str, tuple[TokenScores, Mapping[str, float] | N
     if not isinstance(record, Mapping) or not isinstance(record.get("prompt"), str):
         raise ValueError("must be an object with a text named 'prompt'")
     if "log_probs" not in record:
-        raise ValueError(f"has no 'log_probs'; it has: {', '.join(map(str, record))}")
+        raise ValueError(f"has no 'log_probs'; it has: {listed(record)}")
     labels = record.get("label_log_probs")
     return record["prompt"], (from_record(record), None if labels is None else _label_scores(labels))
 
@@ -188,7 +189,7 @@ def _read_parquet(path: Path) -> Iterator[Any]:
 
 
 def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return printable(f"{error} is missing" if isinstance(error, KeyError) else error)
 
 
 def _short(text: str) -> str:

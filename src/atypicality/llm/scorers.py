@@ -35,7 +35,7 @@ class TokenScores:
     ends : ndarray of shape (t,), or None
         Where each scored token ends in the text, in characters.
     tokens : tuple of t str, or None
-        Names of the scored tokens: texts or numbers, equal for equal tokens.
+        Names of the scored tokens: texts, numbers or hashes, equal for equal tokens.
 
     Examples
     --------

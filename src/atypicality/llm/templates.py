@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atypicality.outputs.paths import check_source
+from atypicality.terminal import listed, printable
 
 __all__ = ["AG_NEWS", "CONTENT_FREE", "IMDB", "TEMPLATES", "TREC", "Template", "load_template"]
 
@@ -75,10 +76,11 @@ class Template:
                 return name
             if name in self.codes:
                 return self.codes[name]
-        known = ", ".join([*self.labels, *self.codes])
+        known = listed([*self.labels, *self.codes])
         raise ValueError(
             f"label {code!r} is not one of the template's labels or codes ({known}). If it is another name for one of "
-            f"them, say so: codes={{{code!r}: WORD}} of a Template, or --labels {code}=WORD,... of the command."
+            f"them, say so: codes={{{code!r}: WORD}} of a Template, or --labels {printable(code)}=WORD,... of the "
+            "command."
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from atypicality.outputs.paths import check_source
+from atypicality.terminal import listed, printable
 from atypicality.validation import require
 
 __all__ = ["FIRST_WORD", "Texts", "read_texts"]
@@ -52,7 +53,7 @@ def read_texts(
     except (ModuleNotFoundError, MemoryError, PermissionError):
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
-        raise ValueError(f"{path.name!r}: {error}") from error
+        raise ValueError(f"{path.name!r}: {printable(error)}") from error
 
 
 def _columns(records: Records, text: tuple[str, ...], label: str | None) -> Texts:
@@ -73,8 +74,7 @@ def _columns(records: Records, text: tuple[str, ...], label: str | None) -> Text
 def _cell(record: dict[str, Any], name: str, number: int) -> str:
     value = record.get(name)
     if value is None:
-        known = ", ".join(map(str, record))
-        raise ValueError(f"record {number} has no {name!r}; it has {known}. Name its columns: text=, label=.")
+        raise ValueError(f"record {number} has no {name!r}; it has {listed(record)}. Name its columns: text=, label=.")
     return str(value)
 
 

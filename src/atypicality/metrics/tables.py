@@ -13,6 +13,7 @@ from atypicality.arrays import on_device, take_rows, to_host, to_numpy
 from atypicality.metrics import calibration, errors, rows, sets
 from atypicality.metrics.intervals import bootstrap, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
+from atypicality.terminal import printable
 from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number
 from atypicality.validation.device import any_probs, device_matrix
 
@@ -72,11 +73,11 @@ class GroupTable:
 
     def __repr__(self) -> str:
         interval = f"{100 * self.level:g} % interval"
-        lines = [("group", "count", self.metric, "std. error", interval)]
+        lines = [("group", "count", printable(self.metric), "std. error", interval)]
         digits = 4 if np.nanmax(np.abs(self.value), initial=0.0) >= 0.05 else 6
         for row in self.rows():
             value, error, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "standard_error", "low", "high"))
-            lines.append((str(row["group"]), str(row["count"]), value, error, f"[{low}, {high}]"))
+            lines.append((printable(row["group"]), str(row["count"]), value, error, f"[{low}, {high}]"))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines

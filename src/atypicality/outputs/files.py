@@ -23,6 +23,7 @@ from atypicality.blocks.spill import ScratchError
 from atypicality.outputs.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
 from atypicality.outputs.parquet import read_parquet, write_parquet
 from atypicality.outputs.paths import check_new_folder, check_source, check_target, members, new_folder, replacing
+from atypicality.terminal import printable
 from atypicality.validation import require
 
 __all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "check_place", "read_arrays", "write_arrays", "write_npz"]
@@ -57,9 +58,7 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
         kind = "folder of arrays" if path.is_dir() else f"{path.suffix} file"
-        raise UnreadableFileError(
-            f"{path.name!r} is not a readable {kind}: {str(error).strip().rstrip('.')}."
-        ) from error
+        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {printable(error)}.") from error
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -168,7 +167,7 @@ def _read_npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[np.dtype
             raise ValueError("its header holds more than names, numbers and brackets")
         shape, fortran, dtype = read(io.BytesIO(claimed + header), max_header_size=HEADER_BYTES)
     except Exception as error:  # headers are Python's words: its parser has errors of many types
-        raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {error}") from error
+        raise UnreadableFileError(f"{path.name!r}: {name!r} is not a NumPy array: {printable(error)}") from error
     _refuse_pickle(dtype, path, name)
     if any(length < 0 for length in shape):
         raise UnreadableFileError(f"{path.name!r}: {name!r} claims the shape {shape}.")

@@ -14,6 +14,7 @@ from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
 from atypicality.outputs.files import read_arrays, write_arrays
+from atypicality.terminal import listed
 from atypicality.validation import (
     check_embeddings,
     check_groups,
@@ -200,7 +201,7 @@ class ModelOutputs:
         others = [
             name for name in ("labels", "atypicality", "class_atypicality", "ids") if getattr(self, name) is not None
         ]
-        attributes = [f"attributes {', '.join(self.attributes)}"] if self.attributes else []
+        attributes = [f"attributes {listed(self.attributes)}"] if self.attributes else []
         classes = "" if self.n_classes is None else f", {self.n_classes} classes"
         return f"ModelOutputs({len(self)} rows{classes}; {', '.join(matrices + others + attributes)})"
 
@@ -369,37 +370,37 @@ def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _known_parts(arrays: dict[str, NDArray[Any]], names: dict[str, str], file: str) -> dict[str, Any]:
-    listed = ", ".join(sorted(arrays)) or "nothing"
+    there = listed(sorted(arrays)) or "nothing"
     for ours, theirs in names.items():
         if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
             turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
             known = ", ".join(PER_ROW + PER_CLASS)
             raise ValueError(f"names must map our names ({known}) to the file's; got {ours!r}.{turned}")
         if theirs not in arrays:
-            raise ValueError(f"{file!r} has no array {theirs!r} for {ours}; it has: {listed}.")
+            raise ValueError(f"{file!r} has no array {theirs!r} for {ours}; it has: {there}.")
         arrays[ours] = arrays.pop(theirs)
     parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
     attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
-    _explain_unknown(set(arrays), parts, listed, file)
+    _explain_unknown(set(arrays), parts, there, file)
     return {**parts, "attributes": attributes}
 
 
-def _explain_unknown(unknown: set[str], parts: dict[str, Any], listed: str, file: str) -> None:
+def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file: str) -> None:
     for name in sorted(unknown):
         missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
         close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
         if close:
             raise ValueError(
-                f"{file!r} has no array {close[0]!r}; it has: {listed}. "
+                f"{file!r} has no array {close[0]!r}; it has: {there}. "
                 f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}."
             )
     if not parts:
         raise ValueError(
-            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {listed}. Say which is which, as in "
+            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which, as in "
             "ModelOutputs.load(path, names={'logits': 'theirs'}); for the commands .save(...) what it gives."
         )
     if unknown:
         warn(
-            f"{file!r} also has {', '.join(sorted(unknown))}, ignored. "
+            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
             f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
         )

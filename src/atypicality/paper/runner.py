@@ -20,6 +20,7 @@ from atypicality.paper.readings import ROW_NAMES, read_values
 from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
 from atypicality.paper.sources import Source, find_sources, missing, subgroup_attribute
 from atypicality.paper.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text
+from atypicality.terminal import listed
 from atypicality.validation import check_choice, check_integer
 
 __all__ = ["Reproduction", "reproduce"]
@@ -229,7 +230,7 @@ def _plan(names: list[str], wanted: Wanted, found: Reproduction, root: Path | No
     settings = [setting for setting in SETTINGS if wanted.has_setting(setting)]
     if not sources and not settings:
         known = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in find_sources(root)})
-        raise ValueError(f"dataset and model match nothing; data sets: {', '.join(known)}.")
+        raise ValueError(f"dataset and model match nothing; data sets: {listed(known)}.")
     runs = []
     for name in names:
         experiment = EXPERIMENTS[name]

@@ -10,6 +10,7 @@ from atypicality.groups import QuantileGroups
 from atypicality.recalibration.base import Inputs, Recalibrator, error_free_message
 from atypicality.recalibration.solver import Problem, Solution
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.terminal import printable
 from atypicality.validation import warn
 
 __all__ = ["GroupTemperatureScaling"]
@@ -88,9 +89,9 @@ class GroupTemperatureScaling(Recalibrator):
         part = problem.take(np.flatnonzero(members))
         solution, limit = fit_temperature(part)
         if limit:
-            warn(f"group {name} of {members.sum()} rows: {limit}")
+            warn(f"group {printable(name)} of {members.sum()} rows: {limit}")
         if not part.n_errors:
-            warn(f"group {name}: {error_free_message(part.n_rows)}")
+            warn(f"group {printable(name)}: {error_free_message(part.n_rows)}")
         return solution
 
     def _assign(self, inputs: Inputs) -> NDArray[Any]:

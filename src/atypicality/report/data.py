@@ -1,14 +1,14 @@
 """What the report's script reads: the tables it draws, and the samples for the linked views, as compact JSON."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.report.pages import as_script
 
-__all__ = ["BUDGET", "LONGEST_TEXT", "as_script", "page_data"]
+__all__ = ["BUDGET", "LONGEST_TEXT", "page_data"]
 
 BUDGET = 2_400_000
 """Most bytes of data: with script and style the page stays under 3 MB. Samples are thinned out evenly to keep it."""
@@ -113,18 +113,6 @@ def _names(names: list[str], data: dict[str, Any], samples: dict[str, Any]) -> l
             break
         found[index] = names[index]
     return found
-
-
-def as_script(data: Any) -> str:
-    r"""JSON that stays data inside a script element, whatever the texts in it.
-
-    >>> as_script("</script>")
-    '"\\u003c/script>"'
-    """
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    for letter in "<&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate has no UTF-8 form
 
 
 def _size(data: Any) -> int:

@@ -1,7 +1,5 @@
 """The HTML page: our style and script by hash, the data as JSON, everything else forbidden by its own policy."""
 
-import base64
-import hashlib
 import html
 import json
 import os
@@ -11,7 +9,8 @@ from typing import TYPE_CHECKING
 from atypicality.evaluation import Evaluation
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.report.card_html import card_to_html
-from atypicality.report.data import as_script, page_data
+from atypicality.report.data import page_data
+from atypicality.report.pages import html_page
 from atypicality.report.summary import Name, Number, Sentence, summarise
 from atypicality.validation import check_choice
 
@@ -94,17 +93,9 @@ def render_report(
     methods = evaluation.methods
     before = check_choice(methods[0] if before is None else before, "before", methods)
     after = check_choice(methods[-1] if after is None else after, "after", methods)
-    style, script = _asset("report.css"), _script()
-    data = as_script(page_data(evaluation, before, after))
     body = "\n".join([_header(evaluation, title), _summary(evaluation, before, after), *_sections(evaluation, head)])
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
-        f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>\n</body>\n</html>\n'
-    )
+    data = page_data(evaluation, before, after)
+    return html_page(title=title, style=_asset("report.css"), body=body, data=data, script=_script())
 
 
 def _asset(name: str) -> str:
@@ -113,13 +104,6 @@ def _asset(name: str) -> str:
 
 def _script() -> str:
     return '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
-
-
-def _policy(style: str, script: str) -> str:
-    def of(text: str) -> str:
-        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-    return f"default-src 'none'; script-src {of(script)}; style-src {of(style)}; base-uri 'none'; form-action 'none'"
 
 
 def _text(text: str) -> str:

@@ -10,6 +10,7 @@ from atypicality.shipping.bundle.document import NAME, Document, compose, parse
 from atypicality.shipping.bundle.errors import BundleError
 from atypicality.shipping.bundle.folder import MissingFileError, read_regular, read_tensors, write_bundle
 from atypicality.shipping.bundle.kinds import Place
+from atypicality.terminal import listed
 from atypicality.validation import check_integer
 
 __all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save"]
@@ -147,5 +148,5 @@ def _read_head(document: Document, tensors: dict[str, Any]) -> Any:
     except (ValueError, TypeError, OverflowError) as error:
         raise BundleError(f"the bundle does not describe a head: {error}") from error
     if tensors:
-        raise BundleError(f"the bundle has tensors that belong to no part: {', '.join(sorted(tensors))[:200]}.")
+        raise BundleError(f"the bundle has tensors that belong to no part: {listed(sorted(tensors))[:200]}.")
     return head

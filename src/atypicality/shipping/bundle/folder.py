@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file
 from atypicality.shipping.bundle.document import NAME
 from atypicality.shipping.bundle.errors import BundleError
+from atypicality.terminal import printable
 
 __all__ = ["CARD", "MissingFileError", "check_place", "read_regular", "read_tensors", "tensors_name", "write_bundle"]
 
@@ -85,7 +86,7 @@ def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int) -> Ten
     try:
         return load(data)
     except Exception as error:  # bytes with a right hash and wrong contents make the library raise almost anything
-        raise BundleError(f"{name} is not a safetensors file that NumPy can hold: {error}.") from error
+        raise BundleError(f"{name} is not a safetensors file that NumPy can hold: {printable(error)}.") from error
 
 
 def write_bundle(folder: Path, tensors: Tensors, compose: Callable[[str, int], tuple[bytes, str]], card: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atypicality.shipping.bundle.kinds import Kind, Place, need
+from atypicality.terminal import listed
 
 __all__ = ["Part", "Record", "ScoringOnly"]
 
@@ -130,7 +131,7 @@ class Part:
 def _check_keys(stored: Any, wanted: set[str], place: Place, may_lack: Set[str] = frozenset()) -> None:
     need(isinstance(stored, dict), f"{place.path} must be an object; got a {type(stored).__name__}.")
     odd = sorted((wanted ^ set(stored)) - (may_lack & wanted))
-    need(not odd, f"{place.path} must have exactly its own keys; missing or unknown: {', '.join(odd)[:200]}.")
+    need(not odd, f"{place.path} must have exactly its own keys; missing or unknown: {listed(odd)[:200]}.")
 
 
 class ScoringOnly:
