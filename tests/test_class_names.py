@@ -248,7 +248,7 @@ def test_the_torch_module_takes_the_order_of_the_model(data, head):
 @needs("onnx")
 @needs("onnxruntime")
 def test_an_onnx_file_that_names_other_classes_is_not_written(data, head, tmp_path, monkeypatch):
-    from atypicality import export
+    from atypicality.shipping.onnx import export
 
     metadata = export._metadata
     head.export_onnx(tmp_path / "right.onnx")

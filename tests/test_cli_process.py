@@ -147,7 +147,7 @@ def test_a_key_that_no_header_can_hold_is_a_mistake_and_is_not_shown(key, capsys
     server = ("--model", "http://localhost:1/v1", "--served-model", "m")
     code, _, err = run(capsys, "llm", *server, "--data", "questions.txt", "--template", "trec", "--out", "a.npz")
     assert code == 2
-    assert "the key in OPENAI_API_KEY must be printable ASCII" in err
+    assert "OPENAI_API_KEY must hold a key of printable ASCII characters" in err
     assert "secret" not in err
 
 
@@ -212,7 +212,8 @@ def test_ctrl_c_while_modules_are_imported_is_one_line():
 
 
 COMMAND = (
-    "import sys, time; from atypicality import blocks, paths, theory; from atypicality.cli import run\n"
+    "import sys, time; from atypicality import blocks, theory; from atypicality.cli import run\n"
+    "from atypicality.outputs import paths\n"
     "def work(**_):\n    {work}\n"
     "theory.theorem_1 = work; folder = sys.argv[1]; sys.argv[1:] = ['theory']; run()"
 )

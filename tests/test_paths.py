@@ -40,7 +40,7 @@ def names(folder):
 def kill_while_writing(path, context="replacing"):
     """Kill a process that is writing to `path`, and wait until it is gone."""
     code = (
-        "import sys, time; from atypicality import paths\n"
+        "import sys, time; from atypicality.outputs import paths\n"
         f"with paths.{context}(sys.argv[1]): print('writing', flush=True); time.sleep(60)"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)

@@ -147,7 +147,7 @@ def test_errors_name_what_came_escaped(cause, tmp_path):
 
 
 def test_progress_describes_methods_escaped_and_without_markup(monkeypatch):
-    from atypicality import progress
+    from atypicality.blocks import progress
 
     class Terminal(io.StringIO):
         def isatty(self):
