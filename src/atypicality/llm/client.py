@@ -190,11 +190,6 @@ class JsonClient:
                 f"{self._url} is plain http to another machine, where {self._api_key_env} would travel in the clear. "
                 "Use https, or pass api_key_env=None."
             )
-        if not (key.isascii() and key.isprintable()):
-            raise NoAccessError(
-                f"the key in {self._api_key_env} must be printable ASCII characters, which a header can hold; it has "
-                "others. Set it again, without quotes and line breaks from where it was copied."
-            )
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _key(self) -> str:
