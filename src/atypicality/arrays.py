@@ -14,6 +14,7 @@ __all__ = [
     "BLOCK_BYTES",
     "Device",
     "beside",
+    "concatenate",
     "entries_at",
     "is_float16",
     "like",
@@ -21,6 +22,7 @@ __all__ = [
     "on_device",
     "returns_like_input",
     "row_blocks",
+    "take_columns",
     "take_rows",
     "to_device",
     "to_host",
@@ -166,11 +168,28 @@ def entries_at(block: Device, columns: Device) -> Device:
     return namespace(block).take_along_axis(block, columns[:, None], axis=1)
 
 
-def take_rows(values: Any, rows: NDArray[Any]) -> Any:
-    """Some rows of an array, which stays where it lies."""
+def take_rows(values: Any, rows: slice | NDArray[Any]) -> Any:
+    """Some rows of an array, by a slice, positions or a mask, on its device."""
     if not on_device(values):
         return blocks.take_rows(values, rows)
-    return namespace(values).take(values, to_device(rows, values), axis=0)
+    if isinstance(rows, slice):
+        return values[rows, ...]
+    places = np.arange(values.shape[0])[rows] if rows.dtype == bool else rows
+    return namespace(values).take(values, to_device(places, values), axis=0)
+
+
+def take_columns(values: Any, columns: NDArray[np.intp]) -> Any:
+    """Some columns of a matrix, on its device."""
+    if not on_device(values):
+        return blocks.take_columns(values, columns)
+    return namespace(values).take(values, to_device(columns, values), axis=1)
+
+
+def concatenate(first: Any, second: Any) -> Any:
+    """The rows of one array and of another behind them, on their device."""
+    if not on_device(first):
+        return blocks.concatenate(first, second)
+    return namespace(first).concat([first, second], axis=0)
 
 
 def row_blocks(probs: Device) -> Iterator[slice]:

@@ -19,8 +19,8 @@ from atypicality.density.statistics import (
     statistics_from_moments,
 )
 from atypicality.formula import ClassDensity, TiedDensity
-from atypicality.validation import check_choice, check_integer, check_matrix, check_number, warn
-from atypicality.validation.device import device_matrix
+from atypicality.validation import check_choice, check_integer, check_number, warn
+from atypicality.validation.device import any_matrix
 
 __all__ = ["GaussianAtypicality"]
 
@@ -197,9 +197,8 @@ class GaussianAtypicality(BaseEstimator):
         return gaussians.formula(np.log(self.counts_ / self.counts_.sum()) if self.marginal else None)
 
     def _scored(self, embeddings: Any, what: str) -> Any:
-        check = device_matrix if on_device(embeddings) else check_matrix
         formula = self.formula()
-        return score_rows(formula, check(embeddings, "embeddings", width=self.n_features_in_), what)
+        return score_rows(formula, any_matrix(embeddings, "embeddings", width=self.n_features_in_), what)
 
     @property
     def means_(self) -> Float64:

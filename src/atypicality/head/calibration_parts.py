@@ -4,8 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from atypicality import blocks
-from atypicality.arrays import to_numpy
+from atypicality.arrays import concatenate, to_numpy
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import refuse_two_readings
 
@@ -46,8 +45,7 @@ def first_and_rest(parts: Parts) -> tuple[ModelOutputs, ModelOutputs]:
     edges, thresholds = parts.edges, parts.thresholds
     both = {name: (getattr(edges, name), getattr(thresholds, name)) for name in CALIBRATION}
     joined = {
-        name: blocks.concatenate(*pair) if all(part is not None for part in pair) else None
-        for name, pair in both.items()
+        name: concatenate(*pair) if all(part is not None for part in pair) else None for name, pair in both.items()
     }
 
     def number(row: int) -> str:

@@ -244,7 +244,7 @@ class ReliabilityHead(BaseEstimator):
     def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
         sets = self.prediction_sets
         if isinstance(sets, str) and sets == "auto":
-            sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(len(probs), self.alpha)
+            sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(probs.shape[0], self.alpha)
         sets = clone(sets)
         if atypicality is None and "atypicality" in inspect.signature(sets.fit).parameters:
             raise ValueError(f"prediction_sets={type(sets).__name__} needs atypicality: give train= or a density.")

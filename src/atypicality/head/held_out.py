@@ -234,7 +234,13 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
     Some rows are looked at, along the column that tells them apart best. Columns of few values, where equal rows are no
     surprise, and training rows in files, which another pass would cost too much, are not looked at.
     """
-    if isinstance(train, np.memmap) or held_out is None or train.shape[1] != held_out.shape[1] or not len(held_out):
+    if (
+        isinstance(train, np.memmap)
+        or not isinstance(train, np.ndarray)
+        or not isinstance(held_out, np.ndarray)
+        or train.shape[1] != held_out.shape[1]
+        or not len(held_out)
+    ):
         return
     sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), LOOKED_AT)).astype(int)])
     distinct = (np.diff(np.sort(sample, axis=0), axis=0) > 0).sum(axis=0) + 1

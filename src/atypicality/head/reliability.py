@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.arrays import namespace, take_rows, to_host
 from atypicality.groups import QUADRANTS
 from atypicality.head.held_out import Drift
 from atypicality.outputs.files import write_npz
@@ -36,6 +37,9 @@ PER_SAMPLE = (
 @dataclass(frozen=True, repr=False)
 class Reliability:
     """Per-sample answers of a `ReliabilityHead` for n samples and k classes.
+
+    Outputs on an accelerator have answers there: arrays are then of their library, on their device, all but `quadrant`
+    and `ids`, which are text. Tables and files come from the host.
 
     Attributes
     ----------
@@ -69,8 +73,8 @@ class Reliability:
 
     label: NDArray[np.intp]
     confidence: NDArray[np.float64]
-    proba: NDArray[Any]
-    prediction_set: NDArray[np.bool_]
+    proba: Any
+    prediction_set: Any
     atypicality: NDArray[np.float64] | None = None
     atypicality_quantile: NDArray[np.float64] | None = None
     quadrant: NDArray[Any] | None = None
@@ -80,7 +84,21 @@ class Reliability:
     ids: NDArray[Any] | None = None
 
     def __len__(self) -> int:
-        return int(self.label.size)
+        return int(self.label.shape[0])
+
+    def on_host(self) -> "Reliability":
+        """The same with NumPy arrays; this object itself where they are NumPy's already.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.on_host() is answer
+        True
+        """
+        if isinstance(self.proba, np.ndarray):
+            return self
+        parts: dict[str, Any] = {
+            name: to_host(part) for name in PER_SAMPLE if (part := getattr(self, name)) is not None
+        }
+        return replace(self, **parts)
 
     def names(self) -> NDArray[Any]:
         """Name of each class (k,): `class_names`, or the column indices as text.
@@ -98,17 +116,17 @@ class Reliability:
         >>> answer.columns()["prediction_set"].tolist()
         ['1']
         """
-        names = self.names()
+        names, here = self.names(), self.on_host()
         parts = {
-            "id": self.ids,
-            "label": names[self.label],
-            "confidence": self.confidence,
-            "atypicality": self.atypicality,
-            "atypicality_quantile": self.atypicality_quantile,
-            "quadrant": self.quadrant,
-            "prediction_set": self._set_texts(),
-            "set_size": self.prediction_set.sum(axis=1),
-            "accepted": self.accepted,
+            "id": here.ids,
+            "label": names[here.label],
+            "confidence": here.confidence,
+            "atypicality": here.atypicality,
+            "atypicality_quantile": here.atypicality_quantile,
+            "quadrant": here.quadrant,
+            "prediction_set": here._set_texts(),
+            "set_size": here.prediction_set.sum(axis=1),
+            "accepted": here.accepted,
         }
         return {name: values for name, values in parts.items() if values is not None}
 
@@ -136,13 +154,13 @@ class Reliability:
 
     def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
         known = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
-        parts: dict[str, Any] = {name: blocks.take_rows(part, rows) for name, part in known.items()}
+        parts: dict[str, Any] = {name: take_rows(part, rows) for name, part in known.items()}
         return replace(self, **parts)
 
     def _parts(self) -> Iterator["Reliability"]:
         """Consecutive parts whose sets are short as text, too: the whole table may be larger than memory."""
         height = blocks.block_rows(TEXT_BYTES * self.proba.shape[1], budget=blocks.GEMM_BYTES)
-        return (self._take(rows) for rows in blocks.watched(len(self), height))
+        return (self._take(rows).on_host() for rows in blocks.watched(len(self), height))
 
     def to_frame(self) -> Any:
         """The table as a pandas DataFrame, whose index are the ids where there are any.
@@ -183,7 +201,7 @@ class Reliability:
         """
         names = self.names()
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-            for row, members in zip(self.rows(), self.prediction_set, strict=True):
+            for row, members in zip(self.rows(), self.on_host().prediction_set, strict=True):
                 stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
@@ -197,7 +215,7 @@ class Reliability:
         ...     path.read_bytes()[:4]
         b'PAR1'
         """
-        parts = self._parts() if len(self) else iter([self])
+        parts = self._parts() if len(self) else iter([self.on_host()])
         with replacing(path) as temporary:
             write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
 
@@ -212,7 +230,8 @@ class Reliability:
         ...     np.load(path)["prediction_set"]
         array([[False,  True]])
         """
-        arrays = {name: getattr(self, name) for name in (*PER_SAMPLE, "class_names")}
+        here = self.on_host()
+        arrays = {name: getattr(here, name) for name in (*PER_SAMPLE, "class_names")}
         with replacing(path) as temporary:
             write_npz(temporary, {name: part for name, part in arrays.items() if part is not None})
 
@@ -249,13 +268,15 @@ class Reliability:
         """
         if not len(self):
             return {"samples": 0}
+        xp = namespace(self.proba)
+        sizes = xp.sum(xp.astype(self.prediction_set, xp.float64), axis=1)
         found: dict[str, Any] = {
             "samples": len(self),
-            "mean_confidence": float(self.confidence.mean()),
-            "mean_set_size": float(self.prediction_set.sum(axis=1).mean()),
+            "mean_confidence": float(xp.mean(self.confidence)),
+            "mean_set_size": float(xp.mean(sizes)),
         }
         if self.accepted is not None:
-            found["accepted"] = float(self.accepted.mean())
+            found["accepted"] = float(to_host(self.accepted).mean())
         if self.quadrant is not None:
             found["quadrants"] = self.quadrant_shares()
         return found

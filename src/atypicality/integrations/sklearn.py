@@ -217,7 +217,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
         check_is_fitted(self, "head_")
-        return self.reliability(X).proba
+        return np.asarray(self.reliability(X).proba)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Most probable class (n,) of rows `X` after recalibration."""
@@ -226,7 +226,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def predict_set(self, X: Any, *, first_row: int = 0) -> NDArray[np.bool_]:
         """Prediction sets of rows `X`, bool (n, k), columns in the order of `classes_`; `first_row` as in the head."""
-        return self.reliability(X, first_row=first_row).prediction_set
+        return np.asarray(self.reliability(X, first_row=first_row).prediction_set)
 
     def atypicality(self, X: Any) -> NDArray[np.float64]:
         """How rare each row of `X` is (n,): larger is rarer. Needs a head with a density."""

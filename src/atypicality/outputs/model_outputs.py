@@ -11,23 +11,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.arrays import to_numpy
+from atypicality.arrays import take_columns, take_rows, to_host, to_numpy
 from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
 from atypicality.outputs.files import read_arrays, write_arrays
 from atypicality.terminal import listed
 from atypicality.validation import (
-    check_embeddings,
     check_groups,
     check_integer,
     check_labels,
     check_length,
-    check_logits,
     check_number,
     check_rows,
     check_vector,
     numbered,
     warn,
 )
+from atypicality.validation.device import any_logits, any_matrix
 
 __all__ = ["ModelOutputs", "Parts", "check_outputs", "three_way_split"]
 
@@ -94,8 +93,8 @@ class ModelOutputs:
     ) -> None:
         self.stratified = False
         self._number: Callable[[int], Any] | None = None
-        self.logits = None if logits is None else check_logits(logits, scan=False)
-        self.embeddings = None if embeddings is None else check_embeddings(embeddings)
+        self.logits = None if logits is None else any_logits(logits, scan=False)
+        self.embeddings = None if embeddings is None else any_matrix(embeddings, "embeddings")
         self.class_names = None if class_names is None else check_class_names(class_names)
         self.class_atypicality = (
             None if class_atypicality is None else check_vector(class_atypicality, "class_atypicality", finite=False)
@@ -144,7 +143,7 @@ class ModelOutputs:
     def __getitem__(self, rows: slice | NDArray[Any]) -> "ModelOutputs":
         """The outputs of some rows: a slice, positions or a boolean mask."""
         rows = check_rows(rows)
-        parts = {name: blocks.take_rows(array, rows) for name in PER_ROW if (array := getattr(self, name)) is not None}
+        parts = {name: take_rows(array, rows) for name in PER_ROW if (array := getattr(self, name)) is not None}
         attributes = {name: blocks.take_rows(values, rows) for name, values in self.attributes.items()}
         return self._replaced(**parts, attributes=attributes, _number=None)
 
@@ -185,7 +184,7 @@ class ModelOutputs:
             return self
         parts: dict[str, Any] = {"class_names": None if self.class_names is None else self.class_names[order]}
         if self.logits is not None:
-            parts["logits"] = blocks.take_columns(self.logits, order)
+            parts["logits"] = take_columns(self.logits, order)
         if self.labels is not None:
             parts["labels"] = np.argsort(order)[self.labels]
         if self.class_atypicality is not None:
@@ -194,7 +193,7 @@ class ModelOutputs:
 
     def __repr__(self) -> str:
         matrices = [
-            f"{name} {array.dtype} {array.shape}"
+            f"{name} {str(array.dtype).rpartition('.')[2]} {tuple(array.shape)}"
             for name in ("logits", "embeddings")
             if (array := getattr(self, name)) is not None
         ]
@@ -252,10 +251,11 @@ class ModelOutputs:
         """A short hash of the contents, to notice that two uses meant the same data; long arrays are sampled."""
         digest = hashlib.sha256()
         for name, array in sorted(self._per_row().items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            sample = array[:: max(1, array.shape[0] // FINGERPRINT_ROWS)]
-            for rows in blocks.row_slices(len(sample), FINGERPRINT_BLOCK):
-                digest.update(np.ascontiguousarray(sample[rows]).tobytes())
+            sample = array[:: max(1, array.shape[0] // FINGERPRINT_ROWS), ...]
+            dtype = to_host(sample[:1, ...]).dtype
+            digest.update(f"{name} {dtype.str} {tuple(array.shape)}".encode())
+            for rows in blocks.row_slices(sample.shape[0], FINGERPRINT_BLOCK):
+                digest.update(np.ascontiguousarray(to_host(sample[rows, ...])).tobytes())
         return digest.hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -263,7 +263,7 @@ class ModelOutputs:
         arrays = self._per_row() | {name: part for name in PER_CLASS if (part := getattr(self, name)) is not None}
         if self.labels is not None and self.class_names is not None and are_integers(self.class_names):
             arrays["labels"] = self.class_names[self.labels]  # as column indices they could be read as names
-        write_arrays(path, arrays)
+        write_arrays(path, {name: to_host(array) for name, array in arrays.items()})
 
     @classmethod
     def load(

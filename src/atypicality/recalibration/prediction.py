@@ -3,14 +3,13 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import Rows, moved, softmax
 from atypicality.formula.rows import below_top
-from atypicality.validation import check_finite, check_logit_maxima, check_logits, check_normalisers, name_rows
-from atypicality.validation.device import refuse_rows
+from atypicality.validation import check_finite, check_logit_maxima, check_normalisers, name_rows
+from atypicality.validation.device import any_logits, refuse_rows
 
 __all__ = ["check_known", "predicted_rows", "softmax_rows"]
 
@@ -48,11 +47,10 @@ def predicted_rows(
         check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
         return [(probs,)]
 
-    block = blocks.block_rows(8 * logits.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
-    return blocks.compute(predict, logits.shape[0], block=block, host=host)[0]
+    return blocks.compute(predict, logits.shape[0], block=_height(logits), host=host)[0]
 
 
-def softmax_rows(logits: Any) -> NDArray[np.float64]:
+def softmax_rows(logits: Any) -> Any:
     """The model's own probabilities: softmax of logits (n, k) in float64; `-inf` masks a class.
 
     In float32 the confidence of many rows would round to 1, and quantile groups of it would collapse.
@@ -60,16 +58,22 @@ def softmax_rows(logits: Any) -> NDArray[np.float64]:
     >>> softmax_rows([[0.0, np.log(3.0)]])
     array([[0.25, 0.75]])
     """
-    z = check_logits(logits, scan=False)
-    xp = namespace(z)
+    z = any_logits(logits, scan=False)
+    xp, host = namespace(z), isinstance(z, np.ndarray)
 
     def predict(rows: slice) -> list[tuple[Any]]:
-        check_logit_maxima(z[rows].max(axis=1), first_row=rows.start)
-        hidden = np.isneginf(z[rows])
-        return [(softmax(xp, below_top(xp, z[rows], hidden), hidden),)]
+        block = z[rows, :]
+        check_logit_maxima(to_host(xp.max(block, axis=1)), first_row=rows.start)
+        hidden = xp.isinf(block)
+        return [(softmax(xp, below_top(xp, block, hidden), hidden),)]
 
-    found: NDArray[np.float64] = blocks.compute(predict, len(z), block=blocks.block_rows(8 * z.shape[1]))[0]
-    return found
+    return blocks.compute(predict, z.shape[0], block=_height(z), host=host)[0]
+
+
+def _height(logits: Any) -> int:
+    """Rows of a block of logits: what the cache holds, or on a device enough to keep it busy."""
+    budget = blocks.CACHE_BYTES if isinstance(logits, np.ndarray) else BLOCK_BYTES
+    return blocks.block_rows(8 * logits.shape[1], budget=budget)
 
 
 def check_known(known: Any, *, first_row: int = 0) -> None:

@@ -8,6 +8,7 @@ from atypicality.arrays import Device, is_float16, namespace, on_device, to_host
 from atypicality.validation import (
     check_logit_maxima,
     check_logits,
+    check_matrix,
     check_matrix_shape,
     check_prob_columns,
     check_prob_rows,
@@ -15,7 +16,7 @@ from atypicality.validation import (
     name_rows,
 )
 
-__all__ = ["any_logits", "any_probs", "device_logits", "device_matrix", "device_probs", "refuse_rows"]
+__all__ = ["any_logits", "any_matrix", "any_probs", "device_logits", "device_matrix", "device_probs", "refuse_rows"]
 
 
 def device_matrix(values: Device, name: str, *, width: int | None = None) -> Device:
@@ -31,6 +32,11 @@ def device_matrix(values: Device, name: str, *, width: int | None = None) -> Dev
     if "complex" in str(values.dtype):
         raise TypeError(f"{name} must be real numbers; got dtype {values.dtype}.")
     return xp.astype(values, xp.float32 if "float" in str(values.dtype) else xp.float64)
+
+
+def any_matrix(values: Any, name: str, *, width: int | None = None) -> Any:
+    """A real matrix (n, d) on its device: `device_matrix` there, `check_matrix` on the host."""
+    return (device_matrix if on_device(values) else check_matrix)(values, name, width=width)
 
 
 def refuse_rows(bad: Device, name: str, *, first_row: int = 0) -> None:
