@@ -210,12 +210,13 @@ class ReliabilityHead(BaseEstimator):
         with rest._numbered():
             probs, labels = self._fit_thresholds(rest, edge_rows)
         self.metrics_ = _before_and_after(rest.need("logits"), probs, labels)
-        edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - self.prediction_sets_.n_calibration_)
+        thresholds = getattr(self.prediction_sets_, "n_calibration_", len(rest))
+        edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - thresholds)
         self.sizes_ = {"train": train_rows} if train_rows else {}
         self.sizes_ |= {
             "recalibration": len(first),
             "edges": int(edges),
-            "thresholds": int(self.prediction_sets_.n_calibration_),
+            "thresholds": int(thresholds),
         }
         return self
 
@@ -368,7 +369,8 @@ class ReliabilityHead(BaseEstimator):
             f"  rows            {sizes}",
             f"  density         {'none' if self.density_ is None else type(self.density_).__name__}",
             f"  recalibration   {type(self.recalibration_).__name__}",
-            f"  prediction sets {type(sets).__name__}, {1 - float(sets.alpha):.4g} coverage",
+            f"  prediction sets {type(sets).__name__}"
+            + (f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""),
             "  held-out rows   before -> after recalibration",
         ]
         if unseen := error_free(self.recalibration_):

@@ -1,12 +1,13 @@
 """A fitted head as a PyTorch module, for use behind a model at inference."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.export
-from array_api_compat import torch as xp
+from array_api_compat import torch as compat
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -19,6 +20,8 @@ from atypicality.shipping.refusals import refusals, wide
 __all__ = ["ReliabilityModule", "ReliabilityTensors", "ReliableModel"]
 
 Tensor = Any
+xp = SimpleNamespace(**vars(compat) | {"cumulative_sum": lambda x, *, axis: torch.cumsum(x, dim=axis)})
+"""array_api_compat's functions, less one that looks up the namespace of its array, which `torch.compile` warns of."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,11 @@ class ReliabilityModule(nn.Module):
         if names is not None and len(names) != self.n_classes:
             raise ValueError(f"class_names must name the {self.n_classes} classes of the head; got {len(names)}.")
         order = class_order(names, own, "those of the head")
-        for name, places in (("order", order), ("back", None if order is None else np.argsort(order))):
-            self.register_buffer(name, None if places is None else torch.from_numpy(places))
+        self.order = self.back = None  # no buffers: torch.export cannot do with empty ones
+        if order is not None:
+            del self.order, self.back
+            self.register_buffer("order", torch.from_numpy(order))
+            self.register_buffer("back", torch.from_numpy(np.argsort(order)))
         known = own if names is None else names
         self.class_names = None if known is None else tuple(known.tolist())
 

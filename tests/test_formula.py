@@ -1,0 +1,307 @@
+"""One formula, many runners: every kind of head says the same by its parts, NumPy blocks, other libraries and ONNX.
+
+The reference is the chain of the parts' own methods on whole arrays: density, recalibration, sets. Runners differ from
+it in the order of sums alone, so probabilities agree to one unit of their type and everything else is equal.
+"""
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from conftest import imported, needs
+from numpy.testing import assert_allclose, assert_array_equal
+
+import atypicality as aty
+from atypicality import blocks
+from atypicality.arrays import namespace
+from atypicality.datasets import make_world
+from atypicality.formula import guarded, moved
+from atypicality.groups import QUADRANTS
+from atypicality.head.prediction import missing_formulas
+from atypicality.outputs import ModelOutputs
+from atypicality.shipping.refusals import wide
+
+K = 5
+AWARE, PAPER = aty.AtypicalityAwareRecalibration, aty.AtypicalityAwareRecalibration.paper()
+DENSITIES = {
+    "tied": aty.GaussianAtypicality(),
+    "full": aty.GaussianAtypicality("full"),
+    "diagonal": aty.GaussianAtypicality("diagonal"),
+    "marginal": aty.GaussianAtypicality(marginal=True),
+    "full marginal": aty.GaussianAtypicality("full", marginal=True, shrinkage=0.1),
+    "components": aty.GaussianAtypicality(n_components=3),
+    "full components": aty.GaussianAtypicality("full", n_components=3),
+    "diagonal components": aty.GaussianAtypicality("diagonal", n_components=3),
+    "neighbours": aty.NeighborAtypicality(),
+    "neighbours by class": aty.NeighborAtypicality(2, reduction="kth", per_class=True),
+    "neighbours by angle": aty.NeighborAtypicality(3, reduction="min", metric="cosine"),
+}
+RECALIBRATIONS = {
+    "default": AWARE(),
+    "diagonal mixing": AWARE(class_mixing="diagonal", strength=0.1, class_density=False),
+    "no clipping": AWARE(extrapolation="none", strength=0.1),
+    "no covariates": AWARE(covariates=(), class_mixing=False, strength=0.1),
+    "margin alone": AWARE(covariates=("margin",), class_density=False, class_mixing=False),
+    "class prior": AWARE(strength=0.1, class_prior=[0.1, 0.2, 0.3, 0.4, 0.0]),
+    "temperature": aty.TemperatureScaling(),
+    "vector": aty.VectorScaling(strength=0.01),
+    "bias": aty.VectorScaling(scale=False),
+    "ensemble": aty.EnsembleTemperatureScaling(),
+    "by group": aty.GroupTemperatureScaling(3),
+}
+SETS = {
+    "lac": aty.SplitConformal("lac"),
+    "lac, empty sets": aty.SplitConformal("lac", nonempty=None),
+    "aps": aty.SplitConformal("aps", nonempty=None),
+    "aps, top class after": aty.SplitConformal("aps", nonempty="after"),
+    "raps": aty.SplitConformal("raps"),
+    "raps by grid": aty.AtypicalityAwareConformal("raps", n_groups=(1, 3), alpha=0.2),
+    "saps by grid": aty.AtypicalityAwareConformal("saps", n_groups=(2, 1)),
+    "full sets": aty.SplitConformal(alpha=0.001, k_reg=1, penalty=0.1),
+}
+HEADS = (
+    {f"density: {name}": (part, PAPER, SETS["raps by grid"]) for name, part in DENSITIES.items()}
+    | {f"recalibration: {name}": ("auto", part, SETS["raps by grid"]) for name, part in RECALIBRATIONS.items()}
+    | {f"sets: {name}": ("auto", PAPER, part) for name, part in SETS.items()}
+    | {"default": ("auto", "auto", "auto"), "no atypicality": (None, "auto", "auto")}
+)
+
+
+def outputs_of(n, seed, dtype=np.float32):
+    """Rows with masked classes, ties, flat rows and far ends, beside ordinary ones."""
+    world = make_world(n, random_state=seed, atypical_noise=1.0)
+    logits = world.logits.astype(dtype)
+    logits[::5] = np.round(logits[::5])  # ties
+    logits[1::17, 2] = -np.inf
+    logits[3::50], logits[4::50] = 0, np.linspace(-300, 300, K)
+    labels = np.where(np.isneginf(logits[np.arange(n), world.labels]), 0, world.labels)
+    return ModelOutputs(logits, embeddings=world.embeddings.astype(np.float32), labels=labels)
+
+
+@cache
+def fitted(name, seed=0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        head = aty.ReliabilityHead(*HEADS[name])
+        train = None if HEADS[name][0] is None else outputs_of(400, seed)
+        return head.fit(train=train, calibration=outputs_of(900, seed + 1))
+
+
+def by_parts(head, outputs):
+    """The answers of a head from its parts' methods on whole arrays."""
+    rarity, densities = head._rarity(outputs)
+    extras = {"atypicality": rarity, "class_log_density": densities, "embeddings": outputs.embeddings}
+    probs = head.recalibration_.predict_proba(outputs.logits, **extras)
+    grid = {} if isinstance(head.prediction_sets_, aty.SplitConformal) else {"atypicality": rarity}
+    found = {"proba": probs, "prediction_set": head.prediction_sets_.predict_set(probs, **grid)}
+    found |= {"label": probs.argmax(axis=1), "confidence": np.minimum(probs.max(axis=1), 1.0)}
+    if rarity is not None:
+        found["quadrant"] = head.quadrants_.assign(found["confidence"], rarity)
+        found |= {"atypicality": rarity, "atypicality_quantile": head.quantiles_(rarity)}
+    return found
+
+
+def by_predict(head, outputs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answer = head.predict(outputs)
+    known = ("proba", "prediction_set", "label", "confidence", "atypicality", "atypicality_quantile")
+    found = {name: np.asarray(part) for name in known if (part := getattr(answer, name)) is not None}
+    return found if answer.quadrant is None else found | {"quadrant": answer.quadrant}
+
+
+def by_blocks(head, outputs):
+    with blocks.settings(block_rows=7, n_threads=2):
+        return by_predict(head, outputs)
+
+
+def by_device(library):
+    def run(head, outputs):
+        there = {name: imported(library).asarray(np.array(getattr(outputs, name))) for name in ("logits", "embeddings")}
+        return by_predict(head, ModelOutputs(**there))
+
+    return run
+
+
+def by_guarded_formula(head, outputs):
+    """What a graph runs, by NumPy."""
+    formula = moved(head.formula(), wide)
+    embeddings = None if formula.density is None else outputs.embeddings.astype(np.float64)
+    with np.errstate(all="ignore"):
+        verdict = guarded(namespace(outputs.logits), formula, outputs.logits, embeddings)
+    assert verdict.known.all()
+    found = {name: part for name, part in verdict._asdict().items() if part is not None and name != "known"}
+    found |= {name: part[:, 0] for name, part in found.items() if name not in ("proba", "prediction_set")}
+    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+
+
+def by_torch(head, outputs, wrap=lambda module, *_: module):
+    torch = imported("torch")
+    module = aty.ReliabilityModule.from_head(head)
+    rows = [torch.from_numpy(np.array(outputs.logits))]
+    rows += [] if module.n_features is None else [torch.from_numpy(np.array(outputs.embeddings))]
+    tensors = vars(wrap(module, torch, rows)(*rows))
+    assert bool(tensors["valid"].all())
+    found = {name: part.numpy() for name, part in tensors.items() if part is not None and name != "valid"}
+    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+
+
+def by_torch_compile(head, outputs):
+    return by_torch(head, outputs, lambda module, torch, _: torch.compile(module, fullgraph=True, backend="aot_eager"))
+
+
+def by_torch_export(head, outputs):
+    def export(module, torch, rows):
+        few = tuple(part[:20] for part in rows)
+        batch = {0: torch.export.Dim("batch")}
+        return torch.export.export(module, few, dynamic_shapes=(batch,) * len(few)).module()
+
+    return by_torch(head, outputs, export)
+
+
+def by_onnx(head, outputs, tmp_path):
+    runtime = imported("onnxruntime")
+    head.export_onnx(tmp_path / "head.onnx", verify=False)
+    session = runtime.InferenceSession(str(tmp_path / "head.onnx"), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    given = {node.name: getattr(outputs, node.name) for node in session.get_inputs()}
+    found = dict(zip(names, session.run(names, given), strict=True))
+    assert found.pop("valid").all()
+    found["proba"] = found.pop("probabilities")
+    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+
+
+def assert_same_answers(found, expected):
+    assert set(found) == set(expected)
+    unit = float(np.finfo(expected["proba"].dtype).eps)
+    for name in ("proba", "confidence"):
+        assert_allclose(found[name], expected[name], rtol=0, atol=max(unit, 1e-12), err_msg=name)
+    for name in ("label", "prediction_set", "quadrant"):
+        if name in expected:
+            assert_array_equal(found[name], expected[name], err_msg=name)
+    if "atypicality" in expected:
+        assert_allclose(found["atypicality"], expected["atypicality"], rtol=1e-9)
+        # the scale steps from 0 to 1 / n at the least atypical held-out row, perhaps one rounding earlier or later
+        assert_allclose(found["atypicality_quantile"], expected["atypicality_quantile"], rtol=0, atol=3e-3)
+
+
+@pytest.mark.parametrize("runner", [by_predict, by_blocks], ids=["predict", "blocks"])
+@pytest.mark.parametrize("name", HEADS)
+def test_predict_is_the_chain_of_its_parts(name, runner):
+    outputs = outputs_of(200, 2)
+    assert_same_answers(runner(fitted(name), outputs), by_parts(fitted(name), outputs))
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+@pytest.mark.parametrize("name", HEADS)
+def test_arrays_of_other_libraries_are_answered_on_their_device(name, library, as_device):
+    outputs = outputs_of(200, 2)
+    assert_same_answers(by_device(library)(fitted(name), outputs), by_parts(fitted(name), outputs))
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if "neighbours" not in name])
+def test_a_graph_says_the_same(name, tmp_path):
+    outputs, head = outputs_of(200, 2), fitted(name)
+    if name == "recalibration: class prior":  # a row may have no class of positive prior left
+        outputs = outputs[np.isfinite(outputs.logits[:, :4]).any(axis=1)]
+    expected = by_parts(head, outputs)
+    assert_same_answers(by_guarded_formula(head, outputs), expected)
+    assert_same_answers(by_onnx(head, outputs, tmp_path), expected)
+
+
+@needs("torch")
+@pytest.mark.parametrize("name", HEADS)
+def test_a_torch_module_says_the_same(name, monkeypatch):
+    monkeypatch.setattr("atypicality.formula.density.TILE", 50)  # several tiles of training rows
+    outputs = outputs_of(200, 2)
+    assert_same_answers(by_torch(fitted(name), outputs), by_parts(fitted(name), outputs))
+
+
+@needs("torch")
+@pytest.mark.parametrize("runner", [by_torch_compile, by_torch_export], ids=["compile", "export"])
+@pytest.mark.parametrize("name", ["default", "no atypicality", "density: full", "density: neighbours"])
+def test_a_torch_module_can_be_compiled_and_exported(name, runner):
+    outputs = outputs_of(200, 2)
+    assert_same_answers(runner(fitted(name), outputs), by_parts(fitted(name), outputs))
+
+
+def test_double_precision_stays_double():
+    outputs = outputs_of(200, 2, np.float64)
+    found = by_predict(fitted("default"), outputs)
+    assert found["proba"].dtype == np.float64
+    assert_same_answers(found, by_parts(fitted("default"), outputs))
+
+
+# A user's own parts, each written in ten lines
+
+
+class Distance:
+    """A density by its method alone."""
+
+    def fit(self, embeddings, labels):
+        self.mean_ = embeddings.mean(axis=0)
+        return self
+
+    def atypicality(self, embeddings):
+        return np.linalg.norm(embeddings - self.mean_, axis=1).astype(float)
+
+
+class Blend:
+    """A recalibrator by its methods alone."""
+
+    def fit(self, logits, labels):
+        self.share_ = np.mean(logits.argmax(axis=1) == labels)
+        return self
+
+    def predict_proba(self, logits):
+        masked = np.where(np.isneginf(logits), -700, logits - logits.max(axis=1, keepdims=True))
+        probs = np.exp(masked) / np.exp(masked).sum(axis=1, keepdims=True)
+        return self.share_ * probs + (1 - self.share_) / probs.shape[1]
+
+
+class TopTwo:
+    """Prediction sets by their methods alone."""
+
+    def fit(self, probs, labels):
+        return self
+
+    def predict_set(self, probs):
+        return probs >= np.sort(probs, axis=1)[:, -2:-1]
+
+
+def plug_in(**parts):
+    from sklearn.base import BaseEstimator
+
+    owned = {name: type(part.__name__, (part, BaseEstimator), {})() for name, part in parts.items()}
+    head = aty.ReliabilityHead(**{"recalibration": aty.TemperatureScaling()} | owned)
+    return head.fit(train=outputs_of(400, 0), calibration=outputs_of(900, 1))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"density": Distance}, {"recalibration": Blend}, {"prediction_sets": TopTwo}],
+    ids=["density", "recalibration", "prediction_sets"],
+)
+def test_a_users_own_part_plugs_in_by_its_methods(parts):
+    head, outputs = plug_in(**parts), outputs_of(200, 2)
+    assert missing_formulas(head)
+    answer = by_predict(head, outputs)
+    if "density" in parts:
+        assert_allclose(answer["atypicality"], head.density_.atypicality(outputs.embeddings))
+    if "recalibration" in parts:
+        assert_allclose(answer["proba"], head.recalibration_.predict_proba(outputs.logits))
+    if "prediction_sets" in parts:
+        assert_array_equal(answer["prediction_set"].sum(axis=1) >= 2, True)
+    assert "thresholds" in head.sizes_
+    assert head.summary()
+
+
+def test_a_method_that_is_overridden_is_used_and_not_the_formula_it_left_behind():
+    class Turned(aty.GaussianAtypicality):
+        def atypicality(self, embeddings):
+            return -super().atypicality(embeddings)
+
+    head = aty.ReliabilityHead(Turned(), aty.TemperatureScaling()).fit(outputs_of(400, 0), outputs_of(900, 1))
+    found = by_predict(head, outputs_of(200, 2))["atypicality"]
+    assert_allclose(found, head.density_.atypicality(outputs_of(200, 2).embeddings))
