@@ -26,7 +26,6 @@ from atypicality import (
     NeighborAtypicality,
     QuantileGroups,
     SplitConformal,
-    TemperatureScaling,
     VectorScaling,
     __version__,
 )
@@ -46,17 +45,6 @@ pytestmark = needs("onnx", "onnxruntime")
 NUMBERS = ("probabilities", "confidence", "atypicality", "atypicality_quantile")
 ROUNDING = 1.5e-7
 """Both sides round float64 results that agree to about 1e-14 to float32: at most one unit of float32, 1.2e-7, apart."""
-RECALIBRATIONS = {
-    "temperature": TemperatureScaling(),
-    "vector": VectorScaling(),
-    "bias": VectorScaling(scale=False),
-    "ensemble": EnsembleTemperatureScaling(),
-    "grouped": GroupTemperatureScaling(),
-    "paper": AtypicalityAwareRecalibration.paper(),
-    "diagonal mixing, no clip": AtypicalityAwareRecalibration(class_mixing="diagonal", extrapolation="none"),
-    "margin alone": AtypicalityAwareRecalibration(covariates=("margin",), class_density=False, class_mixing=False),
-    "class prior": AtypicalityAwareRecalibration(class_prior=np.arange(10) / 45),
-}
 DENSITIES = {
     "full": GaussianAtypicality("full", shrinkage=0.1),
     "diagonal": GaussianAtypicality("diagonal"),
@@ -171,20 +159,6 @@ def test_ten_thousand_rows_of_cifar(name, tmp_path):
     check_same(exported(head, tmp_path), head, test)
 
 
-@pytest.mark.parametrize("name", RECALIBRATIONS)
-def test_every_recalibration(name, tmp_path):
-    head = fitted(recalibration=RECALIBRATIONS[name])
-    check_same(exported(head, tmp_path, verify=name == "class prior"), head, fashion().test)
-
-
-@pytest.mark.parametrize("nonempty", ["score", "after", None])
-@pytest.mark.parametrize("score", ["lac", "aps", "raps", "saps"])
-def test_every_score(score, nonempty, tmp_path):
-    sets = SplitConformal(score, nonempty=nonempty)
-    head = fitted(recalibration=TemperatureScaling(), prediction_sets=sets)
-    check_same(exported(head, tmp_path), head, joined(fashion().calibration, fashion().test))
-
-
 @pytest.mark.parametrize("name", DENSITIES)
 def test_every_density(name, tmp_path):
     head = fitted(train=fashion().train, density=DENSITIES[name])
@@ -211,14 +185,6 @@ def test_classes_that_the_density_never_saw_or_names_in_another_order(tmp_path):
     )
     head = fitted(outputs, train=named)
     check_same(exported(head, tmp_path), head, ModelOutputs(test.logits, embeddings=test.embeddings))
-
-
-def test_without_a_density(tmp_path):
-    with pytest.warns(UserWarning, match="works without atypicality"):
-        head = ReliabilityHead(density=None).fit(calibration=fashion().calibration)
-    session = exported(head, tmp_path, verify=True)
-    assert [node.name for node in session.get_inputs()] == ["logits"]
-    check_same(session, head, fashion().test)
 
 
 def test_atypicality_that_is_given(tmp_path):

@@ -70,15 +70,6 @@ def assert_equal_answers(head, outputs):
     assert_array_equal(np.array(QUADRANTS)[ours.quadrant], theirs.quadrant)
 
 
-DENSITIES = {
-    "tied": TIED,
-    "full": aty.GaussianAtypicality("full"),
-    "diagonal": aty.GaussianAtypicality("diagonal"),
-    "marginal": aty.GaussianAtypicality(marginal=True),
-    "full-marginal": aty.GaussianAtypicality("full", marginal=True, shrinkage=0.1),
-    "components": aty.GaussianAtypicality(n_components=3),
-    "full-components": aty.GaussianAtypicality("full", n_components=3),
-}
 NEIGHBOURS = {
     "mean": aty.NeighborAtypicality(),
     "cosine": aty.NeighborAtypicality(3, reduction="kth", metric="cosine"),
@@ -94,25 +85,6 @@ RECALIBRATIONS = {
     "vector": aty.VectorScaling(strength=0.01),
     "grouped": aty.GroupTemperatureScaling(3),
 }
-SETS = {
-    "lac": aty.SplitConformal("lac"),
-    "aps": aty.SplitConformal("aps", nonempty=None),
-    "after": aty.SplitConformal("aps", nonempty="after"),
-    "saps": aty.AtypicalityAwareConformal("saps", n_groups=(2, 1)),
-    "raps": aty.AtypicalityAwareConformal("raps", n_groups=(1, 3), alpha=0.2),
-    "infinite": aty.SplitConformal(alpha=0.001, k_reg=1, penalty=0.1),
-}
-
-
-@pytest.mark.parametrize("density", DENSITIES.values(), ids=list(DENSITIES))
-def test_densities(density, seed):
-    assert_equal_answers(fitted(density=density, seed=seed), outputs_of(300, seed + 2))
-
-
-@pytest.mark.parametrize("density", NEIGHBOURS.values(), ids=list(NEIGHBOURS))
-def test_neighbours(density, seed, monkeypatch):
-    monkeypatch.setattr("atypicality.formula.density.TILE", 50)  # several tiles
-    assert_equal_answers(fitted(density=density, seed=seed), outputs_of(300, seed + 2))
 
 
 def test_a_row_of_zeros_has_no_direction(seed):
@@ -120,23 +92,6 @@ def test_a_row_of_zeros_has_no_direction(seed):
     embeddings = torch.ones(2, module.n_features)
     embeddings[0] = 0
     assert module(torch.zeros(2, 5), embeddings).valid.tolist() == [False, True]
-
-
-@pytest.mark.parametrize("recalibration", RECALIBRATIONS.values(), ids=list(RECALIBRATIONS))
-def test_recalibrations(recalibration, seed):
-    assert_equal_answers(fitted(recalibration=recalibration, seed=seed), outputs_of(300, seed + 2))
-
-
-def test_an_ensemble_of_temperatures(seed):
-    head, ensemble = fitted(recalibration=aty.TemperatureScaling(), seed=seed), aty.EnsembleTemperatureScaling()
-    ensemble.temperature_, ensemble.weights_, ensemble.n_classes_ = 2.0, np.array([0.5, 0.3, 0.2]), 5
-    head.recalibration_ = ensemble
-    assert_equal_answers(head, outputs_of(300, seed + 2))
-
-
-@pytest.mark.parametrize("sets", SETS.values(), ids=list(SETS))
-def test_prediction_sets(sets, seed):
-    assert_equal_answers(fitted(sets=sets, seed=seed), outputs_of(300, seed + 2))
 
 
 def test_double_logits_and_rows_far_outside(seed):

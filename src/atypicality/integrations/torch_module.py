@@ -109,7 +109,8 @@ class ReliabilityModule(nn.Module):
         if names is not None and len(names) != self.n_classes:
             raise ValueError(f"class_names must name the {self.n_classes} classes of the head; got {len(names)}.")
         order = class_order(names, own, "those of the head")
-        self.order = self.back = None  # no buffers: torch.export cannot do with empty ones
+        self.order: Any = None  # no buffers: torch.export cannot do with empty ones
+        self.back: Any = None
         if order is not None:
             del self.order, self.back
             self.register_buffer("order", torch.from_numpy(order))
