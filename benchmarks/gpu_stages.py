@@ -12,6 +12,7 @@ import atypicality as aty
 from atypicality import metrics
 from atypicality.arrays import to_host
 from benchmarks.gpu_data import Embeddings, Outputs, Size, embeddings, outputs
+from benchmarks.gpu_library import best_seconds
 
 __all__ = ["Agreement", "Stage", "stages"]
 
@@ -52,6 +53,7 @@ def stages(lib: Any, size: Size) -> Iterator[Stage]:
     data = embeddings(lib, size)
     yield from gaussian_stages(lib, data, size)
     yield from neighbour_stages(lib, data, size)
+    yield from head_stages(lib, data, size)
     del data
     lib.free()
     yield from recalibration_stages(outputs(lib, size.calibration, size.classes, 2))
@@ -100,6 +102,65 @@ def neighbour_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
         lambda found: _neighbours(lib, data, found),
         target=1.5,
     )
+
+
+def head_stages(lib: Any, data: Embeddings, size: Size) -> Iterator[Stage]:
+    """A head end to end: the fit with its density, and answers whose least work is two products and a softmax."""
+    n, d, k, held_out = size.queries, size.features, size.classes, size.queries // 2
+    answers = outputs(lib, n, k, 6)
+    train = aty.ModelOutputs(embeddings=data.train, labels=to_host(data.labels))
+    rows = aty.ModelOutputs(answers.logits, embeddings=data.queries, labels=to_host(answers.labels))
+    fitted = cache(lambda: _head(train, rows[:held_out]))
+    yield Stage(
+        "head fit",
+        f"{size.train:,} x {d} training rows, {held_out:,} x {k} held-out rows",
+        lambda: _head(train, rows[:held_out]),
+        lambda _: 2.0 * size.train * d * d,
+        "fp64",
+        lambda found: _answers(found, rows[:2000]),
+    )
+    bare = best_seconds(lib, lambda: _bare(lib, fitted(), data.queries, answers.logits))[1]
+    yield Stage(
+        "head predict",
+        f"{n:,} x {k} with {d} columns; bare products and softmax {bare:.3g} s",
+        lambda: _predicted(fitted(), rows),
+        lambda _: 2.0 * n * d * (d + k),
+        "fp64",
+        lambda _: _answers(fitted(), rows[:2000]),
+        target=3 * bare,
+    )
+
+
+def _head(train: Any, calibration: Any) -> aty.ReliabilityHead:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # logits and embeddings of different rows know nothing of each other
+        return aty.ReliabilityHead().fit(train=train, calibration=calibration)
+
+
+def _predicted(head: aty.ReliabilityHead, rows: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return head.predict(rows)
+
+
+def _bare(lib: Any, head: aty.ReliabilityHead, embeddings: Any, logits: Any) -> Any:
+    """The two products of the density and a softmax, all rows at once, with nothing around them."""
+    xp, formula = lib.xp, head.formula().density
+    centre, whitening, targets = (
+        lib.xp.asarray(part, device=lib.device) for part in (formula.centre, formula.whitening, formula.targets)
+    )
+    scores = ((embeddings - centre) @ whitening) @ targets
+    exponentials = xp.exp(logits - xp.max(logits, axis=1, keepdims=True))
+    return scores, exponentials / xp.sum(exponentials, axis=1, keepdims=True)
+
+
+def _answers(head: aty.ReliabilityHead, rows: Any) -> Agreement:
+    """Entries of the sets that differ from those of the CPU, and how far probabilities are apart."""
+    there = _predicted(head, rows).on_host()
+    here = _predicted(head, aty.ModelOutputs(to_host(rows.logits), embeddings=to_host(rows.embeddings)))
+    differing = int((there.prediction_set != here.prediction_set).sum())
+    apart = float(np.abs(there.proba - here.proba).max())
+    return Agreement(f"entries of {len(rows):,} sets that differ; probabilities are {apart:.1e} apart", differing, 0.0)
 
 
 def recalibration_stages(data: Outputs) -> Iterator[Stage]:
