@@ -189,7 +189,9 @@ def test_the_caller_keeps_how_its_stdout_treats_characters(capsys):
 
 def interrupted(code, *arguments, ready=b"ready\n"):
     """Run a program until it is ready, send Ctrl-C, and return what it left and how long that took."""
-    started = [sys.executable, "-c", code, *map(str, arguments)]
+    # a test that is run in the background by a shell has Ctrl-C ignored, and so would its children
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    started = [sys.executable, "-c", heard + code, *map(str, arguments)]
     child = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout.readline() == ready
     start = time.monotonic()

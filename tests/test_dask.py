@@ -22,12 +22,12 @@ from atypicality import (
     TemperatureScaling,
     VectorScaling,
     blocks,
-    distributed,
 )
 
 dask = imported("dask")
 da = imported("dask.array")
 dd = imported("distributed")
+from atypicality.density import distributed  # noqa: E402
 from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
 from atypicality.integrations import dask_cluster, dask_recalibration, dask_rows  # noqa: E402
 

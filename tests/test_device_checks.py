@@ -45,7 +45,7 @@ def test_bad_rows_are_named_from_the_first(library):
         refuse_rows(library.asarray(np.array([False, True, True])), "logits", first_row=10)
     with pytest.raises(ValueError, match="embeddings must be finite; row 7 holds NaN or infinity"):
         refuse_embeddings(library.asarray(np.array([[1.0, 2.0], [np.nan, 0.0]])), np.float32, 6)
-    with pytest.raises(ValueError, match="squares that fit into float32; rows from 6 on overflow"):
+    with pytest.raises(ValueError, match="squares that fit into float32; row 6 overflows"):
         refuse_embeddings(library.asarray(np.ones((2, 2))), np.float32, 6)
 
 

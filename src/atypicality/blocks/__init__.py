@@ -353,9 +353,26 @@ def compute(
 ) -> tuple[Any, ...]:
     """Arrays of all rows from a function that makes those of one block of rows, piece by piece.
 
-    NumPy arrays are computed on threads and written into `empty` arrays. Arrays of another library (`host=False`) stay
-    on their device, where one block comes after the other. What is None in a piece is None in the whole.
+    Parameters
+    ----------
+    pieces : callable
+        Gives, for a slice of rows, tuples of arrays of consecutive parts of these rows; at least one.
+    n_rows : int
+    block : int
+        Rows of a slice.
+    host : bool, default=True
+        NumPy arrays are computed on threads and written into `empty` arrays. Arrays of another library (False) stay on
+        their device, where one block comes after the other.
+    threads : int, optional
+        As in `map_rows`.
 
+    Returns
+    -------
+    tuple of arrays
+        With all rows each; None where a piece has None.
+
+    Examples
+    --------
     >>> compute(lambda rows: [(np.arange(rows.start, rows.stop) ** 2, None)], 5, block=2)
     (array([ 0,  1,  4,  9, 16]), None)
     """

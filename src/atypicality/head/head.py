@@ -333,7 +333,14 @@ class ReliabilityHead(BaseEstimator):
         return self.density_.atypicality(embeddings), in_columns(densities, self._sources())
 
     def formula(self) -> HeadFormula:
-        """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`."""
+        """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> type(head.formula().density).__name__
+        'TiedDensity'
+        """
         check_is_fitted(self, "recalibration_")
         density = None if self.density_ is None else self.density_.formula()
         scale = quadrant = None

@@ -120,7 +120,10 @@ def verdict_rows(
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order)
     inner = blocks.block_rows(8 * logits.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
-    outer = max(inner, PRODUCT_ROWS) if host and embeddings is not None else inner
+    outer = inner
+    if host and embeddings is not None:
+        widest = 8 * (2 * embeddings.shape[1] + logits.shape[1])
+        outer = max(inner, min(PRODUCT_ROWS, blocks.block_rows(widest, budget=2 * blocks.GEMM_BYTES)))
     whole = Verdict(*blocks.compute(lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host))
     flat = {name: column[:, 0] for name, column in whole._asdict().items() if column is not None and name not in WIDE}
     return whole._replace(**flat)

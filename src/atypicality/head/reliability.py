@@ -269,11 +269,10 @@ class Reliability:
         if not len(self):
             return {"samples": 0}
         xp = namespace(self.proba)
-        sizes = xp.sum(xp.astype(self.prediction_set, xp.float64), axis=1)
         found: dict[str, Any] = {
             "samples": len(self),
             "mean_confidence": float(xp.mean(self.confidence)),
-            "mean_set_size": float(xp.mean(sizes)),
+            "mean_set_size": float(xp.count_nonzero(self.prediction_set)) / len(self),
         }
         if self.accepted is not None:
             found["accepted"] = float(to_host(self.accepted).mean())
