@@ -1,4 +1,4 @@
-"""Conformal prediction by atypicality and confidence: a threshold, and a promise, for every region of their grid."""
+"""Conformal prediction by atypicality and confidence: a threshold, and valid coverage, for every region of a grid."""
 
 from fractions import Fraction
 from typing import Any, Self
@@ -31,7 +31,7 @@ class AtypicalityAwareConformal(BaseEstimator):
 
     Rows are cut into a grid of atypicality and confidence quantile groups; every cell has a threshold of its own, found
     as in `SplitConformal` (Yuksekgonul et al. 2023, section 5). Cells that would be too small for alpha are merged with
-    neighbours into regions, and the promise is :math:`P(Y \in C(X) \mid X \in \text{region}) \ge 1 - \alpha`.
+    neighbours into regions, and the guarantee is :math:`P(Y \in C(X) \mid X \in \text{region}) \ge 1 - \alpha`.
 
     Parameters
     ----------
@@ -40,17 +40,17 @@ class AtypicalityAwareConformal(BaseEstimator):
     n_groups : pair of int, default=(6, 6)
         Groups of atypicality and of confidence; 1 leaves one of them out.
     mode : {"valid", "paper"}, default="valid"
-        "valid": one part of the rows chooses edges, regions, `k_reg` and `penalty`, the other carries the promise.
-        "paper": all rows do both, as in the paper, and the promise is approximate.
+        "valid": the edge set chooses edges, regions, `k_reg` and `penalty`, the threshold set carries the guarantee.
+        "paper": all rows do both, as in the paper, and coverage is approximate.
     edge_fraction : float in (0, 1), default=1/3
-        Share of the rows that choose, in mode "valid".
+        Share of the rows in the edge set, in mode "valid".
     nonempty, k_reg, penalty, randomized, random_state : str, int, float, bool
         As in `SplitConformal`.
 
     Attributes
     ----------
     grid_ : GridGroups
-        The cells: edges of both quantities, from the rows that choose.
+        The cells: edges of both quantities, from the edge set.
     regions_ : ndarray of int, of the grid's shape
         Region of every cell. A test point beyond the outermost edges belongs to the outer cells.
     counts_ : ndarray of shape (n_regions,)
@@ -61,13 +61,13 @@ class AtypicalityAwareConformal(BaseEstimator):
         warned.
     k_reg_, penalty_ : as in `SplitConformal`
     n_edge_, n_calibration_ : int
-        Rows that chose, and rows that carry the promise.
+        Rows of the edge set and of the threshold set.
     n_classes_, seed_ : int
 
     Notes
     -----
-    Regions are decided by the edge rows alone (see `merge_cells`): merging by the counts of the rows that carry the
-    thresholds would break the promise, because a region's rows would then know that they are few.
+    Regions are decided by the edge rows alone (see `merge_cells`): merging by the counts of the threshold
+    rows would break the guarantee, because a region's rows would then know that they are few.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class AtypicalityAwareConformal(BaseEstimator):
     ) -> Self:
         """Learn regions and thresholds from a conformal set: `probs` (n, k), `labels` (n,) and `atypicality` (n,).
 
-        In mode "valid" the rows that choose are drawn at random, unless `edge_rows`, bool (n,), marks them: rows that
+        In mode "valid" the edge set is drawn at random, unless `edge_rows`, bool (n,), marks them: rows that
         were set apart beforehand, as by `three_way_split`.
         """
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
@@ -155,7 +155,7 @@ class AtypicalityAwareConformal(BaseEstimator):
 
     @returns_like_input
     def assign(self, probs: ArrayLike, *, atypicality: ArrayLike) -> Integers:
-        """Region (n,) of every row of `probs` and `atypicality`: the part of the grid whose promise is its own."""
+        """Region (n,) of every row of `probs` and `atypicality`: the part of the grid with a guarantee of its own."""
         check_is_fitted(self, "thresholds_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         return self._assign(rows, atypicality)
@@ -195,7 +195,7 @@ class AtypicalityAwareConformal(BaseEstimator):
 
 
 def _given_rows(edge_rows: ArrayLike, n_rows: int, valid: bool) -> tuple[Integers, Integers]:
-    """Positions of the rows that choose and of those that carry the promise, from a mask."""
+    """Positions of the edge set and of the threshold set, from a mask."""
     mask = check_groups(edge_rows, "edge_rows", n_rows=n_rows)
     if not valid or mask.dtype != bool or mask.all() or not mask.any():
         raise ValueError(

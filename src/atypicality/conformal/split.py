@@ -33,15 +33,15 @@ class SplitConformal(BaseEstimator):
     alpha : float in (0, 1), default=0.1
         Allowed miscoverage, read as the decimal it is written as.
     nonempty : {"score", "after", None}, default="score"
-        "score": the top class scores 0 in fit and in prediction, so no set is empty and the promise stays exact.
-        "after": the top class is added to the sets afterwards, which covers more than promised. None: sets may be
+        "score": the top class scores 0 in fit and in prediction, so no set is empty and coverage stays exact.
+        "after": the top class is added to the sets afterwards, which covers more than 1 - alpha. None: sets may be
         empty. Classes tied for the top are all the top class.
     k_reg : int or "auto", default="auto"
         Rank up to which RAPS charges nothing.
     penalty : float or "auto", default="auto"
         What RAPS charges per rank beyond `k_reg`, and SAPS per rank.
     tuning_fraction : float in (0, 1), default=0.2
-        Share of the rows that choose `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
+        Share of the rows that tune `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
     randomized : bool, default=False
         Draw one u per row, which makes the coverage of APS, RAPS and SAPS exact instead of conservative. The draws of
         `fit` and `predict_set` are independent. The u of a row depends on the seed and the row's number alone: every
@@ -65,7 +65,7 @@ class SplitConformal(BaseEstimator):
 
     Notes
     -----
-    The promise is for rows exchangeable with the calibration rows. The same inputs and seed give the same sets,
+    Coverage is valid for rows exchangeable with the calibration rows. The same inputs and seed give the same sets,
     whatever the block size and number of threads.
 
     Examples
@@ -180,7 +180,7 @@ def checked_rule(estimator: Any) -> ScoreRule:
 
 
 def checked_rows(probs: ArrayLike, labels: ArrayLike, *, least: int) -> tuple[Any, NDArray[np.intp]]:
-    """Probabilities, where they lie, and labels of at least `least` rows."""
+    """Probabilities, on their device, and labels of at least `least` rows."""
     rows = any_probs(probs)
     n = rows.shape[0]
     if n < least:

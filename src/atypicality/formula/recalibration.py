@@ -172,7 +172,7 @@ class LogDensity:
 
 @dataclass(frozen=True)
 class ClassMixing:
-    """``W (z - o)``, where o lies from a row's maximum toward its mean by the part `middle`.
+    """``W (z - o)``, o a point between a row's maximum and its mean, at the part `middle` of the way.
 
     Parameters
     ----------

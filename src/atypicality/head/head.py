@@ -36,11 +36,11 @@ __all__ = ["ReliabilityHead"]
 RECALIBRATION_SHARE = 0.5
 PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
-ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows promises little
+ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
 
 
 class ReliabilityHead(BaseEstimator):
-    """What to trust, prediction by prediction: how rare the input is, mended probabilities, a set that holds the label.
+    """What to trust, prediction by prediction: rarity of the input, recalibrated probabilities, a prediction set.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class ReliabilityHead(BaseEstimator):
             Left out where `calibration` brings its own `atypicality`.
         calibration : ModelOutputs with logits and labels, or Parts
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
-            third of the rest draws group edges, the remainder carries the promise. `Parts` (see `three_way_split`)
+            third of the rest draws group edges, the remainder is the threshold set. `Parts` (see `three_way_split`)
             are taken as they are.
 
         Examples
@@ -199,7 +199,7 @@ class ReliabilityHead(BaseEstimator):
             edge_rows = np.arange(len(rest)) < len(calibration.edges)
         else:
             if calibration.stratified:
-                raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
+                raise ValueError("calibration comes from a stratified split: coverage is not valid. Split plainly.")
             chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
             first, rest = calibration._part(chosen), calibration._part(~chosen)
             edge_rows = None
@@ -439,5 +439,5 @@ def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.
 def _warn_without_atypicality(reason: str) -> None:
     warn(
         f"{reason}: the head works without atypicality, so there are no quadrants and no drift warning, and the sets "
-        "keep their promise on average only, not for rare inputs."
+        "are valid on average only, not for rare inputs."
     )

@@ -253,5 +253,5 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
     if share > 0.5:
         warn(
             f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
-            "rows of train too. Confidence and sets will promise more than new rows keep. Give held-out rows."
+            "rows of train too. Confidence and coverage will be too high for new rows. Give held-out rows."
         )

@@ -45,7 +45,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
         Of Adam.
     batch_size : int, default=128
     validation_fraction : float in [0, 1), default=0.1
-        Share of the rows that choose the epoch instead of training; with 0 the last epoch is taken.
+        Share of the rows held out to select the epoch; with 0 the last epoch is taken.
     random_state : int, default=0
         Seed of initial weights, batches and codes. The global generators of torch and NumPy are not used.
 

@@ -50,7 +50,7 @@ class Inputs:
         return check_vector(self._need("atypicality"), "atypicality", n_rows=self.n_rows)
 
     def need_class_log_density(self) -> Any:
-        """Class log-densities (n, k), where the logits lie."""
+        """Class log-densities (n, k), on the device of the logits."""
         if not isinstance(self.logits, np.ndarray):
             return device_densities(self._need("class_log_density"), self.logits)
         values = check_matrix(self._need("class_log_density"), "class_log_density", width=self.logits.shape[1])
@@ -139,7 +139,7 @@ class Recalibrator(BaseEstimator):
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Any:
-        """Recalibrated probabilities (n, k) of `logits` (n, k), on whose device they lie.
+        """Recalibrated probabilities (n, k) of `logits` (n, k), on their device.
 
         `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
         """

@@ -89,7 +89,7 @@ def solution_of_multiplier(multiplier: float, n_classes: int) -> Solution:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each group of parameters lies in the flat vector: features, densities, mixing, scores."""
+    """The place of each group of parameters in the flat vector: features, densities, mixing, scores."""
 
     features: slice
     densities: slice

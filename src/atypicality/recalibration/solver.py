@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 TOLERANCE = 2e-10
-"""Half of the squared Newton decrement at which a fit ends: a fifth of the 1e-9 that we promise."""
+"""Half of the squared Newton decrement at which a fit ends: a fifth of the stated 1e-9."""
 START_ROWS = (512, 4096)
 """Rows that a start is made from; the first will do where class-wise parameters have yet to move."""
 FEW_ROWS = 5
