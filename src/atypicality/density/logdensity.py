@@ -1,6 +1,7 @@
 """Gaussians of all classes as they are learnt and stored, and the scoring of rows by their formulas."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,11 @@ class TiedGaussians:
 
     def formula(self, log_prior: Float64 | None = None) -> TiedDensity:
         """The parameters of a score."""
-        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak, log_prior)
+        return replace(self._formula, log_prior=log_prior)
+
+    @cached_property
+    def _formula(self) -> TiedDensity:
+        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak)
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,10 @@ class ClassGaussians:
 
     def formula(self, log_prior: Float64 | None = None) -> ClassDensity:
         """The parameters of a score."""
+        return replace(self._formula, log_prior=log_prior)
+
+    @cached_property
+    def _formula(self) -> ClassDensity:
         matrices = [whitening.matrix for whitening in self.whitenings]
         if matrices[0].ndim == 2:  # columns of zeros add nothing to a squared length
             rank = max(matrix.shape[1] for matrix in matrices)
@@ -92,7 +101,7 @@ class ClassGaussians:
         components = None if self.components is None else np.ascontiguousarray(self.components.T)
         peaks = np.array([whitening.log_peak for whitening in self.whitenings])
         stacked = np.stack(matrices).astype(self.centre.dtype, copy=False)
-        return ClassDensity(self.centre, components, self.means, stacked, peaks, log_prior)
+        return ClassDensity(self.centre, components, self.means, stacked, peaks)
 
 
 Gaussians = TiedGaussians | ClassGaussians
