@@ -106,12 +106,7 @@ def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:
 def margins(logits: Any) -> Vector:
     """Largest less second largest logit of each row (n,), on the host; 0 where a single class is not masked."""
     numbers = to_device(np.arange(logits.shape[1]), logits)
-
-    def block(xp: Any, values: Any) -> Any:
-        hidden = xp.isinf(values)
-        return formula_margins(xp, below_top(xp, values, hidden), hidden, numbers)
-
-    return _column(block, logits)
+    return _column(lambda xp, values: formula_margins(xp, values, numbers), logits)
 
 
 def spreads(matrix: Any) -> Vector:

@@ -101,7 +101,7 @@ def _serialised(model: Any) -> bytes:
 
 def _build(head: Any) -> Any:
     graph = Graph()
-    xp = GraphNamespace(graph)
+    xp = GraphNamespace(graph, head.n_classes_)
     formula = moved(head.formula(), lambda array: xp.asarray(wide(array)))
     logits = xp.input("logits", np.float32, head.n_classes_)
     embeddings = atypicality = None
