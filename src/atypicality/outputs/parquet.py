@@ -173,7 +173,7 @@ class _Column:
 
     def whole(self) -> NDArray[Any]:
         """All rows."""
-        if self._filled < self._n_rows and self._scratch is not None:
+        if self._filled != self._n_rows:
             raise UnreadableFileError(
                 f"{self._path.name!r}: column {self.name!r} claims {self._n_rows} rows and holds {self._filled}."
             )
