@@ -14,8 +14,8 @@ from conftest import needs
 
 import atypicality as aty
 from atypicality.head import ReliabilityHead
+from atypicality.head.head import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
 from atypicality.shipping.bundle import BundleError, document, folder, load, save
-from atypicality.shipping.bundle.table import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
 
 MUTATIONS = 200
 KILLS = 25
@@ -42,7 +42,7 @@ def bundle(head, tmp_path):
 
 def test_every_class_of_the_closed_list_is_tried(heads):
     seen = {type(part) for head in heads.values() for part in vars(head).values()}
-    listed = {record.cls for record in (*DENSITIES, *RECALIBRATIONS, *PREDICTION_SETS)}
+    listed = {*DENSITIES, *RECALIBRATIONS, *PREDICTION_SETS}
     assert listed - seen == {aty.AdaptiveTemperatureScaling}  # below: it needs torch to be fitted
 
 
@@ -63,7 +63,7 @@ def test_another_process_gives_the_same_answers(heads, tmp_path):
     )
     found = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         check=True,
@@ -136,17 +136,17 @@ PARTS = {"density": DENSITIES, "recalibration": RECALIBRATIONS, "prediction_sets
 
 
 @pytest.mark.parametrize(
-    ("place", "record"),
-    [(place, record) for place, records in PARTS.items() for record in records],
-    ids=lambda part: getattr(part, "name", part),
+    ("place", "part"),
+    [(place, part) for place, parts in PARTS.items() for part in parts],
+    ids=lambda part: getattr(part, "__name__", part),
 )
-def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, place, record):
-    defaults, others = record.cls().get_params(), OTHER_VALUES[record.cls]
+def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, place, part):
+    defaults, others = part().get_params(), OTHER_VALUES[part]
     assert others.keys() == defaults.keys()
     for name, value in others.items():
         assert cases.difference(value, defaults[name]) is not None, name
         changed = copy.copy(head)
-        setattr(changed, place, record.cls(**{name: value}))
+        setattr(changed, place, part(**{name: value}))
         save(changed, tmp_path / name)
         assert cases.difference(changed.get_params(), load(tmp_path / name).get_params()) is None, name
 

@@ -4,7 +4,7 @@ Edges and thresholds are learnt once, on held-out data, and reused everywhere. E
 equal to an edge belongs to the lower group.
 """
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
 from atypicality.formula import Quadrant
+from atypicality.stored.kinds import COUNTS, FINITE, INCREASING, NOT_NEGATIVE, Array, Integer, Number, TupleOf, need
+from atypicality.stored.records import Part, Record
 from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector, warn
 
 __all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups", "cut", "quantile_edges"]
@@ -68,8 +70,8 @@ class QuantileGroups(BaseEstimator):
     array([0, 1])
     """
 
-    edges_: NDArray[np.float64]
-    counts_: NDArray[np.intp]
+    edges_: Annotated[NDArray[np.float64], Array("e", FINITE, INCREASING)]
+    counts_: Annotated[NDArray[np.intp], Array("*", NOT_NEGATIVE, dtypes=COUNTS)]
 
     def __init__(self, n_groups: int = 5) -> None:
         self.n_groups = n_groups
@@ -121,6 +123,11 @@ class QuantileGroups(BaseEstimator):
         check_is_fitted(self, "edges_")
         return cut(self.edges_, check_vector(values, "values", finite=False))
 
+    def _check_stored(self) -> None:
+        need(self.counts_.size == self.edges_.size + 1, "there must be one count more than edges.")
+
+    _stored = Record(check=_check_stored, n_groups=Integer(1))
+
 
 class Quadrants(BaseEstimator):
     """The paper's four kinds of prediction, from recalibrated confidence and atypicality.
@@ -155,9 +162,10 @@ class Quadrants(BaseEstimator):
     ['reliable', 'extrapolation', 'ambiguous', 'untrustworthy']
     """
 
-    confidence_threshold_: float
-    atypicality_threshold_: float
-    counts_: NDArray[np.intp]
+    confidence_threshold_: Annotated[float, Number(0, 1)]
+    atypicality_threshold_: Annotated[float, Number()]
+    counts_: Annotated[NDArray[np.intp], Array("4", NOT_NEGATIVE, dtypes=COUNTS)]
+    _stored = Record(confidence_quantile=Number(0, 1), atypicality_quantile=Number(0, 1))
 
     def __init__(self, confidence_quantile: float = 0.2, atypicality_quantile: float = 0.8) -> None:
         self.confidence_quantile = confidence_quantile
@@ -256,10 +264,10 @@ class GridGroups(BaseEstimator):
     ([1, 3], [[1, 1], [1, 1]])
     """
 
-    atypicality_groups_: QuantileGroups
-    confidence_groups_: QuantileGroups
-    shape_: tuple[int, int]
-    counts_: NDArray[np.intp]
+    atypicality_groups_: Annotated[QuantileGroups, Part(QuantileGroups)]
+    confidence_groups_: Annotated[QuantileGroups, Part(QuantileGroups)]
+    shape_: Annotated[tuple[int, int], TupleOf(Integer(1))]
+    counts_: Annotated[NDArray[np.intp], Array("* *", NOT_NEGATIVE, dtypes=COUNTS)]
 
     def __init__(self, n_groups: tuple[int, int] = (6, 6)) -> None:
         self.n_groups = n_groups
@@ -281,6 +289,13 @@ class GridGroups(BaseEstimator):
         check_is_fitted(self, "shape_")
         confident, rarity = _check_pair(confidence, atypicality)
         return self.atypicality_groups_.assign(rarity) * self.shape_[1] + self.confidence_groups_.assign(confident)
+
+    def _check_stored(self) -> None:
+        shape = self.atypicality_groups_.n_groups_, self.confidence_groups_.n_groups_
+        need(len(self.n_groups) == 2, "n_groups must be a pair.")
+        need(tuple(self.shape_) == shape == self.counts_.shape, f"the grid must have shape {shape}, that of its edges.")
+
+    _stored = Record(check=_check_stored, n_groups=TupleOf(Integer(1)))
 
 
 def _quantile(values: NDArray[np.float64], levels: Any) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Split conformal prediction: one threshold for all, from rows that chose nothing else."""
 
 import math
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,17 +10,51 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input, take_rows
 from atypicality.conformal.chance import Seeds, split_rows
-from atypicality.conformal.scores import ScoreRule, checked_score, label_scores, label_statistics, prediction_sets
+from atypicality.conformal.scores import (
+    NONEMPTY,
+    SCORES,
+    ScoreRule,
+    checked_score,
+    label_scores,
+    label_statistics,
+    prediction_sets,
+)
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
+from atypicality.stored.kinds import FLAG, SEED, Alpha, Choice, Either, Integer, Number, Size, need, optional
+from atypicality.stored.records import Record
 from atypicality.validation import check_alpha, check_integer, check_labels, warn
 from atypicality.validation.device import any_probs
 
-__all__ = ["SplitConformal"]
+__all__ = ["ScoredSets", "SplitConformal"]
 
 
-class SplitConformal(BaseEstimator):
+class ScoredSets(BaseEstimator):
+    """What sets by a score have in common: the score's parameters, given and tuned, and the seed of its draws."""
+
+    k_reg_: Annotated[int | None, optional(Integer())]
+    penalty_: Annotated[float | None, optional(Number(0))]
+    n_calibration_: Annotated[int, Integer(1)]
+    n_classes_: Annotated[int, Size("K")]
+    seed_: Annotated[int, SEED]
+
+    _kinds: ClassVar[dict[str, Any]] = {
+        "score": Choice(*SCORES),
+        "alpha": Alpha(),
+        "nonempty": Choice(*NONEMPTY),
+        "k_reg": Either("auto", otherwise=Integer()),
+        "penalty": Either("auto", otherwise=Number(0)),
+        "random_state": optional(SEED),
+    }
+
+    def _check_score(self) -> None:
+        checked_rule(self)
+        rule = fitted_rule(self)
+        need(not rule.needs_tuning, f"score {rule.name!r} must have its parameters.")
+
+
+class SplitConformal(ScoredSets):
     r"""Prediction sets that hold the label with a chance of at least 1 - alpha, on average over all inputs.
 
     The set of x is all labels y with :math:`s(x, y) \le \hat q`, where the threshold is the
@@ -80,14 +114,9 @@ class SplitConformal(BaseEstimator):
     True
     """
 
-    threshold_: float
-    too_few_: bool
-    k_reg_: int | None
-    penalty_: float | None
-    n_calibration_: int
-    n_tuning_: int
-    n_classes_: int
-    seed_: int
+    threshold_: Annotated[float, Number(infinite=True)]
+    too_few_: Annotated[bool, FLAG]
+    n_tuning_: Annotated[int, Integer()]
 
     def __init__(
         self,
@@ -150,6 +179,12 @@ class SplitConformal(BaseEstimator):
         check_is_fitted(self, "threshold_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_), first_row)
+
+    def _check_stored(self) -> None:
+        self._check_score()
+        need(self.too_few_ == math.isinf(self.threshold_), "the threshold must be infinite if there were too few rows.")
+
+    _stored = Record(check=_check_stored, **ScoredSets._kinds, tuning_fraction=Number(0, 1))
 
 
 def fitted_rule(estimator: Any) -> ScoreRule:

@@ -3,11 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.linalg.lapack import dpotrf, dtrtri
+
+from atypicality.stored.kinds import FINITE, Array, Integer, Number
+from atypicality.stored.records import Record
 
 __all__ = ["Factorise", "Whitening", "principal_directions", "shrink", "triangular_whitening", "whiten"]
 
@@ -30,9 +34,10 @@ class Whitening:
         How many count.
     """
 
-    matrix: Float64
-    log_determinant: float
-    rank: int
+    matrix: Annotated[Float64, Array("m * | m", FINITE)]
+    log_determinant: Annotated[float, Number()]
+    rank: Annotated[int, Integer(1)]
+    _stored = Record()
 
     @property
     def log_peak(self) -> float:

@@ -1,7 +1,7 @@
 """Gaussians of all classes as they are learnt and stored, and the scoring of rows by their formulas."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.formula import ClassDensity, TiedDensity, moved
+from atypicality.stored.kinds import ANY_FLOAT, FINITE, Array, ListOf, Number, optional
+from atypicality.stored.records import Part, Record
 from atypicality.validation import FloatArray
 
 __all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
@@ -34,10 +36,11 @@ class TiedGaussians:
     log_peak : float
     """
 
-    centre: FloatArray
-    whitening: FloatArray
-    means: Float64
-    log_peak: float
+    centre: Annotated[FloatArray, Array("D", FINITE, dtypes=ANY_FLOAT)]
+    whitening: Annotated[FloatArray, Array("D r", FINITE, dtypes=ANY_FLOAT)]
+    means: Annotated[Float64, Array("c r", FINITE)]
+    log_peak: Annotated[float, Number()]
+    _stored = Record()
 
     @classmethod
     def of(
@@ -68,10 +71,11 @@ class ClassGaussians:
     whitenings : list of Whitening, one per class
     """
 
-    centre: FloatArray
-    components: FloatArray | None
-    means: Float64
-    whitenings: list[Whitening]
+    centre: Annotated[FloatArray, Array("D", FINITE, dtypes=ANY_FLOAT)]
+    components: Annotated[FloatArray | None, optional(Array("m D", FINITE, dtypes=ANY_FLOAT))]
+    means: Annotated[Float64, Array("c m", FINITE)]
+    whitenings: Annotated[list[Whitening], ListOf(Part(Whitening), size="c")]
+    _stored = Record()
 
     @classmethod
     def of(

@@ -7,15 +7,20 @@ the k-th best than twice that cannot be among the k nearest. The few others are 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
+from atypicality.stored.kinds import ANY_FLOAT, FINITE, NOT_NEGATIVE, Array, Choice, Number
+from atypicality.stored.records import Record
 from atypicality.validation import FloatArray, name_rows
 
-__all__ = ["Reduction", "Reference", "Search", "refuse_zeros"]
+__all__ = ["METRIC", "Reduction", "Reference", "Search", "refuse_zeros"]
+
+METRIC = Choice("euclidean", "cosine")
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -34,11 +39,12 @@ _SCALES = 2.0**-100, 2.0**100  # beyond them rows are no float32 numbers before 
 class Reference:
     """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product."""
 
-    rows: FloatArray
-    metric: str
-    shift: NDArray[np.float32]
-    scale: float
-    half_squares: NDArray[np.float32]
+    rows: Annotated[FloatArray, Array("n D", FINITE, dtypes=("float16", *ANY_FLOAT))]
+    metric: Annotated[str, METRIC]
+    shift: Annotated[NDArray[np.float32], Array("D", FINITE, dtypes=("float32",))]
+    scale: Annotated[float, Number(0)]
+    half_squares: Annotated[NDArray[np.float32], Array("n", FINITE, NOT_NEGATIVE, dtypes=("float32",))]
+    _stored = Record()
 
     @classmethod
     def of(cls, rows: FloatArray, metric: str) -> "Reference":

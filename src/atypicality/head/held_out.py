@@ -1,12 +1,25 @@
 """What a head remembers of held-out rows: how rare they were, and how often it erred at each confidence."""
 
 import math
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.formula import Scale
+from atypicality.stored.kinds import (
+    COUNTS,
+    DECREASING,
+    FINITE,
+    INCREASING,
+    NOT_NEGATIVE,
+    POSITIVE,
+    UNIT,
+    Array,
+    Integer,
+    need,
+)
+from atypicality.stored.records import Record
 from atypicality.validation import check_number, check_vector, warn
 
 __all__ = [
@@ -49,6 +62,10 @@ class QuantileScale:
     array([0.   , 0.25 , 0.75 , 0.875, 1.   ])
     """
 
+    values: Annotated[Vector, Array("v", FINITE, INCREASING)]
+    levels: Annotated[Vector, Array("v", UNIT, INCREASING)]
+    n_rows: Annotated[int, Integer(1)]
+
     def __init__(self, values: Vector, levels: Vector, n_rows: int) -> None:
         self.values, self.levels, self.n_rows = values, levels, n_rows
 
@@ -76,6 +93,13 @@ class QuantileScale:
         [False, True]
         """
         return np.asarray(values > self.values[-1])
+
+    def _check_stored(self) -> None:
+        need(1 <= self.values.size <= GRID_SIZE, f"there must be 1 to {GRID_SIZE} values.")
+        need(self.levels[-1] == 1 and self.levels[0] > 0, "levels must rise from above 0 to 1.")
+        need(self.n_rows >= self.values.size, "there must be at least as many rows as values.")
+
+    _stored = Record(check=_check_stored)
 
 
 class Drift:
@@ -196,6 +220,10 @@ class AbstentionRule:
     True
     """
 
+    confidence: Annotated[Vector, Array("a", UNIT, DECREASING)]
+    kept: Annotated[NDArray[np.intp], Array("a", POSITIVE, INCREASING, dtypes=COUNTS)]
+    errors: Annotated[NDArray[np.intp], Array("a", NOT_NEGATIVE, dtypes=COUNTS)]
+
     def __init__(self, confidence: Vector, kept: NDArray[np.intp], errors: NDArray[np.intp]) -> None:
         self.confidence, self.kept, self.errors = confidence, kept, errors
 
@@ -211,6 +239,13 @@ class AbstentionRule:
         left_out = np.append(ordered, -1.0)[chosen + 1]  # -1: at the last threshold, 0, nobody is
         thresholds = np.maximum(np.nextafter(left_out, 2.0), 0.0)
         return cls(thresholds, (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
+
+    def _check_stored(self) -> None:
+        need(1 <= self.kept.size <= GRID_SIZE, f"there must be 1 to {GRID_SIZE} thresholds.")
+        among = (self.errors <= self.kept).all() and (np.diff(self.errors) >= 0).all()
+        need(among, "errors must be among the rows kept.")
+
+    _stored = Record(check=_check_stored)
 
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""

@@ -1,7 +1,7 @@
 """Adaptive temperature scaling: a temperature for every sample, read off its embedding by a small network."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,10 +10,12 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import returns_like_input
 from atypicality.formula import Given, LogitModel
-from atypicality.recalibration.adaptive_network import Targets, Training, train
-from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.adaptive_network import Network, Targets, Training, train
+from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.stored.kinds import SEED, Integer, Number, TupleOf, need
+from atypicality.stored.records import Part, Record
 from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require, warn
 
 __all__ = ["AdaptiveTemperatureScaling"]
@@ -74,6 +76,10 @@ class AdaptiveTemperatureScaling(Recalibrator):
     True
     """
 
+    temperature_: Annotated[float, Number(0)]
+    network_: Annotated[Network, Part(Network)]
+    errors_: Errors
+
     _device = False
 
     def __init__(
@@ -123,7 +129,26 @@ class AdaptiveTemperatureScaling(Recalibrator):
         blocks.for_rows(scale, len(labels), block=blocks.block_rows(8 * scaled.shape[1]))
         targets = Targets(labels, problem.rows.best, problem.rows.runner_up, problem.weights, problem.pseudo_weights)
         self.network_ = train(embeddings, scaled, targets, training)
+        self._restore()
+
+    def _restore(self) -> None:
         self.n_iter_ = self.network_.n_epochs
+
+    def _check_stored(self) -> None:
+        need(self.temperature_ > 0, "the temperature must be positive.")
+
+    _stored = Record(
+        check=_check_stored,
+        restore=_restore,
+        hidden=TupleOf(Integer(1)),
+        latent_dim=Integer(1),
+        head=TupleOf(Integer(1)),
+        epochs=Integer(1),
+        learning_rate=Number(0),
+        batch_size=Integer(1),
+        validation_fraction=Number(0, 1),
+        random_state=SEED,
+    )
 
     def _training(self) -> Training:
         return Training(

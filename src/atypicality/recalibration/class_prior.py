@@ -6,11 +6,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.stored.kinds import SHARES, Array, Kind, Place
 from atypicality.validation import check_vector
 
-__all__ = ["check_class_prior", "prior_scores"]
+__all__ = ["ClassPrior", "check_class_prior", "prior_scores"]
 
 Vector = NDArray[np.float64]
+
+
+class ClassPrior(Kind):
+    """Class shares: a mapping or a sequence is stored as the vector (k,) that it stands for."""
+
+    _vector = Array("*", SHARES)
+
+    def write(self, value: Any, place: Place) -> Any:
+        """Where the tensor is."""
+        return self._vector.write(check_class_prior(value, len(value)), place)
+
+    def read(self, stored: Any, place: Place) -> Vector:
+        """Shares (k,)."""
+        return self._vector.read(stored, place)
 
 
 def check_class_prior(values: Any, n_classes: int) -> Vector:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.formula import Quadratic
 from atypicality.recalibration.device_rows import device_margins, device_spreads
+from atypicality.stored.kinds import FINITE, POSITIVE, Array, Choice, TupleOf, need
+from atypicality.stored.records import Record
 
-__all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
+__all__ = ["COVARIATES", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
 
 Vector = NDArray[np.float64]
+COVARIATES = ("atypicality", "margin")
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,19 @@ class Polynomial:
         Weighted mean and standard deviation of each covariate within the limits that it is held to, and those.
     """
 
-    names: tuple[str, ...]
-    constant: tuple[str, ...]
-    center: Vector
-    scale: Vector
-    low: Vector
-    high: Vector
+    names: Annotated[tuple[str, ...], TupleOf(Choice(*COVARIATES), size="q")]
+    constant: Annotated[tuple[str, ...], TupleOf(Choice(*COVARIATES))]
+    center: Annotated[Vector, Array("q", FINITE)]
+    scale: Annotated[Vector, Array("q", POSITIVE)]
+    low: Annotated[Vector, Array("q", FINITE)]
+    high: Annotated[Vector, Array("q", FINITE)]
+
+    def _check_stored(self) -> None:
+        named = (*self.names, *self.constant)
+        need(len(set(named)) == len(named), "covariates must be distinct.")
+        need((self.low <= self.high).all(), "the ranges of covariates must not be empty.")
+
+    _stored = Record(check=_check_stored)
 
     @classmethod
     def of(cls, values: Mapping[str, Vector], weights: Vector, tail: float = 0.0) -> Self:

@@ -1,12 +1,13 @@
 """Ensemble temperature scaling: a mixture of scaled, plain and uniform probabilities (Zhang et al. 2020)."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.formula import Mixture
-from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.newton import NotConvergedError
 from atypicality.recalibration.solver import (
     TOLERANCE,
@@ -16,6 +17,8 @@ from atypicality.recalibration.solver import (
     solution_of_multiplier,
 )
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.stored.kinds import FINITE, SHARES, Array, Integer, Number, need
+from atypicality.stored.records import Record
 from atypicality.validation import warn
 
 __all__ = ["EnsembleTemperatureScaling", "mixture_weights"]
@@ -57,6 +60,13 @@ class EnsembleTemperatureScaling(Recalibrator):
     array([[0.6667, 0.3333]])
     """
 
+    temperature_: Annotated[float, Number(0)]
+    weights_: Annotated[NDArray[np.float64], Array("3", FINITE, SHARES)]
+    loss_: Annotated[float, Number()]
+    certificate_: Annotated[float, Number()]
+    n_iter_: Annotated[int, Integer()]
+    errors_: Errors
+
     _scan = False
 
     def multiplier(self) -> float:
@@ -83,6 +93,11 @@ class EnsembleTemperatureScaling(Recalibrator):
     def formula(self) -> Mixture:
         """The parameters of a prediction; see `atypicality.formula`."""
         return Mixture(self._multipliers(), tuple(self.weights_.tolist()))
+
+    def _check_stored(self) -> None:
+        need(self.temperature_ > 0, "the temperature must be positive.")
+
+    _stored = Record(check=_check_stored)
 
 
 def _target_losses(problem: Problem, part: Solution) -> NDArray[np.float64]:

@@ -3,10 +3,13 @@
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from atypicality.stored.kinds import COUNTS, FINITE, INCREASING, Array, Integer, Number, need, optional
+from atypicality.stored.records import Record
 
 __all__ = ["Layout", "Ridge", "Solution", "Vector", "solution_of_multiplier"]
 
@@ -59,16 +62,22 @@ class Solution:
         Passes over all rows, those over a part of the rows counted as that part.
     """
 
-    coefficients: Vector
-    density_coefficients: Vector
-    mixing: Vector | None
-    scores: Vector
-    absent: NDArray[np.intp] = field(repr=False)
-    loss: float
-    objective: float
-    certificate: float
-    n_iter: int
-    n_passes: float
+    coefficients: Annotated[Vector, Array("p", FINITE)]
+    density_coefficients: Annotated[Vector, Array("*", FINITE)]
+    mixing: Annotated[Vector | None, optional(Array("K K | K", FINITE))]
+    scores: Annotated[Vector, Array("K", FINITE)]
+    absent: Annotated[NDArray[np.intp], Array("*", INCREASING, dtypes=COUNTS)] = field(repr=False)
+    loss: Annotated[float, Number()]
+    objective: Annotated[float, Number()]
+    certificate: Annotated[float, Number()]
+    n_iter: Annotated[int, Integer()]
+    n_passes: Annotated[float, Number(0)]
+
+    def _check_stored(self) -> None:
+        absent = self.absent
+        need(absent.size == 0 or (absent[0] >= 0 and absent[-1] < self.scores.size), "absent classes must be columns.")
+
+    _stored = Record(check=_check_stored)
 
 
 def solution_of_multiplier(multiplier: float, n_classes: int) -> Solution:

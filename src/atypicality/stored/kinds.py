@@ -1,4 +1,4 @@
-"""The kinds of values that a bundle holds: each writes a value as JSON or as a tensor, and reads it back, checked.
+"""Kinds of values that a file can hold: each writes a value as JSON or as a tensor, and reads it back, checked.
 
 Every kind checks the same rules in both directions, so that a head that could not be loaded is refused when it is
 saved. A broken rule is a `ValueError` or `TypeError` that names the place; `load` makes a `BundleError` of it.
@@ -6,10 +6,10 @@ saved. A broken rule is a `ValueError` or `TypeError` that names the place; `loa
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,19 @@ from numpy.typing import NDArray
 from atypicality.validation import check_alpha, check_choice, check_integer, check_number
 
 __all__ = [
-    "Alpha",
-    "Choice",
-    "Either",
-    "Integer",
-    "Kind",
-    "ListOf",
-    "MappingOf",
-    "Number",
-    "Place",
-    "ScalarOr",
-    "Size",
-    "Text",
-    "TupleOf",
-    "need",
-    "optional",
-]
+    "ANY_FLOAT", "COUNTS", "DECREASING", "FINITE", "FLAG", "INCREASING", "NOT_NAN", "NOT_NEGATIVE", "POSITIVE", "SEED",
+    "SHARES", "UNIT", "Alpha", "Array", "Choice", "Either", "Integer", "Kind", "Labels", "Later", "ListOf", "MappingOf",
+    "Number", "Place", "Rule", "ScalarOr", "Size", "Text", "TupleOf", "need", "optional",
+]  # fmt: skip
 
 LONGEST_TEXT = 4096
 LONGEST_LIST = 1_000_000
+LARGEST_SIZE = 10_000_000
+TEXT_BYTES = 2**28
+"""Most bytes of an array of text, which NumPy makes as wide as its longest entry."""
+ANY_FLOAT = ("float32", "float64")
+COUNTS = ("int64",)
+INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 
 
 def need(condition: Any, message: str) -> None:
@@ -76,20 +70,24 @@ class Place:
         need(known == found, f"{self.path} has size {found} where other parts of the head have {known}.")
 
 
-class Kind(Protocol):
-    """A kind of value."""
+class Kind:
+    """A kind of value. One that looks the same in JSON gives `check`; another gives `write` and `read`."""
+
+    def check(self, value: Any, place: Place) -> Any:
+        """The value, if it keeps the rules."""
+        raise NotImplementedError
 
     def write(self, value: Any, place: Place) -> Any:
         """The value as JSON; arrays go into the tensors of the place."""
-        ...
+        return self.check(value, place)
 
     def read(self, stored: Any, place: Place) -> Any:
         """The value from JSON that may be anything."""
-        ...
+        return self.check(stored, place)
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Kind):
     """A real number in a range; with `infinite` also plus infinity, which JSON lacks and which is stored as text."""
 
     low: float = -math.inf
@@ -109,8 +107,7 @@ class Number:
         return check_number(stored, place.path, low=self.low, high=self.high)
 
 
-@dataclass(frozen=True)
-class Alpha:
+class Alpha(Kind):
     """An allowed miscoverage: a float, or an exact fraction, which is stored as text, "1/10"."""
 
     def write(self, value: Any, place: Place) -> Any:
@@ -128,68 +125,62 @@ class Alpha:
 
 
 @dataclass(frozen=True)
-class Integer:
+class Integer(Kind):
     """A whole number in a range."""
 
     low: int = 0
     high: int = 2**63 - 1
 
-    def write(self, value: Any, place: Place) -> int:
+    def check(self, value: Any, place: Place) -> int:
         """An int."""
         return check_integer(value, place.path, low=self.low, high=self.high)
 
-    read = write
-
 
 @dataclass(frozen=True)
-class Size:
+class Size(Kind):
     """A whole number that is also the size of arrays elsewhere."""
 
     name: str
-    low: int = 1
-    high: int = 10_000_000
 
-    def write(self, value: Any, place: Place) -> int:
+    def check(self, value: Any, place: Place) -> int:
         """An int."""
-        number = check_integer(value, place.path, low=self.low, high=self.high)
+        number = check_integer(value, place.path, low=1, high=LARGEST_SIZE)
         place.fix_size(self.name, number)
         return number
 
-    read = write
 
-
-class Choice:
+class Choice(Kind):
     """One of a closed list of JSON scalars; True is not 1."""
 
     def __init__(self, *choices: Any) -> None:
         self.choices = choices
 
-    def write(self, value: Any, place: Place) -> Any:
+    def check(self, value: Any, place: Place) -> Any:
         """The value itself."""
         plain = value.item() if isinstance(value, np.generic) else value
         return check_choice(plain, place.path, self.choices)
 
-    read = write
+
+FLAG = Choice(True, False)
+SEED = Integer(0, 2**128 - 1)
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """A string that matches a pattern."""
 
     pattern: str = r"[\s\S]*"
     longest: int = LONGEST_TEXT
 
-    def write(self, value: Any, place: Place) -> str:
+    def check(self, value: Any, place: Place) -> str:
         """A plain string."""
         need(isinstance(value, str), f"{place.path} must be text; got a {type(value).__name__}.")
         need(len(value) <= self.longest, f"{place.path} must have at most {self.longest} letters; got {len(value)}.")
         need(re.fullmatch(self.pattern, value), f"{place.path} must match {self.pattern}.")
         return str(value)
 
-    read = write
 
-
-class Either:
+class Either(Kind):
     """One of a few scalars (None, "auto"), or a value of another kind."""
 
     def __init__(self, *choices: Any, otherwise: Kind) -> None:
@@ -212,7 +203,26 @@ def optional(kind: Kind) -> Either:
     return Either(None, otherwise=kind)
 
 
-class ScalarOr:
+class Later(Kind):
+    """A value that older bundles lack; what its absence means is `absent`, or `absent(made)` of the object made."""
+
+    def __init__(self, kind: Kind, absent: Any) -> None:
+        self.kind, self.absent = kind, absent
+
+    def write(self, value: Any, place: Place) -> Any:
+        """What the kind writes."""
+        return self.kind.write(value, place)
+
+    def read(self, stored: Any, place: Place) -> Any:
+        """What the kind reads."""
+        return self.kind.read(stored, place)
+
+    def meaning(self, made: Any) -> Any:
+        """What the value is in an object read without it."""
+        return self.absent(made) if callable(self.absent) else self.absent
+
+
+class ScalarOr(Kind):
     """A scalar of one kind, or an array or mapping of another."""
 
     def __init__(self, scalar: Kind, other: Kind) -> None:
@@ -227,7 +237,7 @@ class ScalarOr:
         return (self.other if isinstance(stored, dict) else self.scalar).read(stored, place)
 
 
-class ListOf:
+class ListOf(Kind):
     """Values of one kind, as a list."""
 
     make: Callable[[list[Any]], Any] = list
@@ -259,7 +269,7 @@ class TupleOf(ListOf):
     make = tuple
 
 
-class MappingOf:
+class MappingOf(Kind):
     """Names to values of one kind."""
 
     def __init__(self, kind: Kind, *, keys: str = r"[a-z_]{1,40}") -> None:
@@ -274,3 +284,108 @@ class MappingOf:
         """A dict."""
         need(isinstance(stored, dict), f"{place.path} must be an object; got a {type(stored).__name__}.")
         return {self.key.read(name, place): self.kind.read(item, place.at(name)) for name, item in stored.items()}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must hold of an array, and how to say it."""
+
+    text: str
+    holds: Callable[[NDArray[Any]], Any]
+
+
+FINITE = Rule("be finite", lambda a: np.isfinite(a).all())
+NOT_NAN = Rule("hold no NaN", lambda a: not np.isnan(a).any())
+POSITIVE = Rule("be positive and finite", lambda a: ((a > 0) & np.isfinite(a)).all())
+NOT_NEGATIVE = Rule("not be negative", lambda a: (a >= 0).all())
+UNIT = Rule("lie in [0, 1]", lambda a: ((a >= 0) & (a <= 1)).all())
+INCREASING = Rule("be strictly increasing", lambda a: (a[1:] > a[:-1]).all())
+DECREASING = Rule("be strictly decreasing", lambda a: (a[1:] < a[:-1]).all())
+SHARES = Rule("be shares that sum to 1", lambda a: (a >= 0).all() and abs(a.sum() - 1) < 1e-6)
+
+
+class Array(Kind):
+    """An array whose axes have named sizes and whose entries keep some rules.
+
+    The shape is written as in "c D": two axes, one of the size c and one of the size D; "*" is any size, a number is
+    that size, and "K K | K" means two axes or one.
+    """
+
+    def __init__(self, shape: str, *rules: Rule, dtypes: Sequence[str] = ("float64",)) -> None:
+        self.shapes = {len(axes): axes for axes in (option.split() for option in shape.split("|"))}
+        self.rules, self.dtypes = rules, tuple(dtypes)
+
+    def write(self, value: Any, place: Place) -> dict[str, str]:
+        """How the tensor of this place is laid out; the layout decides the last bits of a matrix product."""
+        array = np.asarray(value)
+        self._check(array, place)
+        columns_first = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+        place.tensors[place.path] = array.T if columns_first else array
+        return {"tensor": "columns first" if columns_first else "rows first"}
+
+    def read(self, stored: Any, place: Place) -> NDArray[Any]:
+        """The tensor of this place."""
+        need(
+            stored in ({"tensor": "rows first"}, {"tensor": "columns first"}),
+            f"{place.path} must say that it is a tensor, rows or columns first.",
+        )
+        need(place.path in place.tensors, f"{place.path} is not among the tensors.")
+        array = place.tensors.pop(place.path)
+        if stored["tensor"] == "columns first":
+            need(array.ndim > 1, f"{place.path} must have two axes to be laid out by columns.")
+            array = array.T
+        self._check(array, place)
+        return array
+
+    def _check(self, array: NDArray[Any], place: Place) -> None:
+        need(array.dtype.name in self.dtypes, f"{place.path} must be {' or '.join(self.dtypes)}; got {array.dtype}.")
+        axes = self.shapes.get(array.ndim)
+        need(
+            axes is not None,
+            f"{place.path} must have {' or '.join(map(str, self.shapes))} axes; got shape {array.shape}.",
+        )
+        for size, found in zip(axes or [], array.shape, strict=True):
+            if size.isdigit():
+                need(found == int(size), f"{place.path} must have axes {axes}; got shape {array.shape}.")
+            elif size != "*":
+                place.fix_size(size, found)
+        if array.dtype == bool:
+            need((array.view(np.uint8) <= 1).all(), f"{place.path} must be 0 or 1.")
+        for rule in self.rules:
+            need(rule.holds(array), f"{place.path} must {rule.text}.")
+
+
+class Labels(Kind):
+    """Distinct labels (n,): text in the JSON file, integers and booleans as a tensor of their type."""
+
+    def __init__(self, size: str, *, ordered: bool = True) -> None:
+        self.size, self.ordered = size, ordered
+        self._numbers = Array(size, dtypes=(*INTEGERS, "bool"))
+
+    def write(self, value: Any, place: Place) -> Any:
+        """A list of strings, or where the tensor is."""
+        array = np.asarray(value)
+        self._check(array, place)
+        return array.tolist() if array.dtype.kind == "U" else self._numbers.write(array, place)
+
+    def read(self, stored: Any, place: Place) -> NDArray[Any]:
+        """Labels (n,)."""
+        array = self._text(stored, place) if isinstance(stored, list) else self._numbers.read(stored, place)
+        self._check(array, place)
+        return array
+
+    def _text(self, stored: list[Any], place: Place) -> NDArray[Any]:
+        text = Text()
+        for index, label in enumerate(stored):
+            text.read(label, place.at(index))
+        width = max(map(len, stored), default=1)
+        need(4 * width * len(stored) <= TEXT_BYTES, f"{place.path} must fit in {TEXT_BYTES} bytes of text.")
+        return np.array(stored, dtype=str)
+
+    def _check(self, array: NDArray[Any], place: Place) -> None:
+        need(array.ndim == 1 and array.size > 0, f"{place.path} must be a list of labels; got shape {array.shape}.")
+        if array.dtype.kind == "U":
+            place.fix_size(self.size, array.size)
+        unique = np.unique(array)
+        need(unique.size == array.size, f"{place.path} must be distinct.")
+        need(not self.ordered or (unique == array).all(), f"{place.path} must be sorted.")
