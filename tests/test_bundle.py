@@ -63,7 +63,8 @@ def test_another_process_gives_the_same_answers(heads, tmp_path):
     )
     found = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         check=True,

@@ -13,8 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
 from atypicality.formula import Quadrant
-from atypicality.stored.kinds import COUNTS, FINITE, INCREASING, NOT_NEGATIVE, Array, Integer, Number, TupleOf, need
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector, warn
 
 __all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups", "cut", "quantile_edges"]
@@ -70,8 +69,8 @@ class QuantileGroups(BaseEstimator):
     array([0, 1])
     """
 
-    edges_: Annotated[NDArray[np.float64], Array("e", FINITE, INCREASING)]
-    counts_: Annotated[NDArray[np.intp], Array("*", NOT_NEGATIVE, dtypes=COUNTS)]
+    edges_: Annotated[NDArray[np.float64], kinds.Array("e", kinds.FINITE, kinds.INCREASING)]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("*", kinds.NOT_NEGATIVE)]
 
     def __init__(self, n_groups: int = 5) -> None:
         self.n_groups = n_groups
@@ -126,7 +125,7 @@ class QuantileGroups(BaseEstimator):
     def _check_stored(self) -> None:
         need(self.counts_.size == self.edges_.size + 1, "there must be one count more than edges.")
 
-    _stored = Record(check=_check_stored, n_groups=Integer(1))
+    _stored = Record(check=_check_stored, n_groups=kinds.Integer(1))
 
 
 class Quadrants(BaseEstimator):
@@ -162,10 +161,10 @@ class Quadrants(BaseEstimator):
     ['reliable', 'extrapolation', 'ambiguous', 'untrustworthy']
     """
 
-    confidence_threshold_: Annotated[float, Number(0, 1)]
-    atypicality_threshold_: Annotated[float, Number()]
-    counts_: Annotated[NDArray[np.intp], Array("4", NOT_NEGATIVE, dtypes=COUNTS)]
-    _stored = Record(confidence_quantile=Number(0, 1), atypicality_quantile=Number(0, 1))
+    confidence_threshold_: Annotated[float, kinds.Number(0, 1)]
+    atypicality_threshold_: Annotated[float, kinds.Number()]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("4", kinds.NOT_NEGATIVE)]
+    _stored = Record(confidence_quantile=kinds.Number(0, 1), atypicality_quantile=kinds.Number(0, 1))
 
     def __init__(self, confidence_quantile: float = 0.2, atypicality_quantile: float = 0.8) -> None:
         self.confidence_quantile = confidence_quantile
@@ -266,8 +265,8 @@ class GridGroups(BaseEstimator):
 
     atypicality_groups_: Annotated[QuantileGroups, Part(QuantileGroups)]
     confidence_groups_: Annotated[QuantileGroups, Part(QuantileGroups)]
-    shape_: Annotated[tuple[int, int], TupleOf(Integer(1))]
-    counts_: Annotated[NDArray[np.intp], Array("* *", NOT_NEGATIVE, dtypes=COUNTS)]
+    shape_: Annotated[tuple[int, int], kinds.TupleOf(kinds.Integer(1), size="2")]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("* *", kinds.NOT_NEGATIVE)]
 
     def __init__(self, n_groups: tuple[int, int] = (6, 6)) -> None:
         self.n_groups = n_groups
@@ -292,10 +291,9 @@ class GridGroups(BaseEstimator):
 
     def _check_stored(self) -> None:
         shape = self.atypicality_groups_.n_groups_, self.confidence_groups_.n_groups_
-        need(len(self.n_groups) == 2, "n_groups must be a pair.")
         need(tuple(self.shape_) == shape == self.counts_.shape, f"the grid must have shape {shape}, that of its edges.")
 
-    _stored = Record(check=_check_stored, n_groups=TupleOf(Integer(1)))
+    _stored = Record(check=_check_stored, n_groups=kinds.TupleOf(kinds.Integer(1), size="2"))
 
 
 def _quantile(values: NDArray[np.float64], levels: Any) -> NDArray[np.float64]:

@@ -18,8 +18,7 @@ from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
-from atypicality.stored.kinds import COUNTS, NOT_NAN, NOT_NEGATIVE, Array, Choice, Integer, Number, TupleOf, need
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
 from atypicality.validation.device import any_probs
 
@@ -86,11 +85,11 @@ class AtypicalityAwareConformal(ScoredSets):
     """
 
     grid_: Annotated[GridGroups, Part(GridGroups)]
-    regions_: Annotated[Integers, Array("* *", dtypes=COUNTS)]
-    counts_: Annotated[Integers, Array("r", NOT_NEGATIVE, dtypes=COUNTS)]
-    thresholds_: Annotated[NDArray[np.float64], Array("r", NOT_NAN)]
-    too_few_: Annotated[NDArray[np.bool_], Array("r", dtypes=("bool",))]
-    n_edge_: Annotated[int, Integer(1)]
+    regions_: Annotated[Integers, kinds.Counts("* *")]
+    counts_: Annotated[Integers, kinds.Counts("r", kinds.NOT_NEGATIVE)]
+    thresholds_: Annotated[NDArray[np.float64], kinds.Array("r", kinds.NOT_NAN)]
+    too_few_: Annotated[NDArray[np.bool_], kinds.Array("r", dtypes=("bool",))]
+    n_edge_: Annotated[int, kinds.Integer(1)]
 
     def __init__(
         self,
@@ -195,7 +194,6 @@ class AtypicalityAwareConformal(ScoredSets):
         n_regions, thresholds = self.thresholds_.size, self.thresholds_
         used = np.array_equal(np.unique(self.regions_), np.arange(n_regions))
         need(self.regions_.shape == self.grid_.shape_, "there must be a region for every cell of the grid.")
-        need(len(self.n_groups) == 2, "n_groups must be a pair.")
         need(used, "regions must be numbered from 0, all used.")
         need((thresholds > -math.inf).all(), "thresholds must not be minus infinity.")
         need((self.too_few_ == np.isinf(thresholds)).all(), "thresholds must be infinite where rows were too few.")
@@ -204,9 +202,9 @@ class AtypicalityAwareConformal(ScoredSets):
     _stored = Record(
         check=_check_stored,
         **ScoredSets._kinds,
-        n_groups=TupleOf(Integer(1)),
-        mode=Choice("valid", "paper"),
-        edge_fraction=Number(0, 1),
+        n_groups=kinds.TupleOf(kinds.Integer(1), size="2"),
+        mode=kinds.Choice("valid", "paper"),
+        edge_fraction=kinds.Number(0, 1),
     )
 
 

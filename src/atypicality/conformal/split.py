@@ -22,8 +22,7 @@ from atypicality.conformal.scores import (
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
-from atypicality.stored.kinds import FLAG, SEED, Alpha, Choice, Either, Integer, Number, Size, need, optional
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_alpha, check_integer, check_labels, warn
 from atypicality.validation.device import any_probs
 
@@ -33,19 +32,19 @@ __all__ = ["ScoredSets", "SplitConformal"]
 class ScoredSets(BaseEstimator):
     """What sets by a score have in common: the score's parameters, given and tuned, and the seed of its draws."""
 
-    k_reg_: Annotated[int | None, optional(Integer())]
-    penalty_: Annotated[float | None, optional(Number(0))]
-    n_calibration_: Annotated[int, Integer(1)]
-    n_classes_: Annotated[int, Size("K")]
-    seed_: Annotated[int, SEED]
+    k_reg_: Annotated[int | None, kinds.optional(kinds.Integer())]
+    penalty_: Annotated[float | None, kinds.optional(kinds.Number(0))]
+    n_calibration_: Annotated[int, kinds.Integer(1)]
+    n_classes_: Annotated[int, kinds.Size("K")]
+    seed_: Annotated[int, kinds.SEED]
 
     _kinds: ClassVar[dict[str, Any]] = {
-        "score": Choice(*SCORES),
-        "alpha": Alpha(),
-        "nonempty": Choice(*NONEMPTY),
-        "k_reg": Either("auto", otherwise=Integer()),
-        "penalty": Either("auto", otherwise=Number(0)),
-        "random_state": optional(SEED),
+        "score": kinds.Choice(*SCORES),
+        "alpha": kinds.Alpha(),
+        "nonempty": kinds.Choice(*NONEMPTY),
+        "k_reg": kinds.Either("auto", otherwise=kinds.Integer()),
+        "penalty": kinds.Either("auto", otherwise=kinds.Number(0)),
+        "random_state": kinds.optional(kinds.SEED),
     }
 
     def _check_score(self) -> None:
@@ -114,9 +113,9 @@ class SplitConformal(ScoredSets):
     True
     """
 
-    threshold_: Annotated[float, Number(infinite=True)]
-    too_few_: Annotated[bool, FLAG]
-    n_tuning_: Annotated[int, Integer()]
+    threshold_: Annotated[float, kinds.Number(infinite=True)]
+    too_few_: Annotated[bool, kinds.FLAG]
+    n_tuning_: Annotated[int, kinds.Integer()]
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class SplitConformal(ScoredSets):
         self._check_score()
         need(self.too_few_ == math.isinf(self.threshold_), "the threshold must be infinite if there were too few rows.")
 
-    _stored = Record(check=_check_stored, **ScoredSets._kinds, tuning_fraction=Number(0, 1))
+    _stored = Record(check=_check_stored, **ScoredSets._kinds, tuning_fraction=kinds.Number(0, 1))
 
 
 def fitted_rule(estimator: Any) -> ScoreRule:

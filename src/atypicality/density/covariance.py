@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.linalg.lapack import dpotrf, dtrtri
 
-from atypicality.stored.kinds import FINITE, Array, Integer, Number
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds
 
 __all__ = ["Factorise", "Whitening", "principal_directions", "shrink", "triangular_whitening", "whiten"]
 
@@ -34,9 +33,9 @@ class Whitening:
         How many count.
     """
 
-    matrix: Annotated[Float64, Array("m * | m", FINITE)]
-    log_determinant: Annotated[float, Number()]
-    rank: Annotated[int, Integer(1)]
+    matrix: Annotated[Float64, kinds.Array("m * | m", kinds.FINITE)]
+    log_determinant: Annotated[float, kinds.Number()]
+    rank: Annotated[int, kinds.Integer(1)]
     _stored = Record()
 
     @property

@@ -19,20 +19,7 @@ from atypicality.density.statistics import (
     statistics_from_moments,
 )
 from atypicality.formula import ClassDensity, TiedDensity
-from atypicality.stored.kinds import (
-    COUNTS,
-    POSITIVE,
-    Array,
-    Choice,
-    Either,
-    Integer,
-    Labels,
-    Number,
-    Size,
-    need,
-    optional,
-)
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_integer, check_number, warn
 from atypicality.validation.device import any_matrix
 
@@ -97,9 +84,9 @@ class GaussianAtypicality(BaseEstimator):
     """
 
     statistics_: ClassStatistics
-    classes_: Annotated[NDArray[Any], Labels("c")]
-    counts_: Annotated[NDArray[np.intp], Array("c", POSITIVE, dtypes=COUNTS)]
-    n_features_in_: Annotated[int, Size("D")]
+    classes_: Annotated[NDArray[Any], kinds.Labels("c")]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("c", kinds.POSITIVE)]
+    n_features_in_: Annotated[int, kinds.Size("D")]
     _solution: Annotated[Solution | None, Part(Solution)]
 
     def __init__(
@@ -316,10 +303,10 @@ class GaussianAtypicality(BaseEstimator):
         check=_check_stored,
         restore=_restore,
         ready=_solved,
-        covariance=Choice("tied", "full", "diagonal"),
-        shrinkage=Either(None, "ledoit-wolf", "oas", otherwise=Number(0, 1)),
-        n_components=optional(Integer(1)),
-        precision=Choice("float64", "float32"),
+        covariance=kinds.Choice("tied", "full", "diagonal"),
+        shrinkage=kinds.Either(None, "ledoit-wolf", "oas", otherwise=kinds.Number(0, 1)),
+        n_components=kinds.optional(kinds.Integer(1)),
+        precision=kinds.Choice("float64", "float32"),
     )
 
 

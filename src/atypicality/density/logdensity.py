@@ -11,8 +11,7 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.formula import ClassDensity, TiedDensity, moved
-from atypicality.stored.kinds import ANY_FLOAT, FINITE, Array, ListOf, Number, optional
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
 __all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
@@ -36,10 +35,10 @@ class TiedGaussians:
     log_peak : float
     """
 
-    centre: Annotated[FloatArray, Array("D", FINITE, dtypes=ANY_FLOAT)]
-    whitening: Annotated[FloatArray, Array("D r", FINITE, dtypes=ANY_FLOAT)]
-    means: Annotated[Float64, Array("c r", FINITE)]
-    log_peak: Annotated[float, Number()]
+    centre: Annotated[FloatArray, kinds.Array("D", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    whitening: Annotated[FloatArray, kinds.Array("D r", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    means: Annotated[Float64, kinds.Array("c r", kinds.FINITE)]
+    log_peak: Annotated[float, kinds.Number()]
     _stored = Record()
 
     @classmethod
@@ -71,10 +70,10 @@ class ClassGaussians:
     whitenings : list of Whitening, one per class
     """
 
-    centre: Annotated[FloatArray, Array("D", FINITE, dtypes=ANY_FLOAT)]
-    components: Annotated[FloatArray | None, optional(Array("m D", FINITE, dtypes=ANY_FLOAT))]
-    means: Annotated[Float64, Array("c m", FINITE)]
-    whitenings: Annotated[list[Whitening], ListOf(Part(Whitening), size="c")]
+    centre: Annotated[FloatArray, kinds.Array("D", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    components: Annotated[FloatArray | None, kinds.optional(kinds.Array("m D", kinds.FINITE, dtypes=kinds.ANY_FLOAT))]
+    means: Annotated[Float64, kinds.Array("c m", kinds.FINITE)]
+    whitenings: Annotated[list[Whitening], kinds.ListOf(Part(Whitening), size="c")]
     _stored = Record()
 
     @classmethod

@@ -13,8 +13,7 @@ from atypicality.arrays import on_device, returns_like_input, to_host
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import METRIC, Reference, Search
 from atypicality.formula import NeighborDensity
-from atypicality.stored.kinds import COUNTS, Array, Choice, Integer, Kind, Labels, Place, Rule, Size, need, optional
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
 
 __all__ = ["NeighborAtypicality"]
@@ -22,22 +21,20 @@ __all__ = ["NeighborAtypicality"]
 Float64 = NDArray[np.float64]
 
 
-class Members(Kind):
+class Members(kinds.Kind):
     """Training rows to search in: all n of them (null), or those of each class as positions and sizes."""
 
-    _rows = Array("n", dtypes=COUNTS)
-    _sizes = Array("c", Rule("be positive", lambda a: (a > 0).all()), dtypes=COUNTS)
+    _rows = kinds.Counts("n")
+    _sizes = kinds.Counts("c", kinds.POSITIVE)
 
-    def write(self, value: Any, place: Place) -> Any:
-        """Null, or where the two tensors are."""
+    def _write(self, value: Any, place: kinds.Place) -> Any:
         if isinstance(value[0], slice):
             place.fix_size("n", value[0].stop)
             return None
         sizes = np.array([part.size for part in value], np.int64)
         return [self._rows.write(np.concatenate(value), place.at("rows")), self._sizes.write(sizes, place.at("sizes"))]
 
-    def read(self, stored: Any, place: Place) -> list[slice | NDArray[np.intp]]:
-        """A slice, or positions of each class."""
+    def _read(self, stored: Any, place: kinds.Place) -> list[slice | NDArray[np.intp]]:
         if stored is None:
             return [slice(0, place.own["n"])]
         need(isinstance(stored, list) and len(stored) == 2, f"{place.path} must be null or a pair.")
@@ -88,8 +85,8 @@ class NeighborAtypicality(BaseEstimator):
     """
 
     embeddings_: Any
-    n_features_in_: Annotated[int, Size("D")]
-    classes_: Annotated[NDArray[Any] | None, optional(Labels("c"))]
+    n_features_in_: Annotated[int, kinds.Size("D")]
+    classes_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("c"))]
     _reference: Annotated[Any, Part(Reference)]
     _members: Annotated[Sequence[slice | NDArray[np.intp]], Members()]
 
@@ -196,13 +193,11 @@ class NeighborAtypicality(BaseEstimator):
             )
 
     def _check_stored(self) -> None:
-        self._check_parameters()
         classes, members = self.classes_, self._members
         need(self._reference.metric == self.metric, "the metric must be the same everywhere.")
         need((classes is None) == (not self.per_class), "there must be classes if per_class.")
         need(isinstance(members[0], slice) == (not self.per_class), "there must be members if per_class.")
         need(classes is None or len(members) == classes.size, "every class must have members.")
-        need(self._reference.scale > 0, "the scale of the rows must be positive.")
         enough = min(map(_size, members)) >= self.n_neighbors
         need(enough, "there must be n_neighbors training rows, of every class if per_class.")
 
@@ -213,8 +208,8 @@ class NeighborAtypicality(BaseEstimator):
         check=_check_stored,
         restore=_restore,
         ready=_check_storable,
-        n_neighbors=Integer(1),
-        reduction=Choice("mean", "kth", "min"),
+        n_neighbors=kinds.Integer(1),
+        reduction=kinds.Choice("mean", "kth", "min"),
         metric=METRIC,
     )
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
-from atypicality.stored.kinds import ANY_FLOAT, FINITE, NOT_NEGATIVE, Array, Choice, Number
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds
 from atypicality.validation import FloatArray, name_rows
 
 __all__ = ["METRIC", "Reduction", "Reference", "Search", "refuse_zeros"]
 
-METRIC = Choice("euclidean", "cosine")
+METRIC = kinds.Choice("euclidean", "cosine")
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -39,11 +38,13 @@ _SCALES = 2.0**-100, 2.0**100  # beyond them rows are no float32 numbers before 
 class Reference:
     """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product."""
 
-    rows: Annotated[FloatArray, Array("n D", FINITE, dtypes=("float16", *ANY_FLOAT))]
+    rows: Annotated[FloatArray, kinds.Array("n D", kinds.FINITE, dtypes=("float16", *kinds.ANY_FLOAT))]
     metric: Annotated[str, METRIC]
-    shift: Annotated[NDArray[np.float32], Array("D", FINITE, dtypes=("float32",))]
-    scale: Annotated[float, Number(0)]
-    half_squares: Annotated[NDArray[np.float32], Array("n", FINITE, NOT_NEGATIVE, dtypes=("float32",))]
+    shift: Annotated[NDArray[np.float32], kinds.Array("D", kinds.FINITE, dtypes=("float32",))]
+    scale: Annotated[float, kinds.Number(0, low_open=True)]
+    half_squares: Annotated[
+        NDArray[np.float32], kinds.Array("n", kinds.FINITE, kinds.NOT_NEGATIVE, dtypes=("float32",))
+    ]
     _stored = Record()
 
     @classmethod

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from atypicality.density.covariance import Factorise, principal_directions, shrink, triangular_whitening, whiten
 from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussians
 from atypicality.density.statistics import ClassStatistics
-from atypicality.stored.kinds import COUNTS, FINITE, POSITIVE, Array, Integer, ScalarOr, Text, need, optional
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 
 __all__ = ["Solution", "solve"]
 
@@ -33,12 +32,12 @@ class Solution:
         Why the densities are weaker than asked for, and what to do; empty if they are not.
     """
 
-    means: Annotated[Float64, Array("c m", FINITE)]
-    covariance: Annotated[Float64, Array("* * | * * *", FINITE)]
-    rank: Annotated[int | NDArray[np.intp], ScalarOr(Integer(1), Array("c", POSITIVE, dtypes=COUNTS))]
-    components: Annotated[Float64 | None, optional(Array("m D", FINITE))]
+    means: Annotated[Float64, kinds.Array("c m", kinds.FINITE)]
+    covariance: Annotated[Float64, kinds.Array("* * | * * *", kinds.FINITE)]
+    rank: Annotated[int | NDArray[np.intp], kinds.ScalarOr(kinds.Integer(1), kinds.Counts("c", kinds.POSITIVE))]
+    components: Annotated[Float64 | None, kinds.optional(kinds.Array("m D", kinds.FINITE))]
     gaussians: Annotated[Gaussians, Part(TiedGaussians, ClassGaussians)]
-    weakness: Annotated[str, Text()]
+    weakness: Annotated[str, kinds.Text()]
     _stored = Record()
 
     def check(self, covariance: str, precision: str) -> None:

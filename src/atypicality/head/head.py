@@ -30,21 +30,7 @@ from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.stored.kinds import (
-    SEED,
-    Alpha,
-    Either,
-    Integer,
-    Labels,
-    Later,
-    MappingOf,
-    Number,
-    Size,
-    Text,
-    need,
-    optional,
-)
-from atypicality.stored.records import Part, Record, declared
+from atypicality.stored import Part, Record, declared, kinds, need
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
@@ -106,17 +92,17 @@ class ReliabilityHead(BaseEstimator):
     (5000, 10)
     """
 
-    n_classes_: Annotated[int, Size("K")]
-    class_names_: Annotated[NDArray[Any] | None, optional(Labels("K", ordered=False))]
-    density_: Annotated[Any, optional(Part(*DENSITIES))]
+    n_classes_: Annotated[int, kinds.Size("K")]
+    class_names_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("K", ordered=False))]
+    density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
     recalibration_: Annotated[Any, Part(*RECALIBRATIONS)]
     prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
-    quadrants_: Annotated[Quadrants | None, optional(Part(Quadrants))]
-    quantiles_: Annotated[QuantileScale | None, optional(Part(QuantileScale))]
+    quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
+    quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
     abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
-    metrics_: Annotated[dict[str, dict[str, float]], MappingOf(MappingOf(Number(infinite=True)))]
-    sizes_: Annotated[dict[str, int], MappingOf(Integer())]
-    fingerprint_: Annotated[str, Text("[0-9a-f]{1,64}")]
+    metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
+    sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
+    fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
 
     def __init__(
         self,
@@ -443,29 +429,28 @@ class ReliabilityHead(BaseEstimator):
         need(rare or self.density_ is None, "a head with a density must have quantiles.")
         need(self.density is not None or not rare, "density=None must go without quantiles.")
         need(rare or not self._needs_atypicality(), "the head must have atypicality, which a part of it needs.")
-        before, after = self.metrics_.get("before", {}), self.metrics_.get("after", {})
-        whole = set(self.metrics_) == {"before", "after"} and set(before) == set(after)
-        need(whole, "metrics must be before and after.")
+        both = self.metrics_.keys() == {"before", "after"}
+        need(both and len(set(map(frozenset, self.metrics_.values()))) == 1, "metrics must be before and after.")
         used = getattr(self.recalibration_, "terms_", {}).get("class_density") == "used"
         given = hasattr(self.density_, "class_log_density")
         need(given or not used, "the density must have what recalibration needs.")
         self._sources()  # an error of its own where classes do not fit
 
     def _needs_atypicality(self) -> bool:
-        recalibration = self.recalibration_
+        recalibration, sets = self.recalibration_, self.prediction_sets_
         return (
-            hasattr(self.prediction_sets_, "regions_")
+            "atypicality" in inspect.signature(sets.predict_set).parameters
             or getattr(recalibration, "quantiles_", None) is not None
             or "atypicality" in getattr(getattr(recalibration, "polynomial_", None), "names", ())
         )
 
     _stored = Record(
         check=_check_stored,
-        density=Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
-        recalibration=Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
-        prediction_sets=Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
-        alpha=Later(Alpha(), absent=lambda head: head.prediction_sets_.alpha),
-        random_state=SEED,
+        density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
+        recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
+        prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
+        alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
+        random_state=kinds.SEED,
     )
 
 

@@ -1,25 +1,14 @@
 """What a head remembers of held-out rows: how rare they were, and how often it erred at each confidence."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.formula import Scale
-from atypicality.stored.kinds import (
-    COUNTS,
-    DECREASING,
-    FINITE,
-    INCREASING,
-    NOT_NEGATIVE,
-    POSITIVE,
-    UNIT,
-    Array,
-    Integer,
-    need,
-)
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_number, check_vector, warn
 
 __all__ = [
@@ -46,6 +35,7 @@ LOOKED_AT = 32
 Vector = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class QuantileScale:
     """The share of held-out rows at or below a value: their distribution at up to 1025 points, joined by lines.
 
@@ -62,12 +52,9 @@ class QuantileScale:
     array([0.   , 0.25 , 0.75 , 0.875, 1.   ])
     """
 
-    values: Annotated[Vector, Array("v", FINITE, INCREASING)]
-    levels: Annotated[Vector, Array("v", UNIT, INCREASING)]
-    n_rows: Annotated[int, Integer(1)]
-
-    def __init__(self, values: Vector, levels: Vector, n_rows: int) -> None:
-        self.values, self.levels, self.n_rows = values, levels, n_rows
+    values: Annotated[Vector, kinds.Array("v", kinds.FINITE, kinds.INCREASING)]
+    levels: Annotated[Vector, kinds.Array("v", kinds.UNIT, kinds.INCREASING)]
+    n_rows: Annotated[int, kinds.Integer(1)]
 
     @classmethod
     def from_rows(cls, values: ArrayLike) -> Self:
@@ -189,6 +176,7 @@ def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BO
     return np.where(errors >= n, 1.0, bound)
 
 
+@dataclass(eq=False, repr=False)
 class AbstentionRule:
     """Which predictions to keep so that at most a stated share of them is wrong, from held-out confidence.
 
@@ -220,12 +208,9 @@ class AbstentionRule:
     True
     """
 
-    confidence: Annotated[Vector, Array("a", UNIT, DECREASING)]
-    kept: Annotated[NDArray[np.intp], Array("a", POSITIVE, INCREASING, dtypes=COUNTS)]
-    errors: Annotated[NDArray[np.intp], Array("a", NOT_NEGATIVE, dtypes=COUNTS)]
-
-    def __init__(self, confidence: Vector, kept: NDArray[np.intp], errors: NDArray[np.intp]) -> None:
-        self.confidence, self.kept, self.errors = confidence, kept, errors
+    confidence: Annotated[Vector, kinds.Array("a", kinds.UNIT, kinds.DECREASING)]
+    kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
+    errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
 
     @classmethod
     def from_rows(cls, confidence: ArrayLike, correct: ArrayLike) -> Self:

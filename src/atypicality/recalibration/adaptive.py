@@ -14,8 +14,7 @@ from atypicality.recalibration.adaptive_network import Network, Targets, Trainin
 from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem
 from atypicality.recalibration.temperature import fit_temperature
-from atypicality.stored.kinds import SEED, Integer, Number, TupleOf, need
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds
 from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require, warn
 
 __all__ = ["AdaptiveTemperatureScaling"]
@@ -76,7 +75,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
     True
     """
 
-    temperature_: Annotated[float, Number(0)]
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
     network_: Annotated[Network, Part(Network)]
     errors_: Errors
 
@@ -134,20 +133,16 @@ class AdaptiveTemperatureScaling(Recalibrator):
     def _restore(self) -> None:
         self.n_iter_ = self.network_.n_epochs
 
-    def _check_stored(self) -> None:
-        need(self.temperature_ > 0, "the temperature must be positive.")
-
     _stored = Record(
-        check=_check_stored,
         restore=_restore,
-        hidden=TupleOf(Integer(1)),
-        latent_dim=Integer(1),
-        head=TupleOf(Integer(1)),
-        epochs=Integer(1),
-        learning_rate=Number(0),
-        batch_size=Integer(1),
-        validation_fraction=Number(0, 1),
-        random_state=SEED,
+        hidden=kinds.TupleOf(kinds.Integer(1)),
+        latent_dim=kinds.Integer(1),
+        head=kinds.TupleOf(kinds.Integer(1)),
+        epochs=kinds.Integer(1),
+        learning_rate=kinds.Number(0),
+        batch_size=kinds.Integer(1),
+        validation_fraction=kinds.Number(0, 1),
+        random_state=kinds.SEED,
     )
 
     def _training(self) -> Training:

@@ -22,15 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
-from atypicality.stored.kinds import FINITE, POSITIVE, Array, Integer, ListOf, TupleOf, need
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import require
 
 __all__ = ["Layers", "Network", "Targets", "Training", "train"]
 
 Layers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 Float32 = NDArray[np.float32]
-LAYERS = ListOf(TupleOf(Array("* * | *", FINITE, dtypes=("float32",))))
+LAYERS = kinds.ListOf(kinds.TupleOf(kinds.Array("* * | *", kinds.FINITE, dtypes=("float32",))))
 
 _FIRST_VARIANCE = 0.1  # from 1, the code of hardly correlated embeddings never starts to carry anything
 _PATIENCE = 300  # steps without a better epoch before training ends
@@ -66,17 +65,17 @@ class Targets:
 class Network:
     """What was learnt: the standardisation of the embeddings, the encoder, the temperature head, and when."""
 
-    mean: Annotated[Float32, Array("D", FINITE, dtypes=("float32",))]
-    scale: Annotated[Float32, Array("D", POSITIVE, dtypes=("float32",))]
+    mean: Annotated[Float32, kinds.Array("D", kinds.FINITE, dtypes=("float32",))]
+    scale: Annotated[Float32, kinds.Array("D", kinds.POSITIVE, dtypes=("float32",))]
     encoder: Annotated[Layers, LAYERS]
     head: Annotated[Layers, LAYERS]
-    n_epochs: Annotated[int, Integer()]
+    n_epochs: Annotated[int, kinds.Integer()]
 
     def _check_stored(self) -> None:
         for layers in (self.encoder, self.head):
             need(layers, "there must be layers.")
             for layer in layers:
-                need(len(layer) == 2 and [part.ndim for part in layer] == [2, 1], "a layer is a matrix and a vector.")
+                need([part.ndim for part in layer] == [2, 1], "a layer is a matrix and a vector.")
                 need(layer[0].shape[0] == layer[1].size, "a layer's matrix and vector must agree.")
             for first, second in itertools.pairwise(layers):
                 need(second[0].shape[1] == first[1].size, "a layer must take what the one before gives.")

@@ -16,24 +16,7 @@ from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixi
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, effective_rows
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
-from atypicality.stored.kinds import (
-    FINITE,
-    FLAG,
-    SEED,
-    SHARES,
-    Array,
-    Choice,
-    Either,
-    Later,
-    MappingOf,
-    Number,
-    ScalarOr,
-    Text,
-    TupleOf,
-    need,
-    optional,
-)
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_vector, warn
 from atypicality.validation.device import any_logits
 
@@ -147,17 +130,17 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     """
 
     polynomial_: Annotated[Polynomial, Part(Polynomial)]
-    density_coefficient_: Annotated[float, Number()]
-    terms_: Annotated[dict[str, str], MappingOf(Text())]
-    strength_: Annotated[dict[str, float], MappingOf(Number(0))]
-    effective_parameters_: Annotated[dict[str, float], MappingOf(Number(0))]
-    n_effective_: Annotated[float, Number(0)]
-    calibration_shares_: Annotated[Vector, Array("K", FINITE, SHARES)]
-    training_shares_: Annotated[Vector | None, optional(Array("K", FINITE, SHARES))]
-    multiplier_range_: Annotated[tuple[float, float], TupleOf(Number())]
-    largest_spread_: Annotated[float, Number(0)]
-    largest_density_spread_: Annotated[float, Number(0)]
-    floor_: Annotated[float, Later(Number(0, 1), absent=0.0)]
+    density_coefficient_: Annotated[float, kinds.Number()]
+    terms_: Annotated[dict[str, str], kinds.MappingOf(kinds.Text())]
+    strength_: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(0))]
+    effective_parameters_: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(0))]
+    n_effective_: Annotated[float, kinds.Number(0)]
+    calibration_shares_: Annotated[Vector, kinds.Array("K", kinds.FINITE, kinds.SHARES)]
+    training_shares_: Annotated[Vector | None, kinds.optional(kinds.Array("K", kinds.FINITE, kinds.SHARES))]
+    multiplier_range_: Annotated[tuple[float, float], kinds.TupleOf(kinds.Number(), size="2")]
+    largest_spread_: Annotated[float, kinds.Number(0)]
+    largest_density_spread_: Annotated[float, kinds.Number(0)]
+    floor_: Annotated[float, kinds.Later(kinds.Number(0, 1), absent=0.0)]
 
     def __init__(
         self,
@@ -311,8 +294,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self._check_options(self.n_classes_)
         need(set(self.polynomial_.names) <= set(self.covariates), "the polynomial must be one of the covariates.")
         need(len(self.columns_) == self.coefficients_.size, "there must be one coefficient per column.")
-        low, high = self.multiplier_range_ if len(self.multiplier_range_) == 2 else (1.0, 0.0)
-        need(low <= high, "the range of the multiplier must be a pair, in order.")
+        low, high = self.multiplier_range_
+        need(low <= high, "the range of the multiplier must be in order.")
         need(self.floor_ * self.n_classes_ < 1, "the floor must leave room for probabilities that sum to 1.")
         used, found = self.terms_.get("class_density") == "used", self.solution_.density_coefficients
         need(used == (found.size > 0), "class densities are used if they have coefficients.")
@@ -322,14 +305,14 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     _stored = Record(
         check=_check_stored,
         restore=_restore,
-        covariates=TupleOf(Choice(*COVARIATES)),
-        class_density=Choice("auto", True, False),
-        class_mixing=Choice("auto", "full", "diagonal", False),
-        strength=Either("auto", otherwise=ScalarOr(Number(0), MappingOf(Number(0)))),
-        extrapolation=Choice("clip", "none"),
-        pseudo_rows=Later(FLAG, absent=False),
-        class_prior=optional(ClassPrior()),
-        random_state=optional(SEED),
+        covariates=kinds.TupleOf(kinds.Choice(*COVARIATES)),
+        class_density=kinds.Choice("auto", True, False),
+        class_mixing=kinds.Choice("auto", "full", "diagonal", False),
+        strength=kinds.Either("auto", otherwise=kinds.ScalarOr(kinds.Number(0), kinds.MappingOf(kinds.Number(0)))),
+        extrapolation=kinds.Choice("clip", "none"),
+        pseudo_rows=kinds.Later(kinds.FLAG, absent=False),
+        class_prior=kinds.optional(ClassPrior()),
+        random_state=kinds.optional(kinds.SEED),
     )
 
     def _tail(self, n_rows: float) -> float:

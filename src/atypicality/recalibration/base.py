@@ -12,8 +12,7 @@ from atypicality.arrays import namespace, on_device, returns_like_input, to_nump
 from atypicality.recalibration.device_rows import device_densities
 from atypicality.recalibration.prediction import predicted_rows
 from atypicality.recalibration.solver import TOLERANCE, Solution
-from atypicality.stored.kinds import Integer, Later, Size, optional
-from atypicality.stored.records import Part
+from atypicality.stored import Part, kinds
 from atypicality.validation import (
     check_embeddings,
     check_groups,
@@ -30,7 +29,7 @@ from atypicality.validation.device import any_logits
 
 __all__ = ["ConvexRecalibrator", "Errors", "Inputs", "Recalibrator", "error_free"]
 
-Errors = Annotated[int | None, Later(optional(Integer()), absent=None)]
+Errors = Annotated[int | None, kinds.Later(kinds.optional(kinds.Integer()), absent=None)]
 """Misclassified recalibration rows; bundles of 0.1 do not say how many."""
 
 
@@ -87,7 +86,7 @@ class Recalibrator(BaseEstimator):
     of the rows beside the logits.
     """
 
-    n_classes_: Annotated[int, Size("K")]
+    n_classes_: Annotated[int, kinds.Size("K")]
     errors_: Any
 
     _scan = True  # False where the solver is the first to read the rows: it checks them on the way

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.stored.kinds import SHARES, Array, Kind, Place
+from atypicality.stored import kinds
 from atypicality.validation import check_vector
 
 __all__ = ["ClassPrior", "check_class_prior", "prior_scores"]
@@ -14,17 +14,15 @@ __all__ = ["ClassPrior", "check_class_prior", "prior_scores"]
 Vector = NDArray[np.float64]
 
 
-class ClassPrior(Kind):
+class ClassPrior(kinds.Kind):
     """Class shares: a mapping or a sequence is stored as the vector (k,) that it stands for."""
 
-    _vector = Array("*", SHARES)
+    _vector = kinds.Array("*", kinds.SHARES)
 
-    def write(self, value: Any, place: Place) -> Any:
-        """Where the tensor is."""
+    def _write(self, value: Any, place: kinds.Place) -> Any:
         return self._vector.write(check_class_prior(value, len(value)), place)
 
-    def read(self, stored: Any, place: Place) -> Vector:
-        """Shares (k,)."""
+    def _read(self, stored: Any, place: kinds.Place) -> Any:
         return self._vector.read(stored, place)
 
 

@@ -8,8 +8,7 @@ from scipy.special import softmax
 
 from atypicality.formula import ContentFree
 from atypicality.recalibration.base import Recalibrator
-from atypicality.stored.kinds import POSITIVE, Array
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds
 from atypicality.validation import check_logits
 
 __all__ = ["ContentFreeCalibration"]
@@ -45,7 +44,7 @@ class ContentFreeCalibration(Recalibrator):
            [0.31, 0.69]])
     """
 
-    content_free_probs_: Annotated[NDArray[np.float64], Array("K", POSITIVE)]
+    content_free_probs_: Annotated[NDArray[np.float64], kinds.Array("K", kinds.POSITIVE)]
     _stored = Record()
 
     _device = False

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.formula import Quadratic
 from atypicality.recalibration.device_rows import device_margins, device_spreads
-from atypicality.stored.kinds import FINITE, POSITIVE, Array, Choice, TupleOf, need
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 
 __all__ = ["COVARIATES", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
 
@@ -34,12 +33,12 @@ class Polynomial:
         Weighted mean and standard deviation of each covariate within the limits that it is held to, and those.
     """
 
-    names: Annotated[tuple[str, ...], TupleOf(Choice(*COVARIATES), size="q")]
-    constant: Annotated[tuple[str, ...], TupleOf(Choice(*COVARIATES))]
-    center: Annotated[Vector, Array("q", FINITE)]
-    scale: Annotated[Vector, Array("q", POSITIVE)]
-    low: Annotated[Vector, Array("q", FINITE)]
-    high: Annotated[Vector, Array("q", FINITE)]
+    names: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Choice(*COVARIATES), size="q")]
+    constant: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Choice(*COVARIATES))]
+    center: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+    scale: Annotated[Vector, kinds.Array("q", kinds.POSITIVE)]
+    low: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+    high: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
 
     def _check_stored(self) -> None:
         named = (*self.names, *self.constant)

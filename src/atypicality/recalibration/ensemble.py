@@ -17,8 +17,7 @@ from atypicality.recalibration.solver import (
     solution_of_multiplier,
 )
 from atypicality.recalibration.temperature import fit_temperature
-from atypicality.stored.kinds import FINITE, SHARES, Array, Integer, Number, need
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds
 from atypicality.validation import warn
 
 __all__ = ["EnsembleTemperatureScaling", "mixture_weights"]
@@ -60,12 +59,13 @@ class EnsembleTemperatureScaling(Recalibrator):
     array([[0.6667, 0.3333]])
     """
 
-    temperature_: Annotated[float, Number(0)]
-    weights_: Annotated[NDArray[np.float64], Array("3", FINITE, SHARES)]
-    loss_: Annotated[float, Number()]
-    certificate_: Annotated[float, Number()]
-    n_iter_: Annotated[int, Integer()]
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
+    weights_: Annotated[NDArray[np.float64], kinds.Array("3", kinds.FINITE, kinds.SHARES)]
+    loss_: Annotated[float, kinds.Number()]
+    certificate_: Annotated[float, kinds.Number()]
+    n_iter_: Annotated[int, kinds.Integer()]
     errors_: Errors
+    _stored = Record()
 
     _scan = False
 
@@ -93,11 +93,6 @@ class EnsembleTemperatureScaling(Recalibrator):
     def formula(self) -> Mixture:
         """The parameters of a prediction; see `atypicality.formula`."""
         return Mixture(self._multipliers(), tuple(self.weights_.tolist()))
-
-    def _check_stored(self) -> None:
-        need(self.temperature_ > 0, "the temperature must be positive.")
-
-    _stored = Record(check=_check_stored)
 
 
 def _target_losses(problem: Problem, part: Solution) -> NDArray[np.float64]:

@@ -10,19 +10,7 @@ from atypicality.groups import QuantileGroups
 from atypicality.recalibration.base import Inputs, Recalibrator, error_free_message
 from atypicality.recalibration.solver import Problem, Solution
 from atypicality.recalibration.temperature import fit_temperature
-from atypicality.stored.kinds import (
-    COUNTS,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Array,
-    Integer,
-    Labels,
-    Later,
-    Number,
-    need,
-    optional,
-)
-from atypicality.stored.records import Part, Record
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import printable
 from atypicality.validation import warn
 
@@ -69,14 +57,14 @@ class GroupTemperatureScaling(Recalibrator):
     array([0.6667, 0.6   ])
     """
 
-    groups_: Annotated[NDArray[Any], Labels("g")]
-    temperatures_: Annotated[NDArray[np.float64], Array("g", POSITIVE)]
-    counts_: Annotated[NDArray[np.intp], Array("g", POSITIVE, dtypes=COUNTS)]
-    errors_: Annotated[Any, Later(optional(Array("g", NOT_NEGATIVE, dtypes=COUNTS)), absent=None)]
-    quantiles_: Annotated[QuantileGroups | None, optional(Part(QuantileGroups))]
-    loss_: Annotated[float, Number()]
-    certificate_: Annotated[float, Number()]
-    n_iter_: Annotated[int, Integer()]
+    groups_: Annotated[NDArray[Any], kinds.Labels("g")]
+    temperatures_: Annotated[NDArray[np.float64], kinds.Array("g", kinds.POSITIVE)]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("g", kinds.POSITIVE)]
+    errors_: Annotated[Any, kinds.Later(kinds.optional(kinds.Counts("g", kinds.NOT_NEGATIVE)), absent=None)]
+    quantiles_: Annotated[QuantileGroups | None, kinds.optional(Part(QuantileGroups))]
+    loss_: Annotated[float, kinds.Number()]
+    certificate_: Annotated[float, kinds.Number()]
+    n_iter_: Annotated[int, kinds.Integer()]
 
     _scan = False
 
@@ -144,13 +132,12 @@ class GroupTemperatureScaling(Recalibrator):
         return {"atypicality": inputs.need_atypicality()}
 
     def _check_stored(self) -> None:
-        if self.quantiles_ is None:
-            return
-        groups = self.groups_
-        need(groups.dtype.kind in "iu", "quantile groups must be numbered.")
-        need(groups[0] >= 0 and groups[-1] <= self.quantiles_.edges_.size, "groups must be those between the edges.")
+        if self.quantiles_ is not None:
+            groups, last = self.groups_, self.quantiles_.edges_.size
+            need(groups.dtype.kind in "iu", "quantile groups must be numbered.")
+            need(groups[0] >= 0 and groups[-1] <= last, "groups must be those between the edges.")
 
-    _stored = Record(check=_check_stored, n_groups=Integer(1))
+    _stored = Record(check=_check_stored, n_groups=kinds.Integer(1))
 
 
 def _listed(groups: NDArray[Any]) -> str:

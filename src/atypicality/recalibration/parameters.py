@@ -8,8 +8,7 @@ from typing import Annotated, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.stored.kinds import COUNTS, FINITE, INCREASING, Array, Integer, Number, need, optional
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 
 __all__ = ["Layout", "Ridge", "Solution", "Vector", "solution_of_multiplier"]
 
@@ -62,20 +61,20 @@ class Solution:
         Passes over all rows, those over a part of the rows counted as that part.
     """
 
-    coefficients: Annotated[Vector, Array("p", FINITE)]
-    density_coefficients: Annotated[Vector, Array("*", FINITE)]
-    mixing: Annotated[Vector | None, optional(Array("K K | K", FINITE))]
-    scores: Annotated[Vector, Array("K", FINITE)]
-    absent: Annotated[NDArray[np.intp], Array("*", INCREASING, dtypes=COUNTS)] = field(repr=False)
-    loss: Annotated[float, Number()]
-    objective: Annotated[float, Number()]
-    certificate: Annotated[float, Number()]
-    n_iter: Annotated[int, Integer()]
-    n_passes: Annotated[float, Number(0)]
+    coefficients: Annotated[Vector, kinds.Array("p", kinds.FINITE)]
+    density_coefficients: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
+    mixing: Annotated[Vector | None, kinds.optional(kinds.Array("K K | K", kinds.FINITE))]
+    scores: Annotated[Vector, kinds.Array("K", kinds.FINITE)]
+    absent: Annotated[NDArray[np.intp], kinds.Counts("*", kinds.INCREASING)] = field(repr=False)
+    loss: Annotated[float, kinds.Number()]
+    objective: Annotated[float, kinds.Number()]
+    certificate: Annotated[float, kinds.Number()]
+    n_iter: Annotated[int, kinds.Integer()]
+    n_passes: Annotated[float, kinds.Number(0)]
 
     def _check_stored(self) -> None:
-        absent = self.absent
-        need(absent.size == 0 or (absent[0] >= 0 and absent[-1] < self.scores.size), "absent classes must be columns.")
+        columns = (self.absent >= 0) & (self.absent < self.scores.size)
+        need(columns.all(), "absent classes must be columns.")
 
     _stored = Record(check=_check_stored)
 

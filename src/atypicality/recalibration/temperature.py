@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from atypicality.formula import Constant, LogitModel
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.solver import Problem, Solution, mean_loss, solve
-from atypicality.stored.kinds import Number, need
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import warn
 
 __all__ = ["TemperatureScaling"]
@@ -52,7 +51,7 @@ class TemperatureScaling(ConvexRecalibrator):
     True
     """
 
-    temperature_: Annotated[float, Number(0)]
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
 
     _scan = False
 

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from atypicality.formula import ClassMixing, Constant, LogitModel
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.solver import Problem, Ridge, solve
-from atypicality.stored.kinds import FINITE, Array, Number, need
-from atypicality.stored.records import Record
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_choice, check_number
 
 __all__ = ["VectorScaling"]
@@ -51,7 +50,7 @@ class VectorScaling(ConvexRecalibrator):
            [0.5  , 0.5  ]])
     """
 
-    scale_: Annotated[NDArray[np.float64], Array("K", FINITE)]
+    scale_: Annotated[NDArray[np.float64], kinds.Array("K", kinds.FINITE)]
 
     _scan = False
 
@@ -84,11 +83,9 @@ class VectorScaling(ConvexRecalibrator):
 
     def _check_stored(self) -> None:
         need(self.solution_.coefficients.size == 1, "there must be one coefficient.")
-        mixing = self.solution_.mixing
-        given = mixing is not None and mixing.ndim == 1
-        need(given if self.scale else mixing is None, "there must be scales of classes if scale.")
+        need(np.ndim(self.solution_.mixing) == self.scale, "there must be scales of classes if scale, and no matrix.")
 
-    _stored = Record(check=_check_stored, restore=_restore, strength=Number(0))
+    _stored = Record(check=_check_stored, restore=_restore, strength=kinds.Number(0))
 
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from atypicality.validation import check_alpha, check_choice, check_integer, check_number
 
 __all__ = [
-    "ANY_FLOAT", "COUNTS", "DECREASING", "FINITE", "FLAG", "INCREASING", "NOT_NAN", "NOT_NEGATIVE", "POSITIVE", "SEED",
-    "SHARES", "UNIT", "Alpha", "Array", "Choice", "Either", "Integer", "Kind", "Labels", "Later", "ListOf", "MappingOf",
-    "Number", "Place", "Rule", "ScalarOr", "Size", "Text", "TupleOf", "need", "optional",
+    "ANY_FLOAT", "DECREASING", "FINITE", "FLAG", "INCREASING", "NOT_NAN", "NOT_NEGATIVE", "POSITIVE", "SEED",
+    "SHARES", "UNIT", "Alpha", "Array", "Choice", "Counts", "Either", "Integer", "Kind", "Labels", "Later", "ListOf",
+    "MappingOf", "Number", "Place", "Rule", "ScalarOr", "Size", "Text", "TupleOf", "need", "optional",
 ]  # fmt: skip
 
 LONGEST_TEXT = 4096
@@ -28,7 +28,6 @@ LARGEST_SIZE = 10_000_000
 TEXT_BYTES = 2**28
 """Most bytes of an array of text, which NumPy makes as wide as its longest entry."""
 ANY_FLOAT = ("float32", "float64")
-COUNTS = ("int64",)
 INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 
 
@@ -65,25 +64,33 @@ class Place:
         return Place(self.path, self.tensors, self.shared, {})
 
     def fix_size(self, name: str, found: int) -> None:
-        """Learn a size, or check it against what is known."""
-        known = (self.shared if name.isupper() else self.own).setdefault(name, found)
-        need(known == found, f"{self.path} has size {found} where other parts of the head have {known}.")
+        """Learn a size, or check it against what is known; "*" is any size, a number is that size."""
+        if name.isdigit():
+            need(found == int(name), f"{self.path} must have {name} entries; got {found}.")
+        elif name != "*":
+            known = (self.shared if name.isupper() else self.own).setdefault(name, found)
+            need(known == found, f"{self.path} has size {found} where other parts of the head have {known}.")
 
 
 class Kind:
-    """A kind of value. One that looks the same in JSON gives `check`; another gives `write` and `read`."""
-
-    def check(self, value: Any, place: Place) -> Any:
-        """The value, if it keeps the rules."""
-        raise NotImplementedError
+    """A kind of value. One that is the same in JSON gives `_check`; another `_write` and `_read`."""
 
     def write(self, value: Any, place: Place) -> Any:
         """The value as JSON; arrays go into the tensors of the place."""
-        return self.check(value, place)
+        return self._write(value, place)
 
     def read(self, stored: Any, place: Place) -> Any:
         """The value from JSON that may be anything."""
-        return self.check(stored, place)
+        return self._read(stored, place)
+
+    def _check(self, value: Any, place: Place) -> Any:
+        raise NotImplementedError
+
+    def _write(self, value: Any, place: Place) -> Any:
+        return self._check(value, place)
+
+    def _read(self, stored: Any, place: Place) -> Any:
+        return self._check(stored, place)
 
 
 @dataclass(frozen=True)
@@ -93,30 +100,30 @@ class Number(Kind):
     low: float = -math.inf
     high: float = math.inf
     infinite: bool = False
+    low_open: bool = False
 
-    def write(self, value: Any, place: Place) -> Any:
-        """A float."""
+    def _check(self, value: Any, place: Place) -> float:
+        return check_number(value, place.path, low=self.low, high=self.high, low_open=self.low_open)
+
+    def _write(self, value: Any, place: Place) -> Any:
         if self.infinite and not isinstance(value, str) and value == math.inf:
             return "inf"
-        return check_number(value, place.path, low=self.low, high=self.high)
+        return self._check(value, place)
 
-    def read(self, stored: Any, place: Place) -> float:
-        """A float."""
+    def _read(self, stored: Any, place: Place) -> float:
         if self.infinite and isinstance(stored, str) and stored == "inf":
             return math.inf
-        return check_number(stored, place.path, low=self.low, high=self.high)
+        return self._check(stored, place)
 
 
 class Alpha(Kind):
     """An allowed miscoverage: a float, or an exact fraction, which is stored as text, "1/10"."""
 
-    def write(self, value: Any, place: Place) -> Any:
-        """A float or text."""
+    def _write(self, value: Any, place: Place) -> Any:
         check_alpha(value, place.path)
         return f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else float(value)
 
-    def read(self, stored: Any, place: Place) -> float | Fraction:
-        """A float or a fraction."""
+    def _read(self, stored: Any, place: Place) -> float | Fraction:
         if isinstance(stored, str):
             need(re.fullmatch(r"[1-9]\d{0,30}/[1-9]\d{0,30}", stored), f"{place.path} must be a fraction.")
             stored = Fraction(stored)
@@ -131,8 +138,7 @@ class Integer(Kind):
     low: int = 0
     high: int = 2**63 - 1
 
-    def check(self, value: Any, place: Place) -> int:
-        """An int."""
+    def _check(self, value: Any, place: Place) -> int:
         return check_integer(value, place.path, low=self.low, high=self.high)
 
 
@@ -142,8 +148,7 @@ class Size(Kind):
 
     name: str
 
-    def check(self, value: Any, place: Place) -> int:
-        """An int."""
+    def _check(self, value: Any, place: Place) -> int:
         number = check_integer(value, place.path, low=1, high=LARGEST_SIZE)
         place.fix_size(self.name, number)
         return number
@@ -155,8 +160,7 @@ class Choice(Kind):
     def __init__(self, *choices: Any) -> None:
         self.choices = choices
 
-    def check(self, value: Any, place: Place) -> Any:
-        """The value itself."""
+    def _check(self, value: Any, place: Place) -> Any:
         plain = value.item() if isinstance(value, np.generic) else value
         return check_choice(plain, place.path, self.choices)
 
@@ -172,8 +176,7 @@ class Text(Kind):
     pattern: str = r"[\s\S]*"
     longest: int = LONGEST_TEXT
 
-    def check(self, value: Any, place: Place) -> str:
-        """A plain string."""
+    def _check(self, value: Any, place: Place) -> str:
         need(isinstance(value, str), f"{place.path} must be text; got a {type(value).__name__}.")
         need(len(value) <= self.longest, f"{place.path} must have at most {self.longest} letters; got {len(value)}.")
         need(re.fullmatch(self.pattern, value), f"{place.path} must match {self.pattern}.")
@@ -189,12 +192,10 @@ class Either(Kind):
     def _is_choice(self, value: Any) -> bool:
         return any(value is choice or (type(value) is type(choice) and value == choice) for choice in self.choices)
 
-    def write(self, value: Any, place: Place) -> Any:
-        """The scalar, or what the other kind writes."""
+    def _write(self, value: Any, place: Place) -> Any:
         return value if self._is_choice(value) else self.otherwise.write(value, place)
 
-    def read(self, stored: Any, place: Place) -> Any:
-        """The scalar, or what the other kind reads."""
+    def _read(self, stored: Any, place: Place) -> Any:
         return stored if self._is_choice(stored) else self.otherwise.read(stored, place)
 
 
@@ -203,19 +204,12 @@ def optional(kind: Kind) -> Either:
     return Either(None, otherwise=kind)
 
 
-class Later(Kind):
+class Later(Either):
     """A value that older bundles lack; what its absence means is `absent`, or `absent(made)` of the object made."""
 
     def __init__(self, kind: Kind, absent: Any) -> None:
-        self.kind, self.absent = kind, absent
-
-    def write(self, value: Any, place: Place) -> Any:
-        """What the kind writes."""
-        return self.kind.write(value, place)
-
-    def read(self, stored: Any, place: Place) -> Any:
-        """What the kind reads."""
-        return self.kind.read(stored, place)
+        super().__init__(otherwise=kind)
+        self.absent = absent
 
     def meaning(self, made: Any) -> Any:
         """What the value is in an object read without it."""
@@ -228,12 +222,10 @@ class ScalarOr(Kind):
     def __init__(self, scalar: Kind, other: Kind) -> None:
         self.scalar, self.other = scalar, other
 
-    def write(self, value: Any, place: Place) -> Any:
-        """What the kind of the value writes."""
+    def _write(self, value: Any, place: Place) -> Any:
         return (self.other if isinstance(value, (Mapping, np.ndarray)) else self.scalar).write(value, place)
 
-    def read(self, stored: Any, place: Place) -> Any:
-        """What the kind of the value reads."""
+    def _read(self, stored: Any, place: Place) -> Any:
         return (self.other if isinstance(stored, dict) else self.scalar).read(stored, place)
 
 
@@ -242,25 +234,22 @@ class ListOf(Kind):
 
     make: Callable[[list[Any]], Any] = list
 
-    def __init__(self, kind: Kind, *, size: str | None = None) -> None:
+    def __init__(self, kind: Kind, *, size: str = "*") -> None:
         self.kind, self.size = kind, size
 
-    def write(self, value: Any, place: Place) -> list[Any]:
-        """A JSON list."""
+    def _write(self, value: Any, place: Place) -> list[Any]:
         need(isinstance(value, (list, tuple)), f"{place.path} must be a list; got a {type(value).__name__}.")
         self._check_size(len(value), place)
         return [self.kind.write(item, place.at(index)) for index, item in enumerate(value)]
 
-    def read(self, stored: Any, place: Place) -> Any:
-        """A list or tuple."""
+    def _read(self, stored: Any, place: Place) -> Any:
         need(isinstance(stored, list), f"{place.path} must be a list; got a {type(stored).__name__}.")
         self._check_size(len(stored), place)
         return type(self).make([self.kind.read(item, place.at(index)) for index, item in enumerate(stored)])
 
     def _check_size(self, found: int, place: Place) -> None:
         need(found <= LONGEST_LIST, f"{place.path} must have at most {LONGEST_LIST} entries; got {found}.")
-        if self.size is not None:
-            place.fix_size(self.size, found)
+        place.fix_size(self.size, found)
 
 
 class TupleOf(ListOf):
@@ -275,13 +264,11 @@ class MappingOf(Kind):
     def __init__(self, kind: Kind, *, keys: str = r"[a-z_]{1,40}") -> None:
         self.kind, self.key = kind, Text(keys, longest=200)
 
-    def write(self, value: Any, place: Place) -> dict[str, Any]:
-        """A JSON object."""
+    def _write(self, value: Any, place: Place) -> dict[str, Any]:
         need(isinstance(value, Mapping), f"{place.path} must map names to values; got a {type(value).__name__}.")
         return {self.key.write(name, place): self.kind.write(item, place.at(name)) for name, item in value.items()}
 
-    def read(self, stored: Any, place: Place) -> dict[str, Any]:
-        """A dict."""
+    def _read(self, stored: Any, place: Place) -> dict[str, Any]:
         need(isinstance(stored, dict), f"{place.path} must be an object; got a {type(stored).__name__}.")
         return {self.key.read(name, place): self.kind.read(item, place.at(name)) for name, item in stored.items()}
 
@@ -307,24 +294,22 @@ SHARES = Rule("be shares that sum to 1", lambda a: (a >= 0).all() and abs(a.sum(
 class Array(Kind):
     """An array whose axes have named sizes and whose entries keep some rules.
 
-    The shape is written as in "c D": two axes, one of the size c and one of the size D; "*" is any size, a number is
-    that size, and "K K | K" means two axes or one.
+    The shape is written as in "c D": two axes, one of the size c and one of the size D, as in `Place.fix_size`;
+    "K K | K" means two axes or one. The layout in memory is stored too: it decides the last bits of matrix products.
     """
 
     def __init__(self, shape: str, *rules: Rule, dtypes: Sequence[str] = ("float64",)) -> None:
         self.shapes = {len(axes): axes for axes in (option.split() for option in shape.split("|"))}
         self.rules, self.dtypes = rules, tuple(dtypes)
 
-    def write(self, value: Any, place: Place) -> dict[str, str]:
-        """How the tensor of this place is laid out; the layout decides the last bits of a matrix product."""
+    def _write(self, value: Any, place: Place) -> dict[str, str]:
         array = np.asarray(value)
-        self._check(array, place)
+        self._check_array(array, place)
         columns_first = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
         place.tensors[place.path] = array.T if columns_first else array
         return {"tensor": "columns first" if columns_first else "rows first"}
 
-    def read(self, stored: Any, place: Place) -> NDArray[Any]:
-        """The tensor of this place."""
+    def _read(self, stored: Any, place: Place) -> NDArray[Any]:
         need(
             stored in ({"tensor": "rows first"}, {"tensor": "columns first"}),
             f"{place.path} must say that it is a tensor, rows or columns first.",
@@ -334,10 +319,10 @@ class Array(Kind):
         if stored["tensor"] == "columns first":
             need(array.ndim > 1, f"{place.path} must have two axes to be laid out by columns.")
             array = array.T
-        self._check(array, place)
+        self._check_array(array, place)
         return array
 
-    def _check(self, array: NDArray[Any], place: Place) -> None:
+    def _check_array(self, array: NDArray[Any], place: Place) -> None:
         need(array.dtype.name in self.dtypes, f"{place.path} must be {' or '.join(self.dtypes)}; got {array.dtype}.")
         axes = self.shapes.get(array.ndim)
         need(
@@ -345,14 +330,18 @@ class Array(Kind):
             f"{place.path} must have {' or '.join(map(str, self.shapes))} axes; got shape {array.shape}.",
         )
         for size, found in zip(axes or [], array.shape, strict=True):
-            if size.isdigit():
-                need(found == int(size), f"{place.path} must have axes {axes}; got shape {array.shape}.")
-            elif size != "*":
-                place.fix_size(size, found)
+            place.fix_size(size, found)
         if array.dtype == bool:
             need((array.view(np.uint8) <= 1).all(), f"{place.path} must be 0 or 1.")
         for rule in self.rules:
             need(rule.holds(array), f"{place.path} must {rule.text}.")
+
+
+class Counts(Array):
+    """An array of int64."""
+
+    def __init__(self, shape: str, *rules: Rule) -> None:
+        super().__init__(shape, *rules, dtypes=("int64",))
 
 
 class Labels(Kind):
@@ -362,16 +351,14 @@ class Labels(Kind):
         self.size, self.ordered = size, ordered
         self._numbers = Array(size, dtypes=(*INTEGERS, "bool"))
 
-    def write(self, value: Any, place: Place) -> Any:
-        """A list of strings, or where the tensor is."""
+    def _write(self, value: Any, place: Place) -> Any:
         array = np.asarray(value)
-        self._check(array, place)
+        self._check_array(array, place)
         return array.tolist() if array.dtype.kind == "U" else self._numbers.write(array, place)
 
-    def read(self, stored: Any, place: Place) -> NDArray[Any]:
-        """Labels (n,)."""
+    def _read(self, stored: Any, place: Place) -> NDArray[Any]:
         array = self._text(stored, place) if isinstance(stored, list) else self._numbers.read(stored, place)
-        self._check(array, place)
+        self._check_array(array, place)
         return array
 
     def _text(self, stored: list[Any], place: Place) -> NDArray[Any]:
@@ -382,7 +369,7 @@ class Labels(Kind):
         need(4 * width * len(stored) <= TEXT_BYTES, f"{place.path} must fit in {TEXT_BYTES} bytes of text.")
         return np.array(stored, dtype=str)
 
-    def _check(self, array: NDArray[Any], place: Place) -> None:
+    def _check_array(self, array: NDArray[Any], place: Place) -> None:
         need(array.ndim == 1 and array.size > 0, f"{place.path} must be a list of labels; got shape {array.shape}.")
         if array.dtype.kind == "U":
             place.fix_size(self.size, array.size)

@@ -129,8 +129,7 @@ class Part(Kind):
         self.records: dict[str, Record] = {cls.__name__: cls._stored for cls in classes}
         self.fitted = fitted
 
-    def write(self, value: Any, place: Place) -> dict[str, Any]:
-        """A JSON object with the name of the class."""
+    def _write(self, value: Any, place: Place) -> dict[str, Any]:
         record = self.records.get(type(value).__name__)
         if record is None or type(value) is not record.cls:
             raise TypeError(
@@ -139,8 +138,7 @@ class Part(Kind):
             )
         return record.write_as(value, place, fitted=self.fitted)
 
-    def read(self, stored: Any, place: Place) -> Any:
-        """An object of the class that is named, which must be one of the few."""
+    def _read(self, stored: Any, place: Place) -> Any:
         name = stored.get("class") if isinstance(stored, dict) else None
         if not isinstance(name, str) or name not in self.records:
             raise ValueError(f"{place.path} must be of class {' or '.join(self.records)}; got {str(name)[:80]!r}.")
