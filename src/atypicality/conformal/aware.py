@@ -189,6 +189,13 @@ class AtypicalityAwareConformal(ScoredSets):
                 "all classes. Give more rows, fewer groups or a larger alpha."
             )
 
+    def _guarantee(self) -> str:
+        """Where the coverage holds, for the model card."""
+        least, most = int(self.counts_.min()), int(self.counts_.max())
+        rows = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        where = f"{self.thresholds_.size} regions of atypicality and confidence"
+        return f"in each of {where}, whose thresholds rest on {rows} rows each; not in every subgroup."
+
     def _check_stored(self) -> None:
         self._check_score()
         n_regions, thresholds = self.thresholds_.size, self.thresholds_

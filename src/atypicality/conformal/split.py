@@ -179,6 +179,10 @@ class SplitConformal(ScoredSets):
         rows = any_probs(probs, n_classes=self.n_classes_)
         return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_), first_row)
 
+    def _guarantee(self) -> str:
+        """Where the coverage holds, for the model card."""
+        return f"on average over all inputs, from {self.n_calibration_:,} rows; not for rare inputs in particular."
+
     def _check_stored(self) -> None:
         self._check_score()
         need(self.too_few_ == math.isinf(self.threshold_), "the threshold must be infinite if there were too few rows.")
@@ -194,7 +198,7 @@ def fitted_rule(estimator: Any) -> ScoreRule:
 def row_draws(estimator: Any, n_rows: int, first_row: int) -> NDArray[np.float64] | None:
     """The draws (n,) of a randomised estimator for rows with numbers from `first_row` on; None for another."""
     number = check_integer(first_row, "first_row", low=0)
-    if not estimator.randomized:
+    if not getattr(estimator, "randomized", False):
         return None
     return Seeds(estimator.seed_).draws("predict", n_rows, first_row=number)
 

@@ -83,7 +83,8 @@ class VectorScaling(ConvexRecalibrator):
 
     def _check_stored(self) -> None:
         need(self.solution_.coefficients.size == 1, "there must be one coefficient.")
-        need(np.ndim(self.solution_.mixing) == self.scale, "there must be scales of classes if scale, and no matrix.")
+        mixing = self.solution_.mixing
+        need((0 if mixing is None else mixing.ndim) == self.scale, "there must be scales of classes if scale.")
 
     _stored = Record(check=_check_stored, restore=_restore, strength=kinds.Number(0))
 
