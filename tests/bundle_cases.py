@@ -15,11 +15,11 @@ from safetensors.numpy import save as save_tensors
 
 import atypicality as aty
 from atypicality.datasets import make_world
+from atypicality.density.gaussian import ScoringOnly
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.bundle.document import compose
 from atypicality.shipping.bundle.folder import tensors_name
-from atypicality.shipping.bundle.records import ScoringOnly
 
 DENSITIES = {
     "tied": aty.GaussianAtypicality(),

@@ -1,11 +1,11 @@
 """Conformal prediction by atypicality and confidence: a threshold, and valid coverage, for every region of a grid."""
 
+import math
 from fractions import Fraction
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
@@ -13,11 +13,12 @@ from atypicality.arrays import namespace, on_device, returns_like_input, take_ro
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
 from atypicality.conformal.scores import label_scores, label_statistics
-from atypicality.conformal.split import checked_rows, checked_rule, fitted_rule, fitted_sets
+from atypicality.conformal.split import ScoredSets, checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
 from atypicality.validation.device import any_probs
 
@@ -26,7 +27,7 @@ __all__ = ["AtypicalityAwareConformal"]
 Integers = NDArray[np.intp]
 
 
-class AtypicalityAwareConformal(BaseEstimator):
+class AtypicalityAwareConformal(ScoredSets):
     r"""Prediction sets that keep 1 - alpha in every region of atypicality and confidence, rare inputs included.
 
     Rows are cut into a grid of atypicality and confidence quantile groups; every cell has a threshold of its own, found
@@ -83,17 +84,12 @@ class AtypicalityAwareConformal(BaseEstimator):
     (1000, 5)
     """
 
-    grid_: GridGroups
-    regions_: Integers
-    counts_: Integers
-    thresholds_: NDArray[np.float64]
-    too_few_: NDArray[np.bool_]
-    k_reg_: int | None
-    penalty_: float | None
-    n_edge_: int
-    n_calibration_: int
-    n_classes_: int
-    seed_: int
+    grid_: Annotated[GridGroups, Part(GridGroups)]
+    regions_: Annotated[Integers, kinds.Counts("* *")]
+    counts_: Annotated[Integers, kinds.Counts("r", kinds.NOT_NEGATIVE)]
+    thresholds_: Annotated[NDArray[np.float64], kinds.Array("r", kinds.NOT_NAN)]
+    too_few_: Annotated[NDArray[np.bool_], kinds.Array("r", dtypes=("bool",))]
+    n_edge_: Annotated[int, kinds.Integer(1)]
 
     def __init__(
         self,
@@ -192,6 +188,31 @@ class AtypicalityAwareConformal(BaseEstimator):
                 f"got {', '.join(f'{count} in region {region}' for region, count in short.items())}, whose sets hold "
                 "all classes. Give more rows, fewer groups or a larger alpha."
             )
+
+    def _guarantee(self) -> str:
+        """Where the coverage holds, for the model card."""
+        least, most = int(self.counts_.min()), int(self.counts_.max())
+        rows = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        where = f"{self.thresholds_.size} regions of atypicality and confidence"
+        return f"in each of {where}, whose thresholds rest on {rows} rows each; not in every subgroup."
+
+    def _check_stored(self) -> None:
+        self._check_score()
+        n_regions, thresholds = self.thresholds_.size, self.thresholds_
+        used = np.array_equal(np.unique(self.regions_), np.arange(n_regions))
+        need(self.regions_.shape == self.grid_.shape_, "there must be a region for every cell of the grid.")
+        need(used, "regions must be numbered from 0, all used.")
+        need((thresholds > -math.inf).all(), "thresholds must not be minus infinity.")
+        need((self.too_few_ == np.isinf(thresholds)).all(), "thresholds must be infinite where rows were too few.")
+        need(self.counts_.sum() == self.n_calibration_, "the regions' rows must sum to n_calibration_.")
+
+    _stored = Record(
+        check=_check_stored,
+        **ScoredSets._kinds,
+        n_groups=kinds.TupleOf(kinds.Integer(1), size="2"),
+        mode=kinds.Choice("valid", "paper"),
+        edge_fraction=kinds.Number(0, 1),
+    )
 
 
 def _given_rows(edge_rows: ArrayLike, n_rows: int, valid: bool) -> tuple[Integers, Integers]:

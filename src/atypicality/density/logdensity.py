@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.formula import ClassDensity, TiedDensity, moved
+from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
 __all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
@@ -35,10 +36,11 @@ class TiedGaussians:
     log_peak : float
     """
 
-    centre: FloatArray
-    whitening: FloatArray
-    means: Float64
-    log_peak: float
+    centre: Annotated[FloatArray, kinds.Array("D", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    whitening: Annotated[FloatArray, kinds.Array("D r", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    means: Annotated[Float64, kinds.Array("c r", kinds.FINITE)]
+    log_peak: Annotated[float, kinds.Number()]
+    _stored = Record()
 
     @classmethod
     def of(
@@ -73,10 +75,11 @@ class ClassGaussians:
     whitenings : list of Whitening, one per class
     """
 
-    centre: FloatArray
-    components: FloatArray | None
-    means: Float64
-    whitenings: list[Whitening]
+    centre: Annotated[FloatArray, kinds.Array("D", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    components: Annotated[FloatArray | None, kinds.optional(kinds.Array("m D", kinds.FINITE, dtypes=kinds.ANY_FLOAT))]
+    means: Annotated[Float64, kinds.Array("c m", kinds.FINITE)]
+    whitenings: Annotated[list[Whitening], kinds.ListOf(Part(Whitening), size="c")]
+    _stored = Record()
 
     @classmethod
     def of(

@@ -263,7 +263,6 @@ def _fit_vector(scaling: VectorScaling, given: _Given) -> None:
     problem = ready.whole.with_ridge(Ridge(mixing=shrink, scores=shrink))
     solution = ready.solve(problem, start=strength.temperature_start(problem, ready.solve))
     _keep(scaling, solution, ready)
-    scaling.class_scores_ = solution.scores
     own = np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
     scaling.scale_ = solution.coefficients[0] + own
 

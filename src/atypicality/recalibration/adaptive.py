@@ -1,7 +1,7 @@
 """Adaptive temperature scaling: a temperature for every sample, read off its embedding by a small network."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,10 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import returns_like_input
 from atypicality.formula import Given, LogitModel
-from atypicality.recalibration.adaptive_network import Targets, Training, train
-from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.adaptive_network import Network, Targets, Training, train
+from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.stored import Part, Record, kinds
 from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require, warn
 
 __all__ = ["AdaptiveTemperatureScaling"]
@@ -74,6 +75,10 @@ class AdaptiveTemperatureScaling(Recalibrator):
     True
     """
 
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
+    network_: Annotated[Network, Part(Network)]
+    errors_: Errors
+
     _device = False
 
     def __init__(
@@ -123,7 +128,22 @@ class AdaptiveTemperatureScaling(Recalibrator):
         blocks.for_rows(scale, len(labels), block=blocks.block_rows(8 * scaled.shape[1]))
         targets = Targets(labels, problem.rows.best, problem.rows.runner_up, problem.weights, problem.pseudo_weights)
         self.network_ = train(embeddings, scaled, targets, training)
+        self._restore()
+
+    def _restore(self) -> None:
         self.n_iter_ = self.network_.n_epochs
+
+    _stored = Record(
+        restore=_restore,
+        hidden=kinds.TupleOf(kinds.Integer(1)),
+        latent_dim=kinds.Integer(1),
+        head=kinds.TupleOf(kinds.Integer(1)),
+        epochs=kinds.Integer(1),
+        learning_rate=kinds.Number(0),
+        batch_size=kinds.Integer(1),
+        validation_fraction=kinds.Number(0, 1),
+        random_state=kinds.SEED,
+    )
 
     def _training(self) -> Training:
         return Training(

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import Quadratic
 from atypicality.formula.rows import below_top
 from atypicality.formula.rows import margins as formula_margins
+from atypicality.stored import Record, kinds, need
 
-__all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
+__all__ = ["COVARIATES", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
 
 Vector = NDArray[np.float64]
+COVARIATES = ("atypicality", "margin")
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,19 @@ class Polynomial:
         Weighted mean and standard deviation of each covariate within the limits that it is held to, and those.
     """
 
-    names: tuple[str, ...]
-    constant: tuple[str, ...]
-    center: Vector
-    scale: Vector
-    low: Vector
-    high: Vector
+    names: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Choice(*COVARIATES), size="q")]
+    constant: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Choice(*COVARIATES))]
+    center: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+    scale: Annotated[Vector, kinds.Array("q", kinds.POSITIVE)]
+    low: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+    high: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+
+    def _check_stored(self) -> None:
+        named = (*self.names, *self.constant)
+        need(len(set(named)) == len(named), "covariates must be distinct.")
+        need((self.low <= self.high).all(), "the ranges of covariates must not be empty.")
+
+    _stored = Record(check=_check_stored)
 
     @classmethod
     def of(cls, values: Mapping[str, Vector], weights: Vector, tail: float = 0.0) -> Self:
