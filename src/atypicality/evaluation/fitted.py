@@ -11,7 +11,8 @@ from atypicality.evaluation.context import GIVEN, TRAIN, Context, make_context, 
 from atypicality.evaluation.cuts import Edges, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
-from atypicality.evaluation.tables import Options, assemble, measure
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.tables import assemble, measure
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_integer, warn

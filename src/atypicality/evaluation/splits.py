@@ -12,7 +12,8 @@ from atypicality.evaluation.cuts import Edges
 from atypicality.evaluation.methods import Answer, ask, by_name, fit, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, keys_of
-from atypicality.evaluation.tables import Measured, Options, assemble, measure
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, check_integer
 

@@ -5,6 +5,7 @@ sets gets the exact binomial interval.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import beta
 
 from atypicality import metrics
-from atypicality.evaluation.scored import Scored
+from atypicality.evaluation.scored import Options, Scored
 from atypicality.metrics.intervals import mean_interval, wilson_interval
 from atypicality.metrics.tables import filled_groups
 
@@ -46,16 +47,14 @@ Column = tuple[NDArray[Any], ...]
 """Count, value, standard error, low and high of one metric, each of shape (n_groups,): the order of STATISTICS."""
 
 
-def grouped(
-    metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, *, n_bins: int, intervals: bool, seed: int
-) -> Column:
+def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
     """A metric by name over the groups 0 .. n_groups - 1 of the rows; without intervals only its values."""
     if metric == "share":
         return _share(codes, n_groups)
     if metric == "coverage":
         return _coverage(scored, codes, n_groups)
     if metric in PAIRED:
-        return _paired(metric, scored, codes, n_groups, n_bins, intervals, seed)
+        return _paired(metric, scored, codes, n_groups, options)
     return _means(scored.column(metric), codes, n_groups)
 
 
@@ -73,32 +72,20 @@ def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) 
     return low, high
 
 
-def _paired(
-    metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, n_bins: int, intervals: bool, seed: int
-) -> Column:
+def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
     pairs = scored.losses.pairs
-    arrays: dict[str, Any] = {
-        "confidence": pairs.confidence.astype(pairs.dtype),
-        "correct": pairs.correct,
-    }  # edges round as dtype does
-    options = {"n_bins": n_bins} if metric in BINNED else {}
-    if intervals:
-        table = metrics.by_group(
-            PAIRED[metric],
-            groups=codes,
-            names=n_groups,
-            n_resamples=N_RESAMPLES,
-            random_state=seed,
-            **arrays,
-            **options,
-        )
+    confidence, correct = pairs.confidence.astype(pairs.dtype), pairs.correct  # edges round as dtype does
+    measured: Callable[..., float] = (
+        partial(PAIRED[metric], n_bins=options.n_bins) if metric in BINNED else PAIRED[metric]
+    )
+    if options.intervals:
+        cut: dict[str, Any] = {"groups": codes, "names": n_groups, "n_resamples": N_RESAMPLES}
+        table = metrics.by_group(measured, confidence=confidence, correct=correct, random_state=options.seed, **cut)
         return table.count, table.value, table.standard_error, table.low, table.high
-    count = np.bincount(codes, minlength=n_groups)
-    nothing = np.full(n_groups, np.nan)
-    value = nothing.copy()
+    count, value = np.bincount(codes, minlength=n_groups), np.full(n_groups, np.nan)
     for group, part in filled_groups(codes, count):
-        value[group] = PAIRED[metric](**{name: array[part] for name, array in arrays.items()}, **options)
-    return count, value, nothing, nothing, nothing
+        value[group] = measured(confidence=confidence[part], correct=correct[part])
+    return count, value, *np.full((3, n_groups), np.nan)
 
 
 def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Column:

@@ -6,9 +6,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.groups import cut, quantile_edges
+from atypicality.groups import cut
 
-__all__ = ["BinSums", "adaptive_bins", "inner_edges"]
+__all__ = ["BinSums", "inner_edges"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,3 @@ def inner_edges(n_bins: int, dtype: Any = np.float64) -> NDArray[np.float64]:
     (True, False)
     """
     return (np.arange(1, n_bins) / n_bins).astype(dtype).astype(np.float64)
-
-
-def adaptive_bins(confidence: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
-    """The edges between `n_bins` equally populated bins; equal numbers are never parted, so bins may merge."""
-    return quantile_edges(confidence, n_bins)

@@ -1,6 +1,6 @@
 """What every metric reads: one pass over probabilities and labels, in blocks, checked while it is read.
 
-Probabilities on a device are read there, by `device.metrics`; from the columns on, everything is the same.
+Probabilities on a device are read there, by `device_rows`; from the columns on, everything is the same.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.arrays import is_float16, on_device, to_host, to_numpy
-from atypicality.metrics import device_rows as device_metrics
+from atypicality.groups import quantile_edges
+from atypicality.metrics import device_rows
 from atypicality.metrics.bins import BinSums, inner_edges
-from atypicality.validation import (
-    check_confidence,
-    check_labels,
-    check_length,
-    check_prob_rows,
-    check_probs,
-    own_row,
-)
+from atypicality.validation import check_confidence, check_labels, check_length, check_prob_rows, check_probs, own_row
 from atypicality.validation.device import device_probs
 
-__all__ = ["Losses", "Pairs", "check_correct", "read_all", "read_pairs"]
+__all__ = ["Given", "Losses", "Pairs", "check_correct", "read_all", "read_pairs"]
+
+Given = ArrayLike | None
+"""One of the arrays of a metric that may be given in two forms; see `read_pairs`."""
 
 _ENTRIES = 1 << 16
 """Entries that wait before they are added to their cells: enough to make the addition cheap."""
@@ -41,6 +38,10 @@ class Pairs:
     def bins(self, n_bins: int) -> BinSums:
         """Sums over equal bins of confidence."""
         return BinSums.of(self.confidence, self.correct, inner_edges(n_bins, self.dtype))
+
+    def adaptive_bins(self, n_bins: int) -> BinSums:
+        """Sums over equally populated bins; equal confidences are never parted, so bins may merge."""
+        return BinSums.of(self.confidence, self.correct, quantile_edges(self.confidence, n_bins))
 
     def take(self, rows: NDArray[Any]) -> "Pairs":
         """The same for some of the rows."""
@@ -68,9 +69,7 @@ class Losses:
         return np.maximum(self.squares - 2 * self.label_prob + 1, 0.0)
 
 
-def read_pairs(
-    probs: ArrayLike | None, labels: ArrayLike | None, confidence: ArrayLike | None, correct: ArrayLike | None
-) -> Pairs:
+def read_pairs(probs: Given, labels: Given, confidence: Given, correct: Given) -> Pairs:
     """The pairs of a metric, from (probs, labels) or from (confidence, correct), whichever was given."""
     if probs is not None and labels is not None and confidence is None and correct is None:
         return _pairs_of(probs, labels)
@@ -80,13 +79,9 @@ def read_pairs(
         _check_rows(vector, "confidence")
         dtype = given.dtype if given.dtype.kind == "f" else np.dtype(np.float64)
         return Pairs(vector, check_correct(correct, vector.size), dtype)
-    names = ("probs", "labels", "confidence", "correct")
-    given_names = [
-        name for name, value in zip(names, (probs, labels, confidence, correct), strict=True) if value is not None
-    ]
-    raise TypeError(
-        f"A metric needs probs and labels, or confidence= and correct=; got {', '.join(given_names) or 'nothing'}."
-    )
+    arrays = {"probs": probs, "labels": labels, "confidence": confidence, "correct": correct}
+    came = ", ".join(name for name, array in arrays.items() if array is not None) or "nothing"
+    raise TypeError(f"A metric needs probs and labels, or confidence= and correct=; got {came}.")
 
 
 def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
@@ -97,7 +92,7 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
     cells = _CellSums(n_classes, edges)
     if on_device(array):
         first = float(edges[0]) if edges.size else np.inf
-        top, hit, label_prob, squares = device_metrics.read_rows(array, target, first, cells.add)
+        top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add)
     else:
         top, hit, label_prob, squares = _read_blocks(array, target, cells, _tolerance(dtype))
     correct = np.bincount(
@@ -186,7 +181,7 @@ def _read_blocks(
 def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
     array, target, dtype = _check_probs_labels(probs, labels)
     if on_device(array):
-        return Pairs(*device_metrics.pair_columns(array, target), dtype)
+        return Pairs(*device_rows.pair_columns(array, target), dtype)
     confidence, correct = np.empty(array.shape[0]), np.empty(array.shape[0], bool)
     ones, tolerance = np.ones(array.shape[1], array.dtype), _tolerance(dtype)
 

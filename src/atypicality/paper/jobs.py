@@ -14,7 +14,8 @@ from atypicality.evaluation import Evaluation
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Edges
 from atypicality.evaluation.methods import Answer, ask, by_name, fit, naming
-from atypicality.evaluation.tables import Options, assemble, measure
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.tables import assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import replacing
 from atypicality.paper.sources import Source
