@@ -9,13 +9,13 @@ from atypicality.density.covariance import Factorise, principal_directions, shri
 from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussians
 from atypicality.density.statistics import ClassStatistics
 
-__all__ = ["Solution", "solve"]
+__all__ = ["GaussianSolution", "solve"]
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Solution:
+class GaussianSolution:
     """What statistics say: see the attributes of `GaussianAtypicality`.
 
     Parameters
@@ -46,7 +46,7 @@ def solve(
     n_components: int | None,
     precision: str,
     factorise: Factorise = triangular_whitening,
-) -> Solution:
+) -> GaussianSolution:
     """Gaussians from statistics whose layout suits these parameters of `GaussianAtypicality`."""
     tied = covariance == "tied"
     _check_counts(statistics, tied)
@@ -65,9 +65,9 @@ def solve(
     shown = means if components is None else means @ components.T
     if tied:
         one = TiedGaussians.of(means, whitenings[0], components, centre)
-        return Solution(shown, matrices[0], int(ranks[0]), components, one, weakness)
+        return GaussianSolution(shown, matrices[0], int(ranks[0]), components, one, weakness)
     each = ClassGaussians.of(means, whitenings, components, centre)
-    return Solution(shown, matrices, ranks, components, each, weakness)
+    return GaussianSolution(shown, matrices, ranks, components, each, weakness)
 
 
 def _matrices(

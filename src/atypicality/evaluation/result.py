@@ -138,7 +138,9 @@ class Evaluation:
         tables = document["tables"]
         if set(tables) != set(TABLES):
             raise ValueError(f"text must hold the tables {', '.join(TABLES)}.")
-        header = {name: tuple(document[name]) if kind is list else document[name] for name, kind in _HEADER.items()}
+        header: dict[str, Any] = {
+            name: tuple(document[name]) if kind is list else document[name] for name, kind in _HEADER.items()
+        }
         return cls(**header, tables={name: decode(name, tables[name]) for name in TABLES})
 
     def __eq__(self, other: object) -> bool:

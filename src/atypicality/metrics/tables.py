@@ -13,7 +13,7 @@ from atypicality.arrays import on_device, take_rows, to_host, to_numpy
 from atypicality.metrics import calibration, errors, rows, sets
 from atypicality.metrics.intervals import bootstrap, check_level, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
-from atypicality.terminal import printable
+from atypicality.terminal import aligned, printable
 from atypicality.validation import check_groups, check_integer, check_labels, check_length
 from atypicality.validation.device import any_probs, device_matrix
 
@@ -78,10 +78,7 @@ class GroupTable:
         for row in self.rows():
             value, error, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "standard_error", "low", "high"))
             lines.append((printable(row["group"]), str(row["count"]), value, error, f"[{low}, {high}]"))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
-        )
+        return "\n".join(aligned(lines, justify=str.rjust))
 
 
 def by_group(

@@ -30,7 +30,7 @@ NOTES_OF = {"the temperature of g": ("temperatures",), "the atypicality of t": (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NameFilter:
     """Which data sets and models the user asked for: those whose name holds a text, all where it is None."""
 
     dataset: str | None
@@ -103,11 +103,7 @@ class Reproduction:
         """Write NAME.csv, NAME.md and NAME.tex for every experiment that has tables, and return their paths."""
         written = []
         for name, tables in ((name, tables) for name, tables in self.tables.items() if tables):
-            texts = {
-                ".csv": to_csv(tables),
-                ".md": self._markdown(name),
-                ".tex": "\n".join(map(to_latex, tables)),
-            }
+            texts = {".csv": to_csv(tables), ".md": self._markdown(name), ".tex": "\n".join(map(to_latex, tables))}
             for path in _files(out, name):
                 with replacing(path) as temporary:
                     temporary.write_text(texts[path.suffix], encoding="utf-8")
@@ -196,12 +192,12 @@ def reproduce(
     for path in (path for name in chosen for path in _files(Path(out), name)):
         check_target(path)
     found = Reproduction()
-    runs = _plan(chosen, Wanted(dataset, model), found, outputs)
+    runs = _plan(chosen, NameFilter(dataset, model), found, outputs)
     results = _run_all(runs, wanted, tuple(methods), Path(out) / "cache")
     for run in runs:
         _add(found, run, results[run])
     if paper:
-        _add_paper(found, Wanted(dataset, model), {run.source.setting for run in runs if run.source})
+        _add_paper(found, NameFilter(dataset, model), {run.source.setting for run in runs if run.source})
     return found
 
 
@@ -224,7 +220,7 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _plan(names: list[str], wanted: Wanted, found: Reproduction, root: Path | None) -> list[Run]:
+def _plan(names: list[str], wanted: NameFilter, found: Reproduction, root: Path | None) -> list[Run]:
     """What to run, the experiments in order; fills in what is missing."""
     sources = [source for source in find_sources(root) if wanted.has(source)]
     settings = [setting for setting in SETTINGS if wanted.has_setting(setting)]
@@ -294,14 +290,9 @@ def _jobs(
 def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
     """The tables, verdicts and notes of one run."""
     name, source = run.experiment, run.source
-    naming = {
-        "experiment": name,
-        "atypicality": run.estimator,
-        "model": "" if source is None else source.model,
-        "dataset": "" if source is None else source.dataset,
-        "title": run.title,
-    }
-    printed = paper_values(name, None if source is None else source.setting, run.estimator)
+    model, dataset, setting = ("", "", None) if source is None else (source.model, source.dataset, source.setting)
+    printed = paper_values(name, setting, run.estimator)
+    naming = _naming(name, run.estimator, model, dataset, run.title)
     found.tables[name] += make_tables(naming, ROW_NAMES[name], [read_values(name, r) for r in results], printed)
     found.verdicts[name] += judge(name, EXPERIMENTS[name].claims, results, run.title)
     for result in results:
@@ -311,20 +302,20 @@ def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
                 found.notes[name].append(line)
 
 
-def _add_paper(found: Reproduction, wanted: Wanted, have: set[Setting | None]) -> None:
+def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None]) -> None:
     """The paper's tables of the settings that were not run."""
     absent = [setting for setting in SETTINGS if wanted.has_setting(setting) and setting not in have]
     for name in found.tables:
         for estimator in EXPERIMENTS[name].estimators:
             for setting in (s for s in absent if s.kind in EXPERIMENTS[name].kinds):
-                naming = {
-                    "experiment": name,
-                    "atypicality": estimator,
-                    "model": setting.model,
-                    "dataset": setting.dataset,
-                    "title": _title(f"{setting.model} / {setting.dataset}", estimator),
-                }
+                title = _title(f"{setting.model} / {setting.dataset}", estimator)
+                naming = _naming(name, estimator, setting.model, setting.dataset, title)
                 found.tables[name] += make_tables(naming, ROW_NAMES[name], [], paper_values(name, setting, estimator))
+
+
+def _naming(experiment: str, atypicality: str, model: str, dataset: str, title: str) -> dict[str, str]:
+    """The texts of a `Table`."""
+    return {"experiment": experiment, "atypicality": atypicality, "model": model, "dataset": dataset, "title": title}
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

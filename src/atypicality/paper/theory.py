@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_expit, logit
 from scipy.stats import chi2
 
-from atypicality.paper.logistic_world import Nodes, World, group_nodes, training_draws, truth_along
+from atypicality.paper.logistic_world import FittedWorld, Nodes, group_nodes, training_draws, truth_along
 from atypicality.validation import check_integer, check_number, check_vector
 
 __all__ = [
@@ -315,7 +315,7 @@ def theorem_2(
             f"n_train={n_train} is too small for norm={norm:g}: the fits point away from the truth (mean cosine "
             f"{cosine:.2g}), and no positive temperature can help. Use more rows or a larger norm."
         )
-    world = World(n_features, norm, fitted_norm, cosine)
+    world = FittedWorld(n_features, norm, fitted_norm, cosine)
     single = {loss: _best_multiplier(world.everywhere(), loss, world.scale) for loss in (_squared, _cross_entropy)}
     rows = tuple(_temperature_row(world, level, single[_squared], single[_cross_entropy]) for level in wanted)
     temperatures = (1 / single[_squared], 1 / single[_cross_entropy])
@@ -399,7 +399,7 @@ def _best_multiplier(nodes: Nodes, loss: _Loss, scale: float, candidates: Sequen
     return min((scale * math.exp(found.x), *candidates), key=lambda multiplier: loss(multiplier, nodes))
 
 
-def _temperature_row(world: World, level: float, squared: float, cross_entropy: float) -> TemperatureRow:
+def _temperature_row(world: FittedWorld, level: float, squared: float, cross_entropy: float) -> TemperatureRow:
     nodes = world.at(level)
     aware_squared = _best_multiplier(nodes, _squared, world.scale, (1.0, squared))
     aware_cross_entropy = _best_multiplier(nodes, _cross_entropy, world.scale, (1.0, cross_entropy))

@@ -31,6 +31,8 @@ class Record:
     later : mapping of str to callable
         Parameters and fields that older bundles lack, with what their absence means: functions of the object made
         without them.
+    stored_as : str, optional
+        What the file calls the class where that is not its name.
     """
 
     cls: type
@@ -40,11 +42,12 @@ class Record:
     check: Callable[[Any], None] | None = None
     ready: Callable[[Any], Any] | None = None
     later: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    stored_as: str = ""
 
     @property
     def name(self) -> str:
         """Name of the class, as it stands in the file."""
-        return self.cls.__name__
+        return self.stored_as or self.cls.__name__
 
     def sections(self, fitted: bool) -> dict[str, Mapping[str, Kind]]:
         """What is stored, by the key it is stored under."""

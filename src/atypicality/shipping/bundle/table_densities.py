@@ -4,7 +4,7 @@ from atypicality.density import GaussianAtypicality, NeighborAtypicality
 from atypicality.density.covariance import Whitening
 from atypicality.density.logdensity import ClassGaussians, TiedGaussians
 from atypicality.density.search import Reference
-from atypicality.density.solution import Solution
+from atypicality.density.solution import GaussianSolution
 from atypicality.groups import GridGroups, Quadrants, QuantileGroups
 from atypicality.shipping.bundle import meaning
 from atypicality.shipping.bundle.kinds import (
@@ -58,7 +58,7 @@ EACH = Record(
     },
 )
 GAUSSIAN_SOLUTION = Record(
-    Solution,
+    GaussianSolution,
     {
         "means": Array("c m", FINITE),
         "covariance": Array("* * | * * *", FINITE),
@@ -67,6 +67,7 @@ GAUSSIAN_SOLUTION = Record(
         "gaussians": Part(TIED, EACH),
         "weakness": Text(),
     },
+    stored_as="Solution",
 )
 GAUSSIAN = Record(
     GaussianAtypicality,
