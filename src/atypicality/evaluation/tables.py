@@ -17,7 +17,7 @@ from atypicality.evaluation.schema import STATISTICS, TABLES, Row, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
 from atypicality.evaluation.statistics import grouped
 from atypicality.groups import QUADRANTS, cut
-from atypicality.metrics.bins import inner_edges
+from atypicality.metrics.rows import inner_edges
 
 __all__ = ["Measured", "assemble", "measure"]
 

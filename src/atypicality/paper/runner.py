@@ -15,8 +15,7 @@ from atypicality.evaluation.methods import KNOWN
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.paper.claims import CLAIMS, HOLDS, Verdict, judge
 from atypicality.paper.jobs import Estimated, Job, Result, run_job
-from atypicality.paper.paper import paper_values
-from atypicality.paper.readings import ROW_NAMES, read_values
+from atypicality.paper.readings import ROW_NAMES, paper_values, read_values
 from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
 from atypicality.paper.sources import Source, find_sources, missing, subgroup_attribute
 from atypicality.paper.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text

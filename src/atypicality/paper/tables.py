@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.paper.paper import NOT_COMPARABLE, Key, Printed
+from atypicality.paper.readings import NOT_COMPARABLE, Key, Printed
 from atypicality.terminal import aligned
 
 __all__ = ["Cell", "Table", "make_tables", "to_csv", "to_latex", "to_markdown", "to_records", "to_text"]

@@ -103,8 +103,7 @@ class Theorem1:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, lists and dictionaries."""
-        rows = [_plain(row) | {"rises": row.rises, "rise": row.rise} for row in self.rows]
-        return _plain(self) | {"rows": rows}
+        return _plain(self) | {"rows": [_plain(row, "rises", "rise") for row in self.rows]}
 
 
 @dataclass(frozen=True)
@@ -197,12 +196,8 @@ class Theorem2:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, lists and dictionaries."""
-        rows = [
-            _plain(row) | {"excess_squared": row.excess_squared, "excess_cross_entropy": row.excess_cross_entropy}
-            for row in self.rows
-        ]
-        verdict = {"holds_squared": self.holds_squared, "fails_cross_entropy": list(self.fails_cross_entropy)}
-        return _plain(self) | {"rows": rows} | verdict
+        rows = [_plain(row, "excess_squared", "excess_cross_entropy") for row in self.rows]
+        return _plain(self, "holds_squared", "fails_cross_entropy") | {"rows": rows}
 
 
 def theorem_1(
@@ -417,5 +412,7 @@ def _checked(n_features: Any, norm: Any, n_draws: Any, random_state: Any) -> tup
     )
 
 
-def _plain(row: Any) -> dict[str, Any]:
-    return {field: list(value) if isinstance(value, tuple) else value for field, value in vars(row).items()}
+def _plain(row: Any, *properties: str) -> dict[str, Any]:
+    """Fields and some properties, tuples as lists."""
+    values = {name: getattr(row, name) for name in (*vars(row), *properties)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
