@@ -7,9 +7,10 @@ from scipy.stats import norm
 from atypicality import blocks, metrics
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis
-from atypicality.evaluation.schema import STATISTICS, Row
+from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import Scored
 from atypicality.metrics.intervals import wilson_interval
+from atypicality.metrics.tables import filled_groups
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
@@ -28,47 +29,38 @@ def risk_rows(scored: Scored) -> list[Row]:
         "risk": (answered, risk, np.sqrt(risk * (1 - risk) / answered), low, high),
         "threshold": (answered, curve.threshold[point], nothing, nothing, nothing),
     }
-    return [
-        {"method": scored.name, "percent": place, "metric": metric} | dict(zip(STATISTICS, values, strict=True))
-        for metric, column in columns.items()
-        for place, values in zip(percent, zip(*column, strict=True), strict=True)
-    ]
+    rows: list[Row] = []
+    for metric, column in columns.items():
+        keys = ({"method": scored.name, "percent": place, "metric": metric} for place in percent.tolist())
+        rows += measured_rows(keys, column)
+    return rows
 
 
 def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
     """The score that a method adds to the logit of every class, for methods that have such scores."""
     if scored.class_scores is None:
         return []
+    keys = ({"method": scored.name, "class_index": index} for index in range(scored.n_classes))
     counts = np.bincount(labels, minlength=scored.n_classes)
-    return [
-        {"method": scored.name, "class_index": index, "count": count, "value": value}
-        | dict.fromkeys(("standard_error", "low", "high"), np.nan)
-        for index, (count, value) in enumerate(zip(counts, scored.class_scores, strict=True))
-    ]
+    return measured_rows(keys, (counts, scored.class_scores, *np.full((3, scored.n_classes), np.nan)))
 
 
 def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:
     """One temperature fitted to the rows of every group of atypicality (the paper's section 4.1), and notes."""
     unused = dict.fromkeys(("embeddings", "atypicality", "ids"))
     whole = context.outputs._replaced(**unused, attributes={})
-    rows: list[Row] = []
-    notes: list[str] = []
-    for group in range(len(axis.keys)):
-        members = axis.codes == group
-        value = error = np.nan
-        if members.any():
-            part = whole._part(members)
-            with part._numbered():
-                value, error = _temperature(*part.need("logits", "labels"))
-            if np.isnan(error):
-                notes.append(
-                    f"the temperature of group {group + 1} of atypicality rests on no error, or is a limit: see "
-                    "TemperatureScaling."
-                )
-        reach = norm.ppf(0.975) * error
-        values = (members.sum(), value, error, value - reach, value + reach)
-        rows.append({"group": group} | dict(zip(STATISTICS, values, strict=True)))
-    return rows, notes
+    n_groups = len(axis.keys)
+    count, (value, error) = np.bincount(axis.codes, minlength=n_groups), np.full((2, n_groups), np.nan)
+    for group, members in filled_groups(axis.codes, count):
+        part = whole._part(members)
+        with part._numbered():
+            value[group], error[group] = _temperature(*part.need("logits", "labels"))
+    notes = [
+        f"the temperature of group {group + 1} of atypicality rests on no error, or is a limit: see TemperatureScaling."
+        for group in np.flatnonzero((count > 0) & np.isnan(error))
+    ]
+    reach = norm.ppf(0.975) * error
+    return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 
 
 def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:

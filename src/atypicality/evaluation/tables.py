@@ -13,7 +13,7 @@ from atypicality.evaluation.curves import class_score_rows, risk_rows, temperatu
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
 from atypicality.evaluation.methods import Answer, naming
 from atypicality.evaluation.result import Evaluation
-from atypicality.evaluation.schema import STATISTICS, TABLES, Row, to_columns
+from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
 from atypicality.evaluation.statistics import grouped
 from atypicality.groups import QUADRANTS, cut
@@ -155,12 +155,10 @@ def _method_rows(
 
 
 def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for metric in _metrics(axis.table, scored):
-        column = grouped(metric, scored, axis.codes, len(axis.keys), options)
-        plain = zip(*(np.asarray(values).tolist() for values in column), strict=True)
-        for key, values in zip(axis.keys, plain, strict=True):
-            rows.append({"method": scored.name, **key, "metric": metric, **dict(zip(STATISTICS, values, strict=True))})
+        keys = ({"method": scored.name, **key, "metric": metric} for key in axis.keys)
+        rows += measured_rows(keys, grouped(metric, scored, axis.codes, len(axis.keys), options))
     return rows
 
 
@@ -185,11 +183,9 @@ def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Ax
 
 
 def _whole_rows(scored: Scored) -> list[Row]:
-    count = scored.predicted.size
-    return [
-        {"method": scored.name, "metric": metric} | dict(zip(STATISTICS, (count, *values), strict=True))
-        for metric, values in scored.whole.items()
-    ]
+    keys = ({"method": scored.name, "metric": metric} for metric in scored.whole)
+    values = [(scored.predicted.size, *values) for values in scored.whole.values()]
+    return measured_rows(keys, zip(*values, strict=True))
 
 
 def _class_rows(context: Context, cuts: Cuts, n_classes: int) -> list[Row]:
