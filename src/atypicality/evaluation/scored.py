@@ -13,7 +13,7 @@ from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
 from atypicality.validation import check_integer
 
-__all__ = ["Options", "Scored", "score"]
+__all__ = ["UNKNOWN", "Options", "Scored", "score"]
 
 UNKNOWN = (np.nan, np.nan, np.nan)
 """Standard error, low and high of a value without an interval."""

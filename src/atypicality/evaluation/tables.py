@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from atypicality.blocks import progress
 from atypicality.evaluation.context import Context
-from atypicality.evaluation.curves import class_score_rows, risk_rows, temperature_rows
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
 from atypicality.evaluation.methods import Answer, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
-from atypicality.evaluation.statistics import grouped
+from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, temperature_rows
 from atypicality.groups import QUADRANTS, cut
 from atypicality.metrics.rows import inner_edges
 

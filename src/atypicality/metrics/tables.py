@@ -1,7 +1,7 @@
 """`by_group`: any metric as a table with one row per group, with its count and an interval that can be defended."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -17,7 +17,7 @@ from atypicality.terminal import aligned, printable
 from atypicality.validation import check_groups, check_integer, check_labels, check_length
 from atypicality.validation.device import any_probs, device_matrix
 
-__all__ = ["GroupTable", "by_group", "filled_groups"]
+__all__ = ["GroupTable", "by_group", "each_group"]
 
 Estimate = tuple[float, float, float, float]
 Estimator = Callable[[NDArray[np.intp], np.random.Generator], Estimate]
@@ -61,7 +61,8 @@ class GroupTable:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, lists for columns."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        numbers = {name: getattr(self, name).tolist() for name in ("count", "value", "standard_error", "low", "high")}
+        return {"metric": self.metric, "level": self.level, "group": list(self.group)} | numbers
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per group."""
@@ -143,26 +144,30 @@ def by_group(
     check_integer(n_resamples, "n_resamples", low=2)
     n_rows = _common_length(arrays, given)
     index, labels = _indexed(check_groups(groups, n_rows=n_rows), names)
-    count = np.bincount(index, minlength=len(labels))
     estimate = _estimator(metric, arrays, given, keywords, level, n_resamples)
     rng, drawn = _generator(random_state), metric not in _WITHOUT_DRAWS
     streams: list[Any] = rng.spawn(len(labels)) if drawn else [None] * len(labels)
-    nothing = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
-    table = np.tile(np.array(nothing), (len(labels), 1))
-    for group, part in filled_groups(index, count):
-        table[group] = estimate(part, streams[group])
-    name = getattr(metric, "__name__", type(metric).__name__)
-    return GroupTable(name, level, labels, count, *np.ascontiguousarray(table.T))
+    empty = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
+    columns = each_group(lambda group, part: estimate(part, streams[group]), index, len(labels), empty)
+    return GroupTable(getattr(metric, "__name__", type(metric).__name__), level, labels, *columns)
 
 
-def filled_groups(index: NDArray[np.intp], count: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Every group that has rows, with their positions in order, from the group of each row and the groups' counts.
+def each_group(
+    estimate: Callable[[int, NDArray[np.intp]], tuple[float, ...]],
+    index: NDArray[np.intp],
+    n_groups: int,
+    empty: tuple[float, ...] = (np.nan,) * 4,
+) -> tuple[NDArray[Any], ...]:
+    """Counts (n_groups,), and a column for each number that `estimate` gives of a group and its rows, in their order.
 
-    >>> [(group, rows.tolist()) for group, rows in filled_groups(np.array([2, 0, 2]), np.array([1, 0, 2]))]
-    [(0, [1]), (2, [0, 2])]
+    >>> each_group(lambda group, rows: (float(rows.sum()),), np.array([2, 0, 2]), 3, (np.nan,))
+    (array([1, 0, 2]), array([ 1., nan,  2.]))
     """
+    count, table = np.bincount(index, minlength=n_groups), np.tile(np.array(empty), (n_groups, 1))
     order, ends = np.argsort(index, kind="stable"), np.cumsum(count)
-    return ((int(group), order[ends[group] - count[group] : ends[group]]) for group in np.flatnonzero(count))
+    for group in np.flatnonzero(count).tolist():
+        table[group] = estimate(group, order[ends[group] - count[group] : ends[group]])
+    return count, *np.ascontiguousarray(table.T)
 
 
 def _estimator(
@@ -336,7 +341,3 @@ def _number(value: Any, metric: Callable[..., Any]) -> float:
             f"metric must return one number; {name} returned {type(value).__name__}. Pick one in a function."
         )
     return float(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value

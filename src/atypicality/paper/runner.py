@@ -35,14 +35,11 @@ class NameFilter:
     dataset: str | None
     model: str | None
 
-    def has(self, source: Source) -> bool:
-        """Whether a source is among them, by its own name or the paper's for its model."""
-        models = (source.model, source.setting.model if source.setting else "")
-        return _holds(self.dataset, source.dataset, source.name) and _holds(self.model, *models)
-
-    def has_setting(self, setting: Setting) -> bool:
-        """Whether a setting of the paper is among them."""
-        return _holds(self.dataset, setting.dataset, setting.folder) and _holds(self.model, setting.model)
+    def has(self, given: Source | Setting) -> bool:
+        """Whether a source, by its own name or the paper's for its model, or a setting of the paper is among them."""
+        name = given.folder if isinstance(given, Setting) else given.name
+        paper = given.setting.model if isinstance(given, Source) and given.setting else ""
+        return _holds(self.dataset, given.dataset, name) and _holds(self.model, given.model, paper)
 
 
 @dataclass(frozen=True)
@@ -222,7 +219,7 @@ def _listed(names: str | Sequence[str]) -> list[str]:
 def _plan(names: list[str], wanted: NameFilter, found: Reproduction, root: Path | None) -> list[Run]:
     """What to run, the experiments in order; fills in what is missing."""
     sources = [source for source in find_sources(root) if wanted.has(source)]
-    settings = [setting for setting in SETTINGS if wanted.has_setting(setting)]
+    settings = [setting for setting in SETTINGS if wanted.has(setting)]
     if not sources and not settings:
         known = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in find_sources(root)})
         raise ValueError(f"dataset and model match nothing; data sets: {listed(known)}.")
@@ -303,7 +300,7 @@ def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
 
 def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None]) -> None:
     """The paper's tables of the settings that were not run."""
-    absent = [setting for setting in SETTINGS if wanted.has_setting(setting) and setting not in have]
+    absent = [setting for setting in SETTINGS if wanted.has(setting) and setting not in have]
     for name in found.tables:
         for estimator in EXPERIMENTS[name].estimators:
             for setting in (s for s in absent if s.kind in EXPERIMENTS[name].kinds):

@@ -197,9 +197,9 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 
 def _csv_word(value: str | float | bool | None) -> str:
-    if value is None or isinstance(value, (bool, str)):
-        return "" if value is None else str(value) if isinstance(value, str) else str(value).lower()
-    return f"{value:.6g}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else "" if value is None else f"{value:.6g}"
 
 
 def _cell(values: list[float], paper: Printed, key: Key) -> Cell:
