@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import struct
 import sys
 
@@ -109,6 +110,11 @@ def render(chart):
 def test_every_public_function_is_drawn_here():
     drawn = {name for names in (function.__code__.co_names for function in DRAWN.values()) for name in names}
     assert set(charts.__all__) <= drawn
+
+
+def test_docstrings_are_filled_in():
+    for name in charts.__all__:
+        assert not re.search(r"^\s*\{\w+\}", getattr(charts, name).__doc__, re.MULTILINE), name
 
 
 def numbers(rows, *keys):

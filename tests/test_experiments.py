@@ -14,7 +14,7 @@ from atypicality.datasets import make_world
 from atypicality.evaluation.schema import TABLES, to_columns
 from atypicality.paper import EXPERIMENTS, SETTINGS, Verdict, find_sources, jobs, reproduce
 from atypicality.paper.claims import judge, margins
-from atypicality.paper.paper import paper_values
+from atypicality.paper.readings import paper_values
 from atypicality.paper.settings import match_folder
 from atypicality.paper.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
 

@@ -88,7 +88,7 @@ def test_estimators_clone_and_refuse_to_work_unfitted():
         (QuantileGroups(3), ([1.0],)),
         (Quadrants(0.3, 0.7), ([0.5], [1.0])),
         (ClassGroups(2), ([0],)),
-        (GridGroups((2, 3)), ([1.0], [0.5])),
+        (GridGroups((2, 3)), ([0.5], [1.0])),
     ):
         assert clone(estimator).get_params() == estimator.get_params()
         with pytest.raises(NotFittedError):
@@ -210,8 +210,8 @@ def test_class_groups_refuse():
 
 def test_grid_is_the_product_of_two_quantile_groups(rng):
     atypicality, confidence = rng.standard_normal(500), rng.random(500)
-    grid = GridGroups((3, 4)).fit(atypicality, confidence)
-    cells = grid.assign(atypicality, confidence)
+    grid = GridGroups((3, 4)).fit(confidence, atypicality)
+    cells = grid.assign(confidence, atypicality)
     rows, columns = np.divmod(cells, grid.shape_[1])
     assert grid.shape_ == (3, 4)
     assert np.array_equal(rows, QuantileGroups(3).fit(atypicality).assign(atypicality))
@@ -221,6 +221,6 @@ def test_grid_is_the_product_of_two_quantile_groups(rng):
 
 def test_grid_refuses_swapped_arguments_and_a_single_number():
     with pytest.raises(ValueError, match="confidence must lie between 0 and 1"):
-        GridGroups().fit([0.5, 0.6], [20.0, 30.0])
+        GridGroups().fit([20.0, 30.0], [0.5, 0.6])
     with pytest.raises(ValueError, match=r"n_groups must be a pair, \(atypicality, confidence\); got 6"):
-        GridGroups(6).fit([1.0], [0.5])
+        GridGroups(6).fit([0.5], [1.0])

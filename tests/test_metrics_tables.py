@@ -12,10 +12,9 @@ from scipy.special import softmax
 from atypicality import blocks, metrics
 from atypicality.groups import QUADRANTS, QuantileGroups
 from atypicality.metrics import by_group
-from atypicality.metrics.bins import inner_edges
 from atypicality.metrics.errors import _drawn_labels, classwise_interval
 from atypicality.metrics.intervals import wilson_interval
-from atypicality.metrics.rows import read_all
+from atypicality.metrics.rows import inner_edges, read_all
 
 ERRORS = [
     metrics.ece,

@@ -115,6 +115,15 @@ def test_a_room_imports_only_rooms_above_it_in_the_architecture_page():
         assert not later, (path, later)
 
 
+def test_no_two_classes_have_one_name():
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
 def test_no_pickle_is_ever_loaded():
     for path in SOURCE.rglob("*.py"):
         assert not {"pickle", "joblib", "dill", "cloudpickle"} & set(imports_of(path)), path

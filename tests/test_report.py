@@ -30,7 +30,7 @@ from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
 from atypicality.report.pages import as_script
-from atypicality.report.summary import Number, summarise
+from atypicality.report.summary import SourcedNumber, summarise
 from atypicality.shipping.card import model_card
 
 
@@ -95,7 +95,7 @@ def test_the_weakest_class_is_named():
     worst = min(rows, key=lambda row: row["value"])
     [sentence] = [s for s in summarise(evaluation, None, "head").caution if s[0].startswith("The class")]
     assert sentence[1].text == NAMES[worst["class_index"]]
-    assert [part.value for part in sentence if isinstance(part, Number)] == [worst["value"], worst["count"]]
+    assert [part.value for part in sentence if isinstance(part, SourcedNumber)] == [worst["value"], worst["count"]]
 
 
 def test_hostile_text_makes_no_elements(page_text):
@@ -443,4 +443,4 @@ def test_no_number_of_a_summary_is_unknown():
     for evaluation in (evaluation_and_head()[0], comparison()):
         summary = summarise(evaluation, evaluation.methods[0], evaluation.methods[-1])
         parts = [part for sentence in (*summary.improved, *summary.caution) for part in sentence]
-        assert all(math.isfinite(part.value) for part in parts if isinstance(part, Number))
+        assert all(math.isfinite(part.value) for part in parts if isinstance(part, SourcedNumber))

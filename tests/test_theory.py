@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from atypicality import blocks
 from atypicality.paper import logistic_world, theory
-from atypicality.paper.logistic_world import World
+from atypicality.paper.logistic_world import FittedWorld
 
 D = 50
 
@@ -129,7 +129,7 @@ def test_conditional_calibration_error_agrees_with_monte_carlo(rng, multiplier):
     across = np.sqrt(radius**2 - along**2) * sphere(rng, (2, n), D - 1)[..., 0]
     truth = norm * (cosine * along + math.sqrt(1 - cosine**2) * across)
     gaps = expit(multiplier * fitted_norm * along) - (rng.random((2, n)) < expit(truth))
-    nodes = World(D, norm, fitted_norm, cosine).at(level)
+    nodes = FittedWorld(D, norm, fitted_norm, cosine).at(level)
     assert within(gaps[0] * gaps[1], theory._squared(multiplier, nodes))
 
 
@@ -139,7 +139,7 @@ def test_nodes_over_all_levels_agree_with_monte_carlo(rng):
     labels = rng.random(len(inputs)) < expit(norm * (inputs @ [cosine, math.sqrt(1 - cosine**2)]))
     logits = 0.7 * fitted_norm * inputs[:, 0]
     losses = np.logaddexp(0, logits) - labels * logits
-    nodes = World(D, norm, fitted_norm, cosine).everywhere()
+    nodes = FittedWorld(D, norm, fitted_norm, cosine).everywhere()
     assert nodes.weights.sum() == pytest.approx(1, abs=1e-12)
     assert within(losses, theory._cross_entropy(0.7, nodes))
 

@@ -258,8 +258,8 @@ class GridGroups(BaseEstimator):
 
     Examples
     --------
-    >>> grid = GridGroups((2, 2)).fit([0.0, 1.0, 2.0, 3.0], [0.9, 0.6, 0.8, 0.5])
-    >>> grid.assign([0.0, 9.0], [0.9, 0.9]).tolist(), grid.counts_.tolist()
+    >>> grid = GridGroups((2, 2)).fit([0.9, 0.6, 0.8, 0.5], [0.0, 1.0, 2.0, 3.0])
+    >>> grid.assign([0.9, 0.9], [0.0, 9.0]).tolist(), grid.counts_.tolist()
     ([1, 3], [[1, 1], [1, 1]])
     """
 
@@ -271,19 +271,19 @@ class GridGroups(BaseEstimator):
     def __init__(self, n_groups: tuple[int, int] = (6, 6)) -> None:
         self.n_groups = n_groups
 
-    def fit(self, atypicality: ArrayLike, confidence: ArrayLike) -> Self:
-        """Learn the edges of both from two arrays of shape (n_samples,)."""
+    def fit(self, confidence: ArrayLike, atypicality: ArrayLike) -> Self:
+        """Learn the edges of both from `confidence` and `atypicality` of shape (n_samples,)."""
         if not isinstance(self.n_groups, (tuple, list)) or len(self.n_groups) != 2:
             raise ValueError(f"n_groups must be a pair, (atypicality, confidence); got {self.n_groups!r}.")
         confident, rarity = _check_pair(confidence, atypicality)
         self.atypicality_groups_ = QuantileGroups(self.n_groups[0]).fit(rarity)
         self.confidence_groups_ = QuantileGroups(self.n_groups[1]).fit(confident)
         self.shape_ = (self.atypicality_groups_.n_groups_, self.confidence_groups_.n_groups_)
-        self.counts_ = _counts(self.assign(rarity, confident), self.shape_[0] * self.shape_[1]).reshape(self.shape_)
+        self.counts_ = _counts(self.assign(confident, rarity), self.shape_[0] * self.shape_[1]).reshape(self.shape_)
         return self
 
     @returns_like_input
-    def assign(self, atypicality: ArrayLike, confidence: ArrayLike) -> NDArray[np.intp]:
+    def assign(self, confidence: ArrayLike, atypicality: ArrayLike) -> NDArray[np.intp]:
         """Cell of every sample, of shape (n_samples,): atypicality group times `shape_[1]` plus confidence group."""
         check_is_fitted(self, "shape_")
         confident, rarity = _check_pair(confidence, atypicality)

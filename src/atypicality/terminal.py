@@ -1,8 +1,8 @@
-"""Text of others made fit for a terminal: control characters and marks that reorder text are written as escapes."""
+"""Text for a terminal: that of others with control characters as escapes, and tables in aligned columns."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["listed", "printable"]
+__all__ = ["aligned", "listed", "printable"]
 
 
 def printable(text: object) -> str:
@@ -25,3 +25,26 @@ def listed(names: Iterable[object]) -> str:
     cat, \x1b[2J
     """
     return ", ".join(map(printable, names))
+
+
+def aligned(
+    lines: Sequence[Sequence[str]],
+    over: Sequence[tuple[str, int]] = (),
+    justify: Callable[[str, int], str] = str.ljust,
+) -> list[str]:
+    r"""Lines of cells in columns, two spaces apart; names in a line `over` them each span a number of columns.
+
+    >>> print("\n".join(aligned([("group", "ours", "paper"), ("1", "0.05", "0.04")], [("", 1), ("ECE", 2)])))
+           ECE
+    group  ours  paper
+    1      0.05  0.04
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    names, end = [], 0
+    for name, span in over:
+        first, end = end, end + span
+        room = sum(widths[first:end]) + 2 * (span - 1)
+        widths[end - 1] += max(0, len(name) - room)  # a long name needs room
+        names.append(name.ljust(room))
+    cells = [[justify(cell, width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return ["  ".join(line).rstrip() for line in ([names, *cells] if over else cells)]

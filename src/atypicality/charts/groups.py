@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atypicality.charts.saving import saved_safely
-from atypicality.charts.style import GROUPINGS, METRICS, Chart, altair, base, error_lines, filled, methods_of, scale_of
+from atypicality.charts import style
+from atypicality.charts.saving import public_chart
+from atypicality.charts.style import GROUPINGS, METRICS, SAMPLES, Chart, altair, base, filled, methods_of, tips
 from atypicality.evaluation import Evaluation
 from atypicality.validation import check_choice
 
@@ -22,7 +23,7 @@ _GRID_METRICS = ("accuracy", "confidence", "overconfidence", "coverage", "set_si
 _SETS = ("coverage", "set_size")
 
 
-@saved_safely
+@public_chart
 def confidence_grid(
     evaluation: Evaluation,
     metric: str = "overconfidence",
@@ -41,16 +42,8 @@ def confidence_grid(
     methods : str or sequence of str, optional
         All by default.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(confidence_grid(evaluation, "accuracy")).__name__
     'FacetChart'
     """
@@ -60,18 +53,11 @@ def confidence_grid(
     names = methods_of(evaluation, methods)
     rows = filled(evaluation, table, names, metric=metric)
     alt, chart = altair(), base(rows, f"the grid of {metric}")
-    x = alt.X("group:O", title=title, axis=alt.Axis(labelAngle=0))
-    y = alt.Y("confidence_group:O", title="Confidence group (1 = least confident)", sort="descending")
+    x = style.group_axis(title)
+    y = alt.Y("confidence_group:O", title=GROUPINGS["confidence"][1], sort="descending")
     colour = alt.Color("value:Q", title=METRICS[metric], scale=_grid_scale(metric, rows))
-    tip = [
-        alt.Tooltip("group:O", title=title),
-        alt.Tooltip("confidence_group:O", title="Confidence group"),
-        alt.Tooltip("value:Q", title=METRICS[metric], format=".3f"),
-        alt.Tooltip("low:Q", title="Interval from", format=".3f"),
-        alt.Tooltip("high:Q", title="Interval to", format=".3f"),
-        alt.Tooltip("count:Q", title="Samples", format=",.0f"),
-    ]
-    cells = chart.mark_rect().encode(x, y, colour, tooltip=tip)
+    place = ("group:O", title), ("confidence_group:O", "Confidence group")
+    cells = chart.mark_rect().encode(x, y, colour, tooltip=tips(*place, *style.measured_tips(METRICS[metric], ".3f")))
     ink = alt.condition(_is_dark(metric, rows), alt.value("white"), alt.value("black"))
     text = chart.mark_text(fontSize=10).encode(x, y, color=ink, text=alt.Text("value:Q", format=".2f"))
     return (cells + text).facet(alt.Column("method:N", title=None, sort=list(names)))
@@ -101,7 +87,7 @@ def _is_dark(metric: str, rows: list[dict[str, Any]]) -> Any:
     return value < (min(values) + max(values)) / 2
 
 
-@saved_safely
+@public_chart
 def quality_by_group(
     evaluation: Evaluation,
     metric: str = "ece",
@@ -119,16 +105,8 @@ def quality_by_group(
     by : {"atypicality", "confidence", "class"}
     methods : str or sequence of str, optional
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(quality_by_group(evaluation, "ece")).__name__
     'LayerChart'
     """
@@ -138,17 +116,20 @@ def quality_by_group(
     rows = filled(evaluation, table, names, metric=metric)
     alt, chart = altair(), base(rows, f"{metric} by {by}")
     drawn = [name for name in names if any(row["method"] == name for row in rows)]
-    x = alt.X("group:O", title=title, axis=alt.Axis(labelAngle=0))
-    return error_lines(
+    return style.error_lines(
         chart,
-        x,
+        style.group_axis(title),
         METRICS[metric],
-        scale_of(drawn, evaluation.methods),
-        zero=metric not in ("accuracy", "confidence", "coverage"),
+        style.method_colour(evaluation, drawn),
+        alt.XOffset("method:N", sort=drawn, scale=alt.Scale(paddingOuter=1)),
+        shape=(alt.Shape("method:N", title="Method", scale=alt.Scale(domain=drawn)),),
+        scale=alt.Scale(zero=metric not in ("accuracy", "confidence", "coverage")),
+        tooltip=tips(("method:N", "Method"), *style.measured_tips(METRICS[metric])),
+        size=55,
     )
 
 
-@saved_safely
+@public_chart
 def coverage_by_group(
     evaluation: Evaluation,
     metric: str = "coverage",
@@ -166,16 +147,8 @@ def coverage_by_group(
     methods : str or sequence of str, optional
         All by default.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": (world.probs, world.probs > 0.1)}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(coverage_by_group(evaluation, "set_size")).__name__
     'LayerChart'
     """
@@ -189,11 +162,11 @@ def _target(targets: list[float]) -> Any:
     alt = altair()
     rule = alt.Chart(alt.Data(values=[{"target": target} for target in targets]))
     return rule.mark_rule(strokeDash=[5, 4], color="#555").encode(
-        alt.Y("target:Q", title=METRICS["coverage"]), tooltip=[alt.Tooltip("target:Q", title="Asked for")]
+        alt.Y("target:Q", title=METRICS["coverage"]), tooltip=tips(("target:Q", "Asked for"))
     )
 
 
-@saved_safely
+@public_chart
 def coverage_at_levels(
     evaluations: Mapping[float, Evaluation], metric: str = "coverage", *, by: str = "atypicality"
 ) -> Chart:
@@ -205,16 +178,8 @@ def coverage_at_levels(
     metric : {"coverage", "set_size"}
     by : {"atypicality", "confidence", "class"}
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": (world.probs, world.probs > 0.1)}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(coverage_at_levels({0.1: evaluation})).__name__
     'HConcatChart'
     """
@@ -227,7 +192,7 @@ def coverage_at_levels(
     return altair().hconcat(*charts)
 
 
-@saved_safely
+@public_chart
 def subgroup_bars(
     evaluation: Evaluation,
     metric: str = "accuracy",
@@ -247,12 +212,7 @@ def subgroup_bars(
     methods : str or sequence of str, optional
         All by default.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
+    {returns}
     >>> import atypicality as aty
     >>> world = aty.datasets.make_world(600, temperature=2.0)
     >>> outputs = aty.ModelOutputs(world.logits, labels=world.labels, attributes={"age": world.embeddings[:, 0]})
@@ -267,23 +227,14 @@ def subgroup_bars(
     rows = filled(evaluation, "subgroups", names, attribute=chosen, metric=metric)
     alt, chart = altair(), base(rows, "subgroups")
     x = alt.X("method:N", title=None, sort=list(names), axis=alt.Axis(labels=False, ticks=False))
-    tip = [
-        alt.Tooltip("subgroup:N", title=chosen),
-        alt.Tooltip("method:N", title="Method"),
-        alt.Tooltip("value:Q", title=METRICS[metric], format=".4f"),
-        alt.Tooltip("count:Q", title="Samples", format=",.0f"),
-    ]
-    bars = chart.mark_bar().encode(
-        x,
-        alt.Y("value:Q", title=METRICS[metric]),
-        alt.Color("method:N", title="Method", scale=scale_of(names, evaluation.methods)),
-        tooltip=tip,
-    )
-    whiskers = chart.mark_rule(strokeWidth=1.5).encode(x, alt.Y("low:Q", title=METRICS[metric]), alt.Y2("high:Q"))
+    y, colour = alt.Y("value:Q", title=METRICS[metric]), style.method_colour(evaluation, names)
+    tip = tips(("subgroup:N", chosen), ("method:N", "Method"), ("value:Q", METRICS[metric], ".4f"), SAMPLES)
+    bars = chart.mark_bar().encode(x, y, colour, tooltip=tip)
+    whiskers = chart.mark_rule(strokeWidth=1.5).encode(x, *style.interval_of(METRICS[metric]))
     return (bars + whiskers).properties(width=26 * len(names)).facet(alt.Column("subgroup:N", title=chosen))
 
 
-@saved_safely
+@public_chart
 def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Accuracy against mean confidence by bin, with intervals, one diagram for each method.
 
@@ -293,16 +244,8 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
     methods : str or sequence of str, optional
         All by default.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(reliability_diagram(evaluation)).__name__
     'FacetChart'
     """
@@ -312,23 +255,23 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
     rows = [row | {"confidence": other["value"]} for row, other in zip(accuracy, confidence, strict=True)]
     alt, chart = altair(), base(rows, "the reliability diagram", size=(230, 230))
     x = alt.X("confidence:Q", title="Mean confidence", scale=alt.Scale(domain=[0, 1]))
-    y = alt.Y("value:Q", title="Accuracy", scale=alt.Scale(domain=[0, 1]))
-    tip = [
-        alt.Tooltip("confidence:Q", title="Mean confidence", format=".3f"),
-        alt.Tooltip("value:Q", title="Accuracy", format=".3f"),
-        alt.Tooltip("count:Q", title="Samples", format=",.0f"),
-    ]
-    colour = alt.Color("method:N", title=None, scale=scale_of(names, evaluation.methods), legend=None)
     honest = chart.mark_rule(strokeDash=[5, 4], color="#777").encode(
         x=alt.datum(0), y=alt.datum(0), x2=alt.datum(1), y2=alt.datum(1)
     )
-    bars = chart.mark_rule(strokeWidth=1.5).encode(x, alt.Y("low:Q", title="Accuracy"), alt.Y2("high:Q"), colour)
-    marks = chart.mark_point(filled=True, size=50, opacity=1).encode(x, y, colour, tooltip=tip)
-    layers = honest + chart.mark_line().encode(x, y, colour) + bars + marks
+    layers = style.error_lines(
+        chart,
+        x,
+        "Accuracy",
+        style.method_colour(evaluation, names, title=None, legend=None),
+        scale=alt.Scale(domain=[0, 1]),
+        tooltip=tips(("confidence:Q", "Mean confidence", ".3f"), ("value:Q", "Accuracy", ".3f"), SAMPLES),
+        size=50,
+        below=honest,
+    )
     return layers.facet(alt.Column("method:N", title=None, sort=list(names)))
 
 
-@saved_safely
+@public_chart
 def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Share of errors among the surest predictions against how many are kept, with interval bands.
 
@@ -338,16 +281,8 @@ def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None
     methods : str or sequence of str, optional
         All by default.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(risk_coverage(evaluation)).__name__
     'LayerChart'
     """
@@ -355,13 +290,8 @@ def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None
     rows = filled(evaluation, "risk_coverage", names, metric="risk")
     alt, chart = altair(), base(rows, "risk and coverage")
     x = alt.X("percent:Q", title="Predictions kept, the surest first (percent)")
-    colour = alt.Color("method:N", title="Method", scale=scale_of(names, evaluation.methods))
-    title = "Share of the kept that are wrong"
-    tip = [
-        alt.Tooltip("method:N", title="Method"),
-        alt.Tooltip("percent:Q", title="Percent kept"),
-        alt.Tooltip("value:Q", title="Share wrong", format=".4f"),
-        alt.Tooltip("count:Q", title="Samples", format=",.0f"),
-    ]
-    band = chart.mark_area(opacity=0.18).encode(x, alt.Y("low:Q", title=title), alt.Y2("high:Q"), colour)
+    colour, title = style.method_colour(evaluation, names), "Share of the kept that are wrong"
+    shown = ("method:N", "Method"), ("percent:Q", "Percent kept"), ("value:Q", "Share wrong", ".4f")
+    tip = tips(*shown, SAMPLES)
+    band = chart.mark_area(opacity=0.18).encode(x, *style.interval_of(title), colour)
     return band + chart.mark_line().encode(x, alt.Y("value:Q", title=title), colour, tooltip=tip)

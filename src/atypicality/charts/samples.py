@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.charts.saving import saved_safely
-from atypicality.charts.style import PALETTE, Chart, altair, base, methods_of
+from atypicality.charts import style
+from atypicality.charts.saving import public_chart
+from atypicality.charts.style import PALETTE, Chart, altair, base, methods_of, tips
 from atypicality.evaluation import Evaluation
 from atypicality.groups import QUADRANTS
 from atypicality.validation import check_integer
@@ -20,7 +21,7 @@ __all__ = ["atypicality_distribution", "extreme_samples", "quadrant_scatter"]
 Example = str | NDArray[np.uint8]
 
 
-@saved_safely
+@public_chart
 def quadrant_scatter(
     evaluation: Evaluation, *, method: str | None = None, examples: Mapping[int, Example] | None = None
 ) -> Chart:
@@ -35,35 +36,27 @@ def quadrant_scatter(
     examples : mapping of row to str or uint8 array, optional
         Texts, or images of shape (height, width) or (height, width, 3), to show at their samples.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(quadrant_scatter(evaluation, examples={0: "the first row"})).__name__
     'LayerChart'
     """
     [name] = methods_of(evaluation, evaluation.methods[-1] if method is None else method)
     rows = _placed(evaluation, name)
     alt, chart = altair(), base(rows, "single samples (kept by `evaluate` only)", size=(480, 360))
-    x = alt.X("atypicality:Q", title="Input atypicality (right = rarer)", scale=alt.Scale(zero=False))
+    x = style.atypicality_axis()
     y = alt.Y("confidence:Q", title="Confidence", scale=alt.Scale(zero=False))
     colour = alt.Color(
         "quadrant:N", title="Kind of prediction", scale=alt.Scale(domain=list(QUADRANTS), range=list(PALETTE[:4]))
     )
-    tip = [
-        alt.Tooltip("row:Q", title="Row"),
-        alt.Tooltip("quadrant:N", title="Kind of prediction"),
-        alt.Tooltip("atypicality:Q", title="Atypicality", format=".2f"),
-        alt.Tooltip("confidence:Q", title="Confidence", format=".3f"),
-        alt.Tooltip("right:N", title="Right"),
-        alt.Tooltip("of_quadrant:Q", title="Samples of this kind", format=",.0f"),
-    ]
+    tip = tips(
+        ("row:Q", "Row"),
+        ("quadrant:N", "Kind of prediction"),
+        ("atypicality:Q", "Atypicality", ".2f"),
+        ("confidence:Q", "Confidence", ".3f"),
+        ("right:N", "Right"),
+        ("of_quadrant:Q", "Samples of this kind", ",.0f"),
+    )
     points = chart.mark_point(filled=True, size=14, opacity=0.45).encode(x, y, colour, tooltip=tip)
     if not examples:
         return alt.layer(points)
@@ -123,7 +116,7 @@ def _png(image: Any) -> str:
     return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
 
 
-@saved_safely
+@public_chart
 def atypicality_distribution(evaluation: Evaluation, *, method: str | None = None, n_bins: int = 40) -> Chart:
     """How many samples have which atypicality, those that are right apart from those that are wrong.
 
@@ -135,34 +128,22 @@ def atypicality_distribution(evaluation: Evaluation, *, method: str | None = Non
         Whose predictions; the last by default.
     n_bins : int, default=40
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(atypicality_distribution(evaluation, n_bins=20)).__name__
     'Chart'
     """
     check_integer(n_bins, "n_bins", low=1)
     [name] = methods_of(evaluation, evaluation.methods[-1] if method is None else method)
     alt, chart = altair(), base(_placed(evaluation, name), "single samples (kept by `evaluate` only)")
-    title = "Input atypicality (right = rarer)"
-    place = alt.X("atypicality:Q", bin=alt.Bin(maxbins=n_bins), title=title)
-    tip = [
-        alt.Tooltip("atypicality:Q", bin=alt.Bin(maxbins=n_bins), title=title),
-        alt.Tooltip("right:N", title="Right"),
-        alt.Tooltip("count()", title="Samples"),
-    ]
+    binned = {"bin": alt.Bin(maxbins=n_bins), "title": style.RARITY}
+    place = alt.X("atypicality:Q", **binned)
+    tip = [alt.Tooltip("atypicality:Q", **binned), *tips(("right:N", "Right"), ("count()", "Samples"))]
     colour = alt.Color("right:N", title="Right", scale=alt.Scale(domain=["yes", "no"], range=list(PALETTE[:2])))
     return chart.mark_bar().encode(place, alt.Y("count()", title="Number of samples"), colour, tooltip=tip)
 
 
-@saved_safely
+@public_chart
 def extreme_samples(evaluation: Evaluation, texts: Sequence[str], *, n_shown: int = 3) -> Chart:
     """The most typical and the most atypical texts with their percentiles: the paper's box of prompts.
 
@@ -175,16 +156,8 @@ def extreme_samples(evaluation: Evaluation, texts: Sequence[str], *, n_shown: in
     n_shown : int, default=3
         From each end.
 
-    Returns
-    -------
-    altair chart
-
-    Examples
-    --------
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(600, temperature=2.0)
-    >>> density = aty.GaussianAtypicality().fit(world.embeddings, world.labels)
-    >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs(), train=density)
+    {returns}
+    {evaluation}
     >>> type(extreme_samples(evaluation, [f"text {i}" for i in range(600)])).__name__
     'LayerChart'
     """
@@ -211,11 +184,7 @@ def extreme_samples(evaluation: Evaluation, texts: Sequence[str], *, n_shown: in
     colour = alt.Color(
         "end:N", title=None, scale=alt.Scale(domain=["most typical", "most atypical"], range=list(PALETTE[:2]))
     )
-    tip = [
-        alt.Tooltip("text:N", title="Text"),
-        alt.Tooltip("atypicality:Q", title="Atypicality", format=".2f"),
-        alt.Tooltip("row:Q", title="Row"),
-    ]
+    tip = tips(("text:N", "Text"), ("atypicality:Q", "Atypicality", ".2f"), ("row:Q", "Row"))
     share = chart.mark_text(align="right", x=70, fontWeight="bold").encode(
         y, colour, text=alt.Text("percentile:Q", format=".2f")
     )

@@ -5,6 +5,7 @@ begin another, and loads its libraries from a network. Charts of this package ar
 """
 
 import functools
+import inspect
 import json
 import os
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from atypicality.outputs.paths import replacing
 from atypicality.report.pages import html_page, script_safe
 from atypicality.validation import require
 
-__all__ = ["saved_safely"]
+__all__ = ["public_chart"]
 
 P = ParamSpec("P")
 HTML_RENDERERS = ("default", "html", "colab", "kaggle", "zeppelin", "olli", "browser")
@@ -40,13 +41,27 @@ vegaEmbed("#chart", spec, { ...options, tooltip: { disableDefaultStyle: true } }
 """
 
 
-def saved_safely(draw: Callable[P, Chart]) -> Callable[P, Chart]:
-    """Have the charts of a function save themselves, and show themselves in notebooks, as `SafeChart` does."""
+DOCUMENTED = {
+    "{returns}": "Returns\n-------\naltair chart\n\nExamples\n--------",
+    "{evaluation}": """>>> import atypicality as aty
+>>> world = aty.datasets.make_world(600, temperature=2.0)
+>>> outputs = world.outputs()
+>>> evaluation = aty.evaluate({"model": (world.probs, world.probs > 0.1)}, outputs, train=outputs)""",
+}
+"""What the docstrings of charts have in common: the result, and the evaluation of their examples."""
+
+
+def public_chart(draw: Callable[P, Chart]) -> Callable[P, Chart]:
+    """Have the charts of a function save and show themselves as `SafeChart` does; fill in its docstring."""
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **options: P.kwargs) -> Chart:
         return _safe(draw(*args, **options))
 
+    text = inspect.cleandoc(draw.__doc__ or "")
+    for mark, shared in DOCUMENTED.items():
+        text = text.replace(mark, shared)
+    drawn.__doc__ = text
     return drawn
 
 

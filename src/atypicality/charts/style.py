@@ -11,13 +11,21 @@ __all__ = [
     "GROUPINGS",
     "METRICS",
     "PALETTE",
+    "RARITY",
+    "SAMPLES",
     "Chart",
     "altair",
+    "atypicality_axis",
     "base",
     "error_lines",
     "filled",
+    "group_axis",
+    "interval_of",
+    "measured_tips",
+    "method_colour",
     "methods_of",
     "scale_of",
+    "tips",
 ]
 
 Chart: TypeAlias = Any
@@ -43,6 +51,9 @@ GROUPINGS = {
     "confidence": ("confidence_groups", "Confidence group (1 = least confident)"),
     "class": ("class_groups", "Class atypicality group (1 = most common)"),
 }
+RARITY = "Input atypicality (right = rarer)"
+SAMPLES = ("count:Q", "Samples", ",.0f")
+"""For `tips`: the count of a row."""
 
 
 def altair() -> Any:
@@ -84,25 +95,59 @@ def scale_of(names: Sequence[str], among: Sequence[str] | None = None) -> Any:
     return altair().Scale(domain=list(names), range=colours)
 
 
-def error_lines(chart: Any, x: Any, title: str, scale: Any, *, zero: bool = False) -> Any:
-    """Lines with marks and intervals, one colour and shape for each method; counts on hover."""
+def method_colour(evaluation: Evaluation, names: Sequence[str], **options: Any) -> Any:
+    """The colours of methods, with a legend."""
+    return altair().Color("method:N", scale=scale_of(names, evaluation.methods), **({"title": "Method"} | options))
+
+
+def group_axis(title: str = GROUPINGS["atypicality"][1]) -> Any:
+    """Groups along x, counted from 1."""
     alt = altair()
-    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero))
-    colour = alt.Color("method:N", title="Method", scale=scale)
-    shift = alt.XOffset("method:N", sort=scale.domain, scale=alt.Scale(paddingOuter=1))
-    tip = [
-        alt.Tooltip("method:N", title="Method"),
-        alt.Tooltip("value:Q", title=title, format=".4f"),
-        alt.Tooltip("low:Q", title="Interval from", format=".4f"),
-        alt.Tooltip("high:Q", title="Interval to", format=".4f"),
-        alt.Tooltip("count:Q", title="Samples", format=",.0f"),
-    ]
-    bars = chart.mark_rule(strokeWidth=1.5).encode(x, alt.Y("low:Q", title=title), alt.Y2("high:Q"), colour, shift)
-    lines = chart.mark_line().encode(x, y, colour, shift)
-    marks = chart.mark_point(filled=True, size=55, opacity=1).encode(
-        x, y, colour, shift, alt.Shape("method:N", title="Method", scale=alt.Scale(domain=scale.domain)), tooltip=tip
-    )
-    return lines + bars + marks
+    return alt.X("group:O", title=title, axis=alt.Axis(labelAngle=0))
+
+
+def atypicality_axis(title: str = RARITY) -> Any:
+    """Atypicality along x, over its own range."""
+    alt = altair()
+    return alt.X("atypicality:Q", title=title, scale=alt.Scale(zero=False))
+
+
+def tips(*shown: tuple[str, ...]) -> list[Any]:
+    """What hovering shows: for each number or name its field, its title, and a format where it has one."""
+    alt = altair()
+    return [alt.Tooltip(field, title=title, format=form[0] if form else alt.Undefined) for field, title, *form in shown]
+
+
+def measured_tips(title: str, form: str = ".4f") -> tuple[tuple[str, ...], ...]:
+    """For `tips`: the value of a measured row, its interval and its count."""
+    return ("value:Q", title, form), ("low:Q", "Interval from", form), ("high:Q", "Interval to", form), SAMPLES
+
+
+def error_lines(
+    chart: Chart,
+    x: Any,
+    title: str,
+    *channels: Any,
+    tooltip: list[Any],
+    size: int,
+    scale: Any = None,
+    shape: tuple[Any, ...] = (),
+    below: Chart = None,
+    **mark: Any,
+) -> Chart:
+    """Lines with marks and intervals of `value` over `x`, each with its own `channels`; `below` is drawn first."""
+    alt = altair()
+    y = alt.Y("value:Q", title=title, scale=alt.Undefined if scale is None else scale)
+    lines = chart.mark_line(**mark).encode(x, y, *channels)
+    bars = chart.mark_rule(strokeWidth=1.5, **mark).encode(x, *interval_of(title), *channels)
+    marks = chart.mark_point(filled=True, size=size, opacity=1, **mark).encode(x, y, *channels, *shape, tooltip=tooltip)
+    return (lines if below is None else below + lines) + bars + marks
+
+
+def interval_of(title: str) -> tuple[Any, Any]:
+    """From the lower to the upper end of an interval along y."""
+    alt = altair()
+    return alt.Y("low:Q", title=title), alt.Y2("high:Q")
 
 
 def _plain(value: Any) -> Any:

@@ -139,9 +139,9 @@ class AtypicalityAwareConformal(ScoredSets):
 
         rule = tune(rule, take_rows(rows, edge), found.take(edge), alpha, draws[edge])
         top = np.minimum(found.top, 1.0)
-        self.grid_ = GridGroups(self.n_groups).fit(rarity[edge], top[edge])
+        self.grid_ = GridGroups(self.n_groups).fit(top[edge], rarity[edge])
         self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size if valid else None)
-        cells = self.grid_.assign(rarity[calibration], top[calibration])
+        cells = self.grid_.assign(top[calibration], rarity[calibration])
         scores = label_scores(found.take(calibration), rule, draws[calibration])
         self._set_thresholds(scores, self.regions_.ravel()[cells], alpha)
 
@@ -174,7 +174,7 @@ class AtypicalityAwareConformal(ScoredSets):
 
     def _assign(self, rows: Any, atypicality: ArrayLike) -> Integers:
         rarity = check_vector(atypicality, "atypicality", n_rows=rows.shape[0])
-        return self.regions_.ravel()[self.grid_.assign(rarity, _confidence(rows))]
+        return self.regions_.ravel()[self.grid_.assign(_confidence(rows), rarity)]
 
     def _set_thresholds(self, scores: NDArray[np.float64], regions: Integers, alpha: Fraction) -> None:
         n_regions = int(self.regions_.max()) + 1

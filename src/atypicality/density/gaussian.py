@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.covariance import Factorise, triangular_whitening
 from atypicality.density.logdensity import score_rows
-from atypicality.density.solution import Solution, solve
+from atypicality.density.solution import GaussianSolution, solve
 from atypicality.density.statistics import (
     ClassStatistics,
     Layout,
@@ -87,7 +87,7 @@ class GaussianAtypicality(BaseEstimator):
     classes_: Annotated[NDArray[Any], kinds.Labels("c")]
     counts_: Annotated[NDArray[np.intp], kinds.Counts("c", kinds.POSITIVE)]
     n_features_in_: Annotated[int, kinds.Size("D")]
-    _solution: Annotated[Solution | None, Part(Solution)]
+    _solution: Annotated[GaussianSolution | None, Part(GaussianSolution)]
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class GaussianAtypicality(BaseEstimator):
             raise ValueError(f"other must have seen {ours} columns too; it saw {theirs}. Use the same model and layer.")
         return merge_statistics(self.statistics_, other)
 
-    def _solve(self, statistics: ClassStatistics, factorise: Factorise = triangular_whitening) -> Solution:
+    def _solve(self, statistics: ClassStatistics, factorise: Factorise = triangular_whitening) -> GaussianSolution:
         solution = solve(
             statistics,
             covariance=self.covariance,
@@ -275,13 +275,13 @@ class GaussianAtypicality(BaseEstimator):
             warn(solution.weakness)
         return solution
 
-    def _solved(self) -> Solution:
+    def _solved(self) -> GaussianSolution:
         check_is_fitted(self, "statistics_")
         if self._solution is None:  # two threads may both get here: they store the same
             self._solution = self._solve(self.statistics_)
         return self._solution
 
-    def _store(self, statistics: ClassStatistics, solution: Solution | None) -> Self:
+    def _store(self, statistics: ClassStatistics, solution: GaussianSolution | None) -> Self:
         self.statistics_ = statistics
         self.classes_, self.counts_ = statistics.classes, statistics.counts
         self.n_features_in_ = statistics.origins.shape[1]

@@ -11,13 +11,13 @@ from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussi
 from atypicality.density.statistics import ClassStatistics
 from atypicality.stored import Part, Record, kinds, need
 
-__all__ = ["Solution", "solve"]
+__all__ = ["GaussianSolution", "solve"]
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Solution:
+class GaussianSolution:
     """What statistics say: see the attributes of `GaussianAtypicality`.
 
     Parameters
@@ -38,7 +38,7 @@ class Solution:
     components: Annotated[Float64 | None, kinds.optional(kinds.Array("m D", kinds.FINITE))]
     gaussians: Annotated[Gaussians, Part(TiedGaussians, ClassGaussians)]
     weakness: Annotated[str, kinds.Text()]
-    _stored = Record()
+    _stored = Record("Solution")
 
     def check(self, covariance: str, precision: str) -> None:
         """Raise where shapes, ranks and types contradict each other or these parameters."""
@@ -74,7 +74,7 @@ def solve(
     n_components: int | None,
     precision: str,
     factorise: Factorise = triangular_whitening,
-) -> Solution:
+) -> GaussianSolution:
     """Gaussians from statistics whose layout suits these parameters of `GaussianAtypicality`."""
     tied = covariance == "tied"
     _check_counts(statistics, tied)
@@ -93,9 +93,9 @@ def solve(
     shown = means if components is None else means @ components.T
     if tied:
         one = TiedGaussians.of(means, whitenings[0], components, centre)
-        return Solution(shown, matrices[0], int(ranks[0]), components, one, weakness)
+        return GaussianSolution(shown, matrices[0], int(ranks[0]), components, one, weakness)
     each = ClassGaussians.of(means, whitenings, components, centre)
-    return Solution(shown, matrices, ranks, components, each, weakness)
+    return GaussianSolution(shown, matrices, ranks, components, each, weakness)
 
 
 def _matrices(

@@ -12,7 +12,7 @@ from atypicality.evaluation.schema import Row
 from atypicality.groups import QUADRANTS, ClassGroups, Quadrants, QuantileGroups
 from atypicality.validation import caught_warnings
 
-__all__ = ["Axis", "Cuts", "Edges", "stored_edges"]
+__all__ = ["Axis", "Cuts", "Edges", "first_known", "stored_edges"]
 
 Codes = NDArray[np.intp]
 
@@ -46,11 +46,11 @@ def stored_edges(method: Any, n_groups: int, n_grid: int) -> Edges:
     of a head's held-out rows; the grid from `grid_`, and quadrants from `quadrants_`.
     """
     owners = [method[1]] if isinstance(method, tuple) else [method, getattr(method, "prediction_sets_", None)]
-    grid = _first(getattr(owner, "grid_", None) for owner in owners)
+    grid = first_known(getattr(owner, "grid_", None) for owner in owners)
     scale = getattr(method, "quantiles_", None)
     return Edges(
-        _first([getattr(method, "atypicality_groups_", None), _edges_on(scale, n_groups)]),
-        _first([getattr(grid, "atypicality_groups_", None), _edges_on(scale, n_grid)]),
+        first_known([getattr(method, "atypicality_groups_", None), _edges_on(scale, n_groups)]),
+        first_known([getattr(grid, "atypicality_groups_", None), _edges_on(scale, n_grid)]),
         getattr(grid, "confidence_groups_", None),
         getattr(method, "quadrants_", None),
     )
@@ -177,5 +177,6 @@ def _numbered(n_groups: int) -> list[Row]:
     return [{"group": group} for group in range(n_groups)]
 
 
-def _first(values: Iterable[Any]) -> Any:
+def first_known(values: Iterable[Any]) -> Any:
+    """The first of them that is not None."""
     return next((value for value in values if value is not None), None)

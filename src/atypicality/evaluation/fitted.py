@@ -8,10 +8,11 @@ import numpy as np
 
 from atypicality.blocks import progress
 from atypicality.evaluation.context import GIVEN, TRAIN, Context, make_context, measured_by
-from atypicality.evaluation.cuts import Edges, stored_edges
+from atypicality.evaluation.cuts import Edges, first_known, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
-from atypicality.evaluation.tables import Options, assemble, measure
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.tables import assemble, measure
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_integer, warn
@@ -173,10 +174,7 @@ def _source(method: Any) -> Any:
 def _shared(edges: Iterable[Edges]) -> Edges:
     """Edges of atypicality for all methods: those of the first method that has any."""
     listed = list(edges)
-    return Edges(
-        next((own.atypicality for own in listed if own.atypicality is not None), None),
-        next((own.grid_atypicality for own in listed if own.grid_atypicality is not None), None),
-    )
+    return Edges(first_known(own.atypicality for own in listed), first_known(own.grid_atypicality for own in listed))
 
 
 def _fitted(name: str, method: Any) -> Any:
@@ -206,10 +204,10 @@ def _warn_of_calibration_data(named: Mapping[str, Any], outputs: ModelOutputs) -
 def _fingerprints(method: Any) -> set[str]:
     """What a method remembers of the rows it was fitted on: one fingerprint, or several by the name of their part."""
     parts = method if isinstance(method, tuple) else (method,)
-    stored = [getattr(part, "fingerprint_", None) for part in parts]
     found: set[str] = set()
-    for value in stored:
-        found |= (
-            {value} if isinstance(value, str) else set(value.values() if isinstance(value, Mapping) else value or ())
+    for part in parts:
+        stored = getattr(part, "fingerprint_", None) or ()
+        found.update(
+            [stored] if isinstance(stored, str) else stored.values() if isinstance(stored, Mapping) else stored
         )
     return found

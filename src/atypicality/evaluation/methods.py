@@ -33,6 +33,7 @@ SCORES = ("lac", "aps", "raps", "saps")
 UNCALIBRATED = "uncalibrated"
 CONTENT_FREE = "content-free"
 RECALIBRATORS: dict[str, Callable[[], Any]] = {
+    UNCALIBRATED: lambda: None,
     "ts": TemperatureScaling,
     "group-ts": GroupTemperatureScaling,
     "vector": VectorScaling,
@@ -41,7 +42,7 @@ RECALIBRATORS: dict[str, Callable[[], Any]] = {
     "aar": AtypicalityAwareRecalibration.paper,
     "aware": AtypicalityAwareRecalibration,
 }
-KNOWN = (UNCALIBRATED, *RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES))
+KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES))
 """Names that `compare` knows. Conformal names recalibrate with one temperature first, as the paper does."""
 
 
@@ -80,14 +81,11 @@ def by_name(method: Any, alpha: float) -> Any:
         return (by_name(method[0], alpha), *method[1:])
     if not isinstance(method, str):
         return method
-    if method == UNCALIBRATED:
-        return None
     if method in RECALIBRATORS:
         return RECALIBRATORS[method]()
-    if method in SCORES:
-        return TemperatureScaling(), SplitConformal(method, alpha)
-    if method.startswith("aa-") and method[3:] in SCORES:
-        return TemperatureScaling(), AtypicalityAwareConformal(method[3:], alpha)
+    if (score := method.removeprefix("aa-")) in SCORES:
+        conformal = SplitConformal if method == score else AtypicalityAwareConformal
+        return TemperatureScaling(), conformal(score, alpha)
     if method == CONTENT_FREE:
         raise ValueError(
             "content-free calibration learns from content-free prompts, not from these rows; pass "
@@ -175,7 +173,7 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
     source, sets = _check_pair(method)
-    first, alpha = ask(source, context), getattr(sets, "alpha", None)
+    first, alpha = ask(source, context), _alpha(sets)
     if hasattr(sets, "predict_set"):
         sets = call_with_known(sets.predict_set, first.probs, atypicality=context.atypicality)
     sets = to_numpy(sets, "sets")
@@ -183,7 +181,7 @@ def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
         raise ValueError(
             f"sets must be boolean of shape {first.probs.shape}, like the probabilities; got {sets.dtype} {sets.shape}."
         )
-    return Answer(first.probs, sets, None if alpha is None else float(alpha), class_scores=first.class_scores)
+    return Answer(first.probs, sets, alpha, class_scores=first.class_scores)
 
 
 def _check_fixed(method: Any) -> Any:
@@ -205,11 +203,10 @@ def _ask_head(head: Any, context: Context) -> Answer:
     said = head.predict(context.outputs)
     sets = getattr(said, "prediction_set", None)
     conformal = getattr(head, "prediction_sets_", getattr(head, "prediction_sets", None))
-    alpha = getattr(conformal, "alpha", None)
     return Answer(
         _check_answer(said.proba, context),
         None if sets is None else to_numpy(sets, "prediction_set"),
-        None if alpha is None else float(alpha),
+        _alpha(conformal),
         getattr(said, "atypicality", None),
         _in_order_of(context.outputs, head, _class_scores(getattr(head, "recalibration_", None))),
     )
@@ -226,6 +223,11 @@ def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
     array = check_probs(given, n_classes=context.outputs.n_classes, scan=False)  # metrics check the rows they read
     check_length(array, "probs", len(context.outputs))
     return given if given.dtype == np.float16 else array  # whose rows sum to 1 less exactly, as metrics know
+
+
+def _alpha(conformal: Any) -> float | None:
+    alpha = getattr(conformal, "alpha", None)
+    return None if alpha is None else float(alpha)
 
 
 def _class_scores(method: Any) -> NDArray[np.float64] | None:

@@ -1,12 +1,12 @@
 """An `Evaluation` for a reader: the paper's layout, groups down and methods across, as text and as HTML."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from atypicality.terminal import printable
+from atypicality.terminal import aligned, printable
 
 if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
@@ -24,13 +24,18 @@ METHODS_ACROSS = 3
 
 
 @dataclass(frozen=True)
-class Layout:
+class PrintedTable:
     """One printed table: a title, the methods over their columns, the columns, and the rows as text."""
 
     title: str
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return ("quantile", "count", *self.metrics * len(self.methods))
 
 
 def as_text(evaluation: "Evaluation") -> str:
@@ -53,7 +58,7 @@ def _headline(evaluation: "Evaluation") -> str:
     return f"Evaluation of {size} (value ± standard error)"
 
 
-def _layouts(evaluation: "Evaluation") -> Iterator[Layout]:
+def _layouts(evaluation: "Evaluation") -> Iterator[PrintedTable]:
     with_sets = {row["method"] for row in evaluation.table("overall", metric="coverage")}
     chosen = [(QUALITY, evaluation.methods), (SETS, tuple(m for m in evaluation.methods if m in with_sets))]
     for metrics, methods in chosen:
@@ -63,7 +68,7 @@ def _layouts(evaluation: "Evaluation") -> Iterator[Layout]:
                 yield _layout(evaluation, table, methods[first : first + METHODS_ACROSS], metrics)
 
 
-def _layout(evaluation: "Evaluation", table: str, methods: tuple[str, ...], metrics: dict[str, str]) -> Layout:
+def _layout(evaluation: "Evaluation", table: str, methods: tuple[str, ...], metrics: dict[str, str]) -> PrintedTable:
     cells = {
         (row["method"], row["metric"], row.get("group")): row
         for name in {table, "overall"}
@@ -78,7 +83,7 @@ def _layout(evaluation: "Evaluation", table: str, methods: tuple[str, ...], metr
         rows.append((label, count, *(_cell(row) for row in found)))
     by = f" by {GROUPED[table]}" if table in GROUPED else ""
     title = " and ".join(metrics.values()) + by
-    return Layout(title[0].upper() + title[1:], methods, tuple(metrics.values()), tuple(rows))
+    return PrintedTable(title[0].upper() + title[1:], methods, tuple(metrics.values()), tuple(rows))
 
 
 def _label(group: int, n_groups: int, evaluation: "Evaluation") -> str:
@@ -94,30 +99,13 @@ def _cell(row: dict[str, float] | None) -> str:
     return f"{row['value']:.3f}" + (f" ± {error:.3f}" if math.isfinite(error) else "")
 
 
-def _lines(layout: Layout) -> Iterator[str]:
-    methods = tuple(map(printable, layout.methods))
-    header = ("quantile", "count", *layout.metrics * len(methods))
-    widths = [max(map(len, column)) for column in zip(header, *layout.rows, strict=True)]
-    span = len(layout.metrics)
-    for place, method in enumerate(methods):
-        last = 2 + (place + 1) * span - 1
-        missing = len(method) - (sum(widths[last - span + 1 : last + 1]) + 2 * (span - 1))
-        widths[last] += max(missing, 0)
-    blocks = [sum(widths[2 + i * span : 2 + (i + 1) * span]) + 2 * (span - 1) for i in range(len(methods))]
-    yield layout.title
-    yield _join(("", "", *methods), [*widths[:2], *blocks])
-    yield _join(header, widths)
-    for row in layout.rows:
-        yield _join(row, widths)
+def _lines(layout: PrintedTable) -> list[str]:
+    over = [("", 1), ("", 1), *((printable(method), len(layout.metrics)) for method in layout.methods)]
+    return [layout.title, *aligned([layout.header, *layout.rows], over)]
 
 
-def _join(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
-def _html(layout: Layout) -> str:
-    span = len(layout.metrics)
-    top = "".join(f"<th colspan={span}>{escape(method)}</th>" for method in layout.methods)
-    header = "".join(f"<th>{name}</th>" for name in ("quantile", "count", *layout.metrics * len(layout.methods)))
+def _html(layout: PrintedTable) -> str:
+    top = "".join(f"<th colspan={len(layout.metrics)}>{escape(method)}</th>" for method in layout.methods)
+    header = "".join(f"<th>{name}</th>" for name in layout.header)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in layout.rows)
     return f"<table><caption>{layout.title}</caption><tr><th></th><th></th>{top}</tr><tr>{header}</tr>{body}</table>"

@@ -70,9 +70,8 @@ class Evaluation:
         """Rows of the table `name` as dictionaries, those whose columns equal `where`.
 
         >>> import atypicality as aty
-        >>> world = aty.datasets.make_world(500, n_classes=3)
-        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
-        >>> len(evaluation.table("calibration_curve", method="model", metric="accuracy"))
+        >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
+        >>> len(evaluation.table("calibration_curve", method="uncalibrated", metric="accuracy"))
         10
         """
         columns = self.tables[check_choice(name, "name", tuple(TABLES))]
@@ -86,8 +85,7 @@ class Evaluation:
         """The table `name` as a pandas DataFrame, filtered by `where` like `table`; needs pandas.
 
         >>> import atypicality as aty
-        >>> world = aty.datasets.make_world(500, n_classes=3)
-        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
         >>> evaluation.to_frame("overall", metric="accuracy")["count"].tolist()
         [500.0]
         """
@@ -103,10 +101,8 @@ class Evaluation:
     def report(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write one self-contained HTML page to `path`; `options` are those of `atypicality.report.write_report`.
 
-        >>> import atypicality as aty
-        >>> world = aty.datasets.make_world(500, n_classes=3)
-        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
-        >>> import pathlib, tempfile
+        >>> import atypicality as aty, pathlib, tempfile
+        >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     evaluation.report(pathlib.Path(folder, "report.html"), title="Reliability of my model")
         ...     pathlib.Path(folder, "report.html").read_text(encoding="utf-8")[:15]
@@ -119,25 +115,14 @@ class Evaluation:
     def to_json(self, *, indent: int | None = None) -> str:
         """Everything as strict JSON text with stable keys, spread over lines with an `indent`.
 
-        >>> import atypicality as aty
-        >>> world = aty.datasets.make_world(500, n_classes=3)
-        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
-        >>> import json
+        >>> import atypicality as aty, json
+        >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
         >>> json.loads(evaluation.to_json())["methods"]
-        ['model']
+        ['uncalibrated']
         """
-        document = {
-            "schema": SCHEMA_VERSION,
-            "version": self.version,
-            "kind": self.kind,
-            "methods": list(self.methods),
-            "n_samples": self.n_samples,
-            "n_classes": self.n_classes,
-            "n_splits": self.n_splits,
-            "settings": dict(self.settings),
-            "notes": list(self.notes),
-            "tables": {name: encode(name, columns) for name, columns in self.tables.items()},
-        }
+        header = {name: kind(getattr(self, name)) for name, kind in _HEADER.items()}
+        tables = {name: encode(name, columns) for name, columns in self.tables.items()}
+        document = {"schema": SCHEMA_VERSION} | header | {"tables": tables}
         return json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
 
     @classmethod
@@ -145,26 +130,18 @@ class Evaluation:
         """Read the `text` that `to_json` wrote; anything else is a ValueError that says what is wrong.
 
         >>> import atypicality as aty
-        >>> world = aty.datasets.make_world(500, n_classes=3)
-        >>> evaluation = aty.evaluate({"model": world.probs}, world.outputs())
+        >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
         >>> aty.Evaluation.from_json(evaluation.to_json()).n_samples
         500
         """
         document = _parsed(text)
         tables = document["tables"]
-        if not isinstance(tables, dict) or set(tables) != set(TABLES):
+        if set(tables) != set(TABLES):
             raise ValueError(f"text must hold the tables {', '.join(TABLES)}.")
-        return cls(
-            kind=document["kind"],
-            methods=tuple(document["methods"]),
-            n_samples=document["n_samples"],
-            n_classes=document["n_classes"],
-            n_splits=document["n_splits"],
-            settings=document["settings"],
-            notes=tuple(document["notes"]),
-            tables={name: decode(name, tables[name]) for name in TABLES},
-            version=document["version"],
-        )
+        header: dict[str, Any] = {
+            name: tuple(document[name]) if kind is list else document[name] for name, kind in _HEADER.items()
+        }
+        return cls(**header, tables={name: decode(name, tables[name]) for name in TABLES})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Evaluation) and self.to_json() == other.to_json()  # NaN equals NaN in text
@@ -192,8 +169,8 @@ _HEADER: dict[str, type] = {
     "n_splits": int,
     "settings": dict,
     "notes": list,
-    "tables": dict,
 }
+"""Everything but the tables, by its type in JSON."""
 
 
 def _parsed(text: str | bytes) -> dict[str, Any]:
@@ -206,7 +183,7 @@ def _parsed(text: str | bytes) -> dict[str, Any]:
         raise ValueError(
             f"text must have schema {SCHEMA_VERSION}; got {came!r:.60}. A newer schema needs a newer atypicality."
         )
-    for name, kind in _HEADER.items():
+    for name, kind in (_HEADER | {"tables": dict}).items():
         if type(document.get(name)) is not kind:
             raise ValueError(f"text must have {name!r} of type {kind.__name__}; got {document.get(name)!r:.60}.")
     if not all(isinstance(word, str) for word in document["methods"] + document["notes"]):

@@ -4,7 +4,21 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["SCHEMA_VERSION", "STATISTICS", "TABLES", "Columns", "Row", "decode", "encode", "keys_of", "to_columns"]
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "STATISTICS",
+    "TABLES",
+    "Columns",
+    "Row",
+    "decode",
+    "encode",
+    "keys_of",
+    "measured_rows",
+    "to_columns",
+]
 
 SCHEMA_VERSION = 1
 """Rises when a table or column is renamed, removed or changes its meaning; a new method or metric does not raise it."""
@@ -36,14 +50,8 @@ TABLES: dict[str, dict[str, str]] = {
     "class_scores": _measured(method="string", class_index="integer"),
     "set_sizes": _measured(method="string", size="integer", metric="string"),
     "coverage_gaps": _measured(method="string", axis="string", worst="string") | {"target": "number", "gap": "number"},
-    "group_ranges": {
-        "axis": "string",
-        "method": "string",
-        "group": "integer",
-        "count": "number",
-        "low": "number",
-        "high": "number",
-    },
+    "group_ranges": {"axis": "string", "method": "string", "group": "integer"}
+    | {"count": "number", "low": "number", "high": "number"},
     "class_info": {"class_index": "integer", "name": "string", "class_atypicality": "number", "group": "integer"},
     "samples": {
         "row": "integer",
@@ -73,6 +81,12 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def keys_of(table: str) -> tuple[str, ...]:
     """The columns that name a row of a measured table, in order."""
     return tuple(name for name in TABLES[table] if name not in STATISTICS)
+
+
+def measured_rows(keys: Iterable[Row], columns: Iterable[ArrayLike]) -> list[Row]:
+    """Rows of a measured table from their keys and the columns of `STATISTICS`, one entry per row."""
+    values = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+    return [key | dict(zip(STATISTICS, row, strict=True)) for key, row in zip(keys, values, strict=True)]
 
 
 def to_columns(table: str, rows: Iterable[Row]) -> Columns:

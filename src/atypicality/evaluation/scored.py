@@ -1,7 +1,7 @@
 """One method on labelled rows, reduced once to a number per row and metric; every table is read off these columns."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,33 @@ from atypicality.evaluation.methods import Answer
 from atypicality.metrics.errors import classwise_interval
 from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
+from atypicality.validation import check_integer
 
-__all__ = ["Scored", "score"]
+__all__ = ["UNKNOWN", "Options", "Scored", "score"]
+
+UNKNOWN = (np.nan, np.nan, np.nan)
+"""Standard error, low and high of a value without an interval."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to cut and what to work out."""
+
+    n_groups: int = 5
+    grid: tuple[int, int] = (6, 6)
+    n_bins: int = 10
+    intervals: bool = True
+    keep_samples: int = 0
+    seed: int = 0
+
+    @classmethod
+    def checked(cls, n_groups: Any, grid: Any, n_bins: Any, **others: Any) -> "Options":
+        """Options from arguments, or an error that names the bad one."""
+        if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+            raise ValueError(f"grid must be a pair, (atypicality groups, confidence groups); got {grid!r}.")
+        cells = tuple(check_integer(size, "grid", low=1) for size in grid)
+        groups, bins = check_integer(n_groups, "n_groups", low=1), check_integer(n_bins, "n_bins", low=1)
+        return cls(groups, (cells[0], cells[1]), bins, **others)
 
 
 @dataclass(frozen=True)
@@ -60,11 +85,10 @@ class Scored:
         return np.minimum(self.losses.pairs.confidence, 1.0)
 
 
-def score(name: str, answer: Answer, labels: NDArray[np.intp], *, n_bins: int, intervals: bool, seed: int) -> Scored:
+def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options) -> Scored:
     """Read a method's probabilities and sets once."""
     probs, sets = answer.probs, answer.sets
-    losses = read_all(probs, labels, n_bins)
-    whole = _classwise(probs, losses, seed) if intervals else _classwise_value(losses)
+    losses = read_all(probs, labels, options.n_bins)
     return Scored(
         name,
         losses,
@@ -74,29 +98,22 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], *, n_bins: int, i
         answer.alpha,
         answer.class_scores,
         probs.shape[1],
-        whole | _coverage_gaps(answer, labels),
+        {"classwise_ece": _classwise(probs, losses, options)} | _coverage_gaps(answer, labels),
     )
 
 
-def _classwise(probs: NDArray[np.floating[Any]], losses: Losses, seed: int) -> dict[str, tuple[float, ...]]:
+def _classwise(probs: NDArray[np.floating[Any]], losses: Losses, options: Options) -> tuple[float, ...]:
     """As `by_group` would, from what has been read already."""
-    (stream,) = np.random.default_rng(seed).spawn(1)
     value = float(losses.class_bins.expected_error().mean())
-    return {"classwise_ece": (value, *classwise_interval(probs, losses, stream, level=0.95))}
-
-
-def _classwise_value(losses: Losses) -> dict[str, tuple[float, ...]]:
-    return {"classwise_ece": _bare(float(losses.class_bins.expected_error().mean()))}
+    if not options.intervals:
+        return value, *UNKNOWN
+    (stream,) = np.random.default_rng(options.seed).spawn(1)
+    return value, *classwise_interval(probs, losses, stream, level=0.95)
 
 
 def _coverage_gaps(answer: Answer, labels: NDArray[np.intp]) -> dict[str, tuple[float, ...]]:
     if answer.sets is None or answer.alpha is None:
         return {}
-    return {
-        "coverage_gap_class": _bare(metrics.coverage_gap(answer.sets, labels, answer.alpha, by="class")),
-        "coverage_gap_size": _bare(metrics.coverage_gap(answer.sets, labels, answer.alpha, by="size")),
-    }
-
-
-def _bare(value: float) -> tuple[float, ...]:
-    return value, np.nan, np.nan, np.nan
+    parts: tuple[Literal["class", "size"], ...] = ("class", "size")
+    gaps = {by: metrics.coverage_gap(answer.sets, labels, answer.alpha, by=by) for by in parts}
+    return {f"coverage_gap_{by}": (gap, *UNKNOWN) for by, gap in gaps.items()}

@@ -12,11 +12,12 @@ from atypicality.evaluation.cuts import Edges
 from atypicality.evaluation.methods import Answer, ask, by_name, fit, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, keys_of
-from atypicality.evaluation.tables import Measured, Options, assemble, measure
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, check_integer
 
-__all__ = ["compare"]
+__all__ = ["compare", "measure_split"]
 
 WITHIN_UNIT = ("accuracy", "confidence", "coverage", "share", "risk", "ece", "rmsce", "adaptive_ece", "classwise_ece")
 """Metrics that cannot leave [0, 1]; nor shall their intervals."""
@@ -58,13 +59,8 @@ def compare(
     random_state : int, default=0
     alpha : float, default=0.1
         Allowed miscoverage of the sets made by name.
-    n_groups : int, default=5
-        Groups of atypicality, of class atypicality, and of attributes that are numbers.
-    grid : pair of int, default=(6, 6)
-        Groups of atypicality and of confidence.
-    n_bins : int, default=10
-    groups : str, optional
-        Name of an attribute of the outputs that methods are given as their groups.
+    n_groups, grid, n_bins, groups : optional
+        As in `evaluate`.
 
     Returns
     -------
@@ -86,13 +82,15 @@ def compare(
     check_alpha(alpha)
     context = make_context(outputs, train, groups)
     seeds = range(first, first + n_splits)
-    parts = [_one_split(named, context, seed, options) for seed in track(seeds, "Comparing")]
+    parts = [measure_split(named, *context.split(0.5, seed), seed, options) for seed in track(seeds, "Comparing")]
     settings = {"random_state": first, "groups": groups, "stored_edges": False, "atypicality": context.scale}
     return assemble("compare", merge(parts), outputs, list(named), options, settings, n_splits)
 
 
-def _one_split(named: Mapping[str, Any], context: Context, seed: int, options: Options) -> Measured:
-    calibration, test = context.split(0.5, seed)
+def measure_split(
+    named: Mapping[str, Any], calibration: Context, test: Context, seed: int, options: Options
+) -> Measured:
+    """Fit every method on the calibration rows and measure it on the test rows."""
 
     def answers() -> Iterator[tuple[str, Answer, Edges]]:
         for name, method in named.items():

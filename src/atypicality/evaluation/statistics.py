@@ -1,22 +1,29 @@
 """One metric over the groups of an axis: count, value, standard error and interval, all from `atypicality.metrics`.
 
 What is here and not there: means of a number per row go straight to Student's interval, and the coverage of prediction
-sets gets the exact binomial interval.
+sets gets the exact binomial interval. At the end stand the tables that are no metric over groups: risk against
+coverage, scores of classes, a temperature per group.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import beta
+from scipy.stats import beta, norm
 
-from atypicality import metrics
-from atypicality.evaluation.scored import Scored
+from atypicality import blocks, metrics
+from atypicality.evaluation.context import Context
+from atypicality.evaluation.cuts import Axis
+from atypicality.evaluation.schema import Row, measured_rows
+from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.metrics.intervals import mean_interval, wilson_interval
-from atypicality.metrics.tables import filled_groups
+from atypicality.metrics.tables import each_group
+from atypicality.recalibration import TemperatureScaling
+from atypicality.validation import caught_warnings
 
-__all__ = ["Column", "area_under_risk", "exact_interval", "grouped"]
+__all__ = ["Column", "class_score_rows", "exact_interval", "grouped", "risk_rows", "temperature_rows"]
 
 FloatArray = NDArray[np.float64]
 
@@ -46,17 +53,17 @@ Column = tuple[NDArray[Any], ...]
 """Count, value, standard error, low and high of one metric, each of shape (n_groups,): the order of STATISTICS."""
 
 
-def grouped(
-    metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, *, n_bins: int, intervals: bool, seed: int
-) -> Column:
+def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
     """A metric by name over the groups 0 .. n_groups - 1 of the rows; without intervals only its values."""
-    if metric == "share":
-        return _share(codes, n_groups)
-    if metric == "coverage":
-        return _coverage(scored, codes, n_groups)
     if metric in PAIRED:
-        return _paired(metric, scored, codes, n_groups, n_bins, intervals, seed)
-    return _means(scored.column(metric), codes, n_groups)
+        return _paired(metric, scored, codes, n_groups, options)
+    count = np.bincount(codes, minlength=n_groups)
+    if metric == "share":
+        return _binomial(count, count, np.full(n_groups, codes.size), wilson_interval)
+    values = scored.column(metric)
+    if metric == "coverage":
+        return _binomial(count, np.bincount(codes, values, minlength=n_groups), count, exact_interval)
+    return each_group(lambda _, part: (values[part].mean(), *mean_interval(values[part])), codes, n_groups)
 
 
 def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -73,49 +80,21 @@ def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) 
     return low, high
 
 
-def _paired(
-    metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, n_bins: int, intervals: bool, seed: int
-) -> Column:
+def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
     pairs = scored.losses.pairs
-    arrays: dict[str, Any] = {
-        "confidence": pairs.confidence.astype(pairs.dtype),
-        "correct": pairs.correct,
-    }  # edges round as dtype does
-    options = {"n_bins": n_bins} if metric in BINNED else {}
-    if intervals:
-        table = metrics.by_group(
-            PAIRED[metric],
-            groups=codes,
-            names=n_groups,
-            n_resamples=N_RESAMPLES,
-            random_state=seed,
-            **arrays,
-            **options,
-        )
+    confidence, correct = pairs.confidence.astype(pairs.dtype), pairs.correct  # edges round as dtype does
+    measured: Callable[..., float] = (
+        partial(PAIRED[metric], n_bins=options.n_bins) if metric in BINNED else PAIRED[metric]
+    )
+    if options.intervals:
+        cut: dict[str, Any] = {"groups": codes, "names": n_groups, "n_resamples": N_RESAMPLES}
+        table = metrics.by_group(measured, confidence=confidence, correct=correct, random_state=options.seed, **cut)
         return table.count, table.value, table.standard_error, table.low, table.high
-    count = np.bincount(codes, minlength=n_groups)
-    nothing = np.full(n_groups, np.nan)
-    value = nothing.copy()
-    for group, part in filled_groups(codes, count):
-        value[group] = PAIRED[metric](**{name: array[part] for name, array in arrays.items()}, **options)
-    return count, value, nothing, nothing, nothing
 
+    def value(group: int, part: NDArray[np.intp]) -> tuple[float, ...]:
+        return measured(confidence=confidence[part], correct=correct[part]), *UNKNOWN
 
-def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Column:
-    count, table = np.bincount(codes, minlength=n_groups), np.full((n_groups, 4), np.nan)
-    for group, part in filled_groups(codes, count):
-        table[group] = values[part].mean(), *mean_interval(values[part])
-    return count, *table.T
-
-
-def _share(codes: NDArray[np.intp], n_groups: int) -> Column:
-    count = np.bincount(codes, minlength=n_groups)
-    return _binomial(count, count, np.full(n_groups, codes.size), wilson_interval)
-
-
-def _coverage(scored: Scored, codes: NDArray[np.intp], n_groups: int) -> Column:
-    count = np.bincount(codes, minlength=n_groups)
-    return _binomial(count, np.bincount(codes, scored.column("coverage"), minlength=n_groups), count, exact_interval)
+    return each_group(value, codes, n_groups)
 
 
 def _binomial(
@@ -124,3 +103,75 @@ def _binomial(
     share = np.divide(hits, size, out=np.full(hits.shape, np.nan), where=size > 0)
     error = np.sqrt(share * (1 - share) / np.maximum(size, 1))
     return count, share, error, *interval(hits, size)
+
+
+def risk_rows(scored: Scored) -> list[Row]:
+    """Risk and threshold where at least 1, 2, ..., 100 percent of the rows are answered, the most confident first."""
+    curve = metrics.risk_coverage(confidence=scored.confidence, correct=scored.losses.pairs.correct)
+    percent = np.arange(1, 101)
+    point = np.searchsorted(curve.coverage, percent / 100 * (1 - 1e-12))  # k / n may round to just below percent / 100
+    answered = np.rint(curve.coverage[point] * scored.predicted.size)
+    risk, nothing = curve.risk[point], np.full(percent.size, np.nan)
+    low, high = wilson_interval(risk * answered, answered)
+    columns = {
+        "risk": (answered, risk, np.sqrt(risk * (1 - risk) / answered), low, high),
+        "threshold": (answered, curve.threshold[point], nothing, nothing, nothing),
+    }
+    rows: list[Row] = []
+    for metric, column in columns.items():
+        keys = ({"method": scored.name, "percent": place, "metric": metric} for place in percent.tolist())
+        rows += measured_rows(keys, column)
+    return rows
+
+
+def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
+    """The score that a method adds to the logit of every class, for methods that have such scores."""
+    if scored.class_scores is None:
+        return []
+    keys = ({"method": scored.name, "class_index": index} for index in range(scored.n_classes))
+    counts = np.bincount(labels, minlength=scored.n_classes)
+    return measured_rows(keys, (counts, scored.class_scores, *np.full((3, scored.n_classes), np.nan)))
+
+
+def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:
+    """One temperature fitted to the rows of every group of atypicality (the paper's section 4.1), and notes."""
+    unused = dict.fromkeys(("embeddings", "atypicality", "ids"))
+    whole = context.outputs._replaced(**unused, attributes={})
+
+    def fitted(group: int, members: NDArray[np.intp]) -> tuple[float, float]:
+        part = whole._part(members)
+        with part._numbered():
+            return _temperature(*part.need("logits", "labels"))
+
+    count, value, error = each_group(fitted, axis.codes, len(axis.keys), (np.nan, np.nan))
+    notes = [
+        f"the temperature of group {group + 1} of atypicality rests on no error, or is a limit: see TemperatureScaling."
+        for group in np.flatnonzero((count > 0) & np.isnan(error))
+    ]
+    reach = norm.ppf(0.975) * error
+    return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
+
+
+def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:
+    """The best temperature and its standard error, NaN where the fit warns: no error among the rows, or a limit."""
+    with caught_warnings() as caught:
+        scaling = TemperatureScaling().fit(logits, labels)
+    return scaling.temperature_, np.nan if caught else _temperature_error(logits, labels, scaling)
+
+
+def _temperature_error(logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling) -> float:
+    """Standard error of T = 1 / b by the sandwich rule (White 1982), sd(b) = sqrt(sum of squared slopes) / curvature.
+
+    The slope of row i is z_label - E[z] and its curvature Var[z], both under the fitted probabilities.
+    """
+
+    def sums(rows: slice) -> NDArray[np.float64]:
+        probs = np.asarray(scaling.predict_proba(logits[rows]), np.float64)
+        scores = np.where(np.isfinite(logits[rows]), logits[rows], 0.0).astype(np.float64)  # masked: probability 0
+        mean = np.vecdot(probs, scores)
+        slopes = scores[np.arange(mean.size), labels[rows]] - mean
+        scores -= mean[:, None]
+        return np.array([np.vecdot(probs, np.square(scores, out=scores)).sum(), (slopes**2).sum()])
+
+    curvature, squares = blocks.reduce_rows(sums, labels.size, block=blocks.block_rows(8 * logits.shape[1]))
+    return float(np.sqrt(squares) / curvature * scaling.temperature_**2)

@@ -9,18 +9,16 @@ from numpy.typing import NDArray
 
 from atypicality.blocks import progress
 from atypicality.evaluation.context import Context
-from atypicality.evaluation.curves import class_score_rows, risk_rows, temperature_rows
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
 from atypicality.evaluation.methods import Answer, naming
 from atypicality.evaluation.result import Evaluation
-from atypicality.evaluation.schema import STATISTICS, TABLES, Row, to_columns
-from atypicality.evaluation.scored import Scored, score
-from atypicality.evaluation.statistics import grouped
+from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
+from atypicality.evaluation.scored import Options, Scored, score
+from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, temperature_rows
 from atypicality.groups import QUADRANTS, cut
-from atypicality.metrics.bins import inner_edges
-from atypicality.validation import check_integer
+from atypicality.metrics.rows import inner_edges
 
-__all__ = ["Measured", "Options", "assemble", "measure"]
+__all__ = ["Measured", "assemble", "measure"]
 
 GROUP_METRICS = ("accuracy", "confidence", "overconfidence", "ece", "rmsce", "nll", "brier")
 CELL_METRICS = ("accuracy", "confidence", "overconfidence")
@@ -49,27 +47,6 @@ GAP_AXES = {
     "quadrant": "quadrants",
     "subgroup": "subgroups",
 }
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to cut and what to work out."""
-
-    n_groups: int = 5
-    grid: tuple[int, int] = (6, 6)
-    n_bins: int = 10
-    intervals: bool = True
-    keep_samples: int = 0
-    seed: int = 0
-
-    @classmethod
-    def checked(cls, n_groups: Any, grid: Any, n_bins: Any, **others: Any) -> "Options":
-        """Options from arguments, or an error that names the bad one."""
-        if not isinstance(grid, (tuple, list)) or len(grid) != 2:
-            raise ValueError(f"grid must be a pair, (atypicality groups, confidence groups); got {grid!r}.")
-        cells = tuple(check_integer(size, "grid", low=1) for size in grid)
-        groups, bins = check_integer(n_groups, "n_groups", low=1), check_integer(n_bins, "n_bins", low=1)
-        return cls(groups, (cells[0], cells[1]), bins, **others)
 
 
 @dataclass
@@ -104,7 +81,7 @@ def measure(
     for name, answer, own in answers:
         progress.stage(f"measuring {name}")
         with naming(name), context.outputs._numbered():
-            scored = score(name, answer, labels, n_bins=options.n_bins, intervals=options.intervals, seed=options.seed)
+            scored = score(name, answer, labels, options)
         axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, kept, options), scored)
         del answer  # its matrices go before the next method is asked
@@ -177,20 +154,10 @@ def _method_rows(
 
 
 def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for metric in _metrics(axis.table, scored):
-        column = grouped(
-            metric,
-            scored,
-            axis.codes,
-            len(axis.keys),
-            n_bins=options.n_bins,
-            intervals=options.intervals,
-            seed=options.seed,
-        )
-        plain = zip(*(np.asarray(values).tolist() for values in column), strict=True)
-        for key, values in zip(axis.keys, plain, strict=True):
-            rows.append({"method": scored.name, **key, "metric": metric, **dict(zip(STATISTICS, values, strict=True))})
+        keys = ({"method": scored.name, **key, "metric": metric} for key in axis.keys)
+        rows += measured_rows(keys, grouped(metric, scored, axis.codes, len(axis.keys), options))
     return rows
 
 
@@ -215,11 +182,9 @@ def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Ax
 
 
 def _whole_rows(scored: Scored) -> list[Row]:
-    count = scored.predicted.size
-    return [
-        {"method": scored.name, "metric": metric} | dict(zip(STATISTICS, (count, *values), strict=True))
-        for metric, values in scored.whole.items()
-    ]
+    keys = ({"method": scored.name, "metric": metric} for metric in scored.whole)
+    values = [(scored.predicted.size, *values) for values in scored.whole.values()]
+    return measured_rows(keys, zip(*values, strict=True))
 
 
 def _class_rows(context: Context, cuts: Cuts, n_classes: int) -> list[Row]:

@@ -8,7 +8,7 @@ on the values of an array. `+=` is used on arrays made here, never on an argumen
 """
 
 from atypicality.formula.density import ClassDensity, NeighborDensity, TiedDensity
-from atypicality.formula.head import HeadFormula, Verdict, guarded
+from atypicality.formula.head import HeadFormula, Outcome, guarded
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
 from atypicality.formula.recalibration import (
     ByGroup,
@@ -38,13 +38,13 @@ __all__ = [
     "LogitModel",
     "Mixture",
     "NeighborDensity",
+    "Outcome",
     "Quadrant",
     "Quadratic",
     "Rows",
     "Scale",
     "ScoreRule",
     "TiedDensity",
-    "Verdict",
     "accepted",
     "guarded",
     "moved",

@@ -7,10 +7,10 @@ from atypicality.formula.density import aligned
 from atypicality.formula.recalibration import Rows
 from atypicality.formula.rows import Quadrant, Scale, Xp
 
-__all__ = ["HeadFormula", "Verdict", "guarded"]
+__all__ = ["HeadFormula", "Outcome", "guarded"]
 
 
-class Verdict(NamedTuple):
+class Outcome(NamedTuple):
     """What a head says of n rows; one number per row is a column (n, 1), and None where the head has no atypicality."""
 
     label: Any
@@ -53,7 +53,7 @@ class HeadFormula:
             densities = aligned(xp, densities, self.sources)
         return self.density.atypicality(xp, products), densities
 
-    def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None, draws: Any = None) -> Verdict:
+    def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None, draws: Any = None) -> Outcome:
         """The verdict on rows of logits (n, k) with atypicality (n, 1), class log-densities (n, k) and draws (n, 1)."""
         proba, known = self.recalibration(xp, Rows(logits, atypicality, densities))
         top = xp.astype(xp.max(proba, axis=1, keepdims=True), xp.float64, copy=False)
@@ -64,10 +64,10 @@ class HeadFormula:
         if self.scale is not None and self.quadrant is not None:
             quantile = self.scale.quantiles(xp, atypicality)
             quadrant = self.quadrant.index(xp, confidence, atypicality)
-        return Verdict(label, confidence, proba, sets, known, atypicality, quantile, quadrant)
+        return Outcome(label, confidence, proba, sets, known, atypicality, quantile, quadrant)
 
 
-def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atypicality: Any = None) -> Verdict:
+def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atypicality: Any = None) -> Outcome:
     """The verdict where rows cannot be refused: bad ones are answered harmlessly, and `known` (n, 1) says which.
 
     A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality has the full set, label -1, NaN for
@@ -87,7 +87,7 @@ def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atyp
         densities = xp.where(good, densities, 0.0)
     found = head.answer(xp, xp.where(good, logits, xp.zeros_like(logits)), atypicality, densities)
     good = good if found.known is None else good & found.known
-    return Verdict(
+    return Outcome(
         label=xp.where(good, found.label, -1),
         confidence=xp.where(good, found.confidence, xp.nan),
         proba=xp.where(good, found.proba, xp.nan * xp.ones_like(found.proba)),

@@ -16,7 +16,7 @@ from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.columns import class_positions, class_sources, in_columns
-from atypicality.formula import HeadFormula, Verdict
+from atypicality.formula import HeadFormula, Outcome
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order
 from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
@@ -291,7 +291,7 @@ class ReliabilityHead(BaseEstimator):
         found = predicted(self, outputs, number)
         return self._reliability(found, outputs, keep_from)
 
-    def _reliability(self, found: Verdict, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
+    def _reliability(self, found: Outcome, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
         accepted = None if keep_from is None else found.confidence >= keep_from
         quadrant = drift = None
         if self.quantiles_ is not None and found.atypicality is not None:

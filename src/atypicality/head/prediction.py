@@ -12,7 +12,7 @@ from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
-from atypicality.formula import Given, HeadFormula, Verdict, moved, speaks_for
+from atypicality.formula import Given, HeadFormula, Outcome, moved, speaks_for
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.prediction import check_known
@@ -28,7 +28,7 @@ PRODUCT_ROWS = 1024
 WIDE = ("proba", "prediction_set")
 
 
-def predicted(head: Any, outputs: ModelOutputs, first_row: int) -> Verdict:
+def predicted(head: Any, outputs: ModelOutputs, first_row: int) -> Outcome:
     """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs."""
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
     with outputs._numbered():
@@ -70,11 +70,11 @@ def _name(part: Any) -> str:
     return type(part).__name__
 
 
-def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray[np.intp] | None) -> Verdict:
+def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray[np.intp] | None) -> Outcome:
     logits = outputs.need("logits")
     width = 8 * (head.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
 
-    def chunk(rows: slice) -> list[Verdict]:
+    def chunk(rows: slice) -> list[Outcome]:
         part = outputs._part(rows)._in_order(order)
         with part._numbered():
             probs, atypicality = head._probabilities(part)
@@ -85,12 +85,12 @@ def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray
         if head.quantiles_ is not None:
             quantile = head.quantiles_.formula().quantiles(np, to_host(atypicality))
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
-        found = Verdict(label, confidence, probs, sets, None, atypicality, quantile, quadrant)
+        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant)
         return [_reordered(xp, found, order)]
 
     height = blocks.block_rows(width, budget=CHUNK_BYTES)
     found = blocks.compute(chunk, len(outputs), block=height, host=isinstance(logits, np.ndarray), threads=1)
-    return Verdict(*found)
+    return Outcome(*found)
 
 
 def verdict_rows(
@@ -101,7 +101,7 @@ def verdict_rows(
     atypicality: Any = None,
     draws: Any = None,
     order: NDArray[np.intp] | None = None,
-) -> Verdict:
+) -> Outcome:
     """What the formula says of checked rows, block by block, on their device; one number per row is (n,).
 
     Parameters
@@ -124,7 +124,7 @@ def verdict_rows(
     if host and embeddings is not None:
         widest = 8 * (2 * embeddings.shape[1] + logits.shape[1])
         outer = max(inner, min(PRODUCT_ROWS, blocks.block_rows(widest, budget=2 * blocks.GEMM_BYTES)))
-    whole = Verdict(*blocks.compute(lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host))
+    whole = Outcome(*blocks.compute(lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host))
     flat = {name: column[:, 0] for name, column in whole._asdict().items() if column is not None and name not in WIDE}
     return whole._replace(**flat)
 
@@ -143,7 +143,7 @@ class _Rows:
             self.formula = moved(formula, lambda array: to_device(array, logits))
             self.columns = [None if part is None else to_device(part, logits) for part in self.columns]
 
-    def verdicts(self, rows: slice, inner: int) -> Iterator[Verdict]:
+    def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
         products = None
         if self.formula.density is not None:
@@ -153,7 +153,7 @@ class _Rows:
             place = slice(rows.start + part.start, rows.start + part.stop)
             yield self._verdict(place, None if products is None else tuple(one[part, :] for one in products))
 
-    def _verdict(self, rows: slice, products: Any) -> Verdict:
+    def _verdict(self, rows: slice, products: Any) -> Outcome:
         xp, z, densities = self.xp, self.logits[rows, :], None
         check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
         if self.order is not None:
@@ -170,7 +170,7 @@ class _Rows:
         return _reordered(xp, found._replace(known=None), self.order)
 
 
-def _reordered(xp: Any, found: Verdict, order: NDArray[np.intp] | None) -> Verdict:
+def _reordered(xp: Any, found: Outcome, order: NDArray[np.intp] | None) -> Outcome:
     """The verdict with classes in the order of the outputs again."""
     if order is None:
         return found

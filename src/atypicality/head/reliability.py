@@ -19,7 +19,7 @@ from atypicality.head.held_out import Drift
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
-from atypicality.terminal import printable
+from atypicality.terminal import aligned, printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_place"]
@@ -297,13 +297,8 @@ class Reliability:
 
     def __repr__(self) -> str:
         header, rows = self._preview()
-        widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in [header, *rows]
-        ]
         rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join([f"Reliability: {self._headline()}", *lines, *rest])
+        return "\n".join([f"Reliability: {self._headline()}", *aligned([header, *rows]), *rest])
 
     def _repr_html_(self) -> str:
         header, rows = self._preview()

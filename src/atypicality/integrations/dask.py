@@ -22,7 +22,7 @@ from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.neighbors import NeighborAtypicality
 from atypicality.density.statistics import ClassStatistics
 from atypicality.integrations.dask_cluster import (
-    Place,
+    PartPlace,
     compute,
     connected,
     known_client,
@@ -191,7 +191,7 @@ def _gaussian_statistics(estimator: GaussianAtypicality, embeddings: Any, labels
 
 
 @task
-def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: Place) -> ClassStatistics:
+def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: PartPlace) -> ClassStatistics:
     rows = read(value)
     try:
         return distributed.part_statistics(estimator, rows, read(labels))
@@ -213,7 +213,7 @@ def _scores(estimator: Any, rows: Any, client: Any) -> list[Any]:
 
 
 @task
-def _score(estimator: Any, value: Any, place: Place) -> Any:
+def _score(estimator: Any, value: Any, place: PartPlace) -> Any:
     rows = read(value)
     try:
         return estimator.atypicality(rows)
@@ -238,7 +238,7 @@ def _probabilities(
 
 
 @task
-def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: Place) -> Any:
+def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: PartPlace) -> Any:
     rows, extra = read(value), {"atypicality": read(atypicality), "class_log_density": read(class_log_density)}
     try:
         return recalibrator.predict_proba(rows, **extra)

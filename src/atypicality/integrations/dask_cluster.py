@@ -20,7 +20,7 @@ require("dask.array", extra="dask", feature="atypicality.integrations.dask")
 distributed = require("distributed", extra="dask", feature="atypicality.integrations.dask")
 
 __all__ = [
-    "Place",
+    "PartPlace",
     "Refusal",
     "Task",
     "compute",
@@ -58,7 +58,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Place:
+class PartPlace:
     """Where a part of the rows lies: the number of its first row in the whole, and its file, if it has one."""
 
     first_row: int

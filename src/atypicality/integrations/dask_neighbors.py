@@ -17,8 +17,8 @@ from atypicality.arrays import to_numpy
 from atypicality.density.classes import check_classes, encode_labels, merge_classes
 from atypicality.density.neighbors import NeighborAtypicality
 from atypicality.density.search import Reference, Search
-from atypicality.integrations.dask_cluster import Place, compute, connected, lazy_array, task, tree
-from atypicality.integrations.dask_rows import Rows, aligned, is_dask, is_paths, read, rows_of
+from atypicality.integrations.dask_cluster import PartPlace, compute, connected, lazy_array, task, tree
+from atypicality.integrations.dask_rows import DaskRows, aligned, is_dask, is_paths, read, rows_of
 from atypicality.validation import check_embeddings
 
 __all__ = ["ClusterNeighborAtypicality"]
@@ -53,7 +53,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     Attributes
     ----------
-    rows_ : Rows
+    rows_ : DaskRows
         Where the training rows are.
     classes_ : ndarray of shape (n_classes,) or None
     n_features_in_ : int
@@ -133,21 +133,21 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
                 f"{classes[few[0]].item()!r} has {counts[few[0]]}. Lower n_neighbors, or leave that class out."
             )
 
-    def _query_rows(self, embeddings: Any, client: Any) -> Rows:
+    def _query_rows(self, embeddings: Any, client: Any) -> DaskRows:
         if is_paths(embeddings):
             return rows_of(embeddings, "embeddings", client, width=self.n_features_in_)
         x = check_embeddings(to_numpy(embeddings, "embeddings"), width=self.n_features_in_)
         cuts = list(blocks.row_slices(x.shape[0], self._queries_at_once()))
         lengths = [cut.stop - cut.start for cut in cuts]
-        return Rows(
-            [x[cut] for cut in cuts], lengths, [Place(cut.start) for cut in cuts], x.shape[1], x.dtype, False, []
+        return DaskRows(
+            [x[cut] for cut in cuts], lengths, [PartPlace(cut.start) for cut in cuts], x.shape[1], x.dtype, False, []
         )
 
     def _queries_at_once(self) -> int:
         results = self.n_neighbors * (1 if self.classes_ is None else self.classes_.size)
         return int(np.clip(RESULT_BYTES // (8 * results), 1, 16 * QUERIES))
 
-    def _lazy_scores(self, queries: Rows) -> list[Any]:
+    def _lazy_scores(self, queries: DaskRows) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
         wanted, step = Wanted(self.n_neighbors, self.metric, self.classes_), self._queries_at_once()
         each = []
@@ -156,13 +156,13 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
             each.append(_reduce.later(found, NeighborAtypicality(**self.get_params())))
         return each
 
-    def _nearest(self, value: Any, queries: slice, place: Place, wanted: Wanted) -> Any:
+    def _nearest(self, value: Any, queries: slice, place: PartPlace, wanted: Wanted) -> Any:
         parts = zip(self.rows_.values, self._labels, strict=True)
         return tree([_nearest_in.later(value, queries, place, rows, y, wanted) for rows, y in parts], _merge_nearest)
 
 
 @task
-def _look(value: Any, labels: Any, place: Place, metric: str) -> tuple[Any, Any]:
+def _look(value: Any, labels: Any, place: PartPlace, metric: str) -> tuple[Any, Any]:
     """Refuse training rows as the ordinary fit would; the classes among the labels, and their counts."""
     rows = read(value)
     try:
@@ -175,7 +175,7 @@ def _look(value: Any, labels: Any, place: Place, metric: str) -> tuple[Any, Any]
     return classes, np.bincount(codes)
 
 
-def _looked(rows: Rows, labels: list[Any], metric: str) -> list[Any]:
+def _looked(rows: DaskRows, labels: list[Any], metric: str) -> list[Any]:
     return [_look.later(*part, metric) for part in zip(rows.values, labels, rows.places, strict=True)]
 
 
@@ -193,7 +193,7 @@ def _merge_counts(found: list[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 @task
-def _nearest_in(value: Any, queries: slice, place: Place, part: Any, labels: Any, wanted: Wanted) -> Float64:
+def _nearest_in(value: Any, queries: slice, place: PartPlace, part: Any, labels: Any, wanted: Wanted) -> Float64:
     """Distances (groups, queries, n_neighbors) to the nearest rows of a part, ascending, then infinite."""
     asked, rows = check_embeddings(read(value)[queries]), check_embeddings(read(part))
     reference, members = Reference.of(rows, wanted.metric), _members(rows.shape[0], labels, wanted.classes)
@@ -209,7 +209,7 @@ def _nearest_in(value: Any, queries: slice, place: Place, part: Any, labels: Any
     try:
         blocks.for_rows(search, asked.shape[0], block=QUERIES)
     except (ValueError, TypeError) as error:
-        whole = Place(place.first_row + queries.start, place.file, place.first_in_file + queries.start)
+        whole = PartPlace(place.first_row + queries.start, place.file, place.first_in_file + queries.start)
         raise whole.explain(error, "embeddings", asked) from None
     return out
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.integrations.dask_cluster import Place, task
+from atypicality.integrations.dask_cluster import PartPlace, task
 from atypicality.integrations.dask_rows import read
 from atypicality.recalibration import passes
 from atypicality.recalibration.covariates import Polynomial, margins, spreads
 from atypicality.recalibration.mixing import MidpointMixing
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Ridge, Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.validation import (
@@ -168,7 +168,7 @@ class State:
 
 
 @task
-def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any, place: Place) -> State:
+def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any, place: PartPlace) -> State:
     """Read a part once: check it, and learn what is known of each row."""
     matrix = read(logits)
     try:
@@ -256,7 +256,7 @@ def prior_mean(state: State) -> Any:
 
 
 @task
-def sums(state: State, logits: Any, density: Any, theta: Vector, curvature: bool) -> Evaluation:
+def sums(state: State, logits: Any, density: Any, theta: Vector, curvature: bool) -> Derivatives:
     """A part's share of loss, gradient and Hessian, without penalty; of the temperature alone if `theta` is that."""
     problem = _with_matrices(state.problem, logits, density)
     if theta.size < problem.n_parameters:
@@ -287,10 +287,10 @@ def add(parts: list[Any]) -> Any:
 
 
 @task
-def add_evaluations(parts: list[Evaluation]) -> Evaluation:
+def add_evaluations(parts: list[Derivatives]) -> Derivatives:
     """Sum of losses, gradients and Hessians, in order."""
     curvatures = [part.curvature for part in parts]
-    return Evaluation(
+    return Derivatives(
         sum(part.objective for part in parts),
         np.sum([part.gradient for part in parts], axis=0),
         None if curvatures[0] is None else sum(curvatures[1:], start=curvatures[0]),

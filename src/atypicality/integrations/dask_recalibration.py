@@ -15,13 +15,13 @@ from sklearn.base import clone
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
 from atypicality.integrations.dask_parts import Common, MidpointWhole, Model, Moments, Summary, Whole
-from atypicality.integrations.dask_rows import Rows, aligned, rows_of
+from atypicality.integrations.dask_rows import DaskRows, aligned, rows_of
 from atypicality.recalibration import strength
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import ConvexRecalibrator, Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
 from atypicality.recalibration.mixing import choose_mixing
-from atypicality.recalibration.newton import Cholesky, Evaluation, Optimum, Oracle, minimise
+from atypicality.recalibration.newton import Cholesky, Derivatives, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector
 from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem
 from atypicality.recalibration.quadratic import WholePicture
@@ -57,7 +57,7 @@ def fit_recalibrator(
 class _Given:
     """What the caller gave."""
 
-    rows: Rows
+    rows: DaskRows
     labels: Any
     extra: Mapping[str, Any]
     client: Any
@@ -80,7 +80,7 @@ class _Begun:
 
     client: Any
     model: Model
-    rows: Rows
+    rows: DaskRows
     densities: list[Any]
     states: list[Any]
     summary: Summary
@@ -122,7 +122,7 @@ class _Ready:
     whole: Whole
     back: Vector
 
-    def evaluate(self, problem: Problem, theta: Vector, curvature: bool) -> Evaluation:
+    def evaluate(self, problem: Problem, theta: Vector, curvature: bool) -> Derivatives:
         """Objective, gradient and Hessian of the whole, penalty and projection included."""
         begun = self.begun
         each = zip(self.states, begun.rows.values, begun.densities, strict=True)
@@ -132,7 +132,7 @@ class _Ready:
         if second is not None:
             second = second + np.diag(problem.penalty)
         objective = total.objective + 0.5 * float(penalised @ theta)
-        return Evaluation(objective, problem.project(total.gradient + penalised), second)
+        return Derivatives(objective, problem.project(total.gradient + penalised), second)
 
     def solve(self, problem: Problem, *, start: Solution | None = None, tolerance: float = TOLERANCE) -> Solution:
         """As `solver.solve`, of a problem of the whole: Newton steps on all rows, from 0 unless a start is given."""

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.metrics.bins import BinSums, adaptive_bins
 from atypicality.metrics.intervals import wilson_interval
-from atypicality.metrics.rows import Pairs, read_all, read_pairs
+from atypicality.metrics.rows import Given, read_all, read_pairs
 from atypicality.metrics.smooth import smooth_calibration_error
 from atypicality.validation import check_integer
 
@@ -38,13 +37,7 @@ __all__ = [
 ]
 
 
-def accuracy(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
-) -> float:
+def accuracy(probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None) -> float:
     """Share of samples whose top class is the label.
 
     Parameters
@@ -67,11 +60,7 @@ def accuracy(
 
 
 def overconfidence(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
+    probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None
 ) -> float:
     """Mean confidence minus accuracy: above 0 the model promises too much, below 0 too little.
 
@@ -132,12 +121,7 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def ece(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
-    n_bins: int = 10,
+    probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None, n_bins: int = 10
 ) -> float:
     r"""Expected calibration error over equal bins of confidence.
 
@@ -162,12 +146,7 @@ def ece(
 
 
 def rmsce(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
-    n_bins: int = 10,
+    probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None, n_bins: int = 10
 ) -> float:
     r"""Root mean squared calibration error over equal bins of confidence; never below `ece` of the same bins.
 
@@ -191,12 +170,7 @@ def rmsce(
 
 
 def debiased_calibration_error(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
-    n_bins: int = 10,
+    probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None, n_bins: int = 10
 ) -> float:
     r"""Squared calibration error over equal bins, less what chance alone adds to it; may be negative.
 
@@ -223,12 +197,7 @@ def debiased_calibration_error(
 
 
 def adaptive_ece(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
-    n_bins: int = 10,
+    probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None, n_bins: int = 10
 ) -> float:
     """Expected calibration error over equally populated bins of confidence.
 
@@ -246,7 +215,7 @@ def adaptive_ece(
     >>> round(adaptive_ece(confidence=[0.6, 0.7, 0.8, 0.9], correct=[1, 1, 1, 0], n_bins=2), 6)   # 0.35, 0.35
     0.35
     """
-    return float(adaptive_sums(read_pairs(probs, labels, confidence, correct), _check_bins(n_bins)).expected_error())
+    return float(read_pairs(probs, labels, confidence, correct).adaptive_bins(_check_bins(n_bins)).expected_error())
 
 
 def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> float:
@@ -270,13 +239,7 @@ def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> f
     return float(read_all(probs, labels, _check_bins(n_bins)).class_bins.expected_error().mean())
 
 
-def smooth_ece(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
-) -> float:
+def smooth_ece(probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None) -> float:
     r"""Calibration error of residuals smoothed by a Gaussian, with the bandwidth that equals the error itself.
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac{1}{n} \sum_i K_\sigma(t, c_i) (y_i - c_i) \Big| dt,
@@ -326,7 +289,7 @@ def summary(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> dict[st
         "brier": float(rows.brier.mean()),
         "ece": float(bins.expected_error()),
         "rmsce": math.sqrt(bins.squared_error()),
-        "adaptive_ece": float(adaptive_sums(pairs, n_bins).expected_error()),
+        "adaptive_ece": float(pairs.adaptive_bins(n_bins).expected_error()),
         "classwise_ece": float(rows.class_bins.expected_error().mean()),
         "debiased_calibration_error": bins.debiased_squared_error(),
         "smooth_ece": smooth_calibration_error(pairs.confidence, pairs.correct),
@@ -365,11 +328,11 @@ class CalibrationCurve:
 
 
 def calibration_curve(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    probs: Given = None,
+    labels: Given = None,
     *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
+    confidence: Given = None,
+    correct: Given = None,
     n_bins: int = 10,
     level: float = 0.95,
 ) -> CalibrationCurve:
@@ -405,11 +368,6 @@ def calibration_curve(
         low=low,
         high=high,
     )
-
-
-def adaptive_sums(pairs: Pairs, n_bins: int) -> BinSums:
-    """Sums over equally populated bins of confidence."""
-    return BinSums.of(pairs.confidence, pairs.correct, adaptive_bins(pairs.confidence, n_bins))
 
 
 def _check_bins(n_bins: int) -> int:

@@ -28,9 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.metrics.bins import BinSums, inner_edges
 from atypicality.metrics.intervals import norm_interval
-from atypicality.metrics.rows import Losses, Pairs
+from atypicality.metrics.rows import BinSums, Losses, Pairs, inner_edges
 from atypicality.metrics.smooth import cosine_moments, smoothed, spread_on_grid
 
 __all__ = ["binned_interval", "classwise_interval", "smooth_interval"]

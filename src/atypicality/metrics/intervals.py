@@ -9,13 +9,7 @@ from scipy.special import ndtri, stdtrit  # those of scipy.stats check their arg
 
 from atypicality.validation import check_number
 
-__all__ = [
-    "bootstrap",
-    "difference_interval",
-    "mean_interval",
-    "norm_interval",
-    "wilson_interval",
-]
+__all__ = ["bootstrap", "check_level", "difference_interval", "mean_interval", "norm_interval", "wilson_interval"]
 
 FloatArray = NDArray[np.float64]
 
@@ -26,7 +20,7 @@ def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95)
     >>> [bound.round(4).item() for bound in wilson_interval(8, 10)]
     [0.4902, 0.9433]
     """
-    z = _normal_quantile(level)
+    z = float(ndtri((1 + check_level(level)) / 2))
     size = np.asarray(count, np.float64)
     share = np.asarray(successes, np.float64) / np.maximum(size, 1)
     centre = share * size + z**2 / 2
@@ -40,7 +34,7 @@ def mean_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float
     if values.size < 2 or not np.isfinite(values).all():
         return np.nan, np.nan, np.nan
     error = float(values.std(ddof=1)) / values.size**0.5
-    reach = float(stdtrit(values.size - 1, (1 + _check_level(level)) / 2)) * error
+    reach = float(stdtrit(values.size - 1, (1 + check_level(level)) / 2)) * error
     mean = float(values.mean())
     return error, mean - reach, mean + reach
 
@@ -87,7 +81,7 @@ def norm_interval(
     norm : callable
         A norm of the cells, over the last axis. With `noise` shape it may weight each draw differently.
     """
-    alpha, observed = 1 - _check_level(level), float(norm(cells))
+    alpha, observed = 1 - check_level(level), float(norm(cells))
     scale, size, sign = noise.std(axis=0), np.abs(cells), np.where(cells < 0, -1.0, 1.0)
     chance, shown = norm(noise), np.empty_like(noise)
 
@@ -111,7 +105,7 @@ def bootstrap(
     metric: Callable[[NDArray[np.intp]], float], n_rows: int, *, level: float, n_resamples: int, rng: Any
 ) -> tuple[float, float, float]:
     """Standard error and percentile interval of `metric(rows)` over resampled rows."""
-    tail = (1 - _check_level(level)) / 2
+    tail = (1 - check_level(level)) / 2
     values = [metric(rng.integers(0, n_rows, n_rows)) for _ in range(n_resamples)]
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(np.std(values, ddof=1)), float(low), float(high)
@@ -128,9 +122,6 @@ def _crossing(falling: Callable[[float], float], target: float) -> float:
     return high
 
 
-def _normal_quantile(level: float) -> float:
-    return float(ndtri((1 + _check_level(level)) / 2))
-
-
-def _check_level(level: float) -> float:
+def check_level(level: float) -> float:
+    """The probability that an interval covers what it is for."""
     return check_number(level, "level", low=0, high=1, low_open=True, high_open=True)

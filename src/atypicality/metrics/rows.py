@@ -1,33 +1,96 @@
-"""What every metric reads: one pass over probabilities and labels, in blocks, checked while it is read.
+"""What every metric reads: one pass over probabilities and labels, in blocks, and the sums over bins of confidence.
 
-Probabilities on a device are read there, by `device.metrics`; from the columns on, everything is the same.
+Rows are checked while they are read.
+Probabilities on a device are read there, by `device_rows`; from the columns on, everything is the same.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
 from atypicality.arrays import is_float16, on_device, to_host, to_numpy
-from atypicality.metrics import device_rows as device_metrics
-from atypicality.metrics.bins import BinSums, inner_edges
-from atypicality.validation import (
-    check_confidence,
-    check_labels,
-    check_length,
-    check_prob_rows,
-    check_probs,
-    own_row,
-)
+from atypicality.groups import cut, quantile_edges
+from atypicality.metrics import device_rows
+from atypicality.validation import check_confidence, check_labels, check_length, check_prob_rows, check_probs, own_row
 from atypicality.validation.device import device_probs
 
-__all__ = ["Losses", "Pairs", "check_correct", "read_all", "read_pairs"]
+__all__ = ["BinSums", "Given", "Losses", "Pairs", "check_correct", "inner_edges", "read_all", "read_pairs"]
+
+Given = ArrayLike | None
+"""One of the arrays of a metric that may be given in two forms; see `read_pairs`."""
 
 _ENTRIES = 1 << 16
 """Entries that wait before they are added to their cells: enough to make the addition cheap."""
+
+
+@dataclass(frozen=True)
+class BinSums:
+    """Count, sum of confidence and number of correct predictions per bin; the last axis is the bin.
+
+    >>> sums = BinSums.of(np.array([0.2, 0.8, 0.8]), np.array([0, 1, 0]), np.array([0.5]))
+    >>> sums.count.tolist(), sums.gap.round(3).tolist()
+    ([1.0, 2.0], [0.2, 0.3])
+    """
+
+    count: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, confidence: NDArray[np.float64], correct: NDArray[Any], edges: NDArray[np.float64]) -> Self:
+        """Sums over the bins between the inner `edges`: (lo, hi], the first bin with its lower end."""
+        index, n_bins = cut(edges, confidence), edges.size + 1
+        weights = (None, confidence, correct)
+        count, sums, hits = (np.bincount(index, weight, minlength=n_bins).astype(np.float64) for weight in weights)
+        return cls(count, sums, hits)
+
+    @property
+    def total(self) -> float:
+        """Number of samples in one set of bins."""
+        return float(self.count.sum(axis=-1).flat[0])
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        """Share of the samples in each bin."""
+        return self.count / self.total
+
+    @property
+    def gap(self) -> NDArray[np.float64]:
+        """Mean confidence minus accuracy of each bin, 0 in an empty one."""
+        return (self.confidence - self.correct) / np.maximum(self.count, 1)
+
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """Share of correct predictions of each bin, 0 in an empty one."""
+        return self.correct / np.maximum(self.count, 1)
+
+    def expected_error(self) -> NDArray[np.float64]:
+        """Mean absolute gap, each bin weighted by its share of the samples."""
+        return np.asarray(np.abs(self.confidence - self.correct).sum(axis=-1) / self.total)
+
+    def squared_error(self) -> float:
+        """Mean squared gap, each bin weighted by its share of the samples."""
+        return float((self.share * self.gap**2).sum())
+
+    def debiased_squared_error(self) -> float:
+        """`squared_error` less its expectation from chance alone; a bin of one sample says nothing and counts 0."""
+        noise = self.accuracy * (1 - self.accuracy) / np.maximum(self.count - 1, 1)
+        return float((self.share * (self.gap**2 - noise))[self.count > 1].sum())
+
+
+def inner_edges(n_bins: int, dtype: Any = np.float64) -> NDArray[np.float64]:
+    """The edges between `n_bins` equal bins of [0, 1], each rounded to `dtype` as a number of that kind would be.
+
+    The float32 number nearest to 0.3 lies above the float64 one. Rounding the edge the same way puts both on it.
+
+    >>> bool(float(np.float32(0.3)) > 0.3), bool(np.float32(0.3) > inner_edges(10, np.float32)[2])
+    (True, False)
+    """
+    return (np.arange(1, n_bins) / n_bins).astype(dtype).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -41,6 +104,10 @@ class Pairs:
     def bins(self, n_bins: int) -> BinSums:
         """Sums over equal bins of confidence."""
         return BinSums.of(self.confidence, self.correct, inner_edges(n_bins, self.dtype))
+
+    def adaptive_bins(self, n_bins: int) -> BinSums:
+        """Sums over equally populated bins; equal confidences are never parted, so bins may merge."""
+        return BinSums.of(self.confidence, self.correct, quantile_edges(self.confidence, n_bins))
 
     def take(self, rows: NDArray[Any]) -> "Pairs":
         """The same for some of the rows."""
@@ -68,9 +135,7 @@ class Losses:
         return np.maximum(self.squares - 2 * self.label_prob + 1, 0.0)
 
 
-def read_pairs(
-    probs: ArrayLike | None, labels: ArrayLike | None, confidence: ArrayLike | None, correct: ArrayLike | None
-) -> Pairs:
+def read_pairs(probs: Given, labels: Given, confidence: Given, correct: Given) -> Pairs:
     """The pairs of a metric, from (probs, labels) or from (confidence, correct), whichever was given."""
     if probs is not None and labels is not None and confidence is None and correct is None:
         return _pairs_of(probs, labels)
@@ -80,13 +145,9 @@ def read_pairs(
         _check_rows(vector, "confidence")
         dtype = given.dtype if given.dtype.kind == "f" else np.dtype(np.float64)
         return Pairs(vector, check_correct(correct, vector.size), dtype)
-    names = ("probs", "labels", "confidence", "correct")
-    given_names = [
-        name for name, value in zip(names, (probs, labels, confidence, correct), strict=True) if value is not None
-    ]
-    raise TypeError(
-        f"A metric needs probs and labels, or confidence= and correct=; got {', '.join(given_names) or 'nothing'}."
-    )
+    arrays = {"probs": probs, "labels": labels, "confidence": confidence, "correct": correct}
+    came = ", ".join(name for name, array in arrays.items() if array is not None) or "nothing"
+    raise TypeError(f"A metric needs probs and labels, or confidence= and correct=; got {came}.")
 
 
 def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
@@ -97,7 +158,7 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
     cells = _CellSums(n_classes, edges)
     if on_device(array):
         first = float(edges[0]) if edges.size else np.inf
-        top, hit, label_prob, squares = device_metrics.read_rows(array, target, first, cells.add)
+        top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add)
     else:
         top, hit, label_prob, squares = _read_blocks(array, target, cells, _tolerance(dtype))
     correct = np.bincount(
@@ -186,7 +247,7 @@ def _read_blocks(
 def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
     array, target, dtype = _check_probs_labels(probs, labels)
     if on_device(array):
-        return Pairs(*device_metrics.pair_columns(array, target), dtype)
+        return Pairs(*device_rows.pair_columns(array, target), dtype)
     confidence, correct = np.empty(array.shape[0]), np.empty(array.shape[0], bool)
     ones, tolerance = np.ones(array.shape[1], array.dtype), _tolerance(dtype)
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from atypicality.metrics.rows import read_pairs
+from atypicality.metrics.rows import Given, read_pairs
 
 __all__ = ["RiskCoverage", "risk_coverage"]
 
@@ -40,11 +40,7 @@ class RiskCoverage:
 
 
 def risk_coverage(
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: ArrayLike | None = None,
-    correct: ArrayLike | None = None,
+    probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None
 ) -> RiskCoverage:
     """Risk-coverage curve and its area (Geifman and El-Yaniv 2017; AURC of Geifman, Uziel and El-Yaniv 2019).
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import namespace, on_device, to_numpy
 from atypicality.groups import cut
-from atypicality.metrics import device_rows as device_metrics
+from atypicality.metrics import device_rows
 from atypicality.validation import check_alpha, check_choice, check_labels
 
 __all__ = ["coverage", "coverage_gap", "covered", "set_size", "sizes"]
@@ -88,14 +88,14 @@ def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     array = _check_sets(sets)
     target = check_labels(labels, n_classes=array.shape[1], n_rows=array.shape[0])
     if on_device(array):
-        return device_metrics.held(array, target)
+        return device_rows.held(array, target)
     return np.asarray(array[np.arange(target.size), target])
 
 
 def sizes(sets: ArrayLike) -> NDArray[np.intp]:
     """Number of classes in each set, (n,)."""
     array = _check_sets(sets)
-    return device_metrics.set_sizes(array) if on_device(array) else np.asarray(np.count_nonzero(array, axis=1))
+    return device_rows.set_sizes(array) if on_device(array) else np.asarray(np.count_nonzero(array, axis=1))
 
 
 def _shares(parts: NDArray[np.intp], hits: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """`by_group`: any metric as a table with one row per group, with its count and an interval that can be defended."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import on_device, take_rows, to_host, to_numpy
 from atypicality.metrics import calibration, errors, rows, sets
-from atypicality.metrics.intervals import bootstrap, difference_interval, mean_interval, wilson_interval
+from atypicality.metrics.intervals import bootstrap, check_level, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
-from atypicality.terminal import printable
-from atypicality.validation import check_groups, check_integer, check_labels, check_length, check_number
+from atypicality.terminal import aligned, printable
+from atypicality.validation import check_groups, check_integer, check_labels, check_length
 from atypicality.validation.device import any_probs, device_matrix
 
-__all__ = ["GroupTable", "by_group", "filled_groups"]
+__all__ = ["GroupTable", "by_group", "each_group"]
 
 Estimate = tuple[float, float, float, float]
 Estimator = Callable[[NDArray[np.intp], np.random.Generator], Estimate]
@@ -61,7 +61,8 @@ class GroupTable:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, lists for columns."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        numbers = {name: getattr(self, name).tolist() for name in ("count", "value", "standard_error", "low", "high")}
+        return {"metric": self.metric, "level": self.level, "group": list(self.group)} | numbers
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per group."""
@@ -78,10 +79,7 @@ class GroupTable:
         for row in self.rows():
             value, error, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "standard_error", "low", "high"))
             lines.append((printable(row["group"]), str(row["count"]), value, error, f"[{low}, {high}]"))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
-        )
+        return "\n".join(aligned(lines, justify=str.rjust))
 
 
 def by_group(
@@ -142,30 +140,34 @@ def by_group(
     if isinstance(metric, partial) and not metric.args:
         keywords, metric = {**metric.keywords, **keywords}, metric.func
     given = {name: keywords.pop(name) for name in _ARRAYS if name in keywords}
-    check_number(level, "level", low=0, high=1, low_open=True, high_open=True)
+    check_level(level)
     check_integer(n_resamples, "n_resamples", low=2)
     n_rows = _common_length(arrays, given)
     index, labels = _indexed(check_groups(groups, n_rows=n_rows), names)
-    count = np.bincount(index, minlength=len(labels))
     estimate = _estimator(metric, arrays, given, keywords, level, n_resamples)
     rng, drawn = _generator(random_state), metric not in _WITHOUT_DRAWS
     streams: list[Any] = rng.spawn(len(labels)) if drawn else [None] * len(labels)
-    nothing = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
-    table = np.tile(np.array(nothing), (len(labels), 1))
-    for group, part in filled_groups(index, count):
-        table[group] = estimate(part, streams[group])
-    name = getattr(metric, "__name__", type(metric).__name__)
-    return GroupTable(name, level, labels, count, *np.ascontiguousarray(table.T))
+    empty = (np.nan, np.nan, 0.0, 1.0) if metric in _SHARES else (np.nan,) * 4
+    columns = each_group(lambda group, part: estimate(part, streams[group]), index, len(labels), empty)
+    return GroupTable(getattr(metric, "__name__", type(metric).__name__), level, labels, *columns)
 
 
-def filled_groups(index: NDArray[np.intp], count: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Every group that has rows, with their positions in order, from the group of each row and the groups' counts.
+def each_group(
+    estimate: Callable[[int, NDArray[np.intp]], tuple[float, ...]],
+    index: NDArray[np.intp],
+    n_groups: int,
+    empty: tuple[float, ...] = (np.nan,) * 4,
+) -> tuple[NDArray[Any], ...]:
+    """Counts (n_groups,), and a column for each number that `estimate` gives of a group and its rows, in their order.
 
-    >>> [(group, rows.tolist()) for group, rows in filled_groups(np.array([2, 0, 2]), np.array([1, 0, 2]))]
-    [(0, [1]), (2, [0, 2])]
+    >>> each_group(lambda group, rows: (float(rows.sum()),), np.array([2, 0, 2]), 3, (np.nan,))
+    (array([1, 0, 2]), array([ 1., nan,  2.]))
     """
+    count, table = np.bincount(index, minlength=n_groups), np.tile(np.array(empty), (n_groups, 1))
     order, ends = np.argsort(index, kind="stable"), np.cumsum(count)
-    return ((int(group), order[ends[group] - count[group] : ends[group]]) for group in np.flatnonzero(count))
+    for group in np.flatnonzero(count).tolist():
+        table[group] = estimate(group, order[ends[group] - count[group] : ends[group]])
+    return count, *np.ascontiguousarray(table.T)
 
 
 def _estimator(
@@ -181,48 +183,50 @@ def _estimator(
     if unknown:
         raise TypeError(f"{metric.__name__} has no option {unknown[0]!r}. Its arguments: {signature(metric)}.")
     if metric in _VALUES:
-        values = _VALUES[metric](*arrays, **given, **options)
-        return partial(_share if metric in _SHARES else _mean, values, level)
+        values, estimate = _VALUES[metric](*arrays, **given, **options), _share if metric in _SHARES else _mean
+        return lambda part, rng: estimate(values[part], level)
+    if metric not in _KNOWN:
+
+        def value(part: NDArray[np.intp]) -> float:
+            cut = [take_rows(_as_given(array, "arrays"), part) for array in arrays]
+            named = {name: take_rows(_as_given(array, name), part) for name, array in given.items()}
+            return _number(metric(*cut, **named, **options), metric)
+
+        return lambda part, rng: (
+            value(part),
+            *bootstrap(lambda index: value(part[index]), part.size, level=level, n_resamples=n_resamples, rng=rng),
+        )
+    named = _by_name(arrays, given)
     if metric in _PAIRED:
-        pairs = rows.read_pairs(**_by_name(arrays, given))
-        return partial(_PAIRED[metric], metric, pairs, options, level)
-    if metric is calibration.classwise_ece:
-        named = _by_name(arrays, given)
-        probs = any_probs(named["probs"])
-        labels = check_labels(named["labels"], n_classes=probs.shape[1], n_rows=probs.shape[0])
-        return partial(_classwise, _as_given(named["probs"], "probs"), labels, options, level)
-    return partial(_bootstrapped, metric, arrays, given, options, level, n_resamples)
+        pairs = rows.read_pairs(**named)
+        return lambda part, rng: _PAIRED[metric](metric, pairs.take(part), options, level, rng)
+    probs = any_probs(named["probs"])
+    labels = check_labels(named["labels"], n_classes=probs.shape[1], n_rows=probs.shape[0])
+    shown = _as_given(named["probs"], "probs")
+    return lambda part, rng: _classwise(take_rows(shown, part), labels[part], options, level, rng)
 
 
-def _share(values: NDArray[np.bool_], level: float, part: NDArray[np.intp], rng: object) -> Estimate:
-    share = float(values[part].mean())
-    low, high = wilson_interval(values[part].sum(), part.size, level)
-    return share, (share * (1 - share) / part.size) ** 0.5, float(low), float(high)
+def _share(values: NDArray[np.bool_], level: float) -> Estimate:
+    share = float(values.mean())
+    low, high = wilson_interval(values.sum(), values.size, level)
+    return share, (share * (1 - share) / values.size) ** 0.5, float(low), float(high)
 
 
-def _mean(values: NDArray[Any], level: float, part: NDArray[np.intp], rng: object) -> Estimate:
-    chosen = values[part].astype(np.float64)
-    return float(chosen.mean()), *mean_interval(chosen, level)
+def _mean(values: NDArray[Any], level: float) -> Estimate:
+    numbers = values.astype(np.float64)
+    return float(numbers.mean()), *mean_interval(numbers, level)
 
 
-def _difference(
-    metric: object, pairs: rows.Pairs, options: dict[str, Any], level: float, part: NDArray[np.intp], rng: object
-) -> Estimate:
-    confidence, correct = pairs.confidence[part], pairs.correct[part]
-    return float(confidence.mean() - correct.mean()), *difference_interval(confidence, correct, level)
+def _difference(metric: object, pairs: rows.Pairs, options: object, level: float, rng: object) -> Estimate:
+    difference = float(pairs.confidence.mean() - pairs.correct.mean())
+    return difference, *difference_interval(pairs.confidence, pairs.correct, level)
 
 
 def _binned(
-    metric: Callable[..., float],
-    pairs: rows.Pairs,
-    options: dict[str, Any],
-    level: float,
-    part: NDArray[np.intp],
-    rng: np.random.Generator,
+    metric: Callable[..., float], pairs: rows.Pairs, options: dict[str, Any], level: float, rng: np.random.Generator
 ) -> Estimate:
-    chosen = pairs.take(part)
-    n_bins = check_integer(options.get("n_bins", 10), "n_bins", low=1)
-    bins = calibration.adaptive_sums(chosen, n_bins) if metric is calibration.adaptive_ece else chosen.bins(n_bins)
+    n_bins = _n_bins(options)
+    bins = pairs.adaptive_bins(n_bins) if metric is calibration.adaptive_ece else pairs.bins(n_bins)
     squared = metric in (calibration.rmsce, calibration.debiased_calibration_error)
     error, low, high = errors.binned_interval(bins, rng, power=2 if squared else 1, level=level)
     if metric is calibration.debiased_calibration_error:
@@ -231,62 +235,28 @@ def _binned(
     return bins.squared_error() ** 0.5 if squared else float(bins.expected_error()), error, low, high
 
 
-def _smooth(
-    metric: object,
-    pairs: rows.Pairs,
-    options: dict[str, Any],
-    level: float,
-    part: NDArray[np.intp],
-    rng: np.random.Generator,
-) -> Estimate:
-    chosen = pairs.take(part)
-    value = smooth_calibration_error(chosen.confidence, chosen.correct)
-    return value, *errors.smooth_interval(chosen, value, rng, level=level)
+def _smooth(metric: object, pairs: rows.Pairs, options: object, level: float, rng: np.random.Generator) -> Estimate:
+    value = smooth_calibration_error(pairs.confidence, pairs.correct)
+    return value, *errors.smooth_interval(pairs, value, rng, level=level)
 
 
 def _classwise(
-    probs: Any,
-    labels: NDArray[np.intp],
-    options: dict[str, Any],
-    level: float,
-    part: NDArray[np.intp],
-    rng: np.random.Generator,
+    probs: Any, labels: NDArray[np.intp], options: dict[str, Any], level: float, rng: np.random.Generator
 ) -> Estimate:
-    chosen, target = take_rows(probs, part), labels[part]
-    read = rows.read_all(chosen, target, check_integer(options.get("n_bins", 10), "n_bins", low=1))
+    read = rows.read_all(probs, labels, _n_bins(options))
     value = float(read.class_bins.expected_error().mean())
-    if on_device(chosen):  # the interval draws labels from its rows, with NumPy's generator
-        chosen = to_host(device_matrix(chosen, "probs"))
-    return value, *errors.classwise_interval(chosen, read, rng, level=level)
+    if on_device(probs):  # the interval draws labels from its rows, with NumPy's generator
+        probs = to_host(device_matrix(probs, "probs"))
+    return value, *errors.classwise_interval(probs, read, rng, level=level)
 
 
-def _bootstrapped(
-    metric: Callable[..., Any],
-    arrays: tuple[ArrayLike, ...],
-    given: dict[str, ArrayLike],
-    options: dict[str, Any],
-    level: float,
-    n_resamples: int,
-    part: NDArray[np.intp],
-    rng: np.random.Generator,
-) -> Estimate:
-    def value(index: NDArray[np.intp]) -> float:
-        chosen = part[index]
-        cut = [take_rows(_as_given(array, "arrays"), chosen) for array in arrays]
-        named = {name: take_rows(_as_given(array, name), chosen) for name, array in given.items()}
-        return _number(metric(*cut, **named, **options), metric)
-
-    whole = value(np.arange(part.size))
-    return whole, *bootstrap(value, part.size, level=level, n_resamples=n_resamples, rng=rng)
-
-
-def _correct(*arrays: Any, **given: Any) -> NDArray[np.bool_]:
-    return rows.read_pairs(**_by_name(arrays, given)).correct
+def _n_bins(options: dict[str, Any]) -> int:
+    return check_integer(options.get("n_bins", 10), "n_bins", low=1)
 
 
 _SHARES: tuple[Any, ...] = (calibration.accuracy, sets.coverage)
 _VALUES: dict[Any, Callable[..., NDArray[Any]]] = {
-    calibration.accuracy: _correct,
+    calibration.accuracy: lambda *arrays, **given: rows.read_pairs(**_by_name(arrays, given)).correct,
     calibration.nll: lambda probs, labels: rows.read_all(probs, labels, 1).nll,
     calibration.brier: lambda probs, labels: rows.read_all(probs, labels, 1).brier,
     sets.coverage: sets.covered,
@@ -371,7 +341,3 @@ def _number(value: Any, metric: Callable[..., Any]) -> float:
             f"metric must return one number; {name} returned {type(value).__name__}. Pick one in a function."
         )
     return float(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value

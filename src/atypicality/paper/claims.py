@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,17 +82,19 @@ def margins(experiment: str, result: Result) -> Margins:
         return _theory(result)
     makers: dict[str, Sequence[Callable[[Evaluation], Margins]]] = {
         "balanced": (_quality, _same_confidence, _recalibrated),
-        "imbalanced": (_class_quality, _same_confidence_classes, _class_recalibrated, _long_tail),
+        "imbalanced": (
+            partial(_quality, table=GROUP_TABLES["imbalanced"]),
+            partial(_same_confidence, table="class_grid"),
+            partial(_recalibrated, table=GROUP_TABLES["imbalanced"]),
+            _long_tail,
+        ),
         "llm": (_quality, _language),
         "conformal": (_sets,),
         "subgroups": (_subgroups,),
         "temperatures": (_temperatures,),
         "class-scores": (_class_scores,),
     }
-    found: Margins = {}
-    for maker in makers[experiment]:
-        found |= maker(result)
-    return found
+    return dict(item for maker in makers[experiment] for item in maker(result).items())
 
 
 def _verdict(claim: int, statement: str, where: str, values: NDArray[np.float64]) -> Verdict:
@@ -112,10 +115,6 @@ def _quality(result: Evaluation, table: str = "atypicality_groups") -> Margins:
     }
 
 
-def _class_quality(result: Evaluation) -> Margins:
-    return _quality(result, GROUP_TABLES["imbalanced"])
-
-
 def _same_confidence(result: Evaluation, table: str = "grid") -> Margins:
     """Overconfidence of the atypical half minus the typical half, averaged over ranges of confidence by their rows."""
     rows = result.table(table, method="uncalibrated", metric="overconfidence")
@@ -134,10 +133,6 @@ def _same_confidence(result: Evaluation, table: str = "grid") -> Margins:
     return {(2, "at equal confidence the atypical half is more overconfident"): margin}
 
 
-def _same_confidence_classes(result: Evaluation) -> Margins:
-    return _same_confidence(result, "class_grid")
-
-
 def _mean(cells: Sequence[dict[str, Any]]) -> float:
     return float(np.average([row["value"] for row in cells], weights=[row["count"] for row in cells]))
 
@@ -154,19 +149,14 @@ def _recalibrated(result: Evaluation, table: str = "atypicality_groups") -> Marg
     }
 
 
-def _class_recalibrated(result: Evaluation) -> Margins:
-    return _recalibrated(result, GROUP_TABLES["imbalanced"])
-
-
 def _long_tail(result: Evaluation) -> Margins:
     table = GROUP_TABLES["imbalanced"]
     before, after = (by_group(result, table, method, "accuracy") for method in ("uncalibrated", "aar"))
     if not before.size or not after.size:
         return {}
     gain = after - before
-    overall = _overall(result, "aar", "accuracy") - _overall(result, "uncalibrated", "accuracy")
     return {
-        (5, "accuracy is higher with AAR"): overall,
+        (5, "accuracy is higher with AAR"): _gain(result, "uncalibrated", "accuracy"),
         (5, "accuracy of the rarest classes is higher with AAR"): gain[-1],
         (5, "the gain is largest in the rarest classes"): gain[-1] - gain[:-1].max(),
     }

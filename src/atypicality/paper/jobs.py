@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,10 @@ from atypicality._version import __version__
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.context import Context, make_context
-from atypicality.evaluation.cuts import Edges
-from atypicality.evaluation.methods import Answer, ask, by_name, fit, naming
-from atypicality.evaluation.tables import Options, assemble, measure
+from atypicality.evaluation.methods import by_name
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.splits import measure_split
+from atypicality.evaluation.tables import assemble
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import replacing
 from atypicality.paper.sources import Source
@@ -111,19 +112,11 @@ def _measured(job: Job, estimated: Estimated) -> Evaluation:
     options = Options(job.n_groups, intervals=False)
     with caught_warnings() as caught:
         calibration, test = estimated.parts(job)
-        methods = _objects(job, estimated)
-        found = measure(_answers(methods, calibration, test, job.seed), test, options)
+        methods = {name: by_name(method, ALPHA) for name, method in _objects(job, estimated).items()}
+        found = measure_split(methods, calibration, test, job.seed, options)
     found.notes = list(dict.fromkeys([*found.notes, *caught]))
     settings = {"random_state": job.seed, "groups": job.attribute, "stored_edges": False}
     return assemble("compare", found, test.outputs, list(methods), options, settings)
-
-
-def _answers(
-    methods: dict[str, Any], calibration: Context, test: Context, seed: int
-) -> Iterator[tuple[str, Answer, Edges]]:
-    for name, method in methods.items():
-        with naming(name):
-            yield name, ask(fit(by_name(method, ALPHA), calibration, seed), test), Edges()
 
 
 def _prepared(part: ModelOutputs, class_atypicality: Any, given: bool) -> ModelOutputs:

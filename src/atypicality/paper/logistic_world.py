@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from atypicality import blocks
 from atypicality.blocks.progress import track
 
-__all__ = ["Nodes", "World", "group_nodes", "training_draws", "truth_along"]
+__all__ = ["FittedWorld", "Nodes", "group_nodes", "training_draws", "truth_along"]
 
 Array = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ def group_nodes(n_features: int, n_groups: int) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class World:
+class FittedWorld:
     """A fitted linear classifier in the logistic world: its norm, and its cosine to the true coefficients."""
 
     n_features: int

@@ -1,15 +1,59 @@
-"""From the result of one seed to the numbers of the paper's table: values under (metric, row, method)."""
+"""The numbers of the paper's tables: what it printed, and ours from the result of one seed, under one key.
 
-from collections.abc import Iterable
+The key is (metric, row, method). The four tables that the paper printed ship with the package; the numbers that stand
+only in its text are here.
+"""
+
+import csv
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from atypicality.evaluation import Evaluation
+from atypicality.evaluation.schema import Row
 from atypicality.paper.jobs import Result
-from atypicality.paper.paper import Key
+from atypicality.paper.settings import Setting
 
-__all__ = ["ROW_NAMES", "by_group", "class_correlation", "read_values", "subgroup_values"]
+__all__ = [
+    "NOT_COMPARABLE",
+    "ROW_NAMES",
+    "Key",
+    "Printed",
+    "by_group",
+    "class_correlation",
+    "paper_values",
+    "read_values",
+    "subgroup_values",
+]
+
+Key = tuple[str, tuple[str, ...], str]
+"""Metric, row of the table, method."""
+Printed = dict[Key, tuple[float, float | None]]
+"""Value and standard error, where one is printed."""
+
+NOT_COMPARABLE = ("rmsce",)
+"""The paper's `rmse` columns do not follow its formula: some are below the ECE of the same bins, which a root mean
+square over bins cannot be. They are shown, and no difference is taken."""
+
+_METRICS = {"rmse": "rmsce"}
+_TEXT: dict[tuple[str, str, str], Printed] = {
+    ("conformal", "ImageNet", "ResNet50"): {
+        ("set_size", ("all", "all"), method): (size, None)
+        for method, size in {"aps": 21.3, "aa-aps": 15.6, "raps": 4.2, "aa-raps": 9.1}.items()
+    },
+    ("subgroups", "Fitzpatrick17k", ""): {
+        ("accuracy", ("worst",), "aar"): (0.69, None),
+        ("ece", ("worst",), "aar"): (0.072, None),
+        ("accuracy", ("best",), "ts"): (0.63, None),
+        ("accuracy", ("best",), "group-ts"): (0.63, None),
+        ("ece", ("best",), "ts"): (0.062, None),
+        ("ece", ("best",), "group-ts"): (0.062, None),
+    },
+}
+"""Sections 4.3 and 5. Of Fitzpatrick17k the text does not say which of the two networks it means."""
 
 Values = dict[Key, float]
 
@@ -76,30 +120,25 @@ def subgroup_values(result: Evaluation) -> Values:
 
 
 def _group_values(result: Evaluation, table: str) -> Values:
-    n_groups = result.settings["n_groups"]
-    values = {
-        (row["metric"], (f"{(row['group'] + 1) / n_groups:g}",), row["method"]): row["value"]
-        for row in result.table(table)
-        if row["metric"] in QUALITY
-    }
+    values = _read(result, table, QUALITY, lambda row: (_quantile(result, row),))
     return values | _overall(result, QUALITY, (ALL,))
 
 
 def _set_values(result: Evaluation) -> Values:
     """Groups from 1, the least confident and the most typical first, as the paper counts."""
     metrics = ("coverage", "set_size")
-    values = {
-        (row["metric"], (str(row["confidence_group"] + 1), str(row["group"] + 1)), row["method"]): row["value"]
-        for row in result.table("grid")
-        if row["metric"] in metrics
-    }
+    values = _read(result, "grid", metrics, lambda row: (str(row["confidence_group"] + 1), str(row["group"] + 1)))
     return dict(sorted(values.items(), key=lambda item: item[0][:2])) | _overall(result, metrics, (ALL, ALL))
 
 
 def _temperature_values(result: Evaluation) -> Values:
-    n_groups = result.settings["n_groups"]
     rows = result.table("temperatures")
-    return {("temperature", (f"{(row['group'] + 1) / n_groups:g}",), "fitted"): row["value"] for row in rows}
+    return {("temperature", (_quantile(result, row),), "fitted"): row["value"] for row in rows}
+
+
+def _quantile(result: Evaluation, row: Row) -> str:
+    """A group by its upper quantile, as the paper names it."""
+    return f"{(row['group'] + 1) / result.settings['n_groups']:g}"
 
 
 def _class_score_values(result: Evaluation) -> Values:
@@ -116,11 +155,12 @@ def _class_score_values(result: Evaluation) -> Values:
 
 
 def _overall(result: Evaluation, metrics: Iterable[str], place: tuple[str, ...]) -> Values:
-    return {
-        (row["metric"], place, row["method"]): row["value"]
-        for row in result.table("overall")
-        if row["metric"] in metrics
-    }
+    return _read(result, "overall", metrics, lambda row: place)
+
+
+def _read(result: Evaluation, table: str, metrics: Iterable[str], place: Callable[[Row], tuple[str, ...]]) -> Values:
+    rows = (row for row in result.table(table) if row["metric"] in metrics)
+    return {(row["metric"], place(row), row["method"]): row["value"] for row in rows}
 
 
 def _theory_values(result: dict[str, Any]) -> Values:
@@ -143,3 +183,37 @@ _ERRORS = {
     "aware, squared": "error_aware_squared",
     "aware, cross-entropy": "error_aware_cross_entropy",
 }
+
+
+def paper_values(experiment: str, setting: Setting | None, estimator: str) -> Printed:
+    """Everything the paper prints of one setting; empty where it prints nothing.
+
+    >>> from atypicality.paper.settings import match_folder
+    >>> paper_values("balanced", match_folder("cifar10-wrn28-10").setting, "GMM")["ece", ("1",), "aar"]
+    (0.041, 0.002)
+    """
+    if setting is None:
+        return {}
+    text = [_TEXT.get((experiment, setting.dataset, model), {}) for model in (setting.model, "")]
+    printed = {
+        _key(row): (float(row["mean"]), float(row["stderr"]))
+        for row in _rows(experiment)
+        if (row["model"], row["dataset"]) == (setting.model, setting.dataset)
+        and row.get("atypicality", "GMM") in (estimator, "LLM")
+    }
+    return printed | text[0] | text[1]
+
+
+def _key(row: dict[str, str]) -> Key:
+    # The header of the conformal table has its two groups the wrong way round: sets of size 1 at 99 % coverage in
+    # group 6 of the first column are those of confident predictions.
+    place = (f"{float(row['quantile']):g}",) if "quantile" in row else (row["group_1"], row["group_2"])
+    return _METRICS.get(row["metric"], row["metric"]), place, row["method"].replace("_", "-")
+
+
+@cache
+def _rows(experiment: str) -> tuple[dict[str, str], ...]:
+    file = files("atypicality.paper") / "data" / f"{experiment}.csv"
+    if not file.is_file():
+        return ()
+    return tuple(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))

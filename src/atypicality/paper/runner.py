@@ -15,8 +15,7 @@ from atypicality.evaluation.methods import KNOWN
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.paper.claims import CLAIMS, HOLDS, Verdict, judge
 from atypicality.paper.jobs import Estimated, Job, Result, run_job
-from atypicality.paper.paper import paper_values
-from atypicality.paper.readings import ROW_NAMES, read_values
+from atypicality.paper.readings import ROW_NAMES, paper_values, read_values
 from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
 from atypicality.paper.sources import Source, find_sources, missing, subgroup_attribute
 from atypicality.paper.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text
@@ -30,20 +29,17 @@ NOTES_OF = {"the temperature of g": ("temperatures",), "the atypicality of t": (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NameFilter:
     """Which data sets and models the user asked for: those whose name holds a text, all where it is None."""
 
     dataset: str | None
     model: str | None
 
-    def has(self, source: Source) -> bool:
-        """Whether a source is among them, by its own name or the paper's for its model."""
-        models = (source.model, source.setting.model if source.setting else "")
-        return _holds(self.dataset, source.dataset, source.name) and _holds(self.model, *models)
-
-    def has_setting(self, setting: Setting) -> bool:
-        """Whether a setting of the paper is among them."""
-        return _holds(self.dataset, setting.dataset, setting.folder) and _holds(self.model, setting.model)
+    def has(self, given: Source | Setting) -> bool:
+        """Whether a source, by its own name or the paper's for its model, or a setting of the paper is among them."""
+        name = given.folder if isinstance(given, Setting) else given.name
+        paper = given.setting.model if isinstance(given, Source) and given.setting else ""
+        return _holds(self.dataset, given.dataset, name) and _holds(self.model, given.model, paper)
 
 
 @dataclass(frozen=True)
@@ -103,11 +99,7 @@ class Reproduction:
         """Write NAME.csv, NAME.md and NAME.tex for every experiment that has tables, and return their paths."""
         written = []
         for name, tables in ((name, tables) for name, tables in self.tables.items() if tables):
-            texts = {
-                ".csv": to_csv(tables),
-                ".md": self._markdown(name),
-                ".tex": "\n".join(map(to_latex, tables)),
-            }
+            texts = {".csv": to_csv(tables), ".md": self._markdown(name), ".tex": "\n".join(map(to_latex, tables))}
             for path in _files(out, name):
                 with replacing(path) as temporary:
                     temporary.write_text(texts[path.suffix], encoding="utf-8")
@@ -196,12 +188,12 @@ def reproduce(
     for path in (path for name in chosen for path in _files(Path(out), name)):
         check_target(path)
     found = Reproduction()
-    runs = _plan(chosen, Wanted(dataset, model), found, outputs)
+    runs = _plan(chosen, NameFilter(dataset, model), found, outputs)
     results = _run_all(runs, wanted, tuple(methods), Path(out) / "cache")
     for run in runs:
         _add(found, run, results[run])
     if paper:
-        _add_paper(found, Wanted(dataset, model), {run.source.setting for run in runs if run.source})
+        _add_paper(found, NameFilter(dataset, model), {run.source.setting for run in runs if run.source})
     return found
 
 
@@ -224,10 +216,10 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _plan(names: list[str], wanted: Wanted, found: Reproduction, root: Path | None) -> list[Run]:
+def _plan(names: list[str], wanted: NameFilter, found: Reproduction, root: Path | None) -> list[Run]:
     """What to run, the experiments in order; fills in what is missing."""
     sources = [source for source in find_sources(root) if wanted.has(source)]
-    settings = [setting for setting in SETTINGS if wanted.has_setting(setting)]
+    settings = [setting for setting in SETTINGS if wanted.has(setting)]
     if not sources and not settings:
         known = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in find_sources(root)})
         raise ValueError(f"dataset and model match nothing; data sets: {listed(known)}.")
@@ -294,14 +286,9 @@ def _jobs(
 def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
     """The tables, verdicts and notes of one run."""
     name, source = run.experiment, run.source
-    naming = {
-        "experiment": name,
-        "atypicality": run.estimator,
-        "model": "" if source is None else source.model,
-        "dataset": "" if source is None else source.dataset,
-        "title": run.title,
-    }
-    printed = paper_values(name, None if source is None else source.setting, run.estimator)
+    model, dataset, setting = ("", "", None) if source is None else (source.model, source.dataset, source.setting)
+    printed = paper_values(name, setting, run.estimator)
+    naming = _naming(name, run.estimator, model, dataset, run.title)
     found.tables[name] += make_tables(naming, ROW_NAMES[name], [read_values(name, r) for r in results], printed)
     found.verdicts[name] += judge(name, EXPERIMENTS[name].claims, results, run.title)
     for result in results:
@@ -311,20 +298,20 @@ def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
                 found.notes[name].append(line)
 
 
-def _add_paper(found: Reproduction, wanted: Wanted, have: set[Setting | None]) -> None:
+def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None]) -> None:
     """The paper's tables of the settings that were not run."""
-    absent = [setting for setting in SETTINGS if wanted.has_setting(setting) and setting not in have]
+    absent = [setting for setting in SETTINGS if wanted.has(setting) and setting not in have]
     for name in found.tables:
         for estimator in EXPERIMENTS[name].estimators:
             for setting in (s for s in absent if s.kind in EXPERIMENTS[name].kinds):
-                naming = {
-                    "experiment": name,
-                    "atypicality": estimator,
-                    "model": setting.model,
-                    "dataset": setting.dataset,
-                    "title": _title(f"{setting.model} / {setting.dataset}", estimator),
-                }
+                title = _title(f"{setting.model} / {setting.dataset}", estimator)
+                naming = _naming(name, estimator, setting.model, setting.dataset, title)
                 found.tables[name] += make_tables(naming, ROW_NAMES[name], [], paper_values(name, setting, estimator))
+
+
+def _naming(experiment: str, atypicality: str, model: str, dataset: str, title: str) -> dict[str, str]:
+    """The texts of a `Table`."""
+    return {"experiment": experiment, "atypicality": atypicality, "model": model, "dataset": dataset, "title": title}
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

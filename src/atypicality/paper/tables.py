@@ -5,11 +5,13 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from atypicality.paper.paper import NOT_COMPARABLE, Key, Printed
+from atypicality.paper.readings import NOT_COMPARABLE, Key, Printed
+from atypicality.terminal import aligned
 
 __all__ = ["Cell", "Table", "make_tables", "to_csv", "to_latex", "to_markdown", "to_records", "to_text"]
 
@@ -65,18 +67,12 @@ class Table:
         """Rows in their order."""
         return list(dict.fromkeys(row for row, _ in self.cells))
 
-    def grid(self, errors: bool = False) -> tuple[list[str], list[str], Grid]:
-        """The header in two lines (methods above, columns below) and the body, as text, with standard errors or not."""
-        above, below = [""] * len(self.row_names), list(self.row_names)
-        for method in self.methods:
-            columns = self._columns(method)
-            above += [method] + [""] * (len(columns) - 1)
-            below += columns
-        body = [
-            list(row) + [word for method in self.methods for word in self._words(row, method, errors)]
-            for row in self.rows
-        ]
-        return above, below, body
+    def grid(self, errors: bool = False) -> tuple[list[tuple[str, int]], Grid]:
+        """Methods, each over its number of columns, and the lines below, header first, with standard errors or not."""
+        columns = [self._columns(method) for method in self.methods]
+        over = [*(("", 1) for _ in self.row_names), *zip(self.methods, map(len, columns), strict=True)]
+        body = [[*row, *chain(*(self._words(row, method, errors) for method in self.methods))] for row in self.rows]
+        return over, [[*self.row_names, *chain(*columns)], *body]
 
     def _columns(self, method: str) -> list[str]:
         cells = [cell for (_, name), cell in self.cells.items() if name == method]
@@ -139,42 +135,36 @@ def to_text(table: Table, errors: bool = False) -> str:
     quantile  ours   paper  diff.
     1         0.050  0.040  +0.010
     """
-    above, below, body = table.grid(errors)
-    widths = [max(len(line[place]) for line in [below, *body]) for place in range(len(below))]
-    starts = [place for place, name in enumerate(above) if name]
-    for first, after in zip(starts, [*starts[1:], len(below)], strict=True):  # a long method name needs room
-        room = sum(widths[first:after]) + 2 * (after - first - 1)
-        widths[after - 1] += max(0, len(above[first]) - room)
-    lines = ["  ".join(_spanned(above, widths)), *("  ".join(_padded(line, widths)) for line in [below, *body])]
-    return "\n".join(line.rstrip() for line in [table.title, *lines, table.footnote] if line)
+    over, lines = table.grid(errors)
+    return "\n".join(line for line in [table.title, *aligned(lines, over), table.footnote] if line)
 
 
 def to_markdown(table: Table) -> str:
     """A Markdown table under a heading, with standard errors."""
-    above, below, body = table.grid(errors=True)
-    header = [f"{method} {column}".strip() for method, column in zip(_filled(above), below, strict=True)]
-    rule = ["---"] * len(table.row_names) + ["---:"] * (len(below) - len(table.row_names))
-    lines = ["| " + " | ".join(_escaped(line, "|")) + " |" for line in [header, rule, *body]]
+    over, [below, *body] = table.grid(errors=True)
+    above = [name for name, span in over for _ in range(span)]
+    header = [f"{method} {column}".strip() for method, column in zip(above, below, strict=True)]
+    rule = ["---:" if name else "---" for name in above]
+    lines = ["| " + " | ".join(word.replace("|", r"\|") for word in line) + " |" for line in [header, rule, *body]]
     note = ["", table.footnote.replace("*", r"\*")] if table.footnote else []
     return "\n".join([f"### {table.title}", "", *lines, *note, ""])
 
 
 def to_latex(table: Table) -> str:
     """A LaTeX table (booktabs), with standard errors."""
-    above, below, body = table.grid(errors=True)
-    n_names, spans = len(table.row_names), [len(table._columns(method)) for method in table.methods]
-    groups = [rf"\multicolumn{{{span}}}{{c}}{{{_tex(m)}}}" for span, m in zip(spans, table.methods, strict=True)]
-    lines = [" & ".join([""] * n_names + groups), *(" & ".join(map(_tex, line)) for line in [below, *body])]
-    lines = [line + r" \\" for line in lines]
-    lines.insert(2, r"\midrule")
+    over, lines = table.grid(errors=True)
+    groups = [rf"\multicolumn{{{span}}}{{c}}{{{_tex(name)}}}" if name else "" for name, span in over]
+    aligns = "".join("r" * span if name else "l" for name, span in over)
+    rows = [" & ".join(line) + r" \\" for line in [groups, *(map(_tex, line) for line in lines)]]
+    rows.insert(2, r"\midrule")
     caption = _tex(table.title + (f" ({table.footnote})" if table.footnote else ""))
     return "\n".join(
         [
             r"\begin{table}",
             rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{{'l' * n_names + 'r' * (len(above) - n_names)}}}",
+            rf"\begin{{tabular}}{{{aligns}}}",
             r"\toprule",
-            *lines,
+            *rows,
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -207,9 +197,9 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 
 def _csv_word(value: str | float | bool | None) -> str:
-    if value is None or isinstance(value, (bool, str)):
-        return "" if value is None else str(value) if isinstance(value, str) else str(value).lower()
-    return f"{value:.6g}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else "" if value is None else f"{value:.6g}"
 
 
 def _cell(values: list[float], paper: Printed, key: Key) -> Cell:
@@ -231,32 +221,6 @@ def _number(value: float | None, error: float | None = None) -> str:
 
 def _signed(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:+.3f}"
-
-
-def _padded(line: list[str], widths: list[int]) -> list[str]:
-    return [word.ljust(width) for word, width in zip(line, widths, strict=True)]
-
-
-def _spanned(above: list[str], widths: list[int]) -> list[str]:
-    """Names of methods, each over all of its columns."""
-    parts: list[tuple[str, int]] = []
-    for name, width in zip(above, widths, strict=True):
-        if name or not parts or not parts[-1][0]:
-            parts.append((name, width))
-        else:
-            parts[-1] = (parts[-1][0], parts[-1][1] + 2 + width)
-    return [name.ljust(width) for name, width in parts]
-
-
-def _filled(above: list[str]) -> list[str]:
-    filled: list[str] = []
-    for name in above:
-        filled.append(name or (filled[-1] if filled else ""))
-    return filled
-
-
-def _escaped(line: list[str], mark: str) -> list[str]:
-    return [word.replace(mark, "\\" + mark) for word in line]
 
 
 _TEX = {ord(mark): rf"\{mark}" for mark in "&%$#_{}"} | {

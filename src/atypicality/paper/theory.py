@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_expit, logit
 from scipy.stats import chi2
 
-from atypicality.paper.logistic_world import Nodes, World, group_nodes, training_draws, truth_along
+from atypicality.paper.logistic_world import FittedWorld, Nodes, group_nodes, training_draws, truth_along
 from atypicality.validation import check_integer, check_number, check_vector
 
 __all__ = [
@@ -103,8 +103,7 @@ class Theorem1:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, lists and dictionaries."""
-        rows = [_plain(row) | {"rises": row.rises, "rise": row.rise} for row in self.rows]
-        return _plain(self) | {"rows": rows}
+        return _plain(self) | {"rows": [_plain(row, "rises", "rise") for row in self.rows]}
 
 
 @dataclass(frozen=True)
@@ -197,12 +196,8 @@ class Theorem2:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, lists and dictionaries."""
-        rows = [
-            _plain(row) | {"excess_squared": row.excess_squared, "excess_cross_entropy": row.excess_cross_entropy}
-            for row in self.rows
-        ]
-        verdict = {"holds_squared": self.holds_squared, "fails_cross_entropy": list(self.fails_cross_entropy)}
-        return _plain(self) | {"rows": rows} | verdict
+        rows = [_plain(row, "excess_squared", "excess_cross_entropy") for row in self.rows]
+        return _plain(self, "holds_squared", "fails_cross_entropy") | {"rows": rows}
 
 
 def theorem_1(
@@ -315,7 +310,7 @@ def theorem_2(
             f"n_train={n_train} is too small for norm={norm:g}: the fits point away from the truth (mean cosine "
             f"{cosine:.2g}), and no positive temperature can help. Use more rows or a larger norm."
         )
-    world = World(n_features, norm, fitted_norm, cosine)
+    world = FittedWorld(n_features, norm, fitted_norm, cosine)
     single = {loss: _best_multiplier(world.everywhere(), loss, world.scale) for loss in (_squared, _cross_entropy)}
     rows = tuple(_temperature_row(world, level, single[_squared], single[_cross_entropy]) for level in wanted)
     temperatures = (1 / single[_squared], 1 / single[_cross_entropy])
@@ -399,7 +394,7 @@ def _best_multiplier(nodes: Nodes, loss: _Loss, scale: float, candidates: Sequen
     return min((scale * math.exp(found.x), *candidates), key=lambda multiplier: loss(multiplier, nodes))
 
 
-def _temperature_row(world: World, level: float, squared: float, cross_entropy: float) -> TemperatureRow:
+def _temperature_row(world: FittedWorld, level: float, squared: float, cross_entropy: float) -> TemperatureRow:
     nodes = world.at(level)
     aware_squared = _best_multiplier(nodes, _squared, world.scale, (1.0, squared))
     aware_cross_entropy = _best_multiplier(nodes, _cross_entropy, world.scale, (1.0, cross_entropy))
@@ -417,5 +412,7 @@ def _checked(n_features: Any, norm: Any, n_draws: Any, random_state: Any) -> tup
     )
 
 
-def _plain(row: Any) -> dict[str, Any]:
-    return {field: list(value) if isinstance(value, tuple) else value for field, value in vars(row).items()}
+def _plain(row: Any, *properties: str) -> dict[str, Any]:
+    """Fields and some properties, tuples as lists."""
+    values = {name: getattr(row, name) for name in (*vars(row), *properties)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -22,7 +22,7 @@ from atypicality.recalibration.device_passes import (
     softmax,
     weighted_sums,
 )
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 
@@ -39,7 +39,7 @@ def is_exact(problem: Problem) -> bool:
     return problem.n_parameters <= EXACT_UP_TO
 
 
-def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
+def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
     """As `recalibration.passes.evaluate`; an exact Hessian of many parameters is left on the device."""
     numbers, second = _all_sums(problem, to_device(theta, problem.logits), curvature)
     size, penalised = problem.n_parameters, problem.penalty * theta
@@ -48,7 +48,7 @@ def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "spars
     if curvature == "exact":
         second = numbers[1 + size :].reshape(size, size) if second is None else second
         second = _add_diagonal(second, problem.penalty)
-    return Evaluation(objective, gradient, second)
+    return Derivatives(objective, gradient, second)
 
 
 def _all_sums(problem: Problem, theta: Device, curvature: str | None) -> tuple[Vector, Any]:

@@ -102,7 +102,7 @@ def sparse_metric(problem: Problem, sums: SparseCurvature) -> Metric:
     if sums.outputs is not None and sums.inputs is not None:
         mixing = np.arange(layout.mixing.start, layout.mixing.stop)
         parts.append((mixing, _Kronecker(sums.outputs, sums.inputs, float(np.median(problem.penalty[mixing])))))
-    return _Blocks(problem, parts)
+    return _BlockMetric(problem, parts)
 
 
 class _SparseHessian:
@@ -183,7 +183,7 @@ def _pairs(row: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], NDArray[np
         yield second + distance, second
 
 
-class _Blocks:
+class _BlockMetric:
     """A metric of independent blocks, on projected parameters."""
 
     def __init__(self, problem: Problem, parts: list[tuple[NDArray[np.intp], Metric]]) -> None:

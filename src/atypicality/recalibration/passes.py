@@ -13,7 +13,7 @@ from atypicality.recalibration import device_solver
 from atypicality.recalibration.curvature import exact_curvature
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
 from atypicality.recalibration.metric import SparseCurvature, sparse_curvature
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.plain import plain_model
 from atypicality.recalibration.problem import Problem
@@ -23,7 +23,7 @@ __all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses"]
 WIDE = np.dtype(np.float64)
 
 
-def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
+def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
     if problem.on_device:
         return device_solver.evaluate(problem, theta, curvature)
@@ -34,7 +34,7 @@ def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "spars
     objective = sums.log_norm - float(problem.label_mean @ theta) + 0.5 * float(penalised @ theta)
     if isinstance(sums.curvature, np.ndarray):
         sums.curvature[np.diag_indices_from(sums.curvature)] += problem.penalty
-    return Evaluation(objective, problem.project(sums.gradient - problem.label_mean + penalised), sums.curvature)
+    return Derivatives(objective, problem.project(sums.gradient - problem.label_mean + penalised), sums.curvature)
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:

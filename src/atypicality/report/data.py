@@ -49,7 +49,8 @@ def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]
     """
     settings = evaluation.settings
     tables = {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()}
-    names = [_class_name(row) for row in evaluation.table("class_info")]
+    info = evaluation.table("class_info")
+    names = [_short(str(row["class_index"]) if row["name"] is None else row["name"]) for row in info]
     found = {name: _thinned(name, tables[name], after, THINNED[name]) for name in THINNED}
     data = {
         "kind": evaluation.kind,
@@ -119,10 +120,6 @@ def _size(data: Any) -> int:
     return len(as_script(data).encode())
 
 
-def _class_name(row: dict[str, Any]) -> str:
-    return _short(str(row["class_index"]) if row["name"] is None else row["name"])
-
-
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
@@ -165,27 +162,22 @@ def _predictions(evaluation: Evaluation, method: str) -> dict[str, Any]:
         values = [columns[name][place] for place in places]
         return None if all(value is None for value in values) else values
 
-    covered = column("covered")
+    covered, quadrants = column("covered"), column("quadrant")  # four names with four first letters
     return {
         "prediction": column("prediction"),
         "confidence": [_plain(value) for value in column("confidence") or ()],
         "group": column("confidence_group"),
-        "quadrant": _letters(column("quadrant")),
+        "quadrant": None if quadrants is None else "".join(name[0] if name else "-" for name in quadrants),
         "size": column("set_size"),
         "covered": None if covered is None else [int(value) for value in covered],
     }
 
 
-def _letters(quadrants: list[str] | None) -> str | None:
-    """One letter a sample: the first one of its quadrant; the four differ."""
-    return None if quadrants is None else "".join(name[0] if name else "-" for name in quadrants)
-
-
 def _every(samples: dict[str, Any], step: int) -> dict[str, Any]:
     """Every `step`-th sample, and how many there were."""
-    thin = {name: None if values is None else values[::step] for name, values in samples.items() if name != "methods"}
-    methods = [
-        {name: None if values is None else values[::step] for name, values in method.items()}
-        for method in samples["methods"]
-    ]
-    return thin | {"methods": methods, "kept": len(samples["row"])}
+
+    def thin(columns: dict[str, Any]) -> dict[str, Any]:
+        return {name: None if values is None else values[::step] for name, values in columns.items()}
+
+    methods = [thin(method) for method in samples["methods"]]
+    return thin(samples) | {"methods": methods, "kept": len(samples["row"])}

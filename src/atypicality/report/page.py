@@ -11,7 +11,7 @@ from atypicality.outputs.paths import check_target, replacing
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
 from atypicality.report.pages import html_page
-from atypicality.report.summary import Name, Number, Sentence, summarise
+from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
 from atypicality.validation import check_choice
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _list(sentences: tuple[Sentence, ...]) -> str:
     return "<ul>" + "".join(f"<li>{''.join(map(_part, sentence))}</li>" for sentence in sentences) + "</ul>"
 
 
-def _part(part: str | Number | Name) -> str:
+def _part(part: str | SourcedNumber | Name) -> str:
     if isinstance(part, Name):
         return _name(part.text)
     if isinstance(part, str):

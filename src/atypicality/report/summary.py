@@ -1,24 +1,25 @@
 """The report in plain language: what improved and where not to trust the model. Every number is the evaluation's own.
 
-A sentence is a tuple of parts: our words, `Number` (with the row of the evaluation it comes from) and `Name` (text from
-elsewhere). Nothing is measured here.
+A sentence is a tuple of parts: our words, `SourcedNumber` (with the row of the evaluation it comes from) and `Name`
+(text from elsewhere). Nothing is measured here.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from atypicality.evaluation import Evaluation
 
-__all__ = ["ENOUGH", "Name", "Number", "Sentence", "Summary", "summarise"]
+__all__ = ["ENOUGH", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
 
 ENOUGH = 30
 """Groups with fewer samples are not singled out in the summary: their intervals say too little."""
 
 
 @dataclass(frozen=True)
-class Number:
+class SourcedNumber:
     """A number as shown, with the table, row and column of the evaluation that it is."""
 
     text: str
@@ -35,18 +36,18 @@ class Name:
     text: str
 
 
-Sentence = tuple[str | Number | Name, ...]
+Sentence = tuple[str | SourcedNumber | Name, ...]
 
 
 @dataclass(frozen=True)
-class Summary:
+class ReportSummary:
     """Sentences for the top of the report."""
 
     improved: tuple[Sentence, ...]
     caution: tuple[Sentence, ...]
 
 
-def summarise(evaluation: Evaluation, before: str | None, after: str) -> Summary:
+def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
     """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak.
 
     >>> import atypicality as aty
@@ -58,7 +59,7 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> Summary
     facts = _Facts(evaluation, before, after)
     improved = [*facts.overall(), *facts.most_atypical(), *facts.sets()]
     caution = [*facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup(), *facts.gaps()]
-    return Summary(tuple(improved), (*caution, _SELECTED) if caution else ())
+    return ReportSummary(tuple(improved), (*caution, _SELECTED) if caution else ())
 
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
@@ -75,23 +76,18 @@ class _Facts:
 
     def __init__(self, evaluation: Evaluation, before: str | None, after: str) -> None:
         self.evaluation, self.before, self.after = evaluation, before, after
-        self.class_names = dict(
-            zip(
-                evaluation.tables["class_info"]["class_index"],
-                evaluation.tables["class_info"]["name"],
-                strict=True,
-            )
-        )
+        self.rows, info = evaluation.table, evaluation.tables["class_info"]
+        self.class_names = dict(zip(info["class_index"], info["name"], strict=True))
 
-    def rows(self, table: str, **where: Any) -> list[dict[str, Any]]:
-        return self.evaluation.table(table, **where)
-
-    def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> Number:
+    def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> SourcedNumber:
         keys = ("method", "metric", "group", "confidence_group", "quadrant", "class_index", "attribute", "subgroup")
         where = {key: row[key] for key in (*keys, "axis") if key in row}
-        return Number(form.format(row[column]), row[column], table, where, column)
+        return SourcedNumber(form.format(row[column]), row[column], table, where, column)
 
-    def count(self, table: str, row: Mapping[str, Any]) -> Number:
+    def share(self, table: str, row: Mapping[str, Any]) -> SourcedNumber:
+        return self.number("{:.1%}", table, row)
+
+    def count(self, table: str, row: Mapping[str, Any]) -> SourcedNumber:
         return self.number("{:,.0f}", table, row, "count")
 
     def at(self, table: str, metric: str, method: str | None = None, **where: Any) -> dict[str, Any] | None:
@@ -106,23 +102,18 @@ class _Facts:
         after = self.at(table, metric, **where)
         if after is None:
             return ()
-        interval = self.interval(form, table, after)
         before = None if self.before is None else self.at(table, metric, self.before, **where)
-        shown = self.number(form, table, after)
+        end, ends = self.number(form, table, after), self.interval(form, table, after)
         if before is None:
-            return (f"{words} is ", shown, " (95% interval ", *interval, ").")
-        start = self.number(form, table, before)
-        first = self.interval(form, table, before)
-        return (
-            f"{words} {_verb(start, shown)}from ",
-            start,
-            " to ",
-            shown,
-            " (95% intervals ",
-            *first,
-            " and ",
-            *interval,
-            f"{_overlap(before, after)}).",
+            return _say(f"{words} is {{end}} (95% interval {{ends}}).", end=end, ends=ends)
+        start, starts = self.number(form, table, before), self.interval(form, table, before)
+        return _say(
+            f"{words} {_verb(start, end)}from {{start}} to {{end}} "
+            f"(95% intervals {{starts}} and {{ends}}{_overlap(before, after)}).",
+            start=start,
+            end=end,
+            starts=starts,
+            ends=ends,
         )
 
     def interval(self, form: str, table: str, row: Mapping[str, Any]) -> Sentence:
@@ -134,20 +125,13 @@ class _Facts:
         rows = self.rows("atypicality_groups", method=self.after, metric="accuracy")
         if not rows:
             return []
-        group = max(row["group"] for row in rows)
-        [last] = [row for row in rows if row["group"] == group]
-        words = {"accuracy": "accuracy", "ece": "the ECE"}
+        last = max(rows, key=lambda row: row["group"])
+        start = f"For the most atypical of {len(rows)} groups"
         found = [
-            self.change(
-                "atypicality_groups",
-                metric,
-                f"For the most atypical of {len(rows)} groups {text}",
-                "{:.1%}",
-                group=group,
-            )
-            for metric, text in words.items()
+            self.change("atypicality_groups", metric, f"{start} {text}", "{:.1%}", group=last["group"])
+            for metric, text in {"accuracy": "accuracy", "ece": "the ECE"}.items()
         ]
-        end: Sentence = (" The group has ", self.count("atypicality_groups", last), " samples.")
+        end = _say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
 
     def sets(self) -> list[Sentence]:
@@ -156,14 +140,10 @@ class _Facts:
             return []
         alpha = self.evaluation.settings["alpha"].get(self.after)
         asked = "" if alpha is None else f" (asked for: {100 * (1 - alpha):.4g}%)"
+        words = f"Prediction sets hold the true class for {{coverage}} of the samples{asked}, "
+        size_text = self.number("{:.2f}", "overall", size)
         return [
-            (
-                "Prediction sets hold the true class for ",
-                self.number("{:.1%}", "overall", coverage),
-                f" of the samples{asked}, with ",
-                self.number("{:.2f}", "overall", size),
-                " classes on average.",
-            )
+            _say(words + "with {size} classes on average.", coverage=self.share("overall", coverage), size=size_text)
         ]
 
     def quadrant(self) -> list[Sentence]:
@@ -171,45 +151,36 @@ class _Facts:
         if row is None:
             return []
         confidence = self.at("quadrants", "confidence", quadrant=row["quadrant"])
-        said: Sentence = (
-            () if confidence is None else (", at a mean confidence of ", self.number("{:.1%}", "quadrants", confidence))
+        said = _say(
+            f"The weakest of the four kinds of prediction is “{row['quadrant']}”: {{share}} of its {{count}} samples "
+            "are right",
+            share=self.share("quadrants", row),
+            count=self.count("quadrants", row),
         )
-        return [
-            (
-                f"The weakest of the four kinds of prediction is “{row['quadrant']}”: ",
-                self.number("{:.1%}", "quadrants", row),
-                " of its ",
-                self.count("quadrants", row),
-                " samples are right",
-                *said,
-                ".",
-            )
-        ]
+        known = () if confidence is None else (", at a mean confidence of ", self.share("quadrants", confidence))
+        return [(*said, *known, ".")]
 
     def cell(self) -> list[Sentence]:
         rows = self.rows("grid", method=self.after, metric="overconfidence")
-        sure = [row for row in rows if row["count"] >= ENOUGH and row["low"] > 0]
+        certain = [row for row in rows if row["count"] >= ENOUGH and row["low"] > 0]
         if not rows:
             return []
-        if not sure:
+        if not certain:
             return [(f"No cell of the grid with at least {ENOUGH} samples is overconfident beyond its 95% interval.",)]
-        worst = max(sure, key=lambda row: row["value"])
+        worst = max(certain, key=lambda row: row["value"])
         place = {"group": worst["group"], "confidence_group": worst["confidence_group"]}
         confidence, accuracy = self.at("grid", "confidence", **place), self.at("grid", "accuracy", **place)
         if confidence is None or accuracy is None:
             return []
-        return [
-            (
-                f"The most overconfident cell of the grid is atypicality group {worst['group'] + 1}, confidence group "
-                f"{worst['confidence_group'] + 1}: mean confidence ",
-                self.number("{:.1%}", "grid", confidence),
-                ", and ",
-                self.number("{:.1%}", "grid", accuracy),
-                " right (",
-                self.count("grid", worst),
-                " samples).",
-            )
-        ]
+        said = _say(
+            f"The most overconfident cell of the grid is atypicality group {worst['group'] + 1}, confidence group "
+            f"{worst['confidence_group'] + 1}: mean confidence {{confidence}}, and {{accuracy}} right "
+            "({count} samples).",
+            confidence=self.share("grid", confidence),
+            accuracy=self.share("grid", accuracy),
+            count=self.count("grid", worst),
+        )
+        return [said]
 
     def worst_class(self) -> list[Sentence]:
         row = self.lowest("classes")
@@ -226,8 +197,7 @@ class _Facts:
         return [self.weakest("The subgroup with the lowest accuracy is ", name, "subgroups", row)]
 
     def weakest(self, words: str, name: str, table: str, row: Mapping[str, Any]) -> Sentence:
-        share, count = self.number("{:.1%}", table, row), self.count(table, row)
-        return (words, Name(name), ": ", share, " of ", count, " samples are right.")
+        return (words, Name(name), ": ", self.share(table, row), " of ", self.count(table, row), " samples are right.")
 
     def lowest(self, table: str) -> dict[str, Any] | None:
         """The row of lowest accuracy among groups with enough samples."""
@@ -240,14 +210,12 @@ class _Facts:
         if rows and not short:
             return [("No group’s prediction sets fall short of the promise beyond their 95% interval.",)]
         return [
-            (
-                f"Prediction sets hold the true class less often than asked for the {_AXES[row['axis']]} ",
-                Name(self.group_name(row)),
-                ": ",
-                self.number("{:.1%}", "coverage_gaps", row),
-                " of ",
-                self.count("coverage_gaps", row),
-                f" samples, where {100 * row['target']:.4g}% was asked for.",
+            _say(
+                f"Prediction sets hold the true class less often than asked for the {_AXES[row['axis']]} {{name}}: "
+                f"{{share}} of {{count}} samples, where {100 * row['target']:.4g}% was asked for.",
+                name=Name(self.group_name(row)),
+                share=self.share("coverage_gaps", row),
+                count=self.count("coverage_gaps", row),
             )
             for row in short
         ]
@@ -271,7 +239,16 @@ _AXES = {
 }
 
 
-def _verb(before: Number, after: Number) -> str:
+def _say(words: str, **parts: SourcedNumber | Name | Sentence) -> Sentence:
+    """Our words with parts in the place of their names in braces."""
+    found: list[str | SourcedNumber | Name] = []
+    for text, name, _, _ in Formatter().parse(words):
+        part = parts[name] if name else ()
+        found += [*([text] if text else []), *(part if isinstance(part, tuple) else (part,))]
+    return tuple(found)
+
+
+def _verb(before: SourcedNumber, after: SourcedNumber) -> str:
     if before.text == after.text:
         return "hardly changed, "
     return "rose " if after.value > before.value else "fell "

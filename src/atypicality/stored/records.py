@@ -19,6 +19,8 @@ class Record:
 
     Parameters
     ----------
+    name : str, optional
+        What files call the class, where that is not its name.
     check : callable, optional
         Raises `ValueError` where fields contradict each other.
     restore : callable, optional
@@ -42,11 +44,14 @@ class Record:
     """
 
     cls: type
+    name: str
     fields: dict[str, Kind]
     parameters: dict[str, Kind] | None
 
     def __init__(
         self,
+        name: str = "",
+        /,
         *,
         check: Callable[[Any], None] | None = None,
         restore: Callable[[Any], None] | None = None,
@@ -54,10 +59,10 @@ class Record:
         **parameters: Kind,
     ) -> None:
         self.check_fields, self.restore, self.ready = check, restore, ready
-        self._given = parameters
+        self._name, self._given = name, parameters
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.cls = owner
+        self.cls, self.name = owner, self._name or owner.__name__
         self.fields = _annotated(owner)
         self.parameters = self._parameters() if hasattr(owner, "get_params") else None
 
@@ -78,7 +83,7 @@ class Record:
         if fitted and self.ready is not None:
             self.ready(value)
         inside = self._inside(place)
-        stored: dict[str, Any] = {"class": self.cls.__name__}
+        stored: dict[str, Any] = {"class": self.name}
         for section, kinds in self.sections(fitted).items():
             stored[section] = {name: kind.write(getattr(value, name), inside.at(name)) for name, kind in kinds.items()}
         self._check(value, place, fitted)
@@ -126,12 +131,12 @@ class Part(Kind):
     """An object of one of a few classes, never of a subclass; with `fitted=False` an estimator's parameters alone."""
 
     def __init__(self, *classes: Any, fitted: bool = True) -> None:
-        self.records: dict[str, Record] = {cls.__name__: cls._stored for cls in classes}
+        self.records: dict[str, Record] = {cls._stored.name: cls._stored for cls in classes}
         self.fitted = fitted
 
     def _write(self, value: Any, place: Place) -> dict[str, Any]:
-        record = self.records.get(type(value).__name__)
-        if record is None or type(value) is not record.cls:
+        record = next((one for one in self.records.values() if type(value) is one.cls), None)
+        if record is None:
             raise TypeError(
                 f"{place.path} is a {type(value).__name__}, which a bundle cannot hold; it can hold "
                 f"{', '.join(self.records)}."

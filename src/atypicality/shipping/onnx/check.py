@@ -31,7 +31,7 @@ OUTPUTS = {
     "atypicality_quantile": "atypicality_quantile",
     "quadrant": "quadrant",
 }
-"""Names in the file of what `formula.Verdict` holds."""
+"""Names in the file of what `formula.Outcome` holds."""
 MATRICES = ("proba", "prediction_set")
 N_ROWS = 500
 TOLERANCES = {
