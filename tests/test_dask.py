@@ -30,6 +30,7 @@ dd = imported("distributed")
 from atypicality.density import distributed  # noqa: E402
 from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
 from atypicality.integrations import dask_cluster, dask_recalibration, dask_rows  # noqa: E402
+from atypicality.recalibration import solver  # noqa: E402
 
 GAUSSIANS = [
     GaussianAtypicality(),
@@ -339,7 +340,7 @@ def test_a_worker_killed_in_the_middle_changes_no_bit(client, tmp_path):
 
 def test_a_worker_killed_between_two_steps_changes_nothing(client, logits, monkeypatch):
     z, y, a = logits
-    steps = dask_recalibration.minimise
+    steps = solver.minimise
 
     def minimise(*args, **kwargs):
         if not pids:
@@ -350,7 +351,7 @@ def test_a_worker_killed_between_two_steps_changes_nothing(client, logits, monke
     pids = []
     paper, lazy = AtypicalityAwareRecalibration.paper(), da.from_array(z, chunks=(250, 5))
     expected = cluster.fit(paper, lazy, y, atypicality=a)
-    monkeypatch.setattr(dask_recalibration, "minimise", minimise)
+    monkeypatch.setattr(solver, "minimise", minimise)
     found = cluster.fit(paper, lazy, y, atypicality=a, client=client)
     assert pids
     np.testing.assert_array_equal(found.coefficients_, expected.coefficients_)
@@ -458,7 +459,7 @@ def test_bad_rows_are_counted_from_the_start_of_the_whole(client, world, folder)
 def test_bad_logits_are_named(client, logits):
     z, y, _ = logits
     outside = np.where(np.arange(2000) == 1234, 5, y)
-    with pytest.raises(ValueError, match=r"row 234 is outside.*counted from row 1000 on"):
+    with pytest.raises(ValueError, match=r"row 1234 is outside"):
         cluster.fit(TemperatureScaling(), da.from_array(z, chunks=(500, 5)), outside, client=client)
     z[1234, 1] = np.nan
     lazy = da.from_array(z, chunks=(500, 5))

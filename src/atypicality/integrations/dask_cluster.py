@@ -7,13 +7,12 @@ rows wins whichever worker was faster, and it is raised here as the error that t
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any
 
 from atypicality import blocks
-from atypicality.validation import check_finite, require
+from atypicality.validation import numbered, require
 
 dask = require("dask", extra="dask", feature="atypicality.integrations.dask")
 require("dask.array", extra="dask", feature="atypicality.integrations.dask")
@@ -22,7 +21,6 @@ distributed = require("distributed", extra="dask", feature="atypicality.integrat
 __all__ = [
     "Place",
     "Refusal",
-    "Task",
     "compute",
     "connected",
     "known_client",
@@ -65,36 +63,22 @@ class Place:
     file: str = ""
     first_in_file: int = 0
 
-    def explain(self, error: Exception, name: str, matrix: Any, check: Callable[..., None] = check_finite) -> Exception:
-        """The same error with rows counted from the start of the whole, and with the file."""
+    @contextlib.contextmanager
+    def named(self, skipped: int = 0) -> Iterator[None]:
+        """Let errors count rows from the start of the whole, and name the file; `skipped` rows of the part are left."""
         try:
-            check(matrix, name, first_row=self.first_row)
-        except ValueError as found:
-            return ValueError(f"{found}{self._in_file()}")
-        named = self.first_row and re.search(r"\brows? \d", str(error))
-        counted = f" Rows are counted from row {self.first_row} on." if named else ""
-        return Refusal.of(error).kind(f"{error}{counted}{self._in_file()}")
-
-    def _in_file(self) -> str:
-        if not self.file:
-            return ""
-        return f" Row {self.first_row} is row {self.first_in_file} of {self.file!r}."
+            with numbered(lambda row: row + self.first_row + skipped):
+                yield
+        except (TypeError, ValueError) as error:
+            where = f" Row {self.first_row} is row {self.first_in_file} of {self.file!r}." if self.file else ""
+            raise Refusal.of(error).kind(f"{error}{where}") from None
 
 
-class Task(Protocol):
-    """A function that a worker runs."""
-
-    later: Any
-    """The same function as a lazy call: `later(*args)`, of which some may be lazy."""
-
-    def __call__(self, *args: Any) -> Any:
-        """Call it here."""
-
-
-def task(function: Callable[..., Any]) -> Task:
+def task(function: Callable[..., Any]) -> Any:
     """A function as a task: refusals pass through it, errors about input become refusals, and it uses one thread.
 
     Dask runs as many tasks at once as a worker has threads, so that a task that used more would fight the others.
+    `later(*args)` of a task is a lazy call, of which some arguments may be lazy.
     """
 
     @functools.wraps(function)
@@ -107,20 +91,24 @@ def task(function: Callable[..., Any]) -> Task:
             except (FileNotFoundError, TypeError, ValueError) as error:
                 return Refusal.of(error)
 
-    made = cast(Task, guarded)
-    made.later = dask.delayed(guarded, pure=False)  # a key of its own for every call: a file may have changed
-    return made
+    vars(guarded)["later"] = dask.delayed(guarded, pure=False)  # a key for every call: a file may have changed
+    return guarded
 
 
-def tree(values: Sequence[Any], merge: Task) -> Any:
-    """One lazy value from many by a fixed tree: the result does not depend on who finishes first.
-
-    `merge` is a `task` of a list of values in their order.
-    """
+def tree(values: Sequence[Any], merge: Callable[[Any, Any], Any]) -> Any:
+    """One lazy value from many by a fixed tree of `merge(one, next)`: who finishes first does not matter."""
     level = list(values)
     while len(level) > 1:
-        level = [merge.later(level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
+        level = [_fold.later(merge, level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
     return level[0]
+
+
+@task
+def _fold(merge: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+    total = values.pop(0)
+    while values:  # each is let go as soon as it has been added
+        total = merge(total, values.pop(0))
+    return total
 
 
 def compute(client: Any, values: Any) -> Any:

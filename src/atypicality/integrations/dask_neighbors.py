@@ -5,9 +5,10 @@ so that training rows stay where they are. The distances are exact ones, so that
 one search through all rows, to the last bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
@@ -15,9 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density.classes import check_classes, encode_labels, merge_classes
-from atypicality.density.neighbors import NeighborAtypicality
+from atypicality.density.neighbors import NeighborAtypicality, rows_by_code
 from atypicality.density.search import Reference, Search
-from atypicality.integrations.dask_cluster import Place, compute, connected, lazy_array, task, tree
+from atypicality.integrations.dask_cluster import Place, compute, connected, known_client, lazy_array, task, tree
 from atypicality.integrations.dask_rows import Rows, aligned, is_dask, is_paths, read, rows_of
 from atypicality.validation import check_embeddings
 
@@ -80,15 +81,12 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         self._check_parameters()
         with connected(client) as own:
             rows = rows_of(embeddings, "embeddings", own)
-            if rows.n_rows < self.n_neighbors:
-                raise ValueError(
-                    f"n_neighbors must be at most the number of training rows; got {self.n_neighbors} for "
-                    f"{rows.n_rows}. Lower n_neighbors, or fit on more rows."
-                )
-            given = labels is not None or self.per_class
-            codes = aligned(labels, "labels", rows, own) if given else [None] * len(rows.values)
-            classes, counts = compute(own, tree(_looked(rows, codes, self.metric), _merge_counts))
-        self._check_counts(classes, counts)
+            self._check_n_rows(rows.n_rows)
+            codes = aligned(labels, "labels", rows, own, wanted=labels is not None or self.per_class)
+            parts = zip(rows.values, codes, rows.places, strict=True)
+            classes, counts = compute(own, tree([_look.later(*part, self.metric) for part in parts], _merge_counts))
+        if self.per_class:
+            self._check_counts(classes, counts)
         self.rows_, self._labels, self.n_features_in_ = rows, codes, rows.width
         self.classes_ = classes if self.per_class else None
         return self
@@ -107,12 +105,14 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         check_is_fitted(self, "rows_")
         if exclude_self:
             raise ValueError("exclude_self=True needs the training rows on one machine. Use local().atypicality(...).")
-        if is_dask(embeddings):
-            rows = rows_of(embeddings, "embeddings", None, width=self.n_features_in_)
-            return lazy_array(self._lazy_scores(rows), rows.lengths)
+        if is_dask(embeddings) or is_paths(embeddings):
+            return scores_of(self._lazy_scores, embeddings, self.n_features_in_, client)
+        x = check_embeddings(to_numpy(embeddings, "embeddings"), width=self.n_features_in_)
+        if not x.shape[0]:
+            return np.empty(0)
         with connected(client) as own:
-            rows = self._query_rows(embeddings, own)
-            return np.concatenate(compute(own, self._lazy_scores(rows))) if rows.values else np.empty(0)
+            rows = rows_of(da.from_array(x, chunks=(self._queries_at_once(), -1)), "embeddings", own)
+            return np.concatenate(compute(own, self._lazy_scores(rows)))
 
     def local(self, *, client: Any = None) -> NeighborAtypicality:
         """The ordinary estimator, with all training rows brought here through `client`: it can be saved."""
@@ -123,31 +123,11 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         ordinary = NeighborAtypicality(**self.get_params())
         return ordinary.fit(np.concatenate(parts), None if labels is None else np.concatenate(labels))
 
-    def _check_counts(self, classes: Any, counts: Any) -> None:
-        if not self.per_class:
-            return
-        few = np.flatnonzero(counts < self.n_neighbors)
-        if few.size:
-            raise ValueError(
-                f"per_class=True needs at least n_neighbors={self.n_neighbors} rows of every class; class "
-                f"{classes[few[0]].item()!r} has {counts[few[0]]}. Lower n_neighbors, or leave that class out."
-            )
-
-    def _query_rows(self, embeddings: Any, client: Any) -> Rows:
-        if is_paths(embeddings):
-            return rows_of(embeddings, "embeddings", client, width=self.n_features_in_)
-        x = check_embeddings(to_numpy(embeddings, "embeddings"), width=self.n_features_in_)
-        cuts = list(blocks.row_slices(x.shape[0], self._queries_at_once()))
-        lengths = [cut.stop - cut.start for cut in cuts]
-        return Rows(
-            [x[cut] for cut in cuts], lengths, [Place(cut.start) for cut in cuts], x.shape[1], x.dtype, False, []
-        )
-
     def _queries_at_once(self) -> int:
         results = self.n_neighbors * (1 if self.classes_ is None else self.classes_.size)
         return int(np.clip(RESULT_BYTES // (8 * results), 1, 16 * QUERIES))
 
-    def _lazy_scores(self, queries: Rows) -> list[Any]:
+    def _lazy_scores(self, queries: Rows, client: Any = None) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
         wanted, step = Wanted(self.n_neighbors, self.metric, self.classes_), self._queries_at_once()
         each = []
@@ -161,35 +141,36 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         return tree([_nearest_in.later(value, queries, place, rows, y, wanted) for rows, y in parts], _merge_nearest)
 
 
+def scores_of(score: Callable[[Rows, Any], list[Any]], embeddings: Any, width: int, client: Any) -> Any:
+    """Scores (n,) of a Dask array, lazy, or of files, from lazy ones of their parts: `score(rows, client)`."""
+    if is_dask(embeddings):
+        rows = rows_of(embeddings, "embeddings", None, width=width)
+        return lazy_array(score(rows, known_client(client)), rows.lengths)
+    with connected(client) as own:
+        rows = rows_of(embeddings, "embeddings", own, width=width)
+        return np.concatenate(compute(own, score(rows, own)))
+
+
 @task
 def _look(value: Any, labels: Any, place: Place, metric: str) -> tuple[Any, Any]:
     """Refuse training rows as the ordinary fit would; the classes among the labels, and their counts."""
-    rows = read(value)
-    try:
-        Reference.of(check_embeddings(rows), metric)
+    with place.named():
+        rows = check_embeddings(read(value))
+        Reference.of(rows, metric)
         if labels is None:
             return None, None
         classes, codes = encode_labels(read(labels), n_rows=rows.shape[0])
-    except (ValueError, TypeError) as error:
-        raise place.explain(error, "embeddings", rows) from None
     return classes, np.bincount(codes)
 
 
-def _looked(rows: Rows, labels: list[Any], metric: str) -> list[Any]:
-    return [_look.later(*part, metric) for part in zip(rows.values, labels, rows.places, strict=True)]
-
-
-@task
-def _merge_counts(found: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    classes, counts = found[0]
-    for others, theirs in found[1:]:
-        if others is not None:
-            union, ours_at, theirs_at = merge_classes(classes, others)
-            total = np.zeros(union.size, np.int64)
-            total[ours_at] += counts
-            total[theirs_at] += theirs
-            classes, counts = union, total
-    return classes, counts
+def _merge_counts(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    if other[0] is None:
+        return one
+    classes, *places = merge_classes(one[0], other[0])
+    total = np.zeros(classes.size, np.int64)
+    for place, (_, counts) in zip(places, (one, other), strict=True):
+        total[place] += counts
+    return classes, total
 
 
 @task
@@ -206,11 +187,8 @@ def _nearest_in(value: Any, queries: slice, place: Place, part: Any, labels: Any
             if k:
                 out[group, block, :k] = found.nearest(chosen, k)
 
-    try:
+    with place.named(queries.start):
         blocks.for_rows(search, asked.shape[0], block=QUERIES)
-    except (ValueError, TypeError) as error:
-        whole = Place(place.first_row + queries.start, place.file, place.first_in_file + queries.start)
-        raise whole.explain(error, "embeddings", asked) from None
     return out
 
 
@@ -219,15 +197,13 @@ def _members(n_rows: int, labels: Any, classes: NDArray[Any] | None) -> Sequence
     if classes is None:
         return [slice(0, n_rows)]
     codes = np.searchsorted(classes, check_classes(read(labels), n_rows=n_rows))
-    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=classes.size))[:-1])
+    return rows_by_code(codes, classes.size)
 
 
-@task
-def _merge_nearest(found: list[Float64]) -> Float64:
-    k = found[0].shape[2]
-    together = np.concatenate(found, axis=2)
+def _merge_nearest(one: Float64, other: Float64) -> Float64:
+    together = np.concatenate([one, other], axis=2)
     together.sort(axis=2)
-    return together[:, :, :k].copy()
+    return together[:, :, : one.shape[2]].copy()
 
 
 @task

@@ -44,21 +44,9 @@ class FileRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows cut into parts.
+    """Rows cut into parts; `values` are what a task reads each from: lazy chunks of a Dask array, or `FileRows`.
 
-    Attributes
-    ----------
-    values : list
-        What a task reads each part from: a lazy chunk, or `FileRows`.
-    lengths : list of int
-    places : list of Place
-    width : int
-    dtype : dtype
-        Of the widest part.
-    lazy : bool
-        Whether they came as a Dask array.
-    paths : list of str
-        The files, in order; empty for a Dask array.
+    `dtype` is that of the widest part, `paths` are the files in their order: none for a Dask array.
     """
 
     values: list[Any]
@@ -66,8 +54,12 @@ class Rows:
     places: list[Place]
     width: int
     dtype: np.dtype[Any]
-    lazy: bool
-    paths: list[str]
+    paths: Sequence[str] = ()
+
+    @property
+    def lazy(self) -> bool:
+        """Whether they came as a Dask array."""
+        return not self.paths
 
     @property
     def n_rows(self) -> int:
@@ -105,11 +97,14 @@ def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, mi
     return found
 
 
-def aligned(values: Any, name: str, rows: Rows, client: Any) -> list[Any]:
+def aligned(values: Any, name: str, rows: Rows, client: Any, *, wanted: bool = True) -> list[Any]:
     """Another array, cut like `rows`: a Dask array, a list of files, an array on this machine, or None.
 
-    None stands for the array of that name in the files of `rows`, which must then be files of outputs.
+    None stands for the array of that name in the files of `rows`, which must then be files of outputs. What is not
+    `wanted` is None for every part.
     """
+    if not wanted:
+        return [None] * len(rows.values)
     if values is None:
         return _beside(name, rows)
     if is_dask(values):
@@ -143,30 +138,20 @@ def _array_rows(array: Any, name: str, minimum: int) -> Rows:
         array = array.rechunk({0: "auto", 1: -1})
     lengths = _joined(array.chunks[0], minimum)
     array = array.rechunk({0: tuple(lengths)}) if lengths else array
-    firsts = np.cumsum([0, *lengths[:-1]]).tolist()
-    return Rows(
-        _blocks(array)[: len(lengths)],
-        lengths,
-        [Place(first) for first in firsts],
-        int(array.shape[1]),
-        array.dtype,
-        True,
-        [],
-    )
+    places = [Place(first) for first in np.cumsum([0, *lengths[:-1]]).tolist()]
+    return Rows(_blocks(array)[: len(lengths)], lengths, places, int(array.shape[1]), array.dtype)
 
 
 def _joined(chunks: Sequence[int], minimum: int) -> list[int]:
     """Lengths of at least `minimum` rows, by joining neighbours."""
-    lengths, waiting = [], 0
-    for chunk in chunks:
-        waiting += chunk
-        if waiting >= max(1, minimum):
-            lengths.append(int(waiting))
-            waiting = 0
-    if waiting and lengths:
-        lengths[-1] += int(waiting)
-    elif waiting:
-        lengths.append(int(waiting))
+    lengths: list[int] = []
+    for chunk in filter(None, chunks):
+        if lengths and lengths[-1] < minimum:
+            lengths[-1] += int(chunk)
+        else:
+            lengths.append(int(chunk))
+    if len(lengths) > 1 and lengths[-1] < minimum:
+        lengths[-2:] = [sum(lengths[-2:])]
     return lengths
 
 
@@ -208,7 +193,7 @@ def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
         first += shape[0]
     lengths = [value.stop - value.start for value in values]
     dtype = np.result_type(*(dtype for _, dtype, _ in shapes))
-    return Rows(values, lengths, places, int(shapes[0][0][1]), dtype, False, paths)
+    return Rows(values, lengths, places, int(shapes[0][0][1]), dtype, paths)
 
 
 def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
@@ -219,17 +204,16 @@ def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
 
 
 def _same_cuts(paths: list[str], name: str, rows: Rows, client: Any) -> list[Any]:
-    shapes = _shapes(paths, name, client)
-    _check_rows(sum(shape[0] for shape, *_ in shapes), name, rows)
-    ends = np.cumsum([shape[0] for shape, *_ in shapes])
+    ends = np.cumsum([0, *(shape[0] for shape, *_ in _shapes(paths, name, client))]).tolist()
+    _check_rows(ends[-1], name, rows)
     cut = []
     for place, n in zip(rows.places, rows.lengths, strict=True):
-        file = int(np.searchsorted(ends, place.first_row, side="right"))
-        start = place.first_row - (int(ends[file - 1]) if file else 0)
-        if start + n > shapes[file][0][0]:
+        file = int(np.searchsorted(ends, place.first_row, side="right")) - 1
+        start = place.first_row - ends[file]
+        if place.first_row + n > ends[file + 1]:
             raise ValueError(
                 f"{name} must be cut into files like the rows they belong to; {paths[file]!r} ends at row "
-                f"{int(ends[file])}, inside the part that begins at row {place.first_row}. Write them again, or pass "
+                f"{ends[file + 1]}, inside the part that begins at row {place.first_row}. Write them again, or pass "
                 "one array."
             )
         cut.append(FileRows(paths[file], name, start, start + n))
@@ -269,8 +253,7 @@ def _check_paths(values: Any, name: str) -> list[str]:
 
 def _shapes(paths: list[str], name: str, client: Any) -> list[Described]:
     """Shape and type of the array in each file, as the workers see it, and the names of its classes."""
-    found: list[Described] = compute(client, [_shape.later(path, name) for path in paths])
-    return found
+    return compute(client, [_shape.later(path, name) for path in paths])  # type: ignore[no-any-return]
 
 
 @task
@@ -285,17 +268,17 @@ def _shape(path: str, name: str) -> Described:
 
 
 def _load(path: str, name: str) -> ModelOutputs:
-    _check_there(path, name)
-    return ModelOutputs.load(path)
+    return ModelOutputs.load(_there(path, name))
 
 
-def _check_there(path: str, name: str) -> None:
+def _there(path: str, name: str) -> str:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{name}: no file or folder at {path!r}. Every worker must see it under that path.")
+    return path
 
 
 def _open(path: str, name: str) -> Any:
-    _check_there(path, name)
+    _there(path, name)
     try:
         mapped = check_source(path).stat().st_size >= MAPPED_FROM
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)

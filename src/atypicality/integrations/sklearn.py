@@ -216,13 +216,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
-        check_is_fitted(self, "head_")
         return np.asarray(self.reliability(X).proba)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Most probable class (n,) of rows `X` after recalibration."""
-        check_is_fitted(self, "head_")
-        return np.asarray(self.classes_[self.reliability(X).label])
+        label = self.reliability(X).label
+        return np.asarray(self.classes_[label])
 
     def predict_set(self, X: Any, *, first_row: int = 0) -> NDArray[np.bool_]:
         """Prediction sets of rows `X`, bool (n, k), columns in the order of `classes_`; `first_row` as in the head."""

@@ -18,7 +18,7 @@ from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.plain import plain_model
 from atypicality.recalibration.problem import Problem
 
-__all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses"]
+__all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses", "sums"]
 
 WIDE = np.dtype(np.float64)
 
@@ -27,14 +27,23 @@ def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "spars
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
     if problem.on_device:
         return device_solver.evaluate(problem, theta, curvature)
+    found = sums(problem, theta, curvature)
+    penalised = problem.penalty * theta
+    if isinstance(found.curvature, np.ndarray):
+        found.curvature[np.diag_indices_from(found.curvature)] += problem.penalty
+    objective = found.objective + 0.5 * float(penalised @ theta)
+    return Evaluation(objective, problem.project(found.gradient + penalised), found.curvature)
+
+
+def sums(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
+    """As `evaluate`, without penalty and projection: those of the parts of a problem add up to its own."""
+    if problem.remote is not None:
+        return problem.remote(theta, curvature)  # type: ignore[no-any-return]
     plain = plain_model(problem, theta)
     found = None if plain is None else plain.sums(curvature)
-    sums = _all_sums(problem, theta, curvature) if found is None else _Sums(*found)
-    penalised = problem.penalty * theta
-    objective = sums.log_norm - float(problem.label_mean @ theta) + 0.5 * float(penalised @ theta)
-    if isinstance(sums.curvature, np.ndarray):
-        sums.curvature[np.diag_indices_from(sums.curvature)] += problem.penalty
-    return Evaluation(objective, problem.project(sums.gradient - problem.label_mean + penalised), sums.curvature)
+    total = _all_sums(problem, theta, curvature) if found is None else _Sums(*found)
+    mean = problem.label_mean
+    return Evaluation(total.log_norm - float(mean @ theta), total.gradient - mean, total.curvature)
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
@@ -42,8 +51,8 @@ def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vecto
     if problem.on_device:
         return device_solver.hessian_product(problem, theta, direction)
     plain = plain_model(problem, theta)
-    sums = _all_products(problem, theta, direction) if plain is None else plain.product(direction)
-    return problem.project(sums + problem.penalty * direction)
+    found = _all_products(problem, theta, direction) if plain is None else plain.product(direction)
+    return problem.project(found + problem.penalty * direction)
 
 
 def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
