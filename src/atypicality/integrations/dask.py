@@ -96,7 +96,11 @@ AtypicalityAwareRecalibration
         )
     estimator._check_parameters()
     with connected(client) as own:
-        statistics = compute(own, _gaussian_statistics(estimator, data, labels, own))
+        rows = rows_of(data, "embeddings", own)
+        if rows.lazy:  # statistics have a matrix of the width squared: parts should not be smaller than that
+            rows = rows_of(data, "embeddings", own, minimum=2 * rows.width)
+        parts = zip(rows.values, aligned(labels, "labels", rows, own), rows.places, strict=True)
+        statistics = compute(own, tree([_gather.later(estimator, *part) for part in parts], distributed.merge))
     return distributed.finish(estimator, statistics)
 
 
@@ -177,16 +181,15 @@ def predict_proba(
     check_is_fitted(recalibrator)
     known, given = known_client(client), (logits, atypicality, class_log_density)
     with connected(known) if any(map(is_paths, given)) else contextlib.nullcontext() as reader:
-        return _probabilities(recalibrator, *given, known, reader)
-
-
-def _gaussian_statistics(estimator: GaussianAtypicality, embeddings: Any, labels: Any, client: Any) -> Any:
-    """Lazy statistics of all rows."""
-    rows = rows_of(embeddings, "embeddings", client)
-    if rows.lazy:  # statistics have a matrix of the width squared: parts should not be smaller than that
-        rows = rows_of(embeddings, "embeddings", client, minimum=2 * rows.width)
-    parts = zip(rows.values, aligned(labels, "labels", rows, client), rows.places, strict=True)
-    return tree([_gather.later(estimator, *part) for part in parts], distributed.merge)
+        rows = rows_of(logits, "logits", reader)
+        uses = atypicality is not None or (rows.outputs and "atypicality" in getattr(recalibrator, "covariates", ()))
+        dense = class_log_density is not None
+        rarity = aligned(atypicality, "atypicality", rows, reader, wanted=uses)
+        density = aligned(class_log_density, "class_log_density", rows, reader, wanted=dense)
+    node, each = shared(known, recalibrator), zip(rows.values, rarity, density, rows.places, strict=True)
+    dtype = np.result_type(rows.dtype, np.float32 if rows.dtype.kind == "f" else np.float64)
+    parts = [_recalibrate.later(node, *part) for part in each]
+    return lazy_array(parts, rows.lengths, (recalibrator.n_classes_,), dtype)
 
 
 @task
@@ -201,24 +204,9 @@ def _score(estimator: Any, value: Any, place: Place) -> Any:
         return estimator.atypicality(read(value))
 
 
-def _probabilities(
-    recalibrator: Any, logits: Any, atypicality: Any, class_log_density: Any, client: Any, reader: Any
-) -> Any:
-    rows = rows_of(logits, "logits", reader)
-    uses = atypicality is not None or (rows.outputs and "atypicality" in getattr(recalibrator, "covariates", ()))
-    given = class_log_density is not None
-    cut = (
-        aligned(atypicality, "atypicality", rows, reader, wanted=uses),
-        aligned(class_log_density, "class_log_density", rows, reader, wanted=given),
-    )
-    node = shared(client, recalibrator)
-    dtype = np.result_type(rows.dtype, np.float32 if rows.dtype.kind == "f" else np.float64)
-    parts = [_recalibrate.later(node, *part) for part in zip(rows.values, *cut, rows.places, strict=True)]
-    return lazy_array(parts, rows.lengths, (recalibrator.n_classes_,), dtype)
-
-
 @task
 def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: Place) -> Any:
-    extra = {"atypicality": read(atypicality), "class_log_density": read(class_log_density)}
     with place.named():
-        return recalibrator.predict_proba(read(value), **extra)
+        return recalibrator.predict_proba(
+            read(value), atypicality=read(atypicality), class_log_density=read(class_log_density)
+        )

@@ -1,7 +1,7 @@
 """Work on a Dask cluster: who runs it, how partial results meet, and how a refused input comes back.
 
 Every task is a pure function of its inputs, so that Dask may run it again elsewhere when a worker is lost. A task that
-refuses its input returns a `Refusal` instead of raising: it travels up the tree like a result, the one of the first
+refuses its input returns the error instead of raising it: it travels up the tree like a result, the one of the first
 rows wins whichever worker was faster, and it is raised here as the error that the same call on one machine gives.
 """
 
@@ -18,18 +18,10 @@ dask = require("dask", extra="dask", feature="atypicality.integrations.dask")
 require("dask.array", extra="dask", feature="atypicality.integrations.dask")
 distributed = require("distributed", extra="dask", feature="atypicality.integrations.dask")
 
-__all__ = [
-    "Place",
-    "Refusal",
-    "compute",
-    "connected",
-    "known_client",
-    "lazy_array",
-    "persist",
-    "shared",
-    "task",
-    "tree",
-]
+__all__ = ["Place", "compute", "connected", "known_client", "lazy_array", "persist", "shared", "task", "tree"]
+
+REFUSED = (FileNotFoundError, TypeError, ValueError)
+"""Errors about input, built-in ones that every machine can read back."""
 
 FAN_IN = 4
 """Partial results that one task merges: few, since a worker holds all of them at once."""
@@ -39,20 +31,6 @@ PATIENCE = 30.0
 """Seconds to wait for the first worker of a cluster."""
 LARGE_GRAPH = "4GB"
 """Estimators and labels travel with the graph on purpose: they can then be sent again when a worker is lost."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """An input that was refused: the kind of error, and its text."""
-
-    kind: type[Exception]
-    message: str
-
-    @classmethod
-    def of(cls, error: Exception) -> "Refusal":
-        """The error as a value, of a built-in kind that every machine can read back."""
-        kinds = (FileNotFoundError, TypeError, ValueError)
-        return cls(next(kind for kind in kinds if isinstance(error, kind)), str(error))
 
 
 @dataclass(frozen=True)
@@ -71,7 +49,7 @@ class Place:
                 yield
         except (TypeError, ValueError) as error:
             where = f" Row {self.first_row} is row {self.first_in_file} of {self.file!r}." if self.file else ""
-            raise Refusal.of(error).kind(f"{error}{where}") from None
+            raise _refusal(error, where) from None
 
 
 def task(function: Callable[..., Any]) -> Any:
@@ -88,8 +66,8 @@ def task(function: Callable[..., Any]) -> Any:
         with blocks.settings(n_threads=1), blocks.single_threaded_blas():
             try:
                 return function(*args)
-            except (FileNotFoundError, TypeError, ValueError) as error:
-                return Refusal.of(error)
+            except REFUSED as error:
+                return _refusal(error)
 
     vars(guarded)["later"] = dask.delayed(guarded, pure=False)  # a key for every call: a file may have changed
     return guarded
@@ -122,8 +100,8 @@ def compute(client: Any, values: Any) -> Any:
             f"workers died again and again: {error} Their memory is the first thing to check: give them more, or the "
             "rows in smaller chunks."
         ) from error
-    refused = _first_refusal([results])
-    return results if refused is None else settled(refused)
+    settled(_first_refusal([results]))
+    return results
 
 
 def persist(client: Any, values: Any) -> Any:
@@ -134,8 +112,8 @@ def persist(client: Any, values: Any) -> Any:
 
 def settled(value: Any) -> Any:
     """The value itself, unless it is a refusal: that is raised."""
-    if isinstance(value, Refusal):
-        raise value.kind(value.message)
+    if isinstance(value, REFUSED):
+        raise _refusal(value)
     return value
 
 
@@ -194,9 +172,14 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _first_refusal(values: Sequence[Any]) -> Refusal | None:
+def _refusal(error: Exception, more: str = "") -> Exception:
+    kind = next(kind for kind in REFUSED if isinstance(error, kind))
+    return kind(f"{error}{more}")
+
+
+def _first_refusal(values: Sequence[Any]) -> Exception | None:
     for value in values:
-        if isinstance(value, Refusal):
+        if isinstance(value, REFUSED):
             return value
         if isinstance(value, list) and (found := _first_refusal(value)) is not None:
             return found

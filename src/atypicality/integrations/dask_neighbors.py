@@ -6,9 +6,8 @@ one search through all rows, to the last bit.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
@@ -31,14 +30,6 @@ QUERIES = 1024
 """Queries of one block of a search, so that its scores stay in cache."""
 RESULT_BYTES = 64 * 1024 * 1024
 """Distances that one task may return."""
-
-
-class Wanted(NamedTuple):
-    """What a task looks for."""
-
-    n_neighbors: int
-    metric: str
-    classes: NDArray[Any] | None
 
 
 class ClusterNeighborAtypicality(NeighborAtypicality):
@@ -110,8 +101,10 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         x = check_embeddings(to_numpy(embeddings, "embeddings"), width=self.n_features_in_)
         if not x.shape[0]:
             return np.empty(0)
-        with connected(client) as own:
-            rows = rows_of(da.from_array(x, chunks=(self._queries_at_once(), -1)), "embeddings", own)
+        cuts = list(blocks.row_slices(x.shape[0], self._queries_at_once()))
+        values, places = [x[cut] for cut in cuts], [Place(cut.start) for cut in cuts]
+        rows = Rows(values, [len(value) for value in values], places, x.shape[1], x.dtype)
+        with connected(client) as own:  # queries within the tasks: chunks would draw the training rows to them
             return np.concatenate(compute(own, self._lazy_scores(rows)))
 
     def local(self, *, client: Any = None) -> NeighborAtypicality:
@@ -129,16 +122,17 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     def _lazy_scores(self, queries: Rows, client: Any = None) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
-        wanted, step = Wanted(self.n_neighbors, self.metric, self.classes_), self._queries_at_once()
-        each = []
-        for value, n, place in zip(queries.values, queries.lengths, queries.places, strict=True):
-            found = [self._nearest(value, rows, place, wanted) for rows in blocks.row_slices(n, step)]
-            each.append(_reduce.later(found, NeighborAtypicality(**self.get_params())))
-        return each
+        plain, step = NeighborAtypicality(**self.get_params()), self._queries_at_once()
 
-    def _nearest(self, value: Any, queries: slice, place: Place, wanted: Wanted) -> Any:
-        parts = zip(self.rows_.values, self._labels, strict=True)
-        return tree([_nearest_in.later(value, queries, place, rows, y, wanted) for rows, y in parts], _merge_nearest)
+        def nearest(*asked: Any) -> Any:
+            parts = zip(self.rows_.values, self._labels, strict=True)
+            return tree([_nearest_in.later(*asked, *part, plain, self.classes_) for part in parts], _merge_nearest)
+
+        each = zip(queries.values, queries.lengths, queries.places, strict=True)
+        return [
+            _reduce.later([nearest(value, rows, place) for rows in blocks.row_slices(n, step)], plain)
+            for value, n, place in each
+        ]
 
 
 def scores_of(score: Callable[[Rows, Any], list[Any]], embeddings: Any, width: int, client: Any) -> Any:
@@ -174,16 +168,18 @@ def _merge_counts(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, An
 
 
 @task
-def _nearest_in(value: Any, queries: slice, place: Place, part: Any, labels: Any, wanted: Wanted) -> Float64:
+def _nearest_in(
+    value: Any, queries: slice, place: Place, part: Any, labels: Any, estimator: NeighborAtypicality, classes: Any
+) -> Float64:
     """Distances (groups, queries, n_neighbors) to the nearest rows of a part, ascending, then infinite."""
     asked, rows = check_embeddings(read(value)[queries]), check_embeddings(read(part))
-    reference, members = Reference.of(rows, wanted.metric), _members(rows.shape[0], labels, wanted.classes)
-    out = np.full((len(members), asked.shape[0], wanted.n_neighbors), np.inf)
+    reference, members = Reference.of(rows, estimator.metric), _members(rows.shape[0], labels, classes)
+    out = np.full((len(members), asked.shape[0], estimator.n_neighbors), np.inf)
 
     def search(block: slice) -> None:
         found = Search(reference, asked[block], first_row=block.start, exclude_self=False)
         for group, chosen in enumerate(members):
-            k = min(wanted.n_neighbors, chosen.size if isinstance(chosen, np.ndarray) else rows.shape[0])
+            k = min(estimator.n_neighbors, chosen.size if isinstance(chosen, np.ndarray) else rows.shape[0])
             if k:
                 out[group, block, :k] = found.nearest(chosen, k)
 

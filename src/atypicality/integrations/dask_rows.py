@@ -17,7 +17,7 @@ from atypicality.integrations.dask_cluster import Place, compute, task
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.outputs.paths import check_source
-from atypicality.validation import check_matrix_shape
+from atypicality.validation import check_matrix_shape, check_real
 
 __all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
 
@@ -133,7 +133,7 @@ def read(value: Any) -> Any:
 def _array_rows(array: Any, name: str, minimum: int) -> Rows:
     check_matrix_shape(array.shape, name)
     _check_known(array, name)
-    _check_real(array.dtype, name)
+    check_real(array.dtype, name)
     if array.numblocks[1] > 1:
         array = array.rechunk({0: "auto", 1: -1})
     lengths = _joined(array.chunks[0], minimum)
@@ -159,11 +159,6 @@ def _blocks(array: Any) -> list[Any]:
     return list(array.to_delayed().ravel())
 
 
-def _check_real(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers; got dtype {dtype}. Convert it with .astype(float).")
-
-
 def _check_known(array: Any, name: str) -> None:
     if any(np.isnan(length) for lengths in array.chunks for length in lengths):
         raise ValueError(
@@ -181,7 +176,7 @@ def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
             class_order(np.array(found), np.array(names), f"those of the other files ({path!r} differs)")
         if len(shape) != 2:
             raise ValueError(f"{name} must be two-dimensional, one row per sample; {path!r} has shape {shape}.")
-        _check_real(dtype, f"{name} in {path!r}")
+        check_real(dtype, f"{name} in {path!r}")
         if shape[1] != shapes[0][0][1]:
             raise ValueError(
                 f"{name} must have the same columns in every file; {paths[0]!r} has {shapes[0][0][1]}, {path!r} has "

@@ -38,7 +38,6 @@ class RowFolder:
     ----------
     rows : int
         Rows that are safely there.
-    complete : bool
 
     Examples
     --------

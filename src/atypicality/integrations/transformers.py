@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
-from atypicality.llm.scorers import LabelScores, TokenScores, distinct
+from atypicality.llm.scorers import LabelScores, TokenScores, distinct, refuse_joined
 from atypicality.validation import check_integer, require
 
 __all__ = ["TransformersScorer"]
@@ -166,11 +166,7 @@ class TransformersScorer:
         whole = self._encode([prompt, *(prompt + label for label in labels)])
         size = len(whole[0].ids)
         for label, text in zip(labels, whole[1:], strict=True):
-            if text.ids[:size] != whole[0].ids or len(text.ids) == size:
-                raise ValueError(
-                    f"the tokenizer joins the end of the prompt with the label {label!r}. "
-                    "End the template at a word or a punctuation mark."
-                )
+            refuse_joined(text.ids[:size] != whole[0].ids or len(text.ids) == size, label)
         return [text.ids[size:] for text in whole[1:]]
 
     # from tokens to log-probabilities

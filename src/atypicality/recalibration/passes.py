@@ -3,7 +3,6 @@
 A block of rows is read once, and everything that is wanted of it is computed while it lies in cache.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from atypicality import blocks
 from atypicality.recalibration import device_solver
 from atypicality.recalibration.curvature import exact_curvature
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
-from atypicality.recalibration.metric import SparseCurvature, sparse_curvature
+from atypicality.recalibration.metric import sparse_curvature
 from atypicality.recalibration.newton import Evaluation
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.plain import plain_model
@@ -41,9 +40,9 @@ def sums(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] 
         return problem.remote(theta, curvature)  # type: ignore[no-any-return]
     plain = plain_model(problem, theta)
     found = None if plain is None else plain.sums(curvature)
-    total = _all_sums(problem, theta, curvature) if found is None else _Sums(*found)
+    total = _all_sums(problem, theta, curvature) if found is None else Evaluation(*found)
     mean = problem.label_mean
-    return Evaluation(total.log_norm - float(mean @ theta), total.gradient - mean, total.curvature)
+    return Evaluation(total.objective - float(mean @ theta), total.gradient - mean, total.curvature)
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
@@ -108,41 +107,36 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
     return gradients
 
 
-@dataclass
-class _Sums:
-    log_norm: float
-    gradient: Vector
-    curvature: Vector | SparseCurvature | None
-
-    def merge(self, other: "_Sums") -> "_Sums":
-        self.log_norm += other.log_norm
-        self.gradient += other.gradient
-        if self.curvature is not None:
-            self.curvature += other.curvature  # type: ignore[operator]  # both are of the kind that was asked for
-        return self
-
-
-def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> _Sums:
+def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Evaluation:
     workspace = blocks.Workspace()
 
-    def block(rows: slice) -> _Sums:
+    def block(rows: slice) -> Evaluation:
         with workspace.borrow() as buffers:
             return _block_sums(problem, rows, theta, curvature, buffers)
 
     height = _rows_per_block(problem, curvature == "exact")
-    return blocks.reduce_rows(block, problem.n_rows, _Sums.merge, block=height)
+    return blocks.reduce_rows(block, problem.n_rows, _added, block=height)
 
 
-def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> _Sums:
+def _added(total: Evaluation, other: Evaluation) -> Evaluation:
+    """Both, in the arrays of the first."""
+    gradient, curvature = total.gradient, total.curvature
+    gradient += other.gradient
+    if curvature is not None:
+        curvature += other.curvature
+    return Evaluation(total.objective + other.objective, gradient, curvature)
+
+
+def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> Evaluation:
     fields = read_fields(problem, rows, buffers)
     e, totals, bounds = softmax(problem, fields, rows, theta, buffers)
     log_norm = float(problem.weights[rows] @ (np.log(totals) + bounds))
     gradient = contract(problem, fields, rows, e, problem.weights[rows] / totals, buffers)
     if curvature is None:
-        return _Sums(log_norm, gradient, None)
+        return Evaluation(log_norm, gradient)
     e /= totals[:, None].astype(e.dtype)
     second = exact_curvature if curvature == "exact" else sparse_curvature
-    return _Sums(log_norm, gradient, second(problem, fields, rows, e))
+    return Evaluation(log_norm, gradient, second(problem, fields, rows, e))
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:

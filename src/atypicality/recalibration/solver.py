@@ -89,10 +89,10 @@ def solve(
 
 def mean_loss(problem: Problem, solution: Solution) -> float:
     """Weighted mean cross-entropy of a solution on the rows of `problem`, in float64, without the penalty."""
-    if problem.remote is not None:
-        theta = problem.standardise(solution)
-        return passes.sums(problem, theta).objective + float(problem.prior_mean @ theta)
-    return float(problem.weights @ row_losses(problem, solution))
+    if problem.remote is None:
+        return float(problem.weights @ row_losses(problem, solution))
+    theta = problem.standardise(solution)
+    return passes.sums(problem, theta).objective + float(problem.prior_mean @ theta)
 
 
 def row_losses(problem: Problem, solution: Solution) -> Vector:

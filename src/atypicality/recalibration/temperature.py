@@ -54,9 +54,7 @@ class TemperatureScaling(ConvexRecalibrator):
         return 1 / self.temperature_
 
     def _fit_problem(self, problem: Problem, n_rows: int) -> None:
-        solution, limit = fit_temperature(problem)
-        if limit:
-            warn(limit)
+        solution = fit_temperature(problem)
         self._keep(solution)
         self._keep_errors(problem.n_errors, n_rows)
         self.temperature_ = 1 / float(solution.coefficients[0])
@@ -66,14 +64,15 @@ class TemperatureScaling(ConvexRecalibrator):
         return LogitModel(Constant(self.multiplier()))
 
 
-def fit_temperature(problem: Problem) -> tuple[Solution, str]:
-    """The best multiplier of a problem without other terms, and what to warn of when it has hit its limit."""
+def fit_temperature(problem: Problem, group: str = "") -> Solution:
+    """The best multiplier of a problem without other terms; warns, about a `group` of rows, where it hits its limit."""
     solution, lowest = solve(problem), FLATTEST / problem.widest
-    if solution.coefficients[0] < lowest:
-        flat = dataclasses.replace(solution, coefficients=np.array([lowest]))
-        loss = mean_loss(problem, flat)
-        return dataclasses.replace(flat, loss=loss, objective=loss, certificate=0.0), (
-            f"logits are no better than chance: the temperature has hit its upper limit, {1 / lowest:.4g}. "
-            "Check that labels are column indices of the logits."
-        )
-    return solution, ""
+    if solution.coefficients[0] >= lowest:
+        return solution
+    warn(
+        f"{group}logits are no better than chance: the temperature has hit its upper limit, {1 / lowest:.4g}. "
+        "Check that labels are column indices of the logits."
+    )
+    flat = dataclasses.replace(solution, coefficients=np.array([lowest]))
+    loss = mean_loss(problem, flat)
+    return dataclasses.replace(flat, loss=loss, objective=loss, certificate=0.0)
