@@ -24,33 +24,32 @@ WIDE = np.dtype(np.float64)
 
 def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
-    if problem.on_device:
-        return device_solver.evaluate(problem, theta, curvature)
     found = sums(problem, theta, curvature)
-    penalised = problem.penalty * theta
-    if isinstance(found.curvature, np.ndarray):
-        found.curvature[np.diag_indices_from(found.curvature)] += problem.penalty
+    second, penalised = found.curvature, problem.penalty * theta
+    if isinstance(second, np.ndarray):
+        second[np.diag_indices_from(second)] += problem.penalty
+    elif curvature == "exact":
+        second = device_solver.add_diagonal(second, problem.penalty)
     objective = found.objective + 0.5 * float(penalised @ theta)
-    return Evaluation(objective, problem.project(found.gradient + penalised), found.curvature)
+    return Evaluation(objective, problem.project(found.gradient + penalised), second)
 
 
 def sums(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
     """As `evaluate`, without penalty and projection: those of the parts of a problem add up to its own."""
     if problem.remote is not None:
         return problem.remote(theta, curvature)  # type: ignore[no-any-return]
-    plain = plain_model(problem, theta)
+    plain = None if problem.on_device else plain_model(problem, theta)
     found = None if plain is None else plain.sums(curvature)
-    total = _all_sums(problem, theta, curvature) if found is None else Evaluation(*found)
-    mean = problem.label_mean
+    run = device_solver.all_sums if problem.on_device else _all_sums
+    total, mean = run(problem, theta, curvature) if found is None else Evaluation(*found), problem.label_mean
     return Evaluation(total.objective - float(mean @ theta), total.gradient - mean, total.curvature)
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
     """Projected Hessian of the objective at `theta` times a projected `direction`, in one pass."""
-    if problem.on_device:
-        return device_solver.hessian_product(problem, theta, direction)
-    plain = plain_model(problem, theta)
-    found = _all_products(problem, theta, direction) if plain is None else plain.product(direction)
+    plain = None if problem.on_device else plain_model(problem, theta)
+    run = device_solver.hessian_product if problem.on_device else _all_products
+    found = run(problem, theta, direction) if plain is None else plain.product(direction)
     return problem.project(found + problem.penalty * direction)
 
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -235,16 +235,14 @@ class Problem:
         other.class_scores, other.mixing = class_scores, mixing
         if not densities:
             other.densities, other.density_rows, other.density_features = None, None, self.density_features[:, :0]
-        ridge = self._ridge
-        other._set_ridge(Ridge(ridge.features, ridge.densities if densities else 0.0, ridge.mixing, ridge.scores))
+        other._set_ridge(self._ridge if densities else replace(self._ridge, densities=0.0))
         return other
 
     def with_features(self, features: ArrayLike) -> "Problem":
         """The same rows with other features and no penalty on them."""
         other = self._forget("layout", "units", "label_mean", "prior_mean", "resident")
         other.features = _columns(features, "features", self.n_rows)
-        ridge = self._ridge
-        other._set_ridge(Ridge(0.0, ridge.densities, ridge.mixing, ridge.scores))
+        other._set_ridge(replace(self._ridge, features=0.0))
         return other
 
     def take(self, rows: Rows) -> "Problem":
