@@ -15,11 +15,11 @@ from safetensors.numpy import save as save_tensors
 
 import atypicality as aty
 from atypicality.datasets import make_world
+from atypicality.density.gaussian import ScoringOnly
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.bundle.document import compose
 from atypicality.shipping.bundle.folder import tensors_name
-from atypicality.shipping.bundle.records import ScoringOnly
 
 DENSITIES = {
     "tied": aty.GaussianAtypicality(),
@@ -142,7 +142,12 @@ def difference(first, second, path="head"):
         pairs = enumerate(zip(first, second, strict=True))
         return next(filter(None, (difference(*pair, f"{path}.{index}") for index, pair in pairs)), None)
     if hasattr(first, "__dict__") and not isinstance(first, type):
-        return difference(vars(first), vars(second), path) if type(first) is type(second) else path
+        if type(first) is not type(second):
+            return path
+        one, other = (
+            {name: part for name, part in vars(thing).items() if name != "_formula"} for thing in (first, second)
+        )
+        return difference(one, other, path)  # a formula is made of the rest, when it is first needed
     return None if first == second else f"{path}: {first!r} {second!r}"
 
 

@@ -3,19 +3,23 @@
 import copy
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import bundle_cases as cases
+import docs_cases
 import numpy as np
 import pytest
 from conftest import needs
 
 import atypicality as aty
 from atypicality.head import ReliabilityHead
+from atypicality.head.head import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
 from atypicality.shipping.bundle import BundleError, document, folder, load, save
-from atypicality.shipping.bundle.table import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
+from atypicality.stored import Record
 
 MUTATIONS = 200
 KILLS = 25
@@ -42,7 +46,7 @@ def bundle(head, tmp_path):
 
 def test_every_class_of_the_closed_list_is_tried(heads):
     seen = {type(part) for head in heads.values() for part in vars(head).values()}
-    listed = {record.cls for record in (*DENSITIES, *RECALIBRATIONS, *PREDICTION_SETS)}
+    listed = {*DENSITIES, *RECALIBRATIONS, *PREDICTION_SETS}
     assert listed - seen == {aty.AdaptiveTemperatureScaling}  # below: it needs torch to be fitted
 
 
@@ -63,7 +67,8 @@ def test_another_process_gives_the_same_answers(heads, tmp_path):
     )
     found = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         check=True,
@@ -136,17 +141,17 @@ PARTS = {"density": DENSITIES, "recalibration": RECALIBRATIONS, "prediction_sets
 
 
 @pytest.mark.parametrize(
-    ("place", "record"),
-    [(place, record) for place, records in PARTS.items() for record in records],
-    ids=lambda part: getattr(part, "name", part),
+    ("place", "part"),
+    [(place, part) for place, parts in PARTS.items() for part in parts],
+    ids=lambda part: getattr(part, "__name__", part),
 )
-def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, place, record):
-    defaults, others = record.cls().get_params(), OTHER_VALUES[record.cls]
+def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, place, part):
+    defaults, others = part().get_params(), OTHER_VALUES[part]
     assert others.keys() == defaults.keys()
     for name, value in others.items():
         assert cases.difference(value, defaults[name]) is not None, name
         changed = copy.copy(head)
-        setattr(changed, place, record.cls(**{name: value}))
+        setattr(changed, place, part(**{name: value}))
         save(changed, tmp_path / name)
         assert cases.difference(changed.get_params(), load(tmp_path / name).get_params()) is None, name
 
@@ -516,3 +521,68 @@ def test_a_reader_beside_a_writer_gets_the_old_or_the_new_head(bundle, head, mon
 
     monkeypatch.setattr(package, "read_tensors", overtaken)
     assert cases.difference(other, load(bundle)) is None
+
+
+# What a class states of itself
+
+
+def test_the_page_on_bundles_lists_the_classes_that_a_bundle_can_hold():
+    page = (Path(__file__).parents[1] / "docs" / "bundle.md").read_text("utf-8")
+    for place, parts in PARTS.items():
+        row = re.search(rf"^\| {place.replace('_', ' ')} \| (.*) \|$", page, re.MULTILINE)[1]
+        assert set(re.findall(r"`(\w+)`", row)) == {part.__name__ for part in parts}
+
+
+def test_a_class_cannot_forget_a_parameter():
+    with pytest.raises((ValueError, RuntimeError)) as caught:  # Python 3.11 wraps it
+
+        class Mine(aty.TemperatureScaling):
+            def __init__(self, power=1.0, flag=True):
+                pass
+
+            _stored = Record()
+
+    assert "must state the kind of each of its parameters; it differs in ['power']" in str(
+        caught.value.__cause__ or caught.value
+    )
+
+
+def test_a_class_of_the_same_name_and_a_subclass_are_not_on_the_list(head, tmp_path):
+    for name in ("TemperatureScaling", "Mine"):
+        odd = copy.copy(head)
+        odd.recalibration_ = type(name, (aty.TemperatureScaling,), {})()
+        with pytest.raises(TypeError, match=f"is a {name}, which a bundle cannot hold"):
+            save(odd, tmp_path)
+
+
+def test_attributes_that_older_bundles_lack_mean_what_they_state(bundle):
+    def older(described):
+        aware = described["fitted"]["recalibration_"]
+        del aware["fitted"]["errors_"], aware["fitted"]["floor_"], aware["parameters"]["pseudo_rows"]
+
+    rewritten(bundle, older)
+    aware = load(bundle).recalibration_
+    assert (aware.errors_, aware.floor_, aware.pseudo_rows) == (None, 0.0, False)
+
+
+def test_a_new_set_method_is_one_file_and_two_lines(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "extending.md").read_text("utf-8")
+    code = next(block.code for block in docs_cases.blocks(page) if "class GroupConformal" in block.code)
+    package = tmp_path / "atypicality"
+    shutil.copytree(Path(aty.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "conformal" / "by_group.py").write_text(code, "utf-8")
+    exports = package / "conformal" / "__init__.py"
+    for line in re.findall(r"^\+(.*)$", page, re.MULTILINE):
+        exports.write_text(exports.read_text("utf-8") + line + "\n", "utf-8")
+    assert f"{code.count(chr(10))} lines:" in page
+    found = [
+        subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("bundle_extended.py")), str(tmp_path / "bundle"), step],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [tmp_path, Path(__file__).parent]))},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for step in ("save", "load")
+    ]
+    assert found[0] == found[1] != ""

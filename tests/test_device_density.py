@@ -23,9 +23,8 @@ from atypicality.density.device_classes import order_by_class
 from atypicality.density.device_gaussian import whitening_on
 from atypicality.density.device_products import DOUBLE, HALF, largest, product
 from atypicality.density.device_reference import DeviceReference, Queries
-from atypicality.shipping.bundle.kinds import Place
-from atypicality.shipping.bundle.records import Part
-from atypicality.shipping.bundle.table_densities import GAUSSIAN, NEIGHBORS
+from atypicality.stored.kinds import Place
+from atypicality.stored.records import Part
 
 
 def assert_same(found, expected, *, rtol, atol=0.0, like=None):
@@ -129,8 +128,8 @@ def test_either_estimator_scores_either_kind_of_rows(put, rng):
 def test_bundles_hold_a_gaussian_fitted_on_a_device(kind, put, rng):
     x, labels = make_rows(rng, 200, 5)
     device, tensors = GaussianAtypicality(kind).fit(put(x), put(labels)), {}
-    stored = Part(GAUSSIAN).write(device, Place.start(tensors))
-    again = Part(GAUSSIAN).read(stored, Place.start(tensors))
+    stored = Part(GaussianAtypicality).write(device, Place.start(tensors))
+    again = Part(GaussianAtypicality).read(stored, Place.start(tensors))
     np.testing.assert_array_equal(again.atypicality(x), device.atypicality(x))
 
 
@@ -419,7 +418,7 @@ def test_other_bad_neighbours(put, rng):
     with pytest.raises(ValueError, match="embeddings must have 3 columns"):
         NeighborAtypicality().fit(put(rows)).atypicality(put(rows[:, :2]))
     with pytest.raises(TypeError, match="training rows on an accelerator, which a bundle cannot store"):
-        Part(NEIGHBORS).write(NeighborAtypicality().fit(put(rows)), Place.start({}))
+        Part(NeighborAtypicality).write(NeighborAtypicality().fit(put(rows)), Place.start({}))
 
 
 def test_a_library_without_mm_is_not_asked_about_its_devices(as_device, monkeypatch, rng):

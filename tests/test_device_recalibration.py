@@ -404,7 +404,7 @@ def test_matrices_must_lie_together():
     known, densities = strict.asarray(rows.logits), rows.columns["class_log_density"]
     for values in (torch.asarray(densities), strict.asarray(densities, device=strict.Device("device1"))):
         columns = {**rows.columns, "class_log_density": values}
-        with pytest.raises(ValueError, match=r"class_log_density must lie where the logits lie, on .*CPU.*Move one"):
+        with pytest.raises(ValueError, match=r"class_log_density must be on the device of the logits, .*CPU.*Move one"):
             clone(aware).fit(known, rows.labels, **columns)
         with pytest.raises(TypeError, match=r"class_log_density is on an accelerator.*move it to the CPU"):
             clone(aware).fit(rows.logits, rows.labels, **columns)

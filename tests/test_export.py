@@ -335,7 +335,7 @@ def test_batches_of_no_row_and_of_one(name, tmp_path):
 def piece(build, width):
     """A session for a graph with one float64 input x and one output y."""
     graph = export_graph.Graph()
-    xp = GraphNamespace(graph)
+    xp = GraphNamespace(graph, 4)
     xp.output("y", build(xp, xp.input("x", np.float64, width)), width)
     return session_of(graph.model("piece").SerializeToString())
 
@@ -367,7 +367,7 @@ def sets_session(score, nonempty, threshold):
     sets = SplitConformal(score, nonempty=nonempty)
     sets.threshold_, sets.k_reg_, sets.penalty_, sets.n_classes_ = threshold, 1, 0.0625, 4
     graph = export_graph.Graph()
-    xp = GraphNamespace(graph)
+    xp = GraphNamespace(graph, 4)
     formula = moved(sets.formula(), xp.asarray)
     xp.output("sets", formula(xp, xp.input("probs", np.float32, 4), None, None), 4)
     return session_of(graph.model("sets").SerializeToString())

@@ -42,7 +42,7 @@ HOST_MEMORY = frozenset({1, 3, 11})
 
 
 def on_device(values: Any) -> bool:
-    """Whether an array lies in an accelerator's memory, so that work on it should stay there.
+    """Whether an array is on an accelerator, so that work on it should stay there.
 
     >>> on_device(np.zeros(3))
     False
@@ -97,7 +97,7 @@ def to_numpy(values: Any, name: str) -> NDArray[Any]:
 
 
 def like(result: NDArray[Any], template: Any) -> Any:
-    """`result` as the kind of array that `template` is, and where it lies; no array API object: NumPy stays NumPy."""
+    """`result` as the kind of array that `template` is, on its device; no array API object: NumPy stays NumPy."""
     if isinstance(template, np.ndarray) or not hasattr(template, "__dlpack__") or not isinstance(result, np.ndarray):
         return result
     from array_api_compat import device

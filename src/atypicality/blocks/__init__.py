@@ -87,7 +87,7 @@ def settings(
     memory: int | str | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Iterator[None]:
-    """Fix threads, rows of a block or a ceiling of memory inside a `with`; results do not depend on any of them.
+    """Fix threads, rows of a block or a memory limit inside a `with`; results do not depend on any of them.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def n_threads(each: int = THREAD_BYTES) -> int:
     Parameters
     ----------
     each : int
-        Under a ceiling of memory cores count only as far as half of it holds so many bytes for every thread.
+        Under a memory limit cores count only as far as half of it holds so many bytes for every thread.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def is_large(size: int) -> bool:
 
 
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """An array to be filled: plain memory, or under a ceiling a scratch file where it is large.
+    """An array to be filled: plain memory, or under a memory limit a scratch file where it is large.
 
     >>> with settings(memory="200MB"):
     ...     empty((1000, 1000)).shape

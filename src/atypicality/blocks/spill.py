@@ -78,7 +78,7 @@ def scratch_folder(chosen: str | os.PathLike[str] | None) -> str:
         folder = LARGER_DISK
     if in_memory(folder):
         warnings.warn(
-            f"the scratch folder {folder!r} is itself kept in memory, so that a ceiling of memory saves nothing. "
+            f"the scratch folder {folder!r} is itself kept in memory, so that a memory limit saves nothing. "
             "Choose a folder on a disk: scratch= in Python, --scratch or TMPDIR on the command line.",
             stacklevel=4,
         )
@@ -128,5 +128,5 @@ def _reserve(file: int, size: int, folder: str) -> None:
     except OSError as error:
         raise ScratchError(
             f"the scratch folder {folder!r} has no room for an array of {words(size)} ({words(free)} are free). "
-            "Choose a folder on a larger disk (scratch=, --scratch or TMPDIR), or a higher ceiling of memory."
+            "Choose a folder on a larger disk (scratch=, --scratch or TMPDIR), or a higher memory limit."
         ) from error

@@ -1,4 +1,4 @@
-"""What commands on large files share: a ceiling of memory, a scratch folder, and a bar while they work."""
+"""What commands on large files share: a memory limit, a scratch folder, and a bar while they work."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ __all__ = ["Memory", "Scratch", "large_work"]
 
 Memory = Annotated[
     str | None,
-    typer.Option(help="Ceiling of memory, such as 1GB: arrays that are larger lie in files while they are worked on."),
+    typer.Option(help="Memory limit, such as 1GB: larger arrays are spilled to disk while they are worked on."),
 ]
 Scratch = Annotated[
     Path | None, typer.Option(help="Folder for those files; by default the system's for temporary files.")
@@ -20,7 +20,7 @@ Scratch = Annotated[
 
 @contextlib.contextmanager
 def large_work(description: str, memory: str | None, scratch: Path | None) -> Iterator[None]:
-    """Work under a ceiling of memory, where one is given, with a bar for every long pass over rows on a terminal."""
+    """Work under a memory limit, where one is given, with a bar for every long pass over rows on a terminal."""
     from atypicality import blocks
     from atypicality.blocks.progress import working
 

@@ -1,4 +1,4 @@
-"""Prediction sets: probabilities in, sets that hold the label as often as promised out."""
+"""Prediction sets: probabilities in, sets with a coverage guarantee out."""
 
 from atypicality.conformal.aware import AtypicalityAwareConformal
 from atypicality.conformal.split import SplitConformal

@@ -1,11 +1,11 @@
-"""Conformal prediction by atypicality and confidence: a threshold, and a promise, for every region of their grid."""
+"""Conformal prediction by atypicality and confidence: a threshold, and valid coverage, for every region of a grid."""
 
+import math
 from fractions import Fraction
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
@@ -13,11 +13,12 @@ from atypicality.arrays import namespace, on_device, returns_like_input, take_ro
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
 from atypicality.conformal.scores import label_scores, label_statistics
-from atypicality.conformal.split import checked_rows, checked_rule, fitted_rule, fitted_sets
+from atypicality.conformal.split import ScoredSets, checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
 from atypicality.validation.device import any_probs
 
@@ -26,12 +27,12 @@ __all__ = ["AtypicalityAwareConformal"]
 Integers = NDArray[np.intp]
 
 
-class AtypicalityAwareConformal(BaseEstimator):
+class AtypicalityAwareConformal(ScoredSets):
     r"""Prediction sets that keep 1 - alpha in every region of atypicality and confidence, rare inputs included.
 
     Rows are cut into a grid of atypicality and confidence quantile groups; every cell has a threshold of its own, found
     as in `SplitConformal` (Yuksekgonul et al. 2023, section 5). Cells that would be too small for alpha are merged with
-    neighbours into regions, and the promise is :math:`P(Y \in C(X) \mid X \in \text{region}) \ge 1 - \alpha`.
+    neighbours into regions, and the guarantee is :math:`P(Y \in C(X) \mid X \in \text{region}) \ge 1 - \alpha`.
 
     Parameters
     ----------
@@ -40,17 +41,17 @@ class AtypicalityAwareConformal(BaseEstimator):
     n_groups : pair of int, default=(6, 6)
         Groups of atypicality and of confidence; 1 leaves one of them out.
     mode : {"valid", "paper"}, default="valid"
-        "valid": one part of the rows chooses edges, regions, `k_reg` and `penalty`, the other carries the promise.
-        "paper": all rows do both, as in the paper, and the promise is approximate.
+        "valid": the edge set chooses edges, regions, `k_reg` and `penalty`, the threshold set carries the guarantee.
+        "paper": all rows do both, as in the paper, and coverage is approximate.
     edge_fraction : float in (0, 1), default=1/3
-        Share of the rows that choose, in mode "valid".
+        Share of the rows in the edge set, in mode "valid".
     nonempty, k_reg, penalty, randomized, random_state : str, int, float, bool
         As in `SplitConformal`.
 
     Attributes
     ----------
     grid_ : GridGroups
-        The cells: edges of both quantities, from the rows that choose.
+        The cells: edges of both quantities, from the edge set.
     regions_ : ndarray of int, of the grid's shape
         Region of every cell. A test point beyond the outermost edges belongs to the outer cells.
     counts_ : ndarray of shape (n_regions,)
@@ -61,13 +62,13 @@ class AtypicalityAwareConformal(BaseEstimator):
         warned.
     k_reg_, penalty_ : as in `SplitConformal`
     n_edge_, n_calibration_ : int
-        Rows that chose, and rows that carry the promise.
+        Rows of the edge set and of the threshold set.
     n_classes_, seed_ : int
 
     Notes
     -----
-    Regions are decided by the edge rows alone (see `merge_cells`): merging by the counts of the rows that carry the
-    thresholds would break the promise, because a region's rows would then know that they are few.
+    Regions are decided by the edge rows alone (see `merge_cells`): merging by the counts of the threshold
+    rows would break the guarantee, because a region's rows would then know that they are few.
 
     Examples
     --------
@@ -83,17 +84,12 @@ class AtypicalityAwareConformal(BaseEstimator):
     (1000, 5)
     """
 
-    grid_: GridGroups
-    regions_: Integers
-    counts_: Integers
-    thresholds_: NDArray[np.float64]
-    too_few_: NDArray[np.bool_]
-    k_reg_: int | None
-    penalty_: float | None
-    n_edge_: int
-    n_calibration_: int
-    n_classes_: int
-    seed_: int
+    grid_: Annotated[GridGroups, Part(GridGroups)]
+    regions_: Annotated[Integers, kinds.Counts("* *")]
+    counts_: Annotated[Integers, kinds.Counts("r", kinds.NOT_NEGATIVE)]
+    thresholds_: Annotated[NDArray[np.float64], kinds.Array("r", kinds.NOT_NAN)]
+    too_few_: Annotated[NDArray[np.bool_], kinds.Array("r", dtypes=("bool",))]
+    n_edge_: Annotated[int, kinds.Integer(1)]
 
     def __init__(
         self,
@@ -125,7 +121,7 @@ class AtypicalityAwareConformal(BaseEstimator):
     ) -> Self:
         """Learn regions and thresholds from a conformal set: `probs` (n, k), `labels` (n,) and `atypicality` (n,).
 
-        In mode "valid" the rows that choose are drawn at random, unless `edge_rows`, bool (n,), marks them: rows that
+        In mode "valid" the edge set is drawn at random, unless `edge_rows`, bool (n,), marks them: rows that
         were set apart beforehand, as by `three_way_split`.
         """
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
@@ -155,7 +151,7 @@ class AtypicalityAwareConformal(BaseEstimator):
 
     @returns_like_input
     def assign(self, probs: ArrayLike, *, atypicality: ArrayLike) -> Integers:
-        """Region (n,) of every row of `probs` and `atypicality`: the part of the grid whose promise is its own."""
+        """Region (n,) of every row of `probs` and `atypicality`: the part of the grid with a guarantee of its own."""
         check_is_fitted(self, "thresholds_")
         rows = any_probs(probs, n_classes=self.n_classes_)
         return self._assign(rows, atypicality)
@@ -193,9 +189,34 @@ class AtypicalityAwareConformal(BaseEstimator):
                 "all classes. Give more rows, fewer groups or a larger alpha."
             )
 
+    def _guarantee(self) -> str:
+        """Where the coverage holds, for the model card."""
+        least, most = int(self.counts_.min()), int(self.counts_.max())
+        rows = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        where = f"{self.thresholds_.size} regions of atypicality and confidence"
+        return f"in each of {where}, whose thresholds rest on {rows} rows each; not in every subgroup."
+
+    def _check_stored(self) -> None:
+        self._check_score()
+        n_regions, thresholds = self.thresholds_.size, self.thresholds_
+        used = np.array_equal(np.unique(self.regions_), np.arange(n_regions))
+        need(self.regions_.shape == self.grid_.shape_, "there must be a region for every cell of the grid.")
+        need(used, "regions must be numbered from 0, all used.")
+        need((thresholds > -math.inf).all(), "thresholds must not be minus infinity.")
+        need((self.too_few_ == np.isinf(thresholds)).all(), "thresholds must be infinite where rows were too few.")
+        need(self.counts_.sum() == self.n_calibration_, "the regions' rows must sum to n_calibration_.")
+
+    _stored = Record(
+        check=_check_stored,
+        **ScoredSets._kinds,
+        n_groups=kinds.TupleOf(kinds.Integer(1), size="2"),
+        mode=kinds.Choice("valid", "paper"),
+        edge_fraction=kinds.Number(0, 1),
+    )
+
 
 def _given_rows(edge_rows: ArrayLike, n_rows: int, valid: bool) -> tuple[Integers, Integers]:
-    """Positions of the rows that choose and of those that carry the promise, from a mask."""
+    """Positions of the edge set and of the threshold set, from a mask."""
     mask = check_groups(edge_rows, "edge_rows", n_rows=n_rows)
     if not valid or mask.dtype != bool or mask.all() or not mask.any():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Conformal scores and sets where the probabilities lie: the same rules as `conformal.scores`, bit for bit.
+"""Conformal scores and sets on the device of the probabilities: the same rules as `conformal.scores`, bit for bit.
 
 Masses are sums of multiples of 2^-52 that stay below 2, which float64 adds without error in any order. So a device,
 whatever the order in which it adds, finds the masses of the CPU; everything else is one rounded operation per entry,

@@ -1,4 +1,4 @@
-"""Scores of labels, larger = stranger, and the sets of all labels whose score stays within a threshold.
+"""Scores of labels, larger = less conforming, and the sets of all labels whose score stays within a threshold.
 
 Every score is a function of what stands at or above a label in its row: the rank o(y), the number of classes j with
 p_j >= p_y, and the mass above and tied with p_y. Ties are symmetric: classes with equal probability have equal scores.
@@ -120,7 +120,7 @@ def label_scores(found: LabelStatistics, rule: ScoreRule, draws: Any = 1.0) -> D
 
 
 def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any = 1.0) -> Any:
-    """All labels whose score is at most their row's threshold: bool (n, k), where the probabilities lie.
+    """All labels whose score is at most their row's threshold: bool (n, k), on the device of the probabilities.
 
     >>> rule = ScoreRule("aps", nonempty=None)
     >>> prediction_sets(np.array([[0.5, 0.375, 0.125]] * 2), np.array([0.875, 0.4]), rule)

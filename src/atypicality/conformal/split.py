@@ -1,7 +1,7 @@
 """Split conformal prediction: one threshold for all, from rows that chose nothing else."""
 
 import math
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,17 +10,50 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input, take_rows
 from atypicality.conformal.chance import Seeds, split_rows
-from atypicality.conformal.scores import ScoreRule, checked_score, label_scores, label_statistics, prediction_sets
+from atypicality.conformal.scores import (
+    NONEMPTY,
+    SCORES,
+    ScoreRule,
+    checked_score,
+    label_scores,
+    label_statistics,
+    prediction_sets,
+)
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_alpha, check_integer, check_labels, warn
 from atypicality.validation.device import any_probs
 
-__all__ = ["SplitConformal"]
+__all__ = ["ScoredSets", "SplitConformal"]
 
 
-class SplitConformal(BaseEstimator):
+class ScoredSets(BaseEstimator):
+    """What sets by a score have in common: the score's parameters, given and tuned, and the seed of its draws."""
+
+    k_reg_: Annotated[int | None, kinds.optional(kinds.Integer())]
+    penalty_: Annotated[float | None, kinds.optional(kinds.Number(0))]
+    n_calibration_: Annotated[int, kinds.Integer(1)]
+    n_classes_: Annotated[int, kinds.Size("K")]
+    seed_: Annotated[int, kinds.SEED]
+
+    _kinds: ClassVar[dict[str, Any]] = {
+        "score": kinds.Choice(*SCORES),
+        "alpha": kinds.Alpha(),
+        "nonempty": kinds.Choice(*NONEMPTY),
+        "k_reg": kinds.Either("auto", otherwise=kinds.Integer()),
+        "penalty": kinds.Either("auto", otherwise=kinds.Number(0)),
+        "random_state": kinds.optional(kinds.SEED),
+    }
+
+    def _check_score(self) -> None:
+        checked_rule(self)
+        rule = fitted_rule(self)
+        need(not rule.needs_tuning, f"score {rule.name!r} must have its parameters.")
+
+
+class SplitConformal(ScoredSets):
     r"""Prediction sets that hold the label with a chance of at least 1 - alpha, on average over all inputs.
 
     The set of x is all labels y with :math:`s(x, y) \le \hat q`, where the threshold is the
@@ -33,15 +66,15 @@ class SplitConformal(BaseEstimator):
     alpha : float in (0, 1), default=0.1
         Allowed miscoverage, read as the decimal it is written as.
     nonempty : {"score", "after", None}, default="score"
-        "score": the top class scores 0 in fit and in prediction, so no set is empty and the promise stays exact.
-        "after": the top class is added to the sets afterwards, which covers more than promised. None: sets may be
+        "score": the top class scores 0 in fit and in prediction, so no set is empty and coverage stays exact.
+        "after": the top class is added to the sets afterwards, which covers more than 1 - alpha. None: sets may be
         empty. Classes tied for the top are all the top class.
     k_reg : int or "auto", default="auto"
         Rank up to which RAPS charges nothing.
     penalty : float or "auto", default="auto"
         What RAPS charges per rank beyond `k_reg`, and SAPS per rank.
     tuning_fraction : float in (0, 1), default=0.2
-        Share of the rows that choose `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
+        Share of the rows that tune `k_reg` and `penalty` where these are "auto"; they carry no guarantee.
     randomized : bool, default=False
         Draw one u per row, which makes the coverage of APS, RAPS and SAPS exact instead of conservative. The draws of
         `fit` and `predict_set` are independent. The u of a row depends on the seed and the row's number alone: every
@@ -65,7 +98,7 @@ class SplitConformal(BaseEstimator):
 
     Notes
     -----
-    The promise is for rows exchangeable with the calibration rows. The same inputs and seed give the same sets,
+    Coverage is valid for rows exchangeable with the calibration rows. The same inputs and seed give the same sets,
     whatever the block size and number of threads.
 
     Examples
@@ -80,14 +113,9 @@ class SplitConformal(BaseEstimator):
     True
     """
 
-    threshold_: float
-    too_few_: bool
-    k_reg_: int | None
-    penalty_: float | None
-    n_calibration_: int
-    n_tuning_: int
-    n_classes_: int
-    seed_: int
+    threshold_: Annotated[float, kinds.Number(infinite=True)]
+    too_few_: Annotated[bool, kinds.FLAG]
+    n_tuning_: Annotated[int, kinds.Integer()]
 
     def __init__(
         self,
@@ -151,6 +179,16 @@ class SplitConformal(BaseEstimator):
         rows = any_probs(probs, n_classes=self.n_classes_)
         return fitted_sets(self, rows, np.full(rows.shape[0], self.threshold_), first_row)
 
+    def _guarantee(self) -> str:
+        """Where the coverage holds, for the model card."""
+        return f"on average over all inputs, from {self.n_calibration_:,} rows; not for rare inputs in particular."
+
+    def _check_stored(self) -> None:
+        self._check_score()
+        need(self.too_few_ == math.isinf(self.threshold_), "the threshold must be infinite if there were too few rows.")
+
+    _stored = Record(check=_check_stored, **ScoredSets._kinds, tuning_fraction=kinds.Number(0, 1))
+
 
 def fitted_rule(estimator: Any) -> ScoreRule:
     """The score of a fitted estimator, its parameters tuned."""
@@ -160,7 +198,7 @@ def fitted_rule(estimator: Any) -> ScoreRule:
 def row_draws(estimator: Any, n_rows: int, first_row: int) -> NDArray[np.float64] | None:
     """The draws (n,) of a randomised estimator for rows with numbers from `first_row` on; None for another."""
     number = check_integer(first_row, "first_row", low=0)
-    if not estimator.randomized:
+    if not getattr(estimator, "randomized", False):
         return None
     return Seeds(estimator.seed_).draws("predict", n_rows, first_row=number)
 
@@ -180,7 +218,7 @@ def checked_rule(estimator: Any) -> ScoreRule:
 
 
 def checked_rows(probs: ArrayLike, labels: ArrayLike, *, least: int) -> tuple[Any, NDArray[np.intp]]:
-    """Probabilities, where they lie, and labels of at least `least` rows."""
+    """Probabilities, on their device, and labels of at least `least` rows."""
     rows = any_probs(probs)
     n = rows.shape[0]
     if n < least:

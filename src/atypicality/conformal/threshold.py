@@ -48,12 +48,12 @@ def conformal_threshold(scores: ArrayLike, alpha: float | Fraction) -> float:
     r"""The smallest threshold whose sets miss the label with a chance of at most `alpha`.
 
     It is the k-th smallest score, :math:`k = \lceil (n + 1)(1 - \alpha) \rceil`, and infinite when k exceeds n:
-    then only the full set keeps the promise (Vovk, Gammerman and Shafer 2005, section 2.2).
+    then only the full set is valid (Vovk, Gammerman and Shafer 2005, section 2.2).
 
     Parameters
     ----------
     scores : array-like of shape (n,)
-        Scores of the true labels of rows that chose nothing else; larger = stranger. Infinite scores are allowed.
+        Scores of the true labels of the threshold set; larger = less conforming. Infinite scores are allowed.
     alpha : float in (0, 1)
 
     Returns

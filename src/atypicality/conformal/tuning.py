@@ -57,6 +57,6 @@ def tune(rule: ScoreRule, probs: Any, found: LabelStatistics, alpha: Fraction, d
 
 
 def _order_statistic(values: NDArray[Any], alpha: Fraction) -> float:
-    """The conformal rank's value, or the largest where there are too few: nothing is promised for these rows."""
+    """The conformal rank's value, or the largest where there are too few: these rows carry no guarantee."""
     rank = min(conformal_rank(values.size, alpha), values.size)
     return float(np.partition(values, rank - 1)[rank - 1])

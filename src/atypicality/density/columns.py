@@ -27,7 +27,7 @@ def class_positions(
     """
     names = to_numpy(classes, "classes_")
     if names.dtype.kind in "iu":
-        bad = [int(name) for name in names if not 0 <= name < n_classes]
+        bad = names[(names < 0) | (names >= n_classes)].tolist()
         if bad:
             raise ValueError(f"the density has classes outside the {n_classes} columns of the logits: {bad[:5]}.")
         if fitted_names is None or class_names is None:

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.linalg.lapack import dpotrf, dtrtri
+
+from atypicality.stored import Record, kinds
 
 __all__ = ["Factorise", "Whitening", "principal_directions", "shrink", "triangular_whitening", "whiten"]
 
@@ -30,9 +33,10 @@ class Whitening:
         How many count.
     """
 
-    matrix: Float64
-    log_determinant: float
-    rank: int
+    matrix: Annotated[Float64, kinds.Array("m * | m", kinds.FINITE)]
+    log_determinant: Annotated[float, kinds.Number()]
+    rank: Annotated[int, kinds.Integer(1)]
+    _stored = Record()
 
     @property
     def log_peak(self) -> float:

@@ -1,6 +1,6 @@
 """Gaussian atypicality: how far a row lies from the class-conditional densities of the training embeddings."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from atypicality.density.statistics import (
     statistics_from_moments,
 )
 from atypicality.formula import ClassDensity, TiedDensity
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_integer, check_number, warn
 from atypicality.validation.device import any_matrix
 
@@ -82,7 +83,11 @@ class GaussianAtypicality(BaseEstimator):
     array([1.838, 3.838])
     """
 
-    _solution: Solution | None
+    statistics_: ClassStatistics
+    classes_: Annotated[NDArray[Any], kinds.Labels("c")]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("c", kinds.POSITIVE)]
+    n_features_in_: Annotated[int, kinds.Size("D")]
+    _solution: Annotated[Solution | None, Part(Solution)]
 
     def __init__(
         self,
@@ -282,6 +287,39 @@ class GaussianAtypicality(BaseEstimator):
         self.n_features_in_ = statistics.origins.shape[1]
         self._solution = solution
         return self
+
+    def _check_stored(self) -> None:
+        self._check_parameters()
+        solution = self._solved()
+        solution.check(self.covariance, self.precision)
+        width = self.n_features_in_ if self.n_components is None else self.n_components
+        need(solution.means.shape[1] == width, f"the means must have {width} columns.")
+        need((solution.components is None) == (self.n_components is None), "there must be components if n_components.")
+
+    def _restore(self) -> None:
+        self.statistics_ = ScoringOnly()  # type: ignore[assignment]
+
+    _stored = Record(
+        check=_check_stored,
+        restore=_restore,
+        ready=_solved,
+        covariance=kinds.Choice("tied", "full", "diagonal"),
+        shrinkage=kinds.Either(None, "ledoit-wolf", "oas", otherwise=kinds.Number(0, 1)),
+        n_components=kinds.optional(kinds.Integer(1)),
+        precision=kinds.Choice("float64", "float32"),
+    )
+
+
+class ScoringOnly:
+    """What stands in a loaded density for the sums over its training rows: it says that they were not stored."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and printing ask for these
+            raise AttributeError(name)
+        raise ValueError(
+            "this density was loaded from a bundle, which keeps what scoring needs and not the sums over the training "
+            "rows, so partial_fit and merge cannot go on from it. Fit a new density on the training rows."
+        )
 
 
 _COVARIANCE_OF: dict[Layout, str] = {"pooled": "tied", "full": "full", "diagonal": "diagonal"}

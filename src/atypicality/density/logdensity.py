@@ -1,7 +1,8 @@
 """Gaussians of all classes as they are learnt and stored, and the scoring of rows by their formulas."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.formula import ClassDensity, TiedDensity, moved
+from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
 __all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
@@ -34,10 +36,11 @@ class TiedGaussians:
     log_peak : float
     """
 
-    centre: FloatArray
-    whitening: FloatArray
-    means: Float64
-    log_peak: float
+    centre: Annotated[FloatArray, kinds.Array("D", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    whitening: Annotated[FloatArray, kinds.Array("D r", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    means: Annotated[Float64, kinds.Array("c r", kinds.FINITE)]
+    log_peak: Annotated[float, kinds.Number()]
+    _stored = Record()
 
     @classmethod
     def of(
@@ -50,7 +53,11 @@ class TiedGaussians:
 
     def formula(self, log_prior: Float64 | None = None) -> TiedDensity:
         """The parameters of a score."""
-        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak, log_prior)
+        return replace(self._formula, log_prior=log_prior)
+
+    @cached_property
+    def _formula(self) -> TiedDensity:
+        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak)
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,11 @@ class ClassGaussians:
     whitenings : list of Whitening, one per class
     """
 
-    centre: FloatArray
-    components: FloatArray | None
-    means: Float64
-    whitenings: list[Whitening]
+    centre: Annotated[FloatArray, kinds.Array("D", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    components: Annotated[FloatArray | None, kinds.optional(kinds.Array("m D", kinds.FINITE, dtypes=kinds.ANY_FLOAT))]
+    means: Annotated[Float64, kinds.Array("c m", kinds.FINITE)]
+    whitenings: Annotated[list[Whitening], kinds.ListOf(Part(Whitening), size="c")]
+    _stored = Record()
 
     @classmethod
     def of(
@@ -85,6 +93,10 @@ class ClassGaussians:
 
     def formula(self, log_prior: Float64 | None = None) -> ClassDensity:
         """The parameters of a score."""
+        return replace(self._formula, log_prior=log_prior)
+
+    @cached_property
+    def _formula(self) -> ClassDensity:
         matrices = [whitening.matrix for whitening in self.whitenings]
         if matrices[0].ndim == 2:  # columns of zeros add nothing to a squared length
             rank = max(matrix.shape[1] for matrix in matrices)
@@ -92,7 +104,7 @@ class ClassGaussians:
         components = None if self.components is None else np.ascontiguousarray(self.components.T)
         peaks = np.array([whitening.log_peak for whitening in self.whitenings])
         stacked = np.stack(matrices).astype(self.centre.dtype, copy=False)
-        return ClassDensity(self.centre, components, self.means, stacked, peaks, log_prior)
+        return ClassDensity(self.centre, components, self.means, stacked, peaks)
 
 
 Gaussians = TiedGaussians | ClassGaussians

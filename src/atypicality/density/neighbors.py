@@ -1,7 +1,7 @@
 """Neighbour atypicality: the distance of a row to its nearest training rows, exact at the cost of a float32 product."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,13 +11,38 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import on_device, returns_like_input, to_host
 from atypicality.density.classes import encode_labels
-from atypicality.density.search import Reference, Search
+from atypicality.density.search import METRIC, Reference, Search
 from atypicality.formula import NeighborDensity
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
 
 __all__ = ["NeighborAtypicality", "rows_by_code"]
 
 Float64 = NDArray[np.float64]
+
+
+class Members(kinds.Kind):
+    """Training rows to search in: all n of them (null), or those of each class as positions and sizes."""
+
+    _rows = kinds.Counts("n")
+    _sizes = kinds.Counts("c", kinds.POSITIVE)
+
+    def _write(self, value: Any, place: kinds.Place) -> Any:
+        if isinstance(value[0], slice):
+            place.fix_size("n", value[0].stop)
+            return None
+        sizes = np.array([part.size for part in value], np.int64)
+        return [self._rows.write(np.concatenate(value), place.at("rows")), self._sizes.write(sizes, place.at("sizes"))]
+
+    def _read(self, stored: Any, place: kinds.Place) -> list[slice | NDArray[np.intp]]:
+        if stored is None:
+            return [slice(0, place.own["n"])]
+        need(isinstance(stored, list) and len(stored) == 2, f"{place.path} must be null or a pair.")
+        rows = self._rows.read(stored[0], place.at("rows"))
+        sizes = self._sizes.read(stored[1], place.at("sizes"))
+        need(sizes.max() <= rows.size and sizes.sum() == rows.size, f"{place.path} must have the sizes of its classes.")
+        need(np.array_equal(np.sort(rows), np.arange(rows.size)), f"{place.path} must name every training row once.")
+        return list(np.split(rows, np.cumsum(sizes)[:-1]))
 
 
 class NeighborAtypicality(BaseEstimator):
@@ -58,6 +83,12 @@ class NeighborAtypicality(BaseEstimator):
     >>> NeighborAtypicality(n_neighbors=2).fit([[0.0], [1.0], [2.0], [10.0]]).atypicality([[1.5], [20.0]])
     array([ 0.5, 14. ])
     """
+
+    embeddings_: Any
+    n_features_in_: Annotated[int, kinds.Size("D")]
+    classes_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("c"))]
+    _reference: Annotated[Any, Part(Reference)]
+    _members: Annotated[Sequence[slice | NDArray[np.intp]], Members()]
 
     def __init__(
         self,
@@ -171,6 +202,27 @@ class NeighborAtypicality(BaseEstimator):
                 "density holds its training rows on an accelerator, which a bundle cannot store. Fit the "
                 "NeighborAtypicality on rows on the CPU, for example on embeddings.cpu()."
             )
+
+    def _check_stored(self) -> None:
+        classes, members = self.classes_, self._members
+        need(self._reference.metric == self.metric, "the metric must be the same everywhere.")
+        need((classes is None) == (not self.per_class), "there must be classes if per_class.")
+        need(isinstance(members[0], slice) == (not self.per_class), "there must be members if per_class.")
+        need(classes is None or len(members) == classes.size, "every class must have members.")
+        enough = min(map(_size, members)) >= self.n_neighbors
+        need(enough, "there must be n_neighbors training rows, of every class if per_class.")
+
+    def _restore(self) -> None:
+        self.embeddings_ = self._reference.rows
+
+    _stored = Record(
+        check=_check_stored,
+        restore=_restore,
+        ready=_check_storable,
+        n_neighbors=kinds.Integer(1),
+        reduction=kinds.Choice("mean", "kth", "min"),
+        metric=METRIC,
+    )
 
     def _check_own_rows(self, x: Any) -> None:
         own = self.embeddings_

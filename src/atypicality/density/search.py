@@ -7,15 +7,19 @@ the k-th best than twice that cannot be among the k nearest. The few others are 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
+from atypicality.stored import Record, kinds
 from atypicality.validation import FloatArray, name_rows
 
-__all__ = ["Reduction", "Reference", "Search", "refuse_zeros"]
+__all__ = ["METRIC", "Reduction", "Reference", "Search", "refuse_zeros"]
+
+METRIC = kinds.Choice("euclidean", "cosine")
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -34,11 +38,14 @@ _SCALES = 2.0**-100, 2.0**100  # beyond them rows are no float32 numbers before 
 class Reference:
     """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product."""
 
-    rows: FloatArray
-    metric: str
-    shift: NDArray[np.float32]
-    scale: float
-    half_squares: NDArray[np.float32]
+    rows: Annotated[FloatArray, kinds.Array("n D", kinds.FINITE, dtypes=("float16", *kinds.ANY_FLOAT))]
+    metric: Annotated[str, METRIC]
+    shift: Annotated[NDArray[np.float32], kinds.Array("D", kinds.FINITE, dtypes=("float32",))]
+    scale: Annotated[float, kinds.Number(0, low_open=True)]
+    half_squares: Annotated[
+        NDArray[np.float32], kinds.Array("n", kinds.FINITE, kinds.NOT_NEGATIVE, dtypes=("float32",))
+    ]
+    _stored = Record()
 
     @classmethod
     def of(cls, rows: FloatArray, metric: str) -> "Reference":

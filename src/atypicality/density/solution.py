@@ -1,6 +1,7 @@
 """From class statistics to Gaussians that can score: projection, shrinkage, rank and whitening."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from atypicality.density.covariance import Factorise, principal_directions, shrink, triangular_whitening, whiten
 from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussians
 from atypicality.density.statistics import ClassStatistics
+from atypicality.stored import Part, Record, kinds, need
 
 __all__ = ["Solution", "solve"]
 
@@ -30,12 +32,38 @@ class Solution:
         Why the densities are weaker than asked for, and what to do; empty if they are not.
     """
 
-    means: Float64
-    covariance: Float64
-    rank: int | NDArray[np.intp]
-    components: Float64 | None
-    gaussians: Gaussians
-    weakness: str
+    means: Annotated[Float64, kinds.Array("c m", kinds.FINITE)]
+    covariance: Annotated[Float64, kinds.Array("* * | * * *", kinds.FINITE)]
+    rank: Annotated[int | NDArray[np.intp], kinds.ScalarOr(kinds.Integer(1), kinds.Counts("c", kinds.POSITIVE))]
+    components: Annotated[Float64 | None, kinds.optional(kinds.Array("m D", kinds.FINITE))]
+    gaussians: Annotated[Gaussians, Part(TiedGaussians, ClassGaussians)]
+    weakness: Annotated[str, kinds.Text()]
+    _stored = Record()
+
+    def check(self, covariance: str, precision: str) -> None:
+        """Raise where shapes, ranks and types contradict each other or these parameters."""
+        gaussians = self.gaussians
+        c, m = self.means.shape
+        shape = {"tied": (m, m), "full": (c, m, m), "diagonal": (c, m)}[covariance]
+        need(self.covariance.shape == shape, f"the covariance must have shape {shape}.")
+        need(isinstance(gaussians, TiedGaussians) == (covariance == "tied"), "the Gaussians must suit covariance=.")
+        need(gaussians.centre.dtype.name == precision, "the centre must have the type that precision= names.")
+        if isinstance(gaussians, TiedGaussians):
+            need(self.rank == gaussians.whitening.shape[1], "the rank must be that of the whitening.")
+        else:
+            self._check_classes(covariance, gaussians)
+
+    def _check_classes(self, covariance: str, gaussians: ClassGaussians) -> None:
+        components, whitenings = gaussians.components, gaussians.whitenings
+        need((components is None) == (self.components is None), "both must have components, or neither.")
+        need(
+            components is None or components.dtype == gaussians.centre.dtype,
+            "the components must have the type of the centre.",
+        )
+        need(np.array_equal(self.rank, [w.rank for w in whitenings]), "the ranks must be those of the whitenings.")
+        for w in whitenings:
+            shape = (self.means.shape[1],) + ((w.rank,) if covariance == "full" else ())
+            need(w.matrix.shape == shape, f"a whitening of rank {w.rank} must have shape {shape}.")
 
 
 def solve(

@@ -124,7 +124,7 @@ class Quadratic:
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Recalibrated:
         """Multipliers (n, 1)."""
-        values = {name: self._covariate(xp, name, rows, below, hidden) for name in self.names}
+        values = {name: self._covariate(xp, name, rows) for name in self.names}
         return self.at(xp, values), None
 
     def at(self, xp: Xp, values: Mapping[str, Any]) -> Any:
@@ -136,8 +136,8 @@ class Quadratic:
             total = total + coefficient * term
         return total if self.limits is None or not x else _held(xp, total, *self.limits)
 
-    def _covariate(self, xp: Xp, name: str, rows: Rows, below: Any, hidden: Any) -> Any:
-        return margins(xp, below, hidden, self.numbers) if name == "margin" else rows.atypicality
+    def _covariate(self, xp: Xp, name: str, rows: Rows) -> Any:
+        return margins(xp, rows.logits, self.numbers) if name == "margin" else rows.atypicality
 
     def _standardised(self, xp: Xp, j: int, value: Any) -> Any:
         if self.lows is not None and self.highs is not None:
@@ -172,7 +172,7 @@ class LogDensity:
 
 @dataclass(frozen=True)
 class ClassMixing:
-    """``W (z - o)``, where o lies from a row's maximum toward its mean by the part `middle`.
+    """``W (z - o)``, o a point between a row's maximum and its mean, at the part `middle` of the way.
 
     Parameters
     ----------

@@ -28,11 +28,12 @@ def within(xp: Xp, below: Any, reach: float | None) -> Any:
     return below * (floor / xp.where(spread > floor, spread, floor))
 
 
-def margins(xp: Xp, below: Any, hidden: Any, numbers: Any) -> Any:
-    """Largest less second largest logit of each row (n, 1), from rows with maximum 0; 0 where one class is shown."""
-    best = xp.argmax(xp.where(hidden, -xp.inf, below), axis=1, keepdims=True)
-    second = xp.max(xp.where(hidden | (numbers == best), -xp.inf, below), axis=1, keepdims=True)
-    return xp.where(xp.isinf(second), 0.0, -second)
+def margins(xp: Xp, logits: Any, numbers: Any) -> Any:
+    """Largest less second largest logit of each row (n, 1), in float64; 0 where a single class is not masked."""
+    best = xp.argmax(logits, axis=1, keepdims=True)
+    second = xp.max(xp.where(numbers == best, -xp.inf, logits), axis=1, keepdims=True)
+    first, second = (xp.astype(one, xp.float64) for one in (xp.max(logits, axis=1, keepdims=True), second))
+    return xp.where(xp.isinf(second), 0.0, first - second)
 
 
 def mean_of_shown(xp: Xp, below: Any, hidden: Any) -> Any:

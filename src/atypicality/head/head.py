@@ -3,13 +3,14 @@
 import inspect
 import math
 import os
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from atypicality import conformal, density, recalibration
 from atypicality.arrays import like, on_device, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
@@ -29,6 +30,7 @@ from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
+from atypicality.stored import Part, Record, declared, kinds, need
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
@@ -36,11 +38,13 @@ __all__ = ["ReliabilityHead"]
 RECALIBRATION_SHARE = 0.5
 PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
-ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows promises little
+DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
+"""The classes that a saved head can be made of."""
+ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
 
 
 class ReliabilityHead(BaseEstimator):
-    """What to trust, prediction by prediction: how rare the input is, mended probabilities, a set that holds the label.
+    """What to trust, prediction by prediction: rarity of the input, recalibrated probabilities, a prediction set.
 
     Parameters
     ----------
@@ -88,17 +92,17 @@ class ReliabilityHead(BaseEstimator):
     (5000, 10)
     """
 
-    density_: Any
-    recalibration_: Any
-    prediction_sets_: Any
-    quadrants_: Quadrants | None
-    quantiles_: QuantileScale | None
-    abstention_: AbstentionRule
-    sizes_: dict[str, int]
-    class_names_: NDArray[Any] | None
-    fingerprint_: str
-    n_classes_: int
-    metrics_: dict[str, dict[str, float]]
+    n_classes_: Annotated[int, kinds.Size("K")]
+    class_names_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("K", ordered=False))]
+    density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
+    recalibration_: Annotated[Any, Part(*RECALIBRATIONS)]
+    prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
+    quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
+    quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
+    abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
+    metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
+    sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
+    fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class ReliabilityHead(BaseEstimator):
             Left out where `calibration` brings its own `atypicality`.
         calibration : ModelOutputs with logits and labels, or Parts
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
-            third of the rest draws group edges, the remainder carries the promise. `Parts` (see `three_way_split`)
+            third of the rest draws group edges, the remainder is the threshold set. `Parts` (see `three_way_split`)
             are taken as they are.
 
         Examples
@@ -199,7 +203,7 @@ class ReliabilityHead(BaseEstimator):
             edge_rows = np.arange(len(rest)) < len(calibration.edges)
         else:
             if calibration.stratified:
-                raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
+                raise ValueError("calibration comes from a stratified split: coverage is not valid. Split plainly.")
             chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
             first, rest = calibration._part(chosen), calibration._part(~chosen)
             edge_rows = None
@@ -417,6 +421,38 @@ class ReliabilityHead(BaseEstimator):
 
         export_onnx(self, path, verify=verify)
 
+    def _check_stored(self) -> None:
+        """The parts have what they need from each other."""
+        names, rare = self.class_names_, self.quantiles_ is not None
+        need(names is None or names.dtype.kind == "U", "class names must be text.")
+        need((self.quadrants_ is None) == (self.quantiles_ is None), "quadrants and quantiles come together.")
+        need(rare or self.density_ is None, "a head with a density must have quantiles.")
+        need(self.density is not None or not rare, "density=None must go without quantiles.")
+        need(rare or not self._needs_atypicality(), "the head must have atypicality, which a part of it needs.")
+        both = self.metrics_.keys() == {"before", "after"}
+        need(both and len(set(map(frozenset, self.metrics_.values()))) == 1, "metrics must be before and after.")
+        used = getattr(self.recalibration_, "terms_", {}).get("class_density") == "used"
+        given = hasattr(self.density_, "class_log_density")
+        need(given or not used, "the density must have what recalibration needs.")
+        self._sources()  # an error of its own where classes do not fit
+
+    def _needs_atypicality(self) -> bool:
+        recalibration, sets = self.recalibration_, self.prediction_sets_
+        return (
+            "atypicality" in inspect.signature(sets.predict_set).parameters
+            or getattr(recalibration, "quantiles_", None) is not None
+            or "atypicality" in getattr(getattr(recalibration, "polynomial_", None), "names", ())
+        )
+
+    _stored = Record(
+        check=_check_stored,
+        density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
+        recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
+        prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
+        alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
+        random_state=kinds.SEED,
+    )
+
 
 def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
     """As many groups, up to the paper's six by six, as leave every cell 2 / alpha threshold rows on average."""
@@ -439,5 +475,5 @@ def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.
 def _warn_without_atypicality(reason: str) -> None:
     warn(
         f"{reason}: the head works without atypicality, so there are no quadrants and no drift warning, and the sets "
-        "keep their promise on average only, not for rare inputs."
+        "are valid on average only, not for rare inputs."
     )

@@ -1,12 +1,14 @@
 """What a head remembers of held-out rows: how rare they were, and how often it erred at each confidence."""
 
 import math
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.formula import Scale
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_number, check_vector, warn
 
 __all__ = [
@@ -33,6 +35,7 @@ LOOKED_AT = 32
 Vector = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class QuantileScale:
     """The share of held-out rows at or below a value: their distribution at up to 1025 points, joined by lines.
 
@@ -49,8 +52,9 @@ class QuantileScale:
     array([0.   , 0.25 , 0.75 , 0.875, 1.   ])
     """
 
-    def __init__(self, values: Vector, levels: Vector, n_rows: int) -> None:
-        self.values, self.levels, self.n_rows = values, levels, n_rows
+    values: Annotated[Vector, kinds.Array("v", kinds.FINITE, kinds.INCREASING)]
+    levels: Annotated[Vector, kinds.Array("v", kinds.UNIT, kinds.INCREASING)]
+    n_rows: Annotated[int, kinds.Integer(1)]
 
     @classmethod
     def from_rows(cls, values: ArrayLike) -> Self:
@@ -76,6 +80,13 @@ class QuantileScale:
         [False, True]
         """
         return np.asarray(values > self.values[-1])
+
+    def _check_stored(self) -> None:
+        need(1 <= self.values.size <= GRID_SIZE, f"there must be 1 to {GRID_SIZE} values.")
+        need(self.levels[-1] == 1 and self.levels[0] > 0, "levels must rise from above 0 to 1.")
+        need(self.n_rows >= self.values.size, "there must be at least as many rows as values.")
+
+    _stored = Record(check=_check_stored)
 
 
 class Drift:
@@ -165,6 +176,7 @@ def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BO
     return np.where(errors >= n, 1.0, bound)
 
 
+@dataclass(eq=False, repr=False)
 class AbstentionRule:
     """Which predictions to keep so that at most a stated share of them is wrong, from held-out confidence.
 
@@ -196,8 +208,9 @@ class AbstentionRule:
     True
     """
 
-    def __init__(self, confidence: Vector, kept: NDArray[np.intp], errors: NDArray[np.intp]) -> None:
-        self.confidence, self.kept, self.errors = confidence, kept, errors
+    confidence: Annotated[Vector, kinds.Array("a", kinds.UNIT, kinds.DECREASING)]
+    kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
+    errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
 
     @classmethod
     def from_rows(cls, confidence: ArrayLike, correct: ArrayLike) -> Self:
@@ -211,6 +224,13 @@ class AbstentionRule:
         left_out = np.append(ordered, -1.0)[chosen + 1]  # -1: at the last threshold, 0, nobody is
         thresholds = np.maximum(np.nextafter(left_out, 2.0), 0.0)
         return cls(thresholds, (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
+
+    def _check_stored(self) -> None:
+        need(1 <= self.kept.size <= GRID_SIZE, f"there must be 1 to {GRID_SIZE} thresholds.")
+        among = (self.errors <= self.kept).all() and (np.diff(self.errors) >= 0).all()
+        need(among, "errors must be among the rows kept.")
+
+    _stored = Record(check=_check_stored)
 
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
@@ -253,5 +273,5 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
     if share > 0.5:
         warn(
             f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
-            "rows of train too. Confidence and sets will promise more than new rows keep. Give held-out rows."
+            "rows of train too. Confidence and coverage will be too high for new rows. Give held-out rows."
         )

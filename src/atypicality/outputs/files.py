@@ -44,7 +44,7 @@ HEADER = re.compile(rb"(?:'[^'\\]*'|True|False|\d+L?(?!\w)|[\s,:()\[\]{}])*")
 def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Arrays:
     """All arrays of a file by name; a folder of .npy files gives memory maps, which are never read whole.
 
-    Under a ceiling of memory (`blocks.settings`) large arrays of the other formats become maps too: those of
+    Under a memory limit (`blocks.settings`) large arrays of the other formats become maps too: those of
     safetensors of the file itself, those of archives and Parquet of scratch files. `max_bytes` is by default
     `default_limit` of the file.
     """
@@ -190,7 +190,7 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, left: int, max_bytes: in
 
 
 def _read_bytes(stream: IO[bytes], size: int) -> tuple[Any, int]:
-    """The next `size` bytes, in memory as they come or, under a ceiling, in scratch; and how many there were."""
+    """The next `size` bytes, in memory or, under a memory limit, spilled to disk; and how many there were."""
     held = 0
     if blocks.is_large(size):
         scratch = blocks.empty(size, np.uint8)
@@ -226,7 +226,7 @@ def _read_safetensors(path: Path, max_bytes: int) -> Arrays:
 
 
 def _mapped_tensors(path: Path, strings: list[str]) -> Arrays:
-    """Tensors that are too large to be read, mapped where they lie in the file; only under a ceiling of memory."""
+    """Tensors that are too large to be read, mapped from the file; only under a memory limit."""
     if not blocks.is_large(path.stat().st_size):
         return {}
     with open(path, "rb") as stream:

@@ -1,4 +1,4 @@
-"""What files and ceilings allow: how much a file may unpack to, and what work needs in memory in any case."""
+"""What files and memory limits allow: how much a file may unpack to, and what work needs in memory in any case."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class UnreadableFileError(ValueError):
 
 
 def default_limit(path: Path) -> int:
-    """The limit for a file: under a ceiling of memory its arrays go to the disk, and a large file may be large."""
+    """The limit for a file: under a memory limit its arrays are spilled to disk, and a large file may be large."""
     if blocks.ceiling() is None:
         return DEFAULT_LIMIT
     files = path.rglob("*") if path.is_dir() else [path]
@@ -37,7 +37,7 @@ def refuse_size(size: int, left: int, path: Path, name: str, max_bytes: int) -> 
 
 
 def check_room(n_rows: int, n_classes: int, n_columns: int) -> None:
-    """Refuse a ceiling of memory below what the work needs beside its large arrays: an estimate, on the low side.
+    """Refuse a memory limit below what the work needs beside its large arrays: an estimate, on the low side.
 
     Numbers per row, classes by columns and columns by columns stay in memory; nothing is checked without a ceiling.
 

@@ -277,7 +277,7 @@ class ModelOutputs:
         names : mapping, optional
             Our name to the file's name, where they differ: `{"logits": "scores"}`.
         max_bytes : int, optional
-            Most bytes that a file may unpack to, 16 GiB by default; under a ceiling of memory, where large arrays go
+            Most bytes that a file may unpack to, 16 GiB by default; under a memory limit, where large arrays go
             to the disk, or four times its own size if that is more. A folder of .npy files has no limit.
         """
         limit = None if max_bytes is None else check_integer(max_bytes, "max_bytes", low=1)

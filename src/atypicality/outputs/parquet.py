@@ -1,6 +1,6 @@
 """Parquet: one column per array, fixed-size lists for matrices; what is not one value per row sits in the schema.
 
-Rows come and go in batches. Under a ceiling of memory a large column goes batch by batch into a scratch array, whether
+Rows come and go in batches. Under a memory limit a large column goes batch by batch into a scratch array, whether
 it comes from one file or from the files of a folder; what is written is written in row groups of some megabytes, so
 that it can be read so.
 """
@@ -173,7 +173,7 @@ class _Column:
 
     def whole(self) -> NDArray[Any]:
         """All rows."""
-        if self._filled < self._n_rows and self._scratch is not None:
+        if self._filled != self._n_rows:
             raise UnreadableFileError(
                 f"{self._path.name!r}: column {self.name!r} claims {self._n_rows} rows and holds {self._filled}."
             )

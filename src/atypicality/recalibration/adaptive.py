@@ -1,7 +1,7 @@
 """Adaptive temperature scaling: a temperature for every sample, read off its embedding by a small network."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,10 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import returns_like_input
 from atypicality.formula import Given, LogitModel
-from atypicality.recalibration.adaptive_network import Targets, Training, train
-from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.adaptive_network import Network, Targets, Training, train
+from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.stored import Part, Record, kinds
 from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require
 
 __all__ = ["AdaptiveTemperatureScaling"]
@@ -45,7 +46,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
         Of Adam.
     batch_size : int, default=128
     validation_fraction : float in [0, 1), default=0.1
-        Share of the rows that choose the epoch instead of training; with 0 the last epoch is taken.
+        Share of the rows held out to select the epoch; with 0 the last epoch is taken.
     random_state : int, default=0
         Seed of initial weights, batches and codes. The global generators of torch and NumPy are not used.
 
@@ -73,6 +74,10 @@ class AdaptiveTemperatureScaling(Recalibrator):
     >>> bool((scaling.temperature(world.embeddings) > 0).all())
     True
     """
+
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
+    network_: Annotated[Network, Part(Network)]
+    errors_: Errors
 
     _device = False
 
@@ -121,7 +126,22 @@ class AdaptiveTemperatureScaling(Recalibrator):
         blocks.for_rows(scale, len(labels), block=blocks.block_rows(8 * scaled.shape[1]))
         targets = Targets(labels, problem.rows.best, problem.rows.runner_up, problem.weights, problem.pseudo_weights)
         self.network_ = train(embeddings, scaled, targets, training)
+        self._restore()
+
+    def _restore(self) -> None:
         self.n_iter_ = self.network_.n_epochs
+
+    _stored = Record(
+        restore=_restore,
+        hidden=kinds.TupleOf(kinds.Integer(1)),
+        latent_dim=kinds.Integer(1),
+        head=kinds.TupleOf(kinds.Integer(1)),
+        epochs=kinds.Integer(1),
+        learning_rate=kinds.Number(0),
+        batch_size=kinds.Integer(1),
+        validation_fraction=kinds.Number(0, 1),
+        random_state=kinds.SEED,
+    )
 
     def _training(self) -> Training:
         return Training(

@@ -16,18 +16,20 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import require
 
 __all__ = ["Layers", "Network", "Targets", "Training", "train"]
 
 Layers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 Float32 = NDArray[np.float32]
+LAYERS = kinds.ListOf(kinds.TupleOf(kinds.Array("* * | *", kinds.FINITE, dtypes=("float32",))))
 
 _FIRST_VARIANCE = 0.1  # from 1, the code of hardly correlated embeddings never starts to carry anything
 _PATIENCE = 300  # steps without a better epoch before training ends
@@ -63,11 +65,25 @@ class Targets:
 class Network:
     """What was learnt: the standardisation of the embeddings, the encoder, the temperature head, and when."""
 
-    mean: Float32
-    scale: Float32
-    encoder: Layers
-    head: Layers
-    n_epochs: int
+    mean: Annotated[Float32, kinds.Array("D", kinds.FINITE, dtypes=("float32",))]
+    scale: Annotated[Float32, kinds.Array("D", kinds.POSITIVE, dtypes=("float32",))]
+    encoder: Annotated[Layers, LAYERS]
+    head: Annotated[Layers, LAYERS]
+    n_epochs: Annotated[int, kinds.Integer()]
+
+    def _check_stored(self) -> None:
+        for layers in (self.encoder, self.head):
+            need(layers, "there must be layers.")
+            for layer in layers:
+                need([part.ndim for part in layer] == [2, 1], "a layer is a matrix and a vector.")
+                need(layer[0].shape[0] == layer[1].size, "a layer's matrix and vector must agree.")
+            for first, second in itertools.pairwise(layers):
+                need(second[0].shape[1] == first[1].size, "a layer must take what the one before gives.")
+        need(self.encoder[0][0].shape[1] == self.mean.size, "the encoder must take embeddings.")
+        need(self.encoder[-1][1].size == 2 * self.head[0][0].shape[1], "the code must be a mean and a spread.")
+        need(self.head[-1][1].size == 1, "one temperature must come out.")
+
+    _stored = Record(check=_check_stored)
 
     def factor(self, embeddings: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Temperature of every row, relative to the one for all; positive, (n,)."""

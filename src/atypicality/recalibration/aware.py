@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,18 +10,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from atypicality.formula import ClassMixing, LogDensity, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
-from atypicality.recalibration.class_prior import check_class_prior, prior_scores
-from atypicality.recalibration.covariates import Polynomial, Vector, margins, spreads, standardise
+from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, prior_scores
+from atypicality.recalibration.covariates import COVARIATES, Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixing
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, effective_rows
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_vector, warn
 from atypicality.validation.device import any_logits
 
 __all__ = ["AtypicalityAwareRecalibration", "covariates_of"]
 
-COVARIATES = ("atypicality", "margin")
 TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
 FLOOR_ROWS = 1000
@@ -128,6 +128,19 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     >>> aware.predict_proba(logits[:5], atypicality=atypicality[:5]).shape
     (5, 3)
     """
+
+    polynomial_: Annotated[Polynomial, Part(Polynomial)]
+    density_coefficient_: Annotated[float, kinds.Number()]
+    terms_: Annotated[dict[str, str], kinds.MappingOf(kinds.Text())]
+    strength_: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(0))]
+    effective_parameters_: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(0))]
+    n_effective_: Annotated[float, kinds.Number(0)]
+    calibration_shares_: Annotated[Vector, kinds.Array("K", kinds.FINITE, kinds.SHARES)]
+    training_shares_: Annotated[Vector | None, kinds.optional(kinds.Array("K", kinds.FINITE, kinds.SHARES))]
+    multiplier_range_: Annotated[tuple[float, float], kinds.TupleOf(kinds.Number(), size="2")]
+    largest_spread_: Annotated[float, kinds.Number(0)]
+    largest_density_spread_: Annotated[float, kinds.Number(0)]
+    floor_: Annotated[float, kinds.Later(kinds.Number(0, 1), absent=0.0)]
 
     def __init__(
         self,
@@ -262,15 +275,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             )
 
     def _describe(self, problem: Problem, solution: Solution) -> None:
-        self.columns_ = self.polynomial_.column_names
-        self.coefficients_: Vector = solution.coefficients
-        self.class_scores_: Vector = solution.scores
-        self.class_mixing_ = solution.mixing
         self.density_coefficient_ = float(solution.density_coefficients.sum())
-        self.calibration_shares_: Vector = np.bincount(
-            problem.labels, problem.weights, minlength=problem.n_classes
-        ).astype(np.float64)
-        self.training_shares_: Vector | None = None
+        shares = np.bincount(problem.labels, problem.weights, minlength=problem.n_classes)
+        self.calibration_shares_ = shares.astype(np.float64)
+        self.training_shares_ = None
         density = "used" if problem.densities is not None else "off" if self.class_density is False else "not given"
         self.terms_ = {
             "multiplier": ", ".join(self.columns_),
@@ -278,6 +286,38 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             "class_mixing": choose_mixing(self.class_mixing, problem.n_classes)[1],
             "class_scores": f"{int(problem.seen.sum())} classes" if self.class_scores else "off",
         }
+
+    def _restore(self) -> None:
+        super()._restore()
+        self.columns_ = self.polynomial_.column_names
+        self.coefficients_: Vector = self.solution_.coefficients
+        self.class_scores_: Vector = self.solution_.scores
+        self.class_mixing_ = self.solution_.mixing
+
+    def _check_stored(self) -> None:
+        self._check_options(self.n_classes_)
+        need(set(self.polynomial_.names) <= set(self.covariates), "the polynomial must be one of the covariates.")
+        need(len(self.columns_) == self.coefficients_.size, "there must be one coefficient per column.")
+        low, high = self.multiplier_range_
+        need(low <= high, "the range of the multiplier must be in order.")
+        need(self.floor_ * self.n_classes_ < 1, "the floor must leave room for probabilities that sum to 1.")
+        used, found = self.terms_.get("class_density") == "used", self.solution_.density_coefficients
+        need(used == (found.size > 0), "class densities are used if they have coefficients.")
+        same = self.density_coefficient_ == float(found.sum())
+        need(same, "the coefficient of the class densities must be the solution's.")
+
+    _stored = Record(
+        check=_check_stored,
+        restore=_restore,
+        covariates=kinds.TupleOf(kinds.Choice(*COVARIATES)),
+        class_density=kinds.Choice("auto", True, False),
+        class_mixing=kinds.Choice("auto", "full", "diagonal", False),
+        strength=kinds.Either("auto", otherwise=kinds.ScalarOr(kinds.Number(0), kinds.MappingOf(kinds.Number(0)))),
+        extrapolation=kinds.Choice("clip", "none"),
+        pseudo_rows=kinds.Later(kinds.FLAG, absent=False),
+        class_prior=kinds.optional(ClassPrior()),
+        random_state=kinds.optional(kinds.SEED),
+    )
 
     def _tail(self, n_rows: float) -> float:
         """Share of the calibration rows that a covariate leaves beyond its limit, on either side."""

@@ -1,7 +1,7 @@
 """The shell that every recalibrator shares: arrays in, checked once; probabilities out, as the caller's kind."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from atypicality.arrays import namespace, on_device, returns_like_input, to_nump
 from atypicality.recalibration.device_rows import device_densities
 from atypicality.recalibration.prediction import predicted_rows
 from atypicality.recalibration.solver import TOLERANCE, Problem, Solution
+from atypicality.stored import Part, kinds
 from atypicality.validation import (
     check_embeddings,
     check_groups,
@@ -26,7 +27,10 @@ from atypicality.validation import (
 )
 from atypicality.validation.device import any_logits
 
-__all__ = ["ConvexRecalibrator", "Inputs", "Recalibrator", "error_free"]
+__all__ = ["ConvexRecalibrator", "Errors", "Inputs", "Recalibrator", "error_free"]
+
+Errors = Annotated[int | None, kinds.Later(kinds.optional(kinds.Integer()), absent=None)]
+"""Misclassified recalibration rows; bundles of 0.1 do not say how many."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Inputs:
         return check_vector(self._need("atypicality"), "atypicality", n_rows=self.n_rows)
 
     def need_class_log_density(self) -> Any:
-        """Class log-densities (n, k), where the logits lie."""
+        """Class log-densities (n, k), on the device of the logits."""
         if not isinstance(self.logits, np.ndarray):
             return device_densities(self._need("class_log_density"), self.logits)
         values = check_matrix(self._need("class_log_density"), "class_log_density", width=self.logits.shape[1])
@@ -81,6 +85,9 @@ class Recalibrator(BaseEstimator):
     Subclasses give `_fit(inputs, labels, weight)` and `formula()`, and in `_columns(inputs)` what their formula reads
     of the rows beside the logits.
     """
+
+    n_classes_: Annotated[int, kinds.Size("K")]
+    errors_: Any
 
     _scan = True  # False where the solver is the first to read the rows: it checks them on the way
     _device = True  # False where logits on a device are refused
@@ -139,7 +146,7 @@ class Recalibrator(BaseEstimator):
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Any:
-        """Recalibrated probabilities (n, k) of `logits` (n, k), on whose device they lie.
+        """Recalibrated probabilities (n, k) of `logits` (n, k), on their device.
 
         `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
         """
@@ -178,7 +185,7 @@ class Recalibrator(BaseEstimator):
 
     def _keep_errors(self, errors: int, n_rows: int) -> None:
         """Store how many calibration rows were misclassified, and warn where none was."""
-        self.errors_: Any = errors
+        self.errors_ = errors
         if errors == 0 and getattr(self, "pseudo_rows", True):
             warn(error_free_message(n_rows))
 
@@ -197,6 +204,9 @@ class Recalibrator(BaseEstimator):
 class ConvexRecalibrator(Recalibrator):
     """A recalibrator whose fit is one solved problem: it carries the loss, the certificate and what is absent."""
 
+    solution_: Annotated[Solution, Part(Solution)]
+    errors_: Errors
+
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
         terms = self._terms(inputs.logits.shape[1])
         self._fit_problem(Problem(inputs.logits, labels, sample_weight=weight, **terms), labels.size)
@@ -209,11 +219,16 @@ class ConvexRecalibrator(Recalibrator):
         """Solve a problem on `n_rows` rows and keep the answer."""
         raise NotImplementedError
 
-    def _keep(self, solution: Solution) -> None:
-        """Store what every fitted object tells, and warn where the result is valid but weaker than asked."""
-        self.solution_ = solution
+    def _restore(self) -> None:
+        """Set the attributes that follow from the others."""
+        solution = self.solution_
         self.loss_, self.certificate_, self.n_iter_ = solution.loss, solution.certificate, solution.n_iter
         self.absent_classes_ = solution.absent
+
+    def _keep(self, solution: Solution) -> None:
+        """Store what every fitted object tells, and warn where the result is valid but weaker than requested."""
+        self.solution_ = solution
+        self._restore()
         classwise = solution.mixing is not None or solution.scores.any()
         if solution.absent.size and classwise:
             warn(absent_message(solution.absent))

@@ -6,11 +6,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.stored import kinds
 from atypicality.validation import check_vector
 
-__all__ = ["check_class_prior", "prior_scores"]
+__all__ = ["ClassPrior", "check_class_prior", "prior_scores"]
 
 Vector = NDArray[np.float64]
+
+
+class ClassPrior(kinds.Kind):
+    """Class shares: a mapping or a sequence is stored as the vector (k,) that it stands for."""
+
+    _vector = kinds.Array("*", kinds.SHARES)
+
+    def _write(self, value: Any, place: kinds.Place) -> Any:
+        return self._vector.write(check_class_prior(value, len(value)), place)
+
+    def _read(self, stored: Any, place: kinds.Place) -> Any:
+        return self._vector.read(stored, place)
 
 
 def check_class_prior(values: Any, n_classes: int) -> Vector:

@@ -1,13 +1,14 @@
 """Content-free calibration for language models: what a prompt says of each label before it has any content."""
 
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from atypicality.formula import ContentFree
 from atypicality.recalibration.base import Recalibrator
+from atypicality.stored import Record, kinds
 from atypicality.validation import check_logits
 
 __all__ = ["ContentFreeCalibration"]
@@ -42,6 +43,9 @@ class ContentFreeCalibration(Recalibrator):
     array([[0.5 , 0.5 ],
            [0.31, 0.69]])
     """
+
+    content_free_probs_: Annotated[NDArray[np.float64], kinds.Array("K", kinds.POSITIVE)]
+    _stored = Record()
 
     _device = False
 

@@ -1,20 +1,24 @@
 """What the multiplier of a row's logits depends on: atypicality and margin, clipped, and their polynomial."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import Quadratic
-from atypicality.recalibration.device_rows import device_margins, device_spreads
+from atypicality.formula.rows import below_top
+from atypicality.formula.rows import margins as formula_margins
+from atypicality.stored import Record, kinds, need
 
-__all__ = ["Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
+__all__ = ["COVARIATES", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
 
 Vector = NDArray[np.float64]
+COVARIATES = ("atypicality", "margin")
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,19 @@ class Polynomial:
         Weighted mean and standard deviation of each covariate within the limits that it is held to, and those.
     """
 
-    names: tuple[str, ...]
-    constant: tuple[str, ...]
-    center: Vector
-    scale: Vector
-    low: Vector
-    high: Vector
+    names: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Choice(*COVARIATES), size="q")]
+    constant: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Choice(*COVARIATES))]
+    center: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+    scale: Annotated[Vector, kinds.Array("q", kinds.POSITIVE)]
+    low: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+    high: Annotated[Vector, kinds.Array("q", kinds.FINITE)]
+
+    def _check_stored(self) -> None:
+        named = (*self.names, *self.constant)
+        need(len(set(named)) == len(named), "covariates must be distinct.")
+        need((self.low <= self.high).all(), "the ranges of covariates must not be empty.")
+
+    _stored = Record(check=_check_stored)
 
     @classmethod
     def of(cls, values: Mapping[str, Vector], weights: Vector, tail: float = 0.0) -> Self:
@@ -106,37 +117,22 @@ def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:
 
 
 def margins(logits: Any) -> Vector:
-    """Largest less second largest logit of each row (n,); 0 where a single class is not masked: it gets 1 anyway."""
-    if not isinstance(logits, np.ndarray):
-        return device_margins(logits)
-    found = np.empty(logits.shape[0])
-
-    def block(rows: slice) -> None:
-        # two maxima of a copy are several times faster than a selection
-        values = np.array(logits[rows], np.result_type(logits, np.float32))
-        top = values.argmax(axis=1)[:, None]
-        first = np.take_along_axis(values, top, axis=1)[:, 0].astype(np.float64)
-        np.put_along_axis(values, top, -np.inf, axis=1)
-        second = values.max(axis=1).astype(np.float64)
-        found[rows] = np.where(np.isneginf(second), 0.0, first - second)
-
-    blocks.for_rows(block, logits.shape[0], block=blocks.block_rows(logits.shape[1] * logits.itemsize))
-    return found
+    """Largest less second largest logit of each row (n,), on the host; 0 where a single class is not masked."""
+    numbers = to_device(np.arange(logits.shape[1]), logits)
+    return _column(lambda xp, values: formula_margins(xp, values, numbers), logits)
 
 
 def spreads(matrix: Any) -> Vector:
-    """Largest less smallest finite entry of each row (n,)."""
-    if not isinstance(matrix, np.ndarray):
-        return device_spreads(matrix)
-    found = np.empty(matrix.shape[0])
+    """Largest less smallest finite entry of each row (n,), on the host."""
+    return _column(lambda xp, values: -xp.min(below_top(xp, values, xp.isinf(values)), axis=1, keepdims=True), matrix)
 
-    def block(rows: slice) -> None:
-        values = matrix[rows]
-        finite = np.where(np.isneginf(values), np.inf, values)
-        found[rows] = values.max(axis=1).astype(np.float64) - finite.min(axis=1)
 
-    blocks.for_rows(block, matrix.shape[0], block=blocks.block_rows(matrix.shape[1] * matrix.itemsize))
-    return found
+def _column(function: Callable[[Any, Any], Any], matrix: Any) -> Vector:
+    """One number per row (n,), on the host, from a function of a namespace and a block of checked rows."""
+    xp, host = namespace(matrix), isinstance(matrix, np.ndarray)
+    height = blocks.block_rows(8 * matrix.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
+    found = blocks.compute(lambda rows: [(function(xp, matrix[rows, :]),)], matrix.shape[0], block=height, host=host)
+    return to_host(found[0])[:, 0]
 
 
 def tails(values: Vector, weights: Vector, tail: float) -> tuple[float, float]:

@@ -105,8 +105,8 @@ def _factors(block: Block, p: Device) -> tuple[Device, Device]:
     """Mean of ``A_i = diag(p) - p p'`` and of ``trace(A_i) x x'``."""
     xp, weighted = namespace(p), p * block.weights[:, None]
     outputs = xp.sum(weighted, axis=0) * _identity(p, p.shape[1]) - weighted.T @ p
-    unsure = block.weights * (1 - xp.sum(p * p, axis=1))
-    return outputs, (block.x * unsure[:, None]).T @ block.x
+    doubt = block.weights * (1 - xp.sum(p * p, axis=1))
+    return outputs, (block.x * doubt[:, None]).T @ block.x
 
 
 def _kept(block: Block, p: Device, inputs: list[Any], first_row: int) -> Kept:

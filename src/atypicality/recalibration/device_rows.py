@@ -1,6 +1,6 @@
 """Recalibrators' arrays on a device: checked logits, what each row says, and recalibrated probabilities.
 
-Logits and class log-densities stay where they lie; labels, atypicality, groups and weights (one number per row) may
+Logits and class log-densities stay on their device; labels, atypicality, groups and weights (one number per row) may
 come from either side and are read on the host. Refused there, with a word on what to do: `AdaptiveTemperatureScaling`
 (its network is fitted on the CPU) and `ContentFreeCalibration` (a few rows of a language model's labels).
 """
@@ -31,8 +31,6 @@ from atypicality.validation.device import device_matrix
 __all__ = [
     "below_top",
     "device_densities",
-    "device_margins",
-    "device_spreads",
     "read_device_rows",
     "some_rows",
 ]
@@ -48,7 +46,7 @@ def device_densities(values: Any, logits: Device, name: str = "class_log_density
         from array_api_compat import device
 
         raise ValueError(
-            f"{name} must lie where the logits lie, on {device(logits)}; got {type(values).__name__} on "
+            f"{name} must be on the device of the logits, {device(logits)}; got {type(values).__name__} on "
             f"{device(values)}. Move one of them, or pass {name} as a NumPy array."
         )
     else:
@@ -58,7 +56,7 @@ def device_densities(values: Any, logits: Device, name: str = "class_log_density
 
 
 def some_rows(values: Device, rows: slice | NDArray[np.intp]) -> Device:
-    """Some rows of a matrix, which stays where it lies."""
+    """Some rows of a matrix, on its device."""
     return values[rows, :] if isinstance(rows, slice) else take_rows(values, rows)
 
 
@@ -121,29 +119,3 @@ def _row_moments(block: Device, labels: Device, best: Device, runner_up: Device)
     columns = [xp.astype(column, xp.float64) for column in (best, runner_up)]
     entries = [entries_at(below, column)[:, 0] for column in (best, runner_up)]
     return xp.stack([spread * mean, deviation, gap, any_hidden, *columns, *entries])
-
-
-def device_margins(logits: Device) -> Vector:
-    """Largest less second largest logit of each row (n,), on the host; 0 where a single class is not masked."""
-    return _by_blocks(logits, _block_margins)
-
-
-def _block_margins(block: Device) -> Device:
-    xp = namespace(block)
-    below, hidden = below_top(block)
-    columns = to_device(np.arange(block.shape[1]), block)
-    others = xp.where(hidden | (columns[None, :] == xp.argmax(block, axis=1)[:, None]), -xp.inf, below)
-    second = xp.max(others, axis=1)
-    return xp.where(xp.isinf(second), 0.0, -second)
-
-
-def device_spreads(matrix: Device) -> Vector:
-    """Largest less smallest finite entry of each row (n,), on the host."""
-    return _by_blocks(matrix, lambda block: -namespace(block).min(below_top(block)[0], axis=1))
-
-
-def _by_blocks(matrix: Device, function: Callable[[Device], Device]) -> Vector:
-    found = np.empty(matrix.shape[0])
-    for rows in row_blocks(matrix):
-        found[rows] = to_host(function(matrix[rows, :]))
-    return found

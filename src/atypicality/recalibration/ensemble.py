@@ -1,12 +1,13 @@
 """Ensemble temperature scaling: a mixture of scaled, plain and uniform probabilities (Zhang et al. 2020)."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.formula import Mixture
-from atypicality.recalibration.base import Inputs, Recalibrator
+from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.newton import NotConvergedError
 from atypicality.recalibration.solver import (
     TOLERANCE,
@@ -16,6 +17,7 @@ from atypicality.recalibration.solver import (
     solution_of_multiplier,
 )
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.stored import Record, kinds
 
 __all__ = ["EnsembleTemperatureScaling", "mixture_weights"]
 
@@ -55,6 +57,14 @@ class EnsembleTemperatureScaling(Recalibrator):
     >>> mixture.predict_proba(logits[:1]).round(4)
     array([[0.6667, 0.3333]])
     """
+
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
+    weights_: Annotated[NDArray[np.float64], kinds.Array("3", kinds.FINITE, kinds.SHARES)]
+    loss_: Annotated[float, kinds.Number()]
+    certificate_: Annotated[float, kinds.Number()]
+    n_iter_: Annotated[int, kinds.Integer()]
+    errors_: Errors
+    _stored = Record()
 
     _scan = False
 

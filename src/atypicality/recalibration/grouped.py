@@ -1,6 +1,6 @@
 """Temperature scaling by group: one temperature for every quantile of atypicality, or for every given group."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from atypicality.groups import QuantileGroups
 from atypicality.recalibration.base import Inputs, Recalibrator, error_free_message
 from atypicality.recalibration.solver import Problem, Solution
 from atypicality.recalibration.temperature import fit_temperature
+from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import printable
 from atypicality.validation import warn
 
@@ -55,6 +56,15 @@ class GroupTemperatureScaling(Recalibrator):
     >>> scaling.predict_proba(logits[:2], groups=[0, 1])[:, 0].round(4)     # with the prior 4 of 6 and 3 of 5 are right
     array([0.6667, 0.6   ])
     """
+
+    groups_: Annotated[NDArray[Any], kinds.Labels("g")]
+    temperatures_: Annotated[NDArray[np.float64], kinds.Array("g", kinds.POSITIVE)]
+    counts_: Annotated[NDArray[np.intp], kinds.Counts("g", kinds.POSITIVE)]
+    errors_: Annotated[Any, kinds.Later(kinds.optional(kinds.Counts("g", kinds.NOT_NEGATIVE)), absent=None)]
+    quantiles_: Annotated[QuantileGroups | None, kinds.optional(Part(QuantileGroups))]
+    loss_: Annotated[float, kinds.Number()]
+    certificate_: Annotated[float, kinds.Number()]
+    n_iter_: Annotated[int, kinds.Integer()]
 
     _scan = False
 
@@ -118,6 +128,14 @@ class GroupTemperatureScaling(Recalibrator):
         if self.quantiles_ is None:
             return {"multiplier": self.multiplier()[index]}
         return {"atypicality": inputs.need_atypicality()}
+
+    def _check_stored(self) -> None:
+        if self.quantiles_ is not None:
+            groups, last = self.groups_, self.quantiles_.edges_.size
+            need(groups.dtype.kind in "iu", "quantile groups must be numbered.")
+            need(groups[0] >= 0 and groups[-1] <= last, "groups must be those between the edges.")
+
+    _stored = Record(check=_check_stored, n_groups=kinds.Integer(1))
 
 
 def _listed(groups: NDArray[Any]) -> str:

@@ -81,9 +81,9 @@ def sparse_curvature(problem: Problem, fields: Fields, rows: slice, p: FloatArra
     shared, crossed = _shared_sums(problem, fields, rows, p, inputs)
     found = SparseCurvature(shared, crossed, moments, [_kept_entries(p, inputs, weights, rows.start)])
     if problem.mixing == "full" and fields.x is not None:
-        unsure = weights * (1 - np.vecdot(p, p))
+        doubt = weights * (1 - np.vecdot(p, p))
         found.outputs = np.diag(weights @ p) - p.T @ (p * weights[:, None])
-        found.inputs = fields.x.T @ (fields.x * unsure[:, None])
+        found.inputs = fields.x.T @ (fields.x * doubt[:, None])
     return found
 
 

@@ -3,10 +3,12 @@
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from atypicality.stored import Record, kinds, need
 
 __all__ = ["Layout", "Ridge", "Solution", "Vector", "solution_of_multiplier"]
 
@@ -59,16 +61,22 @@ class Solution:
         Passes over all rows, those over a part of the rows counted as that part.
     """
 
-    coefficients: Vector
-    density_coefficients: Vector
-    mixing: Vector | None
-    scores: Vector
-    absent: NDArray[np.intp] = field(repr=False)
-    loss: float
-    objective: float
-    certificate: float
-    n_iter: int
-    n_passes: float
+    coefficients: Annotated[Vector, kinds.Array("p", kinds.FINITE)]
+    density_coefficients: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
+    mixing: Annotated[Vector | None, kinds.optional(kinds.Array("K K | K", kinds.FINITE))]
+    scores: Annotated[Vector, kinds.Array("K", kinds.FINITE)]
+    absent: Annotated[NDArray[np.intp], kinds.Counts("*", kinds.INCREASING)] = field(repr=False)
+    loss: Annotated[float, kinds.Number()]
+    objective: Annotated[float, kinds.Number()]
+    certificate: Annotated[float, kinds.Number()]
+    n_iter: Annotated[int, kinds.Integer()]
+    n_passes: Annotated[float, kinds.Number(0)]
+
+    def _check_stored(self) -> None:
+        columns = (self.absent >= 0) & (self.absent < self.scores.size)
+        need(columns.all(), "absent classes must be columns.")
+
+    _stored = Record(check=_check_stored)
 
 
 def solution_of_multiplier(multiplier: float, n_classes: int) -> Solution:
@@ -89,7 +97,7 @@ def solution_of_multiplier(multiplier: float, n_classes: int) -> Solution:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each group of parameters lies in the flat vector: features, densities, mixing, scores."""
+    """The place of each group of parameters in the flat vector: features, densities, mixing, scores."""
 
     features: slice
     densities: slice

@@ -187,7 +187,7 @@ class Problem:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where each group of parameters lies in the flat vector."""
+        """The place of each group of parameters in the flat vector."""
         k = self.n_classes
         mixing = {None: 0, "diagonal": k, "full": k * k}[self.mixing]
         return Layout.of(self.features.shape[1], self.density_features.shape[1], mixing, k if self.class_scores else 0)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 TOLERANCE = 2e-10
-"""Half of the squared Newton decrement at which a fit ends: a fifth of the 1e-9 that we promise."""
+"""Half of the squared Newton decrement at which a fit ends: a fifth of the stated 1e-9."""
 ROUGH = 1e-7
 """Tolerance of the optima on the way, in units of the mean loss."""
 START_ROWS = (512, 4096)

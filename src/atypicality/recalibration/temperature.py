@@ -1,12 +1,14 @@
 """Temperature scaling: one number for all logits (Guo et al. 2017)."""
 
 import dataclasses
+from typing import Annotated
 
 import numpy as np
 
 from atypicality.formula import Constant, LogitModel
 from atypicality.recalibration.base import ConvexRecalibrator
 from atypicality.recalibration.solver import Problem, Solution, mean_loss, solve
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import warn
 
 __all__ = ["TemperatureScaling"]
@@ -47,6 +49,8 @@ class TemperatureScaling(ConvexRecalibrator):
     True
     """
 
+    temperature_: Annotated[float, kinds.Number(0, low_open=True)]
+
     _scan = False
 
     def multiplier(self) -> float:
@@ -62,6 +66,13 @@ class TemperatureScaling(ConvexRecalibrator):
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""
         return LogitModel(Constant(self.multiplier()))
+
+    def _check_stored(self) -> None:
+        found = self.solution_.coefficients
+        need(found.size == 1 and found[0] > 0, "there must be one positive coefficient.")
+        need(self.temperature_ == 1 / float(found[0]), "the temperature must be the inverse of the coefficient.")
+
+    _stored = Record(check=_check_stored, restore=ConvexRecalibrator._restore)
 
 
 def fit_temperature(problem: Problem, group: str = "") -> Solution:

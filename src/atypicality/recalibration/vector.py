@@ -1,12 +1,14 @@
 """Vector scaling: a scale and a bias for every class (Guo et al. 2017)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atypicality.formula import ClassMixing, Constant, LogitModel
 from atypicality.recalibration.base import ConvexRecalibrator
 from atypicality.recalibration.solver import Problem, Ridge, solve
+from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_choice, check_number
 
 __all__ = ["VectorScaling"]
@@ -48,6 +50,8 @@ class VectorScaling(ConvexRecalibrator):
            [0.5  , 0.5  ]])
     """
 
+    scale_: Annotated[NDArray[np.float64], kinds.Array("K", kinds.FINITE)]
+
     _scan = False
 
     def __init__(self, *, scale: bool = True, bias: bool = True, strength: float = 0.0) -> None:
@@ -68,10 +72,20 @@ class VectorScaling(ConvexRecalibrator):
         solution = solve(problem)
         self._keep(solution)
         self._keep_errors(problem.n_errors, n_rows)
-        self.class_scores_ = solution.scores
         self.scale_ = solution.coefficients[0] + (
             np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
         )
+
+    def _restore(self) -> None:
+        super()._restore()
+        self.class_scores_ = self.solution_.scores
+
+    def _check_stored(self) -> None:
+        need(self.solution_.coefficients.size == 1, "there must be one coefficient.")
+        mixing = self.solution_.mixing
+        need((0 if mixing is None else mixing.ndim) == self.scale, "there must be scales of classes if scale.")
+
+    _stored = Record(check=_check_stored, restore=_restore, strength=kinds.Number(0))
 
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""

@@ -8,6 +8,8 @@ import re
 import unicodedata
 from typing import Any
 
+import numpy as np
+
 from atypicality._version import __version__
 from atypicality.recalibration.base import error_free
 
@@ -110,19 +112,9 @@ def _limits(head: Any) -> list[str]:
         "class mix change, fit again on newer rows.",
         "Another version of the classifier needs another head.",
     ]
-    if hasattr(sets, "regions_"):
-        limits.append(
-            f"Prediction sets hold the label with a chance of at least {promise} in each of {sets.thresholds_.size} "
-            f"regions of atypicality and confidence, whose thresholds rest on {_span(sets.counts_)} rows each; not in "
-            "every subgroup."
-        )
-        short = int(sets.too_few_.sum())
-    else:
-        limits.append(
-            f"Prediction sets hold the label with a chance of at least {promise} on average over all inputs, from "
-            f"{sets.n_calibration_:,} rows; not for rare inputs in particular."
-        )
-        short = int(sets.too_few_)
+    if hasattr(sets, "_guarantee"):
+        limits.append(f"Prediction sets hold the label with a chance of at least {promise} {sets._guarantee()}")
+    short = int(np.sum(getattr(sets, "too_few_", 0)))
     if getattr(sets, "mode", "valid") != "valid":
         limits.append("One set of rows chose the regions and set their thresholds: the promise is approximate.")
     if short:
@@ -150,11 +142,6 @@ def _more_limits(head: Any) -> list[str]:
             "only where they may be shared."
         )
     return limits
-
-
-def _span(counts: Any) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _classes(head: Any) -> str:

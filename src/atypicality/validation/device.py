@@ -20,7 +20,7 @@ __all__ = ["any_logits", "any_matrix", "any_probs", "device_logits", "device_mat
 
 
 def device_matrix(values: Device, name: str, *, width: int | None = None) -> Device:
-    """A real matrix (n, d) where it lies, without gradients; half precision becomes float32, integers float64.
+    """A real matrix (n, d) on its device, without gradients; half precision becomes float32, integers float64.
 
     Finiteness is not checked here: a result that is not finite leads to `refuse_rows`.
     """
@@ -49,7 +49,7 @@ def refuse_rows(bad: Device, name: str, *, first_row: int = 0) -> None:
 
 
 def any_probs(values: Any, name: str = "probs", *, n_classes: int | None = None) -> Any:
-    """Checked probabilities (n, k) where they lie: `device_probs` on a device, `check_probs` elsewhere."""
+    """Checked probabilities (n, k) on their device: `device_probs` on a device, `check_probs` elsewhere."""
     check = device_probs if on_device(values) else check_probs
     return check(values, name, n_classes=n_classes)
 
@@ -67,7 +67,7 @@ def device_probs(values: Device, name: str = "probs", *, n_classes: int | None =
 
 
 def any_logits(values: Any, *, n_classes: int | None = None, scan: bool = True) -> Any:
-    """Checked logits (n, k) where they lie: `device_logits` on a device, `check_logits` elsewhere."""
+    """Checked logits (n, k) on their device: `device_logits` on a device, `check_logits` elsewhere."""
     check = device_logits if on_device(values) else check_logits
     return check(values, n_classes=n_classes, scan=scan)
 

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atypicality.shipping.bundle.document import NAME, Document, compose, parse
-from atypicality.shipping.bundle.errors import BundleError
+from atypicality.shipping.bundle.document import NAME, BundleError, Document, compose, parse
 from atypicality.shipping.bundle.folder import MissingFileError, read_regular, read_tensors, write_bundle
-from atypicality.shipping.bundle.kinds import Place
+from atypicality.stored.kinds import Place
+from atypicality.stored.records import Part
 from atypicality.terminal import listed
 from atypicality.validation import check_integer
 
@@ -54,12 +54,12 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
     """
     from sklearn.utils.validation import check_is_fitted
 
-    from atypicality.shipping.bundle.table import HEAD
+    from atypicality.head import ReliabilityHead
     from atypicality.shipping.card import model_card
 
     check_is_fitted(head)
     tensors: dict[str, Any] = {}
-    described = HEAD.write(head, Place.start(tensors))
+    described = Part(ReliabilityHead).write(head, Place.start(tensors))
     return write_bundle(Path(folder), tensors, partial(_composed, described), card=model_card(head))
 
 
@@ -141,10 +141,10 @@ def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[D
 
 
 def _read_head(document: Document, tensors: dict[str, Any]) -> Any:
-    from atypicality.shipping.bundle.table import HEAD
+    from atypicality.head import ReliabilityHead
 
     try:
-        head = HEAD.read(document.head, Place.start(tensors))
+        head = Part(ReliabilityHead).read(document.head, Place.start(tensors))
     except (ValueError, TypeError, OverflowError) as error:
         raise BundleError(f"the bundle does not describe a head: {error}") from error
     if tensors:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from atypicality._version import __version__
-from atypicality.shipping.bundle.errors import BundleError
 
-__all__ = ["FORMAT", "NAME", "Document", "compose", "parse"]
+__all__ = ["FORMAT", "NAME", "BundleError", "Document", "compose", "parse"]
 
 FORMAT = 1
 """Number of the format that is written, and the newest that is read."""
@@ -23,9 +22,34 @@ KEYS = {"format", "library_version", "tensors_sha256", "tensors_bytes", "head", 
 DEEPEST = 40
 """Nesting that is read: the deepest value of a head lies at about 20."""
 
+_LONGEST = 600  # what a hostile file makes a message quote must not fill a log
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[0-9A-Za-z.+!-]{1,64}")
 _STRINGS_AND_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)  # an open string ends with the text
+
+
+class BundleError(ValueError):
+    """A bundle that is damaged, hostile or from a newer format: the message says which file, which rule, what to do.
+
+    Parameters
+    ----------
+    message : str
+        Shortened where a hostile file would fill a log with it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.shipping.bundle import load
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         load(folder)
+    ...     except BundleError as error:
+    ...         print("refused")
+    refused
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= _LONGEST else message[:_LONGEST] + " ...")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file
-from atypicality.shipping.bundle.document import NAME
-from atypicality.shipping.bundle.errors import BundleError
+from atypicality.shipping.bundle.document import NAME, BundleError
 from atypicality.terminal import printable
 
 __all__ = ["CARD", "MissingFileError", "check_place", "read_regular", "read_tensors", "tensors_name", "write_bundle"]

@@ -101,7 +101,7 @@ def _serialised(model: Any) -> bytes:
 
 def _build(head: Any) -> Any:
     graph = Graph()
-    xp = GraphNamespace(graph)
+    xp = GraphNamespace(graph, head.n_classes_)
     formula = moved(head.formula(), lambda array: xp.asarray(wide(array)))
     logits = xp.input("logits", np.float32, head.n_classes_)
     embeddings = atypicality = None
@@ -119,13 +119,14 @@ def _build(head: Any) -> Any:
 
 
 def _metadata(head: Any) -> dict[str, str]:
+    sets = head.prediction_sets_
     names = range(head.n_classes_) if head.class_names_ is None else head.class_names_.tolist()
     return {
         "atypicality_version": __version__,
-        "alpha": str(head.prediction_sets_.alpha),
+        "alpha": str(sets.alpha),
         "class_names": json.dumps([str(name) for name in names], ensure_ascii=False),
         "quadrants": json.dumps(QUADRANTS),
         "density": "none" if head.density_ is None else type(head.density_).__name__,
         "recalibration": type(head.recalibration_).__name__,
-        "prediction_sets": f"{type(head.prediction_sets_).__name__} {head.prediction_sets_.score}",
+        "prediction_sets": f"{type(sets).__name__} {getattr(sets, 'score', '')}".rstrip(),
     }
