@@ -284,7 +284,7 @@ def test_parts_in_the_units_of_the_whole_add_up_to_it(logits, rng):
         part = solver.Problem(z[rows], y[rows], units=units, **terms)
         part.weights = np.full(part.n_rows, 1 / 2000)
         found.append(passes.sums(part, theta, "exact"))
-    total = dask_parts.add_evaluations(*found)
+    total = dask_parts.add_derivatives(*found)
     assert total.objective == pytest.approx(expected.objective, rel=1e-12)
     assert_close(total.gradient, expected.gradient, 1e-12)
     assert_close(total.curvature, expected.curvature, 1e-12)

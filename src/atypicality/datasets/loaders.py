@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from atypicality.datasets import readers
-from atypicality.datasets.readers import Record
+from atypicality.datasets.readers import Entry
 from atypicality.datasets.samples import Images, TextSamples, long_tailed_rows
 from atypicality.outputs.paths import check_source
 from atypicality.terminal import listed
@@ -41,7 +41,7 @@ Folder = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """Where a data set is published, what lies in its folder, and its name on the Hugging Face Hub."""
 
     name: str
@@ -81,40 +81,40 @@ class Source:
         except Exception as error:  # no network, no access, another version: the package raises almost anything
             raise self.missing(None, f", and datasets could not fetch it ({error})") from error
 
-    def records(self, split: str, columns: Sequence[str], codes: Sequence[str]) -> Iterator[Record]:
+    def records(self, split: str, columns: Sequence[str], codes: Sequence[str]) -> Iterator[Entry]:
         """Texts of a split by Hugging Face `datasets`; the last of its columns counts the class among the `codes`."""
         data, names = self.from_hub(split), dict(enumerate(codes))
         for *texts, label in zip(*(data[name] for name in columns), strict=True):
-            yield Record(texts[0] if len(texts) == 1 else tuple(texts), names.get(label, str(label)))
+            yield Entry(texts[0] if len(texts) == 1 else tuple(texts), names.get(label, str(label)))
 
 
-TREC = Source(
+TREC = Origin(
     "TREC",
     "https://cogcomp.seas.upenn.edu/Data/QA/QC/",
     "train_5500.label and TREC_10.label",
     ("CogComp/trec",),
     "refs/convert/parquet",
 )
-AG_NEWS = Source(
+AG_NEWS = Origin(
     "AG News", "https://huggingface.co/datasets/fancyzhx/ag_news", "train.csv and test.csv", ("fancyzhx/ag_news",)
 )
-IMDB = Source("IMDB", "https://ai.stanford.edu/~amaas/data/sentiment/", "aclImdb", ("stanfordnlp/imdb",))
-MNLI = Source(
+IMDB = Origin("IMDB", "https://ai.stanford.edu/~amaas/data/sentiment/", "aclImdb", ("stanfordnlp/imdb",))
+MNLI = Origin(
     "MNLI", "https://cims.nyu.edu/~sbowman/multinli/", "multinli_1.0_dev_matched.jsonl", ("nyu-mll/glue", "mnli")
 )
 CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version)"
-CIFAR10 = Source("CIFAR-10", CIFAR, "cifar-10-batches-bin", ("uoft-cs/cifar10",))
-CIFAR100 = Source("CIFAR-100", CIFAR, "cifar-100-binary", ("uoft-cs/cifar100",))
-IMAGENET = Source(
+CIFAR10 = Origin("CIFAR-10", CIFAR, "cifar-10-batches-bin", ("uoft-cs/cifar10",))
+CIFAR100 = Origin("CIFAR-100", CIFAR, "cifar-100-binary", ("uoft-cs/cifar100",))
+IMAGENET = Origin(
     "ImageNet",
     "https://image-net.org/download-images.php (ILSVRC 2012; sort the validation images into folders by class)",
     "train and val, each with one folder per class (n01440764, ...)",
     ("ILSVRC/imagenet-1k",),
 )
-IMAGENET_R = Source("ImageNet-R", "https://github.com/hendrycks/imagenet-r", "imagenet-r")
-IMAGENET_LT = Source("ImageNet-LT", "https://github.com/zhmiao/OpenLongTailRecognition-OLTR", "ImageNet_LT_train.txt")
-PLACES_LT = Source("Places365-LT", "https://github.com/zhmiao/OpenLongTailRecognition-OLTR", "Places_LT_train.txt")
-FITZPATRICK = Source(
+IMAGENET_R = Origin("ImageNet-R", "https://github.com/hendrycks/imagenet-r", "imagenet-r")
+IMAGENET_LT = Origin("ImageNet-LT", "https://github.com/zhmiao/OpenLongTailRecognition-OLTR", "ImageNet_LT_train.txt")
+PLACES_LT = Origin("Places365-LT", "https://github.com/zhmiao/OpenLongTailRecognition-OLTR", "Places_LT_train.txt")
+FITZPATRICK = Origin(
     "Fitzpatrick17k",
     "https://github.com/mattgroh/fitzpatrick17k (the table; the images by their URLs)",
     "fitzpatrick17k.csv and a folder images with one MD5HASH.jpg per row",
@@ -190,7 +190,7 @@ def load_imdb(part: str = "test", *, folder: Folder = None) -> TextSamples:
         records = IMDB.records(part, ("text", "label"), ("0", "1"))
     else:
         records = readers.read_imdb(IMDB.find(folder, f"aclImdb/{part}", part))
-    lines = (Record(record.source.replace("<br />", "\n"), record.label) for record in records)
+    lines = (Entry(record.source.replace("<br />", "\n"), record.label) for record in records)
     return _texts(lines, TEMPLATE.labels, TEMPLATE.word)
 
 
@@ -345,12 +345,12 @@ def load_fitzpatrick17k(*, folder: Folder = None) -> Images:
             f"{str(table.parent / 'images')!r} and are left out.",
             stacklevel=2,
         )
-    records = [Record(row.file, row.label) for row in found]
+    records = [Entry(row.file, row.label) for row in found]
     names = sorted({row.label for row in rows})
     return _images(records, names, {"skin_tone": np.array([row.tone for row in found])})
 
 
-def _texts(records: Iterable[Record], names: Sequence[str], word: Callable[[str], str]) -> TextSamples:
+def _texts(records: Iterable[Entry], names: Sequence[str], word: Callable[[str], str]) -> TextSamples:
     """Texts with labels in the order of `names`; `word` turns the file's code into a name."""
     place = {name: column for column, name in enumerate(names)}
     kept = list(records)
@@ -361,20 +361,20 @@ def _texts(records: Iterable[Record], names: Sequence[str], word: Callable[[str]
     return TextSamples([record.source for record in kept], labels, tuple(names))
 
 
-def _images(records: list[Record], names: Sequence[str], attributes: dict[str, Any] | None = None) -> Images:
+def _images(records: list[Entry], names: Sequence[str], attributes: dict[str, Any] | None = None) -> Images:
     place = {name: column for column, name in enumerate(names)}
     labels = np.array([place[record.label] for record in records], np.intp)
     return Images([record.source for record in records], labels, tuple(names), attributes or {})
 
 
-def _class_folders(folder: Path, source: Source) -> Images:
+def _class_folders(folder: Path, source: Origin) -> Images:
     records = list(readers.read_class_folders(folder))
     if not records:
         raise source.missing(folder, ": it has no folders of images")
     return _images(records, sorted({record.label for record in records}))
 
 
-def _listed(source: Source, name: str, part: str, folder: Folder, images: Folder, n_classes: int) -> Images:
+def _listed(source: Origin, name: str, part: str, folder: Folder, images: Folder, n_classes: int) -> Images:
     check_choice(part, "part", ("train", "val", "test"))
     file = source.find(folder, f"{name}_{part}.txt")
     records = list(readers.read_list(file, Path(images) if images is not None else file.parent))
@@ -384,10 +384,10 @@ def _listed(source: Source, name: str, part: str, folder: Folder, images: Folder
 
 
 def _hub_images(data: Any, image: str, label: str) -> Images:
-    return Images(_Column(data, image), np.array(data[label], np.intp), tuple(data.features[label].names))
+    return Images(_HubColumn(data, image), np.array(data[label], np.intp), tuple(data.features[label].names))
 
 
-class _Column(Sequence[Any]):
+class _HubColumn(Sequence[Any]):
     """One column of a Hugging Face data set, each image decoded when it is asked for."""
 
     def __init__(self, data: Any, name: str) -> None:
@@ -399,13 +399,13 @@ class _Column(Sequence[Any]):
     def __getitem__(self, row: Any) -> Any:
         return self.data[row][self.name]
 
-    def take(self, rows: Sequence[int]) -> "_Column":
+    def take(self, rows: Sequence[int]) -> "_HubColumn":
         """Some rows, still not decoded."""
-        return _Column(self.data.select(rows), self.name)
+        return _HubColumn(self.data.select(rows), self.name)
 
 
 def _cifar(
-    source: Source, part: str, folder: Folder, files: dict[str, list[str]], names: str, n_labels: int, label: str
+    source: Origin, part: str, folder: Folder, files: dict[str, list[str]], names: str, n_labels: int, label: str
 ) -> Images:
     check_choice(part, "part", ("train", "test"))
     if folder is None:

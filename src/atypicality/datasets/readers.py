@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from atypicality.outputs.paths import members
 
-__all__ = ["Record", "read_ag_news", "read_cifar", "read_class_folders", "read_fitzpatrick", "read_imdb", "read_list"]
+__all__ = ["Entry", "read_ag_news", "read_cifar", "read_class_folders", "read_fitzpatrick", "read_imdb", "read_list"]
 
 PIXELS = 3 * 32 * 32
 IMAGE_ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
@@ -19,7 +19,7 @@ SKIN_TONES = ("Unknown", "1-2", "3-4", "5-6")
 FITZPATRICK_NAMES = ("fitzpatrick_scale", "fitzpatrick")
 
 
-class Record(NamedTuple):
+class Entry(NamedTuple):
     """One sample: what it is, and its class as the file writes it."""
 
     source: Any
@@ -42,16 +42,16 @@ def read_cifar(files: list[Path], n_labels: int) -> tuple[NDArray[np.uint8], NDA
     return np.ascontiguousarray(images), rows[:, n_labels - 1].astype(np.intp)
 
 
-def read_trec(file: Path) -> Iterator[Record]:
+def read_trec(file: Path) -> Iterator[Entry]:
     """Lines `COARSE:fine question` in latin-1."""
     for number, line in _lines(file, "latin-1"):
         code, _, question = line.strip().partition(" ")
         if ":" not in code or not question:
             raise ValueError(f"line {number} of {file.name!r} must be 'COARSE:fine question'; got {line[:40]!r}.")
-        yield Record(question, code.partition(":")[0])
+        yield Entry(question, code.partition(":")[0])
 
 
-def read_ag_news(file: Path) -> Iterator[Record]:
+def read_ag_news(file: Path) -> Iterator[Entry]:
     """Rows class index, title, description; with a header or without."""
     with open(file, encoding="utf-8", newline="") as stream:
         for number, row in enumerate(csv.reader(stream), start=1):
@@ -59,15 +59,15 @@ def read_ag_news(file: Path) -> Iterator[Record]:
                 continue
             if len(row) != 3:
                 raise ValueError(f"row {number} of {file.name!r} must have a class, a title and a description.")
-            yield Record(f"{row[1]} {row[2]}", row[0])
+            yield Entry(f"{row[1]} {row[2]}", row[0])
 
 
-def read_mnli(file: Path) -> Iterator[Record]:
+def read_mnli(file: Path) -> Iterator[Entry]:
     """JSON Lines with `sentence1`, `sentence2` and `gold_label`; rows without agreement ("-") are left out."""
     for number, line in _lines(file, "utf-8"):
         try:
             row = json.loads(line)
-            record = Record((row["sentence1"], row["sentence2"]), row["gold_label"])
+            record = Entry((row["sentence1"], row["sentence2"]), row["gold_label"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"line {number} of {file.name!r} must be an object with sentence1, sentence2 and gold_label "
@@ -77,22 +77,22 @@ def read_mnli(file: Path) -> Iterator[Record]:
             yield record
 
 
-def read_imdb(folder: Path) -> Iterator[Record]:
+def read_imdb(folder: Path) -> Iterator[Entry]:
     """One review per file in the folders `neg` and `pos`, in the order of their numbers."""
     for label in ("neg", "pos"):
         for file in sorted(members(folder / label, ".txt"), key=lambda file: (len(file.name), file.name)):
-            yield Record(file.read_text(encoding="utf-8"), label)
+            yield Entry(file.read_text(encoding="utf-8"), label)
 
 
-def read_class_folders(folder: Path) -> Iterator[Record]:
+def read_class_folders(folder: Path) -> Iterator[Entry]:
     """Image files in one folder per class, sorted; hidden ones are left out."""
     for part in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         for file in sorted(part.iterdir()):
             if file.suffix.lower() in IMAGE_ENDINGS and not file.name.startswith("."):
-                yield Record(file, part.name)
+                yield Entry(file, part.name)
 
 
-def read_list(file: Path, images: Path) -> Iterator[Record]:
+def read_list(file: Path, images: Path) -> Iterator[Entry]:
     """Lines `path/of/image.jpg 17`, paths relative to `images`."""
     for number, line in _lines(file, "utf-8"):
         path, _, label = line.rpartition(" ")
@@ -100,7 +100,7 @@ def read_list(file: Path, images: Path) -> Iterator[Record]:
             raise ValueError(f"line {number} of {file.name!r} must be 'image label'; got {line[:40]!r}.")
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise ValueError(f"line {number} of {file.name!r} must stay inside the folder of images; got {path!r}.")
-        yield Record(images / path, label)
+        yield Entry(images / path, label)
 
 
 class SkinImage(NamedTuple):

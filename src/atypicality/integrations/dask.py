@@ -22,7 +22,7 @@ from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.neighbors import NeighborAtypicality
 from atypicality.density.statistics import ClassStatistics
 from atypicality.integrations.dask_cluster import (
-    Place,
+    PartPlace,
     compute,
     connected,
     known_client,
@@ -33,7 +33,7 @@ from atypicality.integrations.dask_cluster import (
 )
 from atypicality.integrations.dask_neighbors import ClusterNeighborAtypicality, scores_of
 from atypicality.integrations.dask_recalibration import fit_recalibrator
-from atypicality.integrations.dask_rows import Rows, aligned, is_paths, read, rows_of
+from atypicality.integrations.dask_rows import DaskRows, aligned, is_paths, read, rows_of
 from atypicality.recalibration.base import Recalibrator
 
 __all__ = ["ClusterNeighborAtypicality", "atypicality", "fit", "predict_proba"]
@@ -138,7 +138,7 @@ def atypicality(estimator: Any, embeddings: Any, *, client: Any = None) -> Any:
         )
     check_is_fitted(estimator)
 
-    def score(rows: Rows, known: Any) -> list[Any]:
+    def score(rows: DaskRows, known: Any) -> list[Any]:
         node = shared(known, estimator)
         return [_score.later(node, *part) for part in zip(rows.values, rows.places, strict=True)]
 
@@ -193,19 +193,19 @@ def predict_proba(
 
 
 @task
-def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: Place) -> ClassStatistics:
+def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: PartPlace) -> ClassStatistics:
     with place.named():
         return distributed.part_statistics(estimator, read(value), read(labels))
 
 
 @task
-def _score(estimator: Any, value: Any, place: Place) -> Any:
+def _score(estimator: Any, value: Any, place: PartPlace) -> Any:
     with place.named():
         return estimator.atypicality(read(value))
 
 
 @task
-def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: Place) -> Any:
+def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: PartPlace) -> Any:
     with place.named():
         return recalibrator.predict_proba(
             read(value), atypicality=read(atypicality), class_log_density=read(class_log_density)

@@ -18,7 +18,7 @@ dask = require("dask", extra="dask", feature="atypicality.integrations.dask")
 require("dask.array", extra="dask", feature="atypicality.integrations.dask")
 distributed = require("distributed", extra="dask", feature="atypicality.integrations.dask")
 
-__all__ = ["Place", "compute", "connected", "known_client", "lazy_array", "persist", "shared", "task", "tree"]
+__all__ = ["PartPlace", "compute", "connected", "known_client", "lazy_array", "persist", "shared", "task", "tree"]
 
 REFUSED = (FileNotFoundError, TypeError, ValueError)
 """Errors about input, built-in ones that every machine can read back."""
@@ -34,7 +34,7 @@ LARGE_GRAPH = "4GB"
 
 
 @dataclass(frozen=True)
-class Place:
+class PartPlace:
     """Where a part of the rows lies: the number of its first row in the whole, and its file, if it has one."""
 
     first_row: int

@@ -17,8 +17,8 @@ from atypicality.arrays import to_numpy
 from atypicality.density.classes import check_classes, encode_labels, merge_classes
 from atypicality.density.neighbors import NeighborAtypicality, rows_by_code
 from atypicality.density.search import Reference, Search
-from atypicality.integrations.dask_cluster import Place, compute, connected, known_client, lazy_array, task, tree
-from atypicality.integrations.dask_rows import Rows, aligned, is_dask, is_paths, read, rows_of
+from atypicality.integrations.dask_cluster import PartPlace, compute, connected, known_client, lazy_array, task, tree
+from atypicality.integrations.dask_rows import DaskRows, aligned, is_dask, is_paths, read, rows_of
 from atypicality.validation import check_embeddings
 
 __all__ = ["ClusterNeighborAtypicality"]
@@ -45,7 +45,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     Attributes
     ----------
-    rows_ : Rows
+    rows_ : DaskRows
         Where the training rows are.
     classes_ : ndarray of shape (n_classes,) or None
     n_features_in_ : int
@@ -102,8 +102,8 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         if not x.shape[0]:
             return np.empty(0)
         cuts = list(blocks.row_slices(x.shape[0], self._queries_at_once()))
-        values, places = [x[cut] for cut in cuts], [Place(cut.start) for cut in cuts]
-        rows = Rows(values, [len(value) for value in values], places, x.shape[1], x.dtype)
+        values, places = [x[cut] for cut in cuts], [PartPlace(cut.start) for cut in cuts]
+        rows = DaskRows(values, [len(value) for value in values], places, x.shape[1], x.dtype)
         with connected(client) as own:  # queries within the tasks: chunks would draw the training rows to them
             return np.concatenate(compute(own, self._lazy_scores(rows)))
 
@@ -120,7 +120,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         results = self.n_neighbors * (1 if self.classes_ is None else self.classes_.size)
         return int(np.clip(RESULT_BYTES // (8 * results), 1, 16 * QUERIES))
 
-    def _lazy_scores(self, queries: Rows, client: Any = None) -> list[Any]:
+    def _lazy_scores(self, queries: DaskRows, client: Any = None) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
         plain, step = NeighborAtypicality(**self.get_params()), self._queries_at_once()
 
@@ -135,7 +135,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         ]
 
 
-def scores_of(score: Callable[[Rows, Any], list[Any]], embeddings: Any, width: int, client: Any) -> Any:
+def scores_of(score: Callable[[DaskRows, Any], list[Any]], embeddings: Any, width: int, client: Any) -> Any:
     """Scores (n,) of a Dask array, lazy, or of files, from lazy ones of their parts: `score(rows, client)`."""
     if is_dask(embeddings):
         rows = rows_of(embeddings, "embeddings", None, width=width)
@@ -146,7 +146,7 @@ def scores_of(score: Callable[[Rows, Any], list[Any]], embeddings: Any, width: i
 
 
 @task
-def _look(value: Any, labels: Any, place: Place, metric: str) -> tuple[Any, Any]:
+def _look(value: Any, labels: Any, place: PartPlace, metric: str) -> tuple[Any, Any]:
     """Refuse training rows as the ordinary fit would; the classes among the labels, and their counts."""
     with place.named():
         rows = check_embeddings(read(value))
@@ -169,7 +169,7 @@ def _merge_counts(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, An
 
 @task
 def _nearest_in(
-    value: Any, queries: slice, place: Place, part: Any, labels: Any, estimator: NeighborAtypicality, classes: Any
+    value: Any, queries: slice, place: PartPlace, part: Any, labels: Any, estimator: NeighborAtypicality, classes: Any
 ) -> Float64:
     """Distances (groups, queries, n_neighbors) to the nearest rows of a part, ascending, then infinite."""
     asked, rows = check_embeddings(read(value)[queries]), check_embeddings(read(part))

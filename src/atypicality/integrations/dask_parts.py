@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.integrations.dask_cluster import Place, task
+from atypicality.integrations.dask_cluster import PartPlace, task
 from atypicality.integrations.dask_rows import read
 from atypicality.recalibration import passes
 from atypicality.recalibration.aware import covariates_of
 from atypicality.recalibration.base import Inputs
 from atypicality.recalibration.covariates import Polynomial, spreads
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem, Units
 from atypicality.validation import check_labels, check_logits, check_matrix
@@ -114,7 +114,7 @@ class State:
 
 
 @task
-def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any, place: Place) -> State:
+def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any, place: PartPlace) -> State:
     """Read a part once: check it, and learn what is known of each row."""
     with place.named():
         z = check_logits(read(logits), scan=False)
@@ -189,7 +189,7 @@ def prior_mean(state: State) -> Any:
 
 
 @task
-def sums(state: State, logits: Any, density: Any, theta: Vector, curvature: Any) -> Evaluation:
+def sums(state: State, logits: Any, density: Any, theta: Vector, curvature: Any) -> Derivatives:
     """A part's share of loss, gradient and Hessian; of the temperature alone if `theta` is that."""
     problem = _with_matrices(state.problem, logits, density)
     if theta.size < problem.n_parameters:
@@ -204,10 +204,10 @@ def multiplier_extremes(state: State, polynomial: Polynomial, coefficients: Vect
     return np.array([multipliers.max(), -multipliers.min()])
 
 
-def add_evaluations(one: Evaluation, other: Evaluation) -> Evaluation:
+def add_derivatives(one: Derivatives, other: Derivatives) -> Derivatives:
     """Sum of losses, gradients and Hessians."""
     curvature = None if one.curvature is None else one.curvature + other.curvature
-    return Evaluation(one.objective + other.objective, one.gradient + other.gradient, curvature)
+    return Derivatives(one.objective + other.objective, one.gradient + other.gradient, curvature)
 
 
 def _without_matrices(problem: Problem) -> Problem:

@@ -16,12 +16,12 @@ from sklearn.base import clone
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
 from atypicality.integrations.dask_parts import Model, Moments, Summary
-from atypicality.integrations.dask_rows import Rows, aligned, rows_of
+from atypicality.integrations.dask_rows import DaskRows, aligned, rows_of
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
 from atypicality.recalibration.mixing import MidpointMixing
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem, Units, check_units
 from atypicality.recalibration.row_statistics import RowStatistics
@@ -77,7 +77,7 @@ class _Begun:
 
     client: Any
     model: Model
-    rows: Rows
+    rows: DaskRows
     densities: list[Any]
     states: list[Any]
     summary: Summary
@@ -152,10 +152,10 @@ class _Whole(Problem):
         """That of all parts."""
         return self.begun.summary.deviation
 
-    def remote(self, theta: Vector, curvature: Any) -> Evaluation:
+    def remote(self, theta: Vector, curvature: Any) -> Derivatives:
         """Sums of the parts."""
         shares = [parts.sums.later(*part, theta, curvature) for part in self.begun.each()]
-        found: Evaluation = compute(self.begun.client, tree(shares, parts.add_evaluations))
+        found: Derivatives = compute(self.begun.client, tree(shares, parts.add_derivatives))
         return found
 
     def _read_logits(self) -> RowStatistics:
@@ -170,7 +170,7 @@ class _MidpointWhole(MidpointMixing, _Whole):
     """The same with mixing measured from the middle."""
 
 
-def _begin(model: Model, rows: Rows, labels: Any, extra: Mapping[str, Any], client: Any) -> _Begun:
+def _begin(model: Model, rows: DaskRows, labels: Any, extra: Mapping[str, Any], client: Any) -> _Begun:
     """Let the workers read every part once."""
     known = aligned(labels, "labels", rows, client)
     wanted = {"atypicality": "atypicality" in model.covariates, "class_log_density": model.densities}

@@ -13,13 +13,13 @@ import dask.array as da
 import numpy as np
 
 from atypicality.arrays import to_numpy
-from atypicality.integrations.dask_cluster import Place, compute, task
+from atypicality.integrations.dask_cluster import PartPlace, compute, task
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.outputs.paths import check_source
 from atypicality.validation import check_matrix_shape, check_real
 
-__all__ = ["FileRows", "Rows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
+__all__ = ["DaskRows", "FileRows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
 
 Described = tuple[tuple[int, ...], np.dtype[Any], tuple[str, ...] | None]
 
@@ -43,7 +43,7 @@ class FileRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class DaskRows:
     """Rows cut into parts; `values` are what a task reads each from: lazy chunks of a Dask array, or `FileRows`.
 
     `dtype` is that of the widest part, `paths` are the files in their order: none for a Dask array.
@@ -51,7 +51,7 @@ class Rows:
 
     values: list[Any]
     lengths: list[int]
-    places: list[Place]
+    places: list[PartPlace]
     width: int
     dtype: np.dtype[Any]
     paths: Sequence[str] = ()
@@ -82,7 +82,7 @@ def is_paths(values: Any) -> bool:
     return isinstance(values, (list, tuple)) and all(isinstance(value, (str, os.PathLike)) for value in values)
 
 
-def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, minimum: int = 1) -> Rows:
+def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, minimum: int = 1) -> DaskRows:
     """A Dask array (n, d) or a list of files as parts of rows, in order; empty parts are left out.
 
     `minimum` is the number of rows up to which neighbouring chunks of a Dask array are joined.
@@ -97,7 +97,7 @@ def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, mi
     return found
 
 
-def aligned(values: Any, name: str, rows: Rows, client: Any, *, wanted: bool = True) -> list[Any]:
+def aligned(values: Any, name: str, rows: DaskRows, client: Any, *, wanted: bool = True) -> list[Any]:
     """Another array, cut like `rows`: a Dask array, a list of files, an array on this machine, or None.
 
     None stands for the array of that name in the files of `rows`, which must then be files of outputs. What is not
@@ -130,7 +130,7 @@ def read(value: Any) -> Any:
     return _load(value.path, value.name)[rows].with_classes(value.class_names).need(value.name)
 
 
-def _array_rows(array: Any, name: str, minimum: int) -> Rows:
+def _array_rows(array: Any, name: str, minimum: int) -> DaskRows:
     check_matrix_shape(array.shape, name)
     _check_known(array, name)
     check_real(array.dtype, name)
@@ -138,8 +138,8 @@ def _array_rows(array: Any, name: str, minimum: int) -> Rows:
         array = array.rechunk({0: "auto", 1: -1})
     lengths = _joined(array.chunks[0], minimum)
     array = array.rechunk({0: tuple(lengths)}) if lengths else array
-    places = [Place(first) for first in np.cumsum([0, *lengths[:-1]]).tolist()]
-    return Rows(_blocks(array)[: len(lengths)], lengths, places, int(array.shape[1]), array.dtype)
+    places = [PartPlace(first) for first in np.cumsum([0, *lengths[:-1]]).tolist()]
+    return DaskRows(_blocks(array)[: len(lengths)], lengths, places, int(array.shape[1]), array.dtype)
 
 
 def _joined(chunks: Sequence[int], minimum: int) -> list[int]:
@@ -167,7 +167,7 @@ def _check_known(array: Any, name: str) -> None:
         )
 
 
-def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
+def _file_rows(paths: list[str], name: str, client: Any) -> DaskRows:
     shapes = _shapes(paths, name, client)
     names = next((found for _, _, found in shapes if found is not None), None)
     values, places, first = [], [], 0
@@ -184,11 +184,11 @@ def _file_rows(paths: list[str], name: str, client: Any) -> Rows:
             )
         for start, stop in _cuts(path, shape[0], shape[1] * dtype.itemsize):
             values.append(FileRows(path, name, start, stop, names))
-            places.append(Place(first + start, os.path.basename(path), start))
+            places.append(PartPlace(first + start, os.path.basename(path), start))
         first += shape[0]
     lengths = [value.stop - value.start for value in values]
     dtype = np.result_type(*(dtype for _, dtype, _ in shapes))
-    return Rows(values, lengths, places, int(shapes[0][0][1]), dtype, paths)
+    return DaskRows(values, lengths, places, int(shapes[0][0][1]), dtype, paths)
 
 
 def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
@@ -198,7 +198,7 @@ def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
     return [(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
-def _same_cuts(paths: list[str], name: str, rows: Rows, client: Any) -> list[Any]:
+def _same_cuts(paths: list[str], name: str, rows: DaskRows, client: Any) -> list[Any]:
     ends = np.cumsum([0, *(shape[0] for shape, *_ in _shapes(paths, name, client))]).tolist()
     _check_rows(ends[-1], name, rows)
     cut = []
@@ -215,7 +215,7 @@ def _same_cuts(paths: list[str], name: str, rows: Rows, client: Any) -> list[Any
     return cut
 
 
-def _beside(name: str, rows: Rows) -> list[Any]:
+def _beside(name: str, rows: DaskRows) -> list[Any]:
     if not rows.outputs:
         raise ValueError(
             f"{name} must be given with a Dask array or with .npy files; got None. Only files of outputs "
@@ -224,7 +224,7 @@ def _beside(name: str, rows: Rows) -> list[Any]:
     return [value._replace(name=name) for value in rows.values]
 
 
-def _check_rows(n_rows: int, name: str, rows: Rows) -> None:
+def _check_rows(n_rows: int, name: str, rows: DaskRows) -> None:
     if n_rows != rows.n_rows:
         raise ValueError(f"{name} must have one entry per row; got {n_rows} for {rows.n_rows} rows.")
 

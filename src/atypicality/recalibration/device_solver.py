@@ -22,7 +22,7 @@ from atypicality.recalibration.device_passes import (
     softmax,
     weighted_sums,
 )
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 
@@ -39,7 +39,7 @@ def is_exact(problem: Problem) -> bool:
     return problem.n_parameters <= EXACT_UP_TO
 
 
-def all_sums(problem: Problem, point: Vector, curvature: Literal["exact", "sparse"] | None) -> Evaluation:
+def all_sums(problem: Problem, point: Vector, curvature: Literal["exact", "sparse"] | None) -> Derivatives:
     """Log-normaliser and gradient before the labels, and curvature: an exact one of many parameters on the device."""
     theta = to_device(point, problem.logits)
     xp, total, second, size = namespace(theta), None, None, problem.n_parameters
@@ -57,9 +57,9 @@ def all_sums(problem: Problem, point: Vector, curvature: Literal["exact", "spars
             second = found if second is None else _added(second, found)
     if curvature == "exact" and size <= HOST_UP_TO:  # one vector comes over, not two
         numbers = to_host(xp.concat([total, xp.reshape(second, (-1,))])).astype(np.float64)
-        return Evaluation(float(numbers[0]), numbers[1 : 1 + size], numbers[1 + size :].reshape(size, size))
+        return Derivatives(float(numbers[0]), numbers[1 : 1 + size], numbers[1 + size :].reshape(size, size))
     numbers = to_host(total).astype(np.float64)
-    return Evaluation(float(numbers[0]), numbers[1:], second)
+    return Derivatives(float(numbers[0]), numbers[1:], second)
 
 
 def _added(total: Any, found: Any) -> Any:

@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["Cholesky", "Evaluation", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
+__all__ = ["Cholesky", "Derivatives", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
 
 RENEW_ABOVE = 1e-4
 """Certificate above which an approximate metric is gathered anew with every evaluation: it is far from the optimum."""
@@ -45,7 +45,7 @@ class Metric(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Derivatives:
     """What a pass returns: the objective, its gradient, and second derivatives of whatever kind was asked for."""
 
     objective: float
@@ -60,7 +60,7 @@ class Oracle:
     Attributes
     ----------
     evaluate : callable
-        ``evaluate(theta, curvature: bool) -> Evaluation``.
+        ``evaluate(theta, curvature: bool) -> Derivatives``.
     metric : callable
         ``metric(evaluation.curvature) -> Metric``.
     product : callable or None
@@ -69,7 +69,7 @@ class Oracle:
         Relative rounding error of the objective: within it a step is judged by its slope.
     """
 
-    evaluate: Callable[[Vector, bool], Evaluation]
+    evaluate: Callable[[Vector, bool], Derivatives]
     metric: Callable[[Any], Metric]
     product: Callable[[Vector, Vector], Vector] | None
     noise: float
@@ -193,8 +193,8 @@ def _refine(
 
 
 def _search(
-    evaluate: Callable[[Vector], Evaluation], theta: Vector, current: Evaluation, step: Vector, noise: float
-) -> tuple[float, Evaluation, int] | None:
+    evaluate: Callable[[Vector], Derivatives], theta: Vector, current: Derivatives, step: Vector, noise: float
+) -> tuple[float, Derivatives, int] | None:
     """Shorten the step until the objective falls and the slope has not turned steeply upward.
 
     The slope's condition makes progress sure where rounding hides the decrease of the objective (the approximate

@@ -12,7 +12,7 @@ from atypicality.recalibration import device_solver
 from atypicality.recalibration.curvature import exact_curvature
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
 from atypicality.recalibration.metric import sparse_curvature
-from atypicality.recalibration.newton import Evaluation
+from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.plain import plain_model
 from atypicality.recalibration.problem import Problem
@@ -22,7 +22,7 @@ __all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses", "sums"]
 WIDE = np.dtype(np.float64)
 
 
-def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
+def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
     found = sums(problem, theta, curvature)
     second, penalised = found.curvature, problem.penalty * theta
@@ -31,18 +31,18 @@ def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "spars
     elif curvature == "exact":
         second = device_solver.add_diagonal(second, problem.penalty)
     objective = found.objective + 0.5 * float(penalised @ theta)
-    return Evaluation(objective, problem.project(found.gradient + penalised), second)
+    return Derivatives(objective, problem.project(found.gradient + penalised), second)
 
 
-def sums(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Evaluation:
+def sums(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
     """As `evaluate`, without penalty and projection: those of the parts of a problem add up to its own."""
     if problem.remote is not None:
         return problem.remote(theta, curvature)  # type: ignore[no-any-return]
     plain = None if problem.on_device else plain_model(problem, theta)
     found = None if plain is None else plain.sums(curvature)
     run = device_solver.all_sums if problem.on_device else _all_sums
-    total, mean = run(problem, theta, curvature) if found is None else Evaluation(*found), problem.label_mean
-    return Evaluation(total.objective - float(mean @ theta), total.gradient - mean, total.curvature)
+    total, mean = run(problem, theta, curvature) if found is None else Derivatives(*found), problem.label_mean
+    return Derivatives(total.objective - float(mean @ theta), total.gradient - mean, total.curvature)
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
@@ -106,10 +106,10 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
     return gradients
 
 
-def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Evaluation:
+def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Derivatives:
     workspace = blocks.Workspace()
 
-    def block(rows: slice) -> Evaluation:
+    def block(rows: slice) -> Derivatives:
         with workspace.borrow() as buffers:
             return _block_sums(problem, rows, theta, curvature, buffers)
 
@@ -117,25 +117,25 @@ def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Evaluat
     return blocks.reduce_rows(block, problem.n_rows, _added, block=height)
 
 
-def _added(total: Evaluation, other: Evaluation) -> Evaluation:
+def _added(total: Derivatives, other: Derivatives) -> Derivatives:
     """Both, in the arrays of the first."""
     gradient, curvature = total.gradient, total.curvature
     gradient += other.gradient
     if curvature is not None:
         curvature += other.curvature
-    return Evaluation(total.objective + other.objective, gradient, curvature)
+    return Derivatives(total.objective + other.objective, gradient, curvature)
 
 
-def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> Evaluation:
+def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> Derivatives:
     fields = read_fields(problem, rows, buffers)
     e, totals, bounds = softmax(problem, fields, rows, theta, buffers)
     log_norm = float(problem.weights[rows] @ (np.log(totals) + bounds))
     gradient = contract(problem, fields, rows, e, problem.weights[rows] / totals, buffers)
     if curvature is None:
-        return Evaluation(log_norm, gradient)
+        return Derivatives(log_norm, gradient)
     e /= totals[:, None].astype(e.dtype)
     second = exact_curvature if curvature == "exact" else sparse_curvature
-    return Evaluation(log_norm, gradient, second(problem, fields, rows, e))
+    return Derivatives(log_norm, gradient, second(problem, fields, rows, e))
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:

@@ -36,7 +36,7 @@ class Picture(Protocol):
 def picture_at(problem: Problem, theta: Vector) -> Picture:
     """The picture around `theta`, the optimum of `problem`: whole where that is cheap, else in blocks."""
     if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO or problem.remote is not None:
-        return _Whole(problem, theta, _hessian(problem, theta))
+        return WholePicture(problem, theta, _hessian(problem, theta))
     return _Blocks(problem, theta)
 
 
@@ -48,7 +48,7 @@ def _hessian(problem: Problem, theta: Vector) -> Vector:
     return to_host(passes.evaluate(part, theta, "exact").curvature)
 
 
-class _Whole:
+class WholePicture:
     """The picture from a Hessian (P, P) of the objective as it was summed."""
 
     def __init__(self, problem: Problem, theta: Vector, hessian: Vector) -> None:

@@ -29,7 +29,7 @@ from atypicality.recalibration.quadratic import Picture, picture_at
 from atypicality.recalibration.solver import ROUGH, solve
 from atypicality.validation import check_number
 
-__all__ = ["Choice", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
+__all__ = ["ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
 
 Groups = Mapping[str, NDArray[np.intp]]
 
@@ -48,7 +48,7 @@ INNER = 30
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenStrengths:
     """Strengths by group, in the units of `Ridge`; parameters that the data determine; the optimum reached."""
 
     strengths: dict[str, float]
@@ -97,7 +97,7 @@ def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> di
 
 def choose_strengths(
     problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.02, max_iter: int = 20
-) -> Choice:
+) -> ChosenStrengths:
     """Strengths of maximal evidence, one standard error to the safe side.
 
     Parameters
@@ -117,7 +117,7 @@ def choose_strengths(
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
-        return Choice(dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), solution)
+        return ChosenStrengths(dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
     for _ in range(max_iter):
         penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
@@ -127,7 +127,7 @@ def choose_strengths(
         if _change(before, strengths, effective) < tolerance:
             break
     strengths = {name: min(largest, value * _caution(effective[name])) for name, value in strengths.items()}
-    return Choice(strengths, effective, solution)
+    return ChosenStrengths(strengths, effective, solution)
 
 
 def temperature_start(problem: Problem) -> Solution:
