@@ -29,7 +29,9 @@ da = imported("dask.array")
 dd = imported("distributed")
 from atypicality.density import distributed  # noqa: E402
 from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
-from atypicality.integrations import dask_cluster, dask_recalibration, dask_rows  # noqa: E402
+from atypicality.integrations import dask_cluster, dask_parts, dask_recalibration, dask_rows  # noqa: E402
+from atypicality.recalibration import passes, solver  # noqa: E402
+from atypicality.recalibration.problem import Units  # noqa: E402
 
 GAUSSIANS = [
     GaussianAtypicality(),
@@ -271,6 +273,23 @@ def test_the_median_is_exact(n, rng):
     assert begun.at_ranks("all", lambda count: [1, count]) == [-values.max(), -values.min()]
 
 
+def test_parts_in_the_units_of_the_whole_add_up_to_it(logits, rng):
+    z, y, _ = logits
+    terms = dict(class_scores=True, mixing="full", pseudo_rows=True)
+    whole = solver.Problem(z, y, **terms)
+    units = Units(whole.dtype, whole.scale, whole.density_scale, whole.pseudo_share, whole.pseudo_reach)
+    theta = rng.normal(size=whole.n_parameters)
+    expected, found = passes.sums(whole, theta, "exact"), []
+    for rows in (slice(0, 300), slice(300, None)):
+        part = solver.Problem(z[rows], y[rows], units=units, **terms)
+        part.weights = np.full(part.n_rows, 1 / 2000)
+        found.append(passes.sums(part, theta, "exact"))
+    total = dask_parts.add_derivatives(*found)
+    assert total.objective == pytest.approx(expected.objective, rel=1e-12)
+    assert_close(total.gradient, expected.gradient, 1e-12)
+    assert_close(total.curvature, expected.curvature, 1e-12)
+
+
 def test_no_atypicality_that_varies_is_said(client, logits):
     z, y, _ = logits
     with pytest.warns(UserWarning, match="atypicality is constant over the calibration rows"):
@@ -339,7 +358,7 @@ def test_a_worker_killed_in_the_middle_changes_no_bit(client, tmp_path):
 
 def test_a_worker_killed_between_two_steps_changes_nothing(client, logits, monkeypatch):
     z, y, a = logits
-    steps = dask_recalibration.minimise
+    steps = solver.minimise
 
     def minimise(*args, **kwargs):
         if not pids:
@@ -350,7 +369,7 @@ def test_a_worker_killed_between_two_steps_changes_nothing(client, logits, monke
     pids = []
     paper, lazy = AtypicalityAwareRecalibration.paper(), da.from_array(z, chunks=(250, 5))
     expected = cluster.fit(paper, lazy, y, atypicality=a)
-    monkeypatch.setattr(dask_recalibration, "minimise", minimise)
+    monkeypatch.setattr(solver, "minimise", minimise)
     found = cluster.fit(paper, lazy, y, atypicality=a, client=client)
     assert pids
     np.testing.assert_array_equal(found.coefficients_, expected.coefficients_)
@@ -458,10 +477,16 @@ def test_bad_rows_are_counted_from_the_start_of_the_whole(client, world, folder)
 def test_bad_logits_are_named(client, logits):
     z, y, _ = logits
     outside = np.where(np.arange(2000) == 1234, 5, y)
-    with pytest.raises(ValueError, match=r"row 234 is outside.*counted from row 1000 on"):
+    with pytest.raises(ValueError, match=r"row 1234 is outside"):
         cluster.fit(TemperatureScaling(), da.from_array(z, chunks=(500, 5)), outside, client=client)
+    masked = z.copy()
+    masked[1700, y[1700]] = -np.inf
+    with pytest.raises(ValueError, match=r"row 1700 has the label of a class whose logit is -inf"):
+        cluster.fit(TemperatureScaling(), da.from_array(masked, chunks=(500, 5)), y, client=client)
     z[1234, 1] = np.nan
     lazy = da.from_array(z, chunks=(500, 5))
+    with pytest.raises(ValueError, match=r"strength must be one of"):  # found before the rows are read
+        cluster.fit(AtypicalityAwareRecalibration(strength="much"), lazy, y, atypicality=y, client=client)
     with pytest.raises(ValueError, match=r"logits must be finite.*row 1234 holds NaN"):
         cluster.fit(TemperatureScaling(), lazy, y, client=client)
     with pytest.raises(ValueError, match=r"atypicality must be given with a Dask array"):

@@ -150,7 +150,7 @@ def test_labels_glued_to_the_prompt_are_refused():
         def _one(self, prompt):
             return TokenScores.checked([-1.0], 1)
 
-    with pytest.raises(ValueError, match="joins the end of a prompt with the label ' Place'"):
+    with pytest.raises(ValueError, match="joins the end of the prompt with the label ' Place'"):
         PromptClassifier(Glue(), SMALL).outputs(QUESTIONS)
 
 

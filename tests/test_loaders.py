@@ -116,6 +116,9 @@ def test_mnli(tmp_path, hub):
     asked = hub(FakeData({"premise": ["p"], "hypothesis": ["q"], "label": [1]}))
     assert loaders.load_mnli("train").inputs == [("p", "q")]
     assert asked == [(("nyu-mll/glue", "mnli"), {"split": "train"})]
+    hub(FakeData({"premise": ["p"], "hypothesis": ["q"], "label": [-1]}))
+    with pytest.raises(ValueError, match=r"labels must be among .*; got '-1'"):  # GLUE's mark of no label
+        loaders.load_mnli("train")
     for damaged in ("{", "[]", '{"sentence1": "a"}'):
         (tmp_path / "multinli_1.0_dev_matched.jsonl").write_text(damaged)
         with pytest.raises(ValueError, match=r"line 1 of .* must be an object with sentence1"):

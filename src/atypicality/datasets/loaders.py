@@ -7,7 +7,7 @@ otherwise the error says what to download and where to put it.
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,12 @@ class Origin:
         except Exception as error:  # no network, no access, another version: the package raises almost anything
             raise self.missing(None, f", and datasets could not fetch it ({error})") from error
 
+    def records(self, split: str, columns: Sequence[str], codes: Sequence[str]) -> Iterator[Entry]:
+        """Texts of a split by Hugging Face `datasets`; the last of its columns counts the class among the `codes`."""
+        data, names = self.from_hub(split), dict(enumerate(codes))
+        for *texts, label in zip(*(data[name] for name in columns), strict=True):
+            yield Entry(texts[0] if len(texts) == 1 else tuple(texts), names.get(label, str(label)))
+
 
 TREC = Origin(
     "TREC",
@@ -141,11 +147,8 @@ def load_trec(part: str = "test", *, folder: Folder = None) -> TextSamples:
 
     check_choice(part, "part", ("train", "test"))
     if folder is None:
-        data = TREC.from_hub(part)
         codes = ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM")
-        records: Iterable[Entry] = (
-            Entry(text, codes[code]) for text, code in zip(data["text"], data["coarse_label"], strict=True)
-        )
+        records = TREC.records(part, ("text", "coarse_label"), codes)
     else:
         published = {"train": "train_5500.label", "test": "TREC_10.label"}[part]
         records = readers.read_trec(TREC.find(folder, published, f"{part}.txt"))
@@ -165,10 +168,7 @@ def load_ag_news(part: str = "test", *, folder: Folder = None) -> TextSamples:
 
     check_choice(part, "part", ("train", "test"))
     if folder is None:
-        data = AG_NEWS.from_hub(part)
-        records: Iterable[Entry] = (
-            Entry(text, str(label + 1)) for text, label in zip(data["text"], data["label"], strict=True)
-        )
+        records = AG_NEWS.records(part, ("text", "label"), ("1", "2", "3", "4"))
     else:
         records = readers.read_ag_news(AG_NEWS.find(folder, f"{part}.csv"))
     return _texts(records, TEMPLATE.labels, TEMPLATE.word)
@@ -187,12 +187,11 @@ def load_imdb(part: str = "test", *, folder: Folder = None) -> TextSamples:
 
     check_choice(part, "part", ("train", "test"))
     if folder is None:
-        data = IMDB.from_hub(part)
-        pairs = zip(data["text"], data["label"], strict=True)
-        records: Iterable[Entry] = (Entry(text.replace("<br />", "\n"), str(label)) for text, label in pairs)
+        records = IMDB.records(part, ("text", "label"), ("0", "1"))
     else:
         records = readers.read_imdb(IMDB.find(folder, f"aclImdb/{part}", part))
-    return _texts(records, TEMPLATE.labels, TEMPLATE.word)
+    lines = (Entry(record.source.replace("<br />", "\n"), record.label) for record in records)
+    return _texts(lines, TEMPLATE.labels, TEMPLATE.word)
 
 
 def load_mnli(part: str = "validation_matched", *, folder: Folder = None) -> TextSamples:
@@ -210,9 +209,7 @@ def load_mnli(part: str = "validation_matched", *, folder: Folder = None) -> Tex
     files = {"train": "train", "validation_matched": "dev_matched", "validation_mismatched": "dev_mismatched"}
     check_choice(part, "part", tuple(files))
     if folder is None:
-        data = MNLI.from_hub(part)
-        rows = zip(data["premise"], data["hypothesis"], data["label"], strict=True)
-        records: Iterable[Entry] = (Entry(row[:2], names[row[2]]) for row in rows)
+        records = MNLI.records(part, ("premise", "hypothesis", "label"), names)
     else:
         file = f"multinli_1.0_{files[part]}.jsonl"
         records = readers.read_mnli(MNLI.find(folder, file, f"multinli_1.0/{file}"))

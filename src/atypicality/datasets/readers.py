@@ -81,7 +81,7 @@ def read_imdb(folder: Path) -> Iterator[Entry]:
     """One review per file in the folders `neg` and `pos`, in the order of their numbers."""
     for label in ("neg", "pos"):
         for file in sorted(members(folder / label, ".txt"), key=lambda file: (len(file.name), file.name)):
-            yield Entry(file.read_text(encoding="utf-8").replace("<br />", "\n"), label)
+            yield Entry(file.read_text(encoding="utf-8"), label)
 
 
 def read_class_folders(folder: Path) -> Iterator[Entry]:

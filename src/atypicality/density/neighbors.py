@@ -16,7 +16,7 @@ from atypicality.formula import NeighborDensity
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
 
-__all__ = ["NeighborAtypicality"]
+__all__ = ["NeighborAtypicality", "rows_by_code"]
 
 Float64 = NDArray[np.float64]
 
@@ -115,11 +115,7 @@ class NeighborAtypicality(BaseEstimator):
         """
         self._check_parameters()
         x = _checked(embeddings)
-        if x.shape[0] < self.n_neighbors:
-            raise ValueError(
-                f"n_neighbors must be at most the number of training rows; got {self.n_neighbors} for {x.shape[0]}. "
-                "Lower n_neighbors, or fit on more rows."
-            )
+        self._check_n_rows(x.shape[0])
         classes, members = self._grouped(labels, x.shape[0])
         reference = _reference(x, self.metric)
         self.embeddings_, self.n_features_in_, self.classes_ = x, x.shape[1], classes
@@ -184,6 +180,21 @@ class NeighborAtypicality(BaseEstimator):
         check_choice(self.metric, "metric", ("euclidean", "cosine"))
         check_choice(self.per_class, "per_class", (False, True))
 
+    def _check_n_rows(self, n_rows: int) -> None:
+        if n_rows < self.n_neighbors:
+            raise ValueError(
+                f"n_neighbors must be at most the number of training rows; got {self.n_neighbors} for {n_rows}. "
+                "Lower n_neighbors, or fit on more rows."
+            )
+
+    def _check_counts(self, classes: NDArray[Any], counts: NDArray[np.intp]) -> None:
+        few = np.flatnonzero(counts < self.n_neighbors)
+        if few.size:
+            raise ValueError(
+                f"per_class=True needs at least n_neighbors={self.n_neighbors} rows of every class; class "
+                f"{classes[few[0]].item()!r} has {counts[few[0]]}. Lower n_neighbors, or leave that class out."
+            )
+
     def _check_storable(self) -> None:
         """Refuse to be written where the training rows are on an accelerator."""
         if not isinstance(self.embeddings_, np.ndarray):
@@ -247,14 +258,17 @@ class NeighborAtypicality(BaseEstimator):
         if labels is None:
             raise ValueError("per_class=True needs labels: pass them to fit.")
         classes, codes = encode_labels(labels, n_rows=n_rows)
-        counts = np.bincount(codes)
-        few = np.flatnonzero(counts < self.n_neighbors)
-        if few.size:
-            raise ValueError(
-                f"per_class=True needs at least n_neighbors={self.n_neighbors} rows of every class; class "
-                f"{classes[few[0]].item()!r} has {counts[few[0]]}. Lower n_neighbors, or leave that class out."
-            )
-        return classes, np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
+        self._check_counts(classes, np.bincount(codes))
+        return classes, rows_by_code(codes, classes.size)
+
+
+def rows_by_code(codes: NDArray[np.intp], n_codes: int) -> list[NDArray[np.intp]]:
+    """For every code the rows that have it, ascending.
+
+    >>> rows_by_code(np.array([1, 0, 1]), 3)
+    [array([1]), array([0, 2]), array([], dtype=int64)]
+    """
+    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=n_codes))[:-1])
 
 
 _SCORES_BYTES_PER_QUERY = 8 * 1024  # a row of float32 scores against one tile of training rows

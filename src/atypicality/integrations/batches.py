@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ LABELS = ("labels", "label")
 
 @dataclass(frozen=True)
 class Batch:
-    """How to call the model, and the labels (n,) where there are any."""
+    """How to call a model, and the labels (n,) where there are any."""
 
+    network: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     labels: NDArray[np.intp] | None
@@ -30,15 +31,18 @@ class Batch:
 
     def on(self, device: Any) -> "Batch":
         """The same batch with its tensors on a device."""
-        return Batch(_moved(self.args, device), _moved(self.kwargs, device), self.labels)
+        return replace(self, args=_moved(self.args, device), kwargs=_moved(self.kwargs, device))
+
+    def logits(self) -> Any:
+        """Logits (n, k) that the model gives."""
+        return logits_of(self.network(*self.args, **self.kwargs))
 
 
 def read_batch(batch: Any, network: Any) -> Batch:
     """Inputs and labels of a batch: a tensor, a pair (inputs, labels), or a dict with the key "labels"."""
     labels = None
     if isinstance(batch, Mapping):
-        found = [name for name in LABELS if name in batch]
-        labels = batch[found[0]] if found else None
+        labels = next((batch[name] for name in LABELS if name in batch), None)
         inputs: Any = {name: value for name, value in batch.items() if name not in LABELS}
     elif isinstance(batch, (tuple, list)):
         if len(batch) > 2 or not batch:
@@ -46,11 +50,14 @@ def read_batch(batch: Any, network: Any) -> Batch:
                 f"a batch must be a tensor, a pair (inputs, labels) or a dict; got a {type(batch).__name__} of "
                 f"{len(batch)} parts. Let the loader give pairs."
             )
-        inputs, labels = (batch[0], batch[1]) if len(batch) == 2 else (batch[0], None)
+        inputs, labels = (*batch, None)[:2]
     else:
         inputs = batch
-    args, kwargs = _call(inputs, network)
-    read = Batch(args, kwargs, None if labels is None else check_labels(to_array(labels), "the labels of a batch"))
+    kwargs = _accepted(inputs, network) if isinstance(inputs, Mapping) else {}
+    args = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    read = Batch(
+        network, args, kwargs, None if labels is None else check_labels(to_array(labels), "the labels of a batch")
+    )
     if read.labels is not None and read.labels.size != len(read):
         raise ValueError(f"a batch must have one label per row; got {read.labels.size} for {len(read)} rows.")
     return read
@@ -100,20 +107,12 @@ def to_array(tensor: Any) -> NDArray[Any]:
     return array
 
 
-def _call(inputs: Any, network: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), _accepted(dict(inputs), network)
-    if isinstance(inputs, (tuple, list)):
-        return tuple(inputs), {}
-    return (inputs,), {}
-
-
-def _accepted(inputs: dict[str, Any], network: Any) -> dict[str, Any]:
+def _accepted(inputs: Mapping[str, Any], network: Any) -> dict[str, Any]:
     """Entries that the model's forward knows: tokenised data sets carry their texts and numbers along."""
-    parameters = inspect.signature(network.forward).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    parameters = inspect.signature(network.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return {name: value for name, value in inputs.items() if hasattr(value, "shape")}
-    return {name: value for name, value in inputs.items() if name in {parameter.name for parameter in parameters}}
+    return {name: value for name, value in inputs.items() if name in parameters}
 
 
 def _tensors(values: Any) -> Iterator[Any]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
-from atypicality.integrations.batches import Batch, check_loader, logits_of, read_batch, refuse_shuffling, to_array
-from atypicality.integrations.row_files import RowFolder, only_writer
+from atypicality.integrations.batches import Batch, check_loader, read_batch, refuse_shuffling, to_array
+from atypicality.integrations.row_files import RowFolder, check_names, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import check_target
@@ -89,17 +89,13 @@ def collect(
         first = next(batches, None)
         if first is None:
             raise ValueError("loader must give at least one batch; it gave none.")
-        site = named_site(network, layer) if layer is not None else _find(network, first.on(place), torch)
+        site = find_site(network, first.on(place).logits, torch) if layer is None else named_site(network, layer)
         if out is not None:
             stack.enter_context(only_writer(out))
         rows = _Memory() if out is None else RowFolder(out, f"the input of layer {site.name!r}")
         total = len(loader) if isinstance(loader, Sized) else None
         _collect(network, itertools.chain([first], batches), site, rows, place, total)
     return rows.outputs() if isinstance(rows, _Memory) else ModelOutputs.load(rows.path)
-
-
-def _find(network: Any, batch: Batch, torch: Any) -> Site:
-    return find_site(network, lambda: logits_of(network(*batch.args, **batch.kwargs)), torch)
 
 
 def _collect(
@@ -116,7 +112,7 @@ def _collect(
             if start and seen <= done:
                 continue
             moved = batch.on(place)
-            arrays = _run(network, moved, tap)
+            arrays = _run(moved, tap)
             if start == 0:
                 _warn_of_inputs(tap, moved)
             if start == 0 and isinstance(rows, RowFolder) and done:
@@ -131,9 +127,9 @@ def _collect(
     rows.finish()
 
 
-def _run(network: Any, batch: Batch, tap: Tap) -> Arrays:
+def _run(batch: Batch, tap: Tap) -> Arrays:
     tap.calls.clear()  # the loader may have used the model too
-    logits = logits_of(network(*batch.args, **batch.kwargs))
+    logits = batch.logits()
     arrays = {"logits": to_array(logits), "embeddings": to_array(tap.embeddings(logits))}
     if arrays["logits"].dtype == np.float16:
         arrays["logits"] = arrays["logits"].astype(np.float32)
@@ -167,13 +163,9 @@ def _check_same(rows: Any, name: str, stored: NDArray[Any], new: NDArray[Any]) -
 def _close(stored: NDArray[Any], new: NDArray[Any]) -> bool:
     if stored.shape != new.shape:
         return False
-    finite = np.isfinite(stored)
-    if (finite != np.isfinite(new)).any():
-        return False
-    old, recent = (np.where(finite, part, 0).astype(np.float64) for part in (stored, new))
-    largest = float(np.abs(old).max(initial=0.0))
-    allowed = SAME_ROWS * largest if stored.dtype.kind == "f" else 0.0
-    return float(np.abs(old - recent).max(initial=0.0)) <= allowed
+    old, recent = stored.astype(np.float64), new.astype(np.float64)
+    allowed = SAME_ROWS * np.abs(old[np.isfinite(old)]).max(initial=0.0) if stored.dtype.kind == "f" else 0.0
+    return np.allclose(recent, old, rtol=0, atol=allowed, equal_nan=True)
 
 
 class _Memory:
@@ -185,9 +177,8 @@ class _Memory:
         self._parts: list[Arrays] = []
 
     def append(self, arrays: Arrays) -> None:
-        if self._parts and set(arrays) != set(self._parts[0]):
-            raise ValueError(f"every batch must give {', '.join(self._parts[0])}; one gave {', '.join(arrays)}.")
         self._parts.append(arrays)
+        check_names(self._parts[0], arrays)
 
     def finish(self) -> None:
         pass

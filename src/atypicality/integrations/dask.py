@@ -31,10 +31,9 @@ from atypicality.integrations.dask_cluster import (
     task,
     tree,
 )
-from atypicality.integrations.dask_neighbors import ClusterNeighborAtypicality
-from atypicality.integrations.dask_parts import check_maxima
+from atypicality.integrations.dask_neighbors import ClusterNeighborAtypicality, scores_of
 from atypicality.integrations.dask_recalibration import fit_recalibrator
-from atypicality.integrations.dask_rows import aligned, is_dask, is_paths, read, rows_of
+from atypicality.integrations.dask_rows import DaskRows, aligned, is_paths, read, rows_of
 from atypicality.recalibration.base import Recalibrator
 
 __all__ = ["ClusterNeighborAtypicality", "atypicality", "fit", "predict_proba"]
@@ -97,7 +96,11 @@ AtypicalityAwareRecalibration
         )
     estimator._check_parameters()
     with connected(client) as own:
-        statistics = compute(own, _gaussian_statistics(estimator, data, labels, own))
+        rows = rows_of(data, "embeddings", own)
+        if rows.lazy:  # statistics have a matrix of the width squared: parts should not be smaller than that
+            rows = rows_of(data, "embeddings", own, minimum=2 * rows.width)
+        parts = zip(rows.values, aligned(labels, "labels", rows, own), rows.places, strict=True)
+        statistics = compute(own, tree([_gather.later(estimator, *part) for part in parts], distributed.merge))
     return distributed.finish(estimator, statistics)
 
 
@@ -134,12 +137,12 @@ def atypicality(estimator: Any, embeddings: Any, *, client: Any = None) -> Any:
             f"estimator must be a GaussianAtypicality or a NeighborAtypicality; got {type(estimator).__name__}."
         )
     check_is_fitted(estimator)
-    if is_dask(embeddings):
-        rows = rows_of(embeddings, "embeddings", None, width=estimator.n_features_in_)
-        return lazy_array(_scores(estimator, rows, known_client(client)), rows.lengths)
-    with connected(client) as own:
-        rows = rows_of(embeddings, "embeddings", own, width=estimator.n_features_in_)
-        return np.concatenate(compute(own, _scores(estimator, rows, own)))
+
+    def score(rows: DaskRows, known: Any) -> list[Any]:
+        node = shared(known, estimator)
+        return [_score.later(node, *part) for part in zip(rows.values, rows.places, strict=True)]
+
+    return scores_of(score, embeddings, estimator.n_features_in_, client)
 
 
 def predict_proba(
@@ -178,69 +181,32 @@ def predict_proba(
     check_is_fitted(recalibrator)
     known, given = known_client(client), (logits, atypicality, class_log_density)
     with connected(known) if any(map(is_paths, given)) else contextlib.nullcontext() as reader:
-        return _probabilities(recalibrator, *given, known, reader)
-
-
-def _gaussian_statistics(estimator: GaussianAtypicality, embeddings: Any, labels: Any, client: Any) -> Any:
-    """Lazy statistics of all rows."""
-    rows = rows_of(embeddings, "embeddings", client)
-    if rows.lazy:  # statistics have a matrix of the width squared: parts should not be smaller than that
-        rows = rows_of(embeddings, "embeddings", client, minimum=2 * rows.width)
-    parts = zip(rows.values, aligned(labels, "labels", rows, client), rows.places, strict=True)
-    return tree([_gather.later(estimator, *part) for part in parts], _merge)
-
-
-@task
-def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: PartPlace) -> ClassStatistics:
-    rows = read(value)
-    try:
-        return distributed.part_statistics(estimator, rows, read(labels))
-    except (ValueError, TypeError) as error:
-        raise place.explain(error, "embeddings", rows) from None
-
-
-@task
-def _merge(parts: list[ClassStatistics]) -> ClassStatistics:
-    total = parts.pop(0)
-    while parts:  # each is let go as soon as it has been added
-        total = distributed.merge(total, parts.pop(0))
-    return total
-
-
-def _scores(estimator: Any, rows: Any, client: Any) -> list[Any]:
-    node = shared(client, estimator)
-    return [_score.later(node, value, place) for value, place in zip(rows.values, rows.places, strict=True)]
-
-
-@task
-def _score(estimator: Any, value: Any, place: PartPlace) -> Any:
-    rows = read(value)
-    try:
-        return estimator.atypicality(rows)
-    except (ValueError, TypeError) as error:
-        raise place.explain(error, "embeddings", rows) from None
-
-
-def _probabilities(
-    recalibrator: Any, logits: Any, atypicality: Any, class_log_density: Any, client: Any, reader: Any
-) -> Any:
-    rows = rows_of(logits, "logits", reader)
-    uses = "atypicality" in getattr(recalibrator, "covariates", ())
-    cut: list[list[Any]] = [[None] * len(rows.values)] * 2
-    if atypicality is not None or (uses and rows.outputs):
-        cut[0] = aligned(atypicality, "atypicality", rows, reader)
-    if class_log_density is not None:
-        cut[1] = aligned(class_log_density, "class_log_density", rows, reader)
-    node = shared(client, recalibrator)
+        rows = rows_of(logits, "logits", reader)
+        uses = atypicality is not None or (rows.outputs and "atypicality" in getattr(recalibrator, "covariates", ()))
+        dense = class_log_density is not None
+        rarity = aligned(atypicality, "atypicality", rows, reader, wanted=uses)
+        density = aligned(class_log_density, "class_log_density", rows, reader, wanted=dense)
+    node, each = shared(known, recalibrator), zip(rows.values, rarity, density, rows.places, strict=True)
     dtype = np.result_type(rows.dtype, np.float32 if rows.dtype.kind == "f" else np.float64)
-    parts = [_recalibrate.later(node, *part) for part in zip(rows.values, *cut, rows.places, strict=True)]
+    parts = [_recalibrate.later(node, *part) for part in each]
     return lazy_array(parts, rows.lengths, (recalibrator.n_classes_,), dtype)
 
 
 @task
+def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: PartPlace) -> ClassStatistics:
+    with place.named():
+        return distributed.part_statistics(estimator, read(value), read(labels))
+
+
+@task
+def _score(estimator: Any, value: Any, place: PartPlace) -> Any:
+    with place.named():
+        return estimator.atypicality(read(value))
+
+
+@task
 def _recalibrate(recalibrator: Any, value: Any, atypicality: Any, class_log_density: Any, place: PartPlace) -> Any:
-    rows, extra = read(value), {"atypicality": read(atypicality), "class_log_density": read(class_log_density)}
-    try:
-        return recalibrator.predict_proba(rows, **extra)
-    except (ValueError, TypeError) as error:
-        raise place.explain(error, "logits", rows, check=check_maxima) from None
+    with place.named():
+        return recalibrator.predict_proba(
+            read(value), atypicality=read(atypicality), class_log_density=read(class_log_density)
+        )

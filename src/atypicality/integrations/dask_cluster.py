@@ -1,37 +1,27 @@
 """Work on a Dask cluster: who runs it, how partial results meet, and how a refused input comes back.
 
 Every task is a pure function of its inputs, so that Dask may run it again elsewhere when a worker is lost. A task that
-refuses its input returns a `Refusal` instead of raising: it travels up the tree like a result, the one of the first
+refuses its input returns the error instead of raising it: it travels up the tree like a result, the one of the first
 rows wins whichever worker was faster, and it is raised here as the error that the same call on one machine gives.
 """
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any
 
 from atypicality import blocks
-from atypicality.validation import check_finite, require
+from atypicality.validation import numbered, require
 
 dask = require("dask", extra="dask", feature="atypicality.integrations.dask")
 require("dask.array", extra="dask", feature="atypicality.integrations.dask")
 distributed = require("distributed", extra="dask", feature="atypicality.integrations.dask")
 
-__all__ = [
-    "PartPlace",
-    "Refusal",
-    "Task",
-    "compute",
-    "connected",
-    "known_client",
-    "lazy_array",
-    "persist",
-    "shared",
-    "task",
-    "tree",
-]
+__all__ = ["PartPlace", "compute", "connected", "known_client", "lazy_array", "persist", "shared", "task", "tree"]
+
+REFUSED = (FileNotFoundError, TypeError, ValueError)
+"""Errors about input, built-in ones that every machine can read back."""
 
 FAN_IN = 4
 """Partial results that one task merges: few, since a worker holds all of them at once."""
@@ -44,20 +34,6 @@ LARGE_GRAPH = "4GB"
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """An input that was refused: the kind of error, and its text."""
-
-    kind: type[Exception]
-    message: str
-
-    @classmethod
-    def of(cls, error: Exception) -> "Refusal":
-        """The error as a value, of a built-in kind that every machine can read back."""
-        kinds = (FileNotFoundError, TypeError, ValueError)
-        return cls(next(kind for kind in kinds if isinstance(error, kind)), str(error))
-
-
-@dataclass(frozen=True)
 class PartPlace:
     """Where a part of the rows lies: the number of its first row in the whole, and its file, if it has one."""
 
@@ -65,36 +41,22 @@ class PartPlace:
     file: str = ""
     first_in_file: int = 0
 
-    def explain(self, error: Exception, name: str, matrix: Any, check: Callable[..., None] = check_finite) -> Exception:
-        """The same error with rows counted from the start of the whole, and with the file."""
+    @contextlib.contextmanager
+    def named(self, skipped: int = 0) -> Iterator[None]:
+        """Let errors count rows from the start of the whole, and name the file; `skipped` rows of the part are left."""
         try:
-            check(matrix, name, first_row=self.first_row)
-        except ValueError as found:
-            return ValueError(f"{found}{self._in_file()}")
-        named = self.first_row and re.search(r"\brows? \d", str(error))
-        counted = f" Rows are counted from row {self.first_row} on." if named else ""
-        return Refusal.of(error).kind(f"{error}{counted}{self._in_file()}")
-
-    def _in_file(self) -> str:
-        if not self.file:
-            return ""
-        return f" Row {self.first_row} is row {self.first_in_file} of {self.file!r}."
+            with numbered(lambda row: row + self.first_row + skipped):
+                yield
+        except (TypeError, ValueError) as error:
+            where = f" Row {self.first_row} is row {self.first_in_file} of {self.file!r}." if self.file else ""
+            raise _refusal(error, where) from None
 
 
-class Task(Protocol):
-    """A function that a worker runs."""
-
-    later: Any
-    """The same function as a lazy call: `later(*args)`, of which some may be lazy."""
-
-    def __call__(self, *args: Any) -> Any:
-        """Call it here."""
-
-
-def task(function: Callable[..., Any]) -> Task:
+def task(function: Callable[..., Any]) -> Any:
     """A function as a task: refusals pass through it, errors about input become refusals, and it uses one thread.
 
     Dask runs as many tasks at once as a worker has threads, so that a task that used more would fight the others.
+    `later(*args)` of a task is a lazy call, of which some arguments may be lazy.
     """
 
     @functools.wraps(function)
@@ -104,23 +66,27 @@ def task(function: Callable[..., Any]) -> Task:
         with blocks.settings(n_threads=1), blocks.single_threaded_blas():
             try:
                 return function(*args)
-            except (FileNotFoundError, TypeError, ValueError) as error:
-                return Refusal.of(error)
+            except REFUSED as error:
+                return _refusal(error)
 
-    made = cast(Task, guarded)
-    made.later = dask.delayed(guarded, pure=False)  # a key of its own for every call: a file may have changed
-    return made
+    vars(guarded)["later"] = dask.delayed(guarded, pure=False)  # a key for every call: a file may have changed
+    return guarded
 
 
-def tree(values: Sequence[Any], merge: Task) -> Any:
-    """One lazy value from many by a fixed tree: the result does not depend on who finishes first.
-
-    `merge` is a `task` of a list of values in their order.
-    """
+def tree(values: Sequence[Any], merge: Callable[[Any, Any], Any]) -> Any:
+    """One lazy value from many by a fixed tree of `merge(one, next)`: who finishes first does not matter."""
     level = list(values)
     while len(level) > 1:
-        level = [merge.later(level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
+        level = [_fold.later(merge, level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
     return level[0]
+
+
+@task
+def _fold(merge: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+    total = values.pop(0)
+    while values:  # each is let go as soon as it has been added
+        total = merge(total, values.pop(0))
+    return total
 
 
 def compute(client: Any, values: Any) -> Any:
@@ -134,8 +100,8 @@ def compute(client: Any, values: Any) -> Any:
             f"workers died again and again: {error} Their memory is the first thing to check: give them more, or the "
             "rows in smaller chunks."
         ) from error
-    refused = _first_refusal([results])
-    return results if refused is None else settled(refused)
+    settled(_first_refusal([results]))
+    return results
 
 
 def persist(client: Any, values: Any) -> Any:
@@ -146,8 +112,8 @@ def persist(client: Any, values: Any) -> Any:
 
 def settled(value: Any) -> Any:
     """The value itself, unless it is a refusal: that is raised."""
-    if isinstance(value, Refusal):
-        raise value.kind(value.message)
+    if isinstance(value, REFUSED):
+        raise _refusal(value)
     return value
 
 
@@ -206,9 +172,14 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _first_refusal(values: Sequence[Any]) -> Refusal | None:
+def _refusal(error: Exception, more: str = "") -> Exception:
+    kind = next(kind for kind in REFUSED if isinstance(error, kind))
+    return kind(f"{error}{more}")
+
+
+def _first_refusal(values: Sequence[Any]) -> Exception | None:
     for value in values:
-        if isinstance(value, Refusal):
+        if isinstance(value, REFUSED):
             return value
         if isinstance(value, list) and (found := _first_refusal(value)) is not None:
             return found

@@ -5,8 +5,8 @@ so that training rows stay where they are. The distances are exact ones, so that
 one search through all rows, to the last bit.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density.classes import check_classes, encode_labels, merge_classes
-from atypicality.density.neighbors import NeighborAtypicality
+from atypicality.density.neighbors import NeighborAtypicality, rows_by_code
 from atypicality.density.search import Reference, Search
-from atypicality.integrations.dask_cluster import PartPlace, compute, connected, lazy_array, task, tree
+from atypicality.integrations.dask_cluster import PartPlace, compute, connected, known_client, lazy_array, task, tree
 from atypicality.integrations.dask_rows import DaskRows, aligned, is_dask, is_paths, read, rows_of
 from atypicality.validation import check_embeddings
 
@@ -30,14 +30,6 @@ QUERIES = 1024
 """Queries of one block of a search, so that its scores stay in cache."""
 RESULT_BYTES = 64 * 1024 * 1024
 """Distances that one task may return."""
-
-
-class Wanted(NamedTuple):
-    """What a task looks for."""
-
-    n_neighbors: int
-    metric: str
-    classes: NDArray[Any] | None
 
 
 class ClusterNeighborAtypicality(NeighborAtypicality):
@@ -80,15 +72,12 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         self._check_parameters()
         with connected(client) as own:
             rows = rows_of(embeddings, "embeddings", own)
-            if rows.n_rows < self.n_neighbors:
-                raise ValueError(
-                    f"n_neighbors must be at most the number of training rows; got {self.n_neighbors} for "
-                    f"{rows.n_rows}. Lower n_neighbors, or fit on more rows."
-                )
-            given = labels is not None or self.per_class
-            codes = aligned(labels, "labels", rows, own) if given else [None] * len(rows.values)
-            classes, counts = compute(own, tree(_looked(rows, codes, self.metric), _merge_counts))
-        self._check_counts(classes, counts)
+            self._check_n_rows(rows.n_rows)
+            codes = aligned(labels, "labels", rows, own, wanted=labels is not None or self.per_class)
+            parts = zip(rows.values, codes, rows.places, strict=True)
+            classes, counts = compute(own, tree([_look.later(*part, self.metric) for part in parts], _merge_counts))
+        if self.per_class:
+            self._check_counts(classes, counts)
         self.rows_, self._labels, self.n_features_in_ = rows, codes, rows.width
         self.classes_ = classes if self.per_class else None
         return self
@@ -107,12 +96,16 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         check_is_fitted(self, "rows_")
         if exclude_self:
             raise ValueError("exclude_self=True needs the training rows on one machine. Use local().atypicality(...).")
-        if is_dask(embeddings):
-            rows = rows_of(embeddings, "embeddings", None, width=self.n_features_in_)
-            return lazy_array(self._lazy_scores(rows), rows.lengths)
-        with connected(client) as own:
-            rows = self._query_rows(embeddings, own)
-            return np.concatenate(compute(own, self._lazy_scores(rows))) if rows.values else np.empty(0)
+        if is_dask(embeddings) or is_paths(embeddings):
+            return scores_of(self._lazy_scores, embeddings, self.n_features_in_, client)
+        x = check_embeddings(to_numpy(embeddings, "embeddings"), width=self.n_features_in_)
+        if not x.shape[0]:
+            return np.empty(0)
+        cuts = list(blocks.row_slices(x.shape[0], self._queries_at_once()))
+        values, places = [x[cut] for cut in cuts], [PartPlace(cut.start) for cut in cuts]
+        rows = DaskRows(values, [len(value) for value in values], places, x.shape[1], x.dtype)
+        with connected(client) as own:  # queries within the tasks: chunks would draw the training rows to them
+            return np.concatenate(compute(own, self._lazy_scores(rows)))
 
     def local(self, *, client: Any = None) -> NeighborAtypicality:
         """The ordinary estimator, with all training rows brought here through `client`: it can be saved."""
@@ -123,94 +116,75 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
         ordinary = NeighborAtypicality(**self.get_params())
         return ordinary.fit(np.concatenate(parts), None if labels is None else np.concatenate(labels))
 
-    def _check_counts(self, classes: Any, counts: Any) -> None:
-        if not self.per_class:
-            return
-        few = np.flatnonzero(counts < self.n_neighbors)
-        if few.size:
-            raise ValueError(
-                f"per_class=True needs at least n_neighbors={self.n_neighbors} rows of every class; class "
-                f"{classes[few[0]].item()!r} has {counts[few[0]]}. Lower n_neighbors, or leave that class out."
-            )
-
-    def _query_rows(self, embeddings: Any, client: Any) -> DaskRows:
-        if is_paths(embeddings):
-            return rows_of(embeddings, "embeddings", client, width=self.n_features_in_)
-        x = check_embeddings(to_numpy(embeddings, "embeddings"), width=self.n_features_in_)
-        cuts = list(blocks.row_slices(x.shape[0], self._queries_at_once()))
-        lengths = [cut.stop - cut.start for cut in cuts]
-        return DaskRows(
-            [x[cut] for cut in cuts], lengths, [PartPlace(cut.start) for cut in cuts], x.shape[1], x.dtype, False, []
-        )
-
     def _queries_at_once(self) -> int:
         results = self.n_neighbors * (1 if self.classes_ is None else self.classes_.size)
         return int(np.clip(RESULT_BYTES // (8 * results), 1, 16 * QUERIES))
 
-    def _lazy_scores(self, queries: DaskRows) -> list[Any]:
+    def _lazy_scores(self, queries: DaskRows, client: Any = None) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
-        wanted, step = Wanted(self.n_neighbors, self.metric, self.classes_), self._queries_at_once()
-        each = []
-        for value, n, place in zip(queries.values, queries.lengths, queries.places, strict=True):
-            found = [self._nearest(value, rows, place, wanted) for rows in blocks.row_slices(n, step)]
-            each.append(_reduce.later(found, NeighborAtypicality(**self.get_params())))
-        return each
+        plain, step = NeighborAtypicality(**self.get_params()), self._queries_at_once()
 
-    def _nearest(self, value: Any, queries: slice, place: PartPlace, wanted: Wanted) -> Any:
-        parts = zip(self.rows_.values, self._labels, strict=True)
-        return tree([_nearest_in.later(value, queries, place, rows, y, wanted) for rows, y in parts], _merge_nearest)
+        def nearest(*asked: Any) -> Any:
+            parts = zip(self.rows_.values, self._labels, strict=True)
+            return tree([_nearest_in.later(*asked, *part, plain, self.classes_) for part in parts], _merge_nearest)
+
+        each = zip(queries.values, queries.lengths, queries.places, strict=True)
+        return [
+            _reduce.later([nearest(value, rows, place) for rows in blocks.row_slices(n, step)], plain)
+            for value, n, place in each
+        ]
+
+
+def scores_of(score: Callable[[DaskRows, Any], list[Any]], embeddings: Any, width: int, client: Any) -> Any:
+    """Scores (n,) of a Dask array, lazy, or of files, from lazy ones of their parts: `score(rows, client)`."""
+    if is_dask(embeddings):
+        rows = rows_of(embeddings, "embeddings", None, width=width)
+        return lazy_array(score(rows, known_client(client)), rows.lengths)
+    with connected(client) as own:
+        rows = rows_of(embeddings, "embeddings", own, width=width)
+        return np.concatenate(compute(own, score(rows, own)))
 
 
 @task
 def _look(value: Any, labels: Any, place: PartPlace, metric: str) -> tuple[Any, Any]:
     """Refuse training rows as the ordinary fit would; the classes among the labels, and their counts."""
-    rows = read(value)
-    try:
-        Reference.of(check_embeddings(rows), metric)
+    with place.named():
+        rows = check_embeddings(read(value))
+        Reference.of(rows, metric)
         if labels is None:
             return None, None
         classes, codes = encode_labels(read(labels), n_rows=rows.shape[0])
-    except (ValueError, TypeError) as error:
-        raise place.explain(error, "embeddings", rows) from None
     return classes, np.bincount(codes)
 
 
-def _looked(rows: DaskRows, labels: list[Any], metric: str) -> list[Any]:
-    return [_look.later(*part, metric) for part in zip(rows.values, labels, rows.places, strict=True)]
+def _merge_counts(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    if other[0] is None:
+        return one
+    classes, *places = merge_classes(one[0], other[0])
+    total = np.zeros(classes.size, np.int64)
+    for place, (_, counts) in zip(places, (one, other), strict=True):
+        total[place] += counts
+    return classes, total
 
 
 @task
-def _merge_counts(found: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    classes, counts = found[0]
-    for others, theirs in found[1:]:
-        if others is not None:
-            union, ours_at, theirs_at = merge_classes(classes, others)
-            total = np.zeros(union.size, np.int64)
-            total[ours_at] += counts
-            total[theirs_at] += theirs
-            classes, counts = union, total
-    return classes, counts
-
-
-@task
-def _nearest_in(value: Any, queries: slice, place: PartPlace, part: Any, labels: Any, wanted: Wanted) -> Float64:
+def _nearest_in(
+    value: Any, queries: slice, place: PartPlace, part: Any, labels: Any, estimator: NeighborAtypicality, classes: Any
+) -> Float64:
     """Distances (groups, queries, n_neighbors) to the nearest rows of a part, ascending, then infinite."""
     asked, rows = check_embeddings(read(value)[queries]), check_embeddings(read(part))
-    reference, members = Reference.of(rows, wanted.metric), _members(rows.shape[0], labels, wanted.classes)
-    out = np.full((len(members), asked.shape[0], wanted.n_neighbors), np.inf)
+    reference, members = Reference.of(rows, estimator.metric), _members(rows.shape[0], labels, classes)
+    out = np.full((len(members), asked.shape[0], estimator.n_neighbors), np.inf)
 
     def search(block: slice) -> None:
         found = Search(reference, asked[block], first_row=block.start, exclude_self=False)
         for group, chosen in enumerate(members):
-            k = min(wanted.n_neighbors, chosen.size if isinstance(chosen, np.ndarray) else rows.shape[0])
+            k = min(estimator.n_neighbors, chosen.size if isinstance(chosen, np.ndarray) else rows.shape[0])
             if k:
                 out[group, block, :k] = found.nearest(chosen, k)
 
-    try:
+    with place.named(queries.start):
         blocks.for_rows(search, asked.shape[0], block=QUERIES)
-    except (ValueError, TypeError) as error:
-        whole = PartPlace(place.first_row + queries.start, place.file, place.first_in_file + queries.start)
-        raise whole.explain(error, "embeddings", asked) from None
     return out
 
 
@@ -219,15 +193,13 @@ def _members(n_rows: int, labels: Any, classes: NDArray[Any] | None) -> Sequence
     if classes is None:
         return [slice(0, n_rows)]
     codes = np.searchsorted(classes, check_classes(read(labels), n_rows=n_rows))
-    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=classes.size))[:-1])
+    return rows_by_code(codes, classes.size)
 
 
-@task
-def _merge_nearest(found: list[Float64]) -> Float64:
-    k = found[0].shape[2]
-    together = np.concatenate(found, axis=2)
+def _merge_nearest(one: Float64, other: Float64) -> Float64:
+    together = np.concatenate([one, other], axis=2)
     together.sort(axis=2)
-    return together[:, :, :k].copy()
+    return together[:, :, : one.shape[2]].copy()
 
 
 @task

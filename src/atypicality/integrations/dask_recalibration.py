@@ -1,4 +1,4 @@
-"""Recalibration of logits that lie on a cluster: Newton's method here, its sums on the workers.
+"""Recalibration of logits that lie on a cluster: the ordinary solver here, its sums on the workers.
 
 Every step asks the workers for loss, gradient and Hessian at a point, reduced by a tree: what travels is the point out
 and P + P^2 numbers back, for P parameters. The certificate is that of the ordinary solver, on all rows.
@@ -6,6 +6,7 @@ and P + P^2 numbers back, for P parameters. The certificate is that of the ordin
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,24 +15,22 @@ from sklearn.base import clone
 
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
-from atypicality.integrations.dask_parts import Common, MidpointWhole, Model, Moments, Summary, Whole
+from atypicality.integrations.dask_parts import Model, Moments, Summary
 from atypicality.integrations.dask_rows import DaskRows, aligned, rows_of
-from atypicality.recalibration import strength
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
-from atypicality.recalibration.base import ConvexRecalibrator, Recalibrator
+from atypicality.recalibration.base import Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
-from atypicality.recalibration.mixing import choose_mixing
-from atypicality.recalibration.newton import Cholesky, Derivatives, Optimum, Oracle, minimise
-from atypicality.recalibration.parameters import Ridge, Solution, Vector
-from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem
-from atypicality.recalibration.quadratic import WholePicture
-from atypicality.recalibration.solver import TOLERANCE, projected_hessian, solution_at
-from atypicality.recalibration.temperature import TemperatureScaling, within_limits
+from atypicality.recalibration.mixing import MidpointMixing
+from atypicality.recalibration.newton import Derivatives
+from atypicality.recalibration.parameters import Vector
+from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem, Units, check_units
+from atypicality.recalibration.row_statistics import RowStatistics
+from atypicality.recalibration.temperature import TemperatureScaling
 from atypicality.recalibration.vector import VectorScaling
-from atypicality.validation import check_choice, check_number, warn
 
 __all__ = ["fit_recalibrator"]
 
+FITTED = (TemperatureScaling, VectorScaling, AtypicalityAwareRecalibration)
 MOST_PARAMETERS = 8192
 """Parameters up to which a Hessian, of their number squared, is reasonable to send."""
 ONE = Polynomial((), (), *np.zeros((4, 0)))
@@ -42,36 +41,34 @@ def fit_recalibrator(
     recalibrator: Recalibrator, logits: Any, labels: Any, extra: Mapping[str, Any], client: Any
 ) -> Recalibrator:
     """A fitted copy of a recalibrator; see `atypicality.integrations.dask.fit`."""
-    for kind, fit in _FITS.items():
-        if type(recalibrator) is kind:
-            fitted = clone(recalibrator)
-            fit(fitted, _Given(rows_of(logits, "logits", client), labels, extra, client))
-            return fitted  # type: ignore[no-any-return]
-    raise TypeError(
-        f"{type(recalibrator).__name__} cannot be fitted across workers; {', '.join(k.__name__ for k in _FITS)} can. "
-        "Fit it on rows that fit on one machine."
-    )
+    if type(recalibrator) not in FITTED:
+        raise TypeError(
+            f"{type(recalibrator).__name__} cannot be fitted across workers; "
+            f"{', '.join(kind.__name__ for kind in FITTED)} can. Fit it on rows that fit on one machine."
+        )
+    fitted: Any = clone(recalibrator)
+    rows = rows_of(logits, "logits", client)
+    fitted.n_classes_ = max(2, rows.width)  # a single column of a binary model stands for two
+    terms = fitted._terms(fitted.n_classes_)
+    if isinstance(fitted, AtypicalityAwareRecalibration):
+        uses_density = fitted._uses_density(extra["class_log_density"])
+        model = Model(MidpointMixing, terms, tuple(fitted.covariates), uses_density, fitted.extrapolation == "clip")
+        _fit_aware(fitted, _begin(model, rows, labels, extra, client))
+    else:
+        begun = _begin(Model(Problem, terms), rows, labels, extra, client)
+        fitted._fit_problem(_whole(begun, ONE)[0], begun.n_rows)
+    return fitted  # type: ignore[no-any-return]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Given:
-    """What the caller gave."""
-
-    rows: DaskRows
-    labels: Any
-    extra: Mapping[str, Any]
-    client: Any
-
-    @property
-    def n_classes(self) -> int:
-        """A single column of a binary model stands for two."""
-        return max(2, self.rows.width)
-
-    def cut(self, name: str, wanted: bool) -> list[Any]:
-        """An extra array cut like the rows, or nothing for every part."""
-        if not wanted:
-            return [None] * len(self.rows.values)
-        return aligned(self.extra[name], name, self.rows, self.client)
+def _fit_aware(aware: AtypicalityAwareRecalibration, begun: "_Begun") -> None:
+    aware.n_effective_ = float(begun.n_rows)
+    aware.polynomial_ = _polynomial(begun, aware._tail(begun.n_rows))
+    whole, back = _whole(begun, aware.polynomial_)
+    aware._fit_problem(whole, begun.n_rows, back)
+    high, low = begun.reduced(parts.multiplier_extremes, np.maximum, aware.polynomial_, aware.coefficients_)
+    aware.multiplier_range_ = -float(low), float(high)
+    aware.floor_ = aware._floor(begun.n_rows, aware.n_classes_)
+    aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +82,18 @@ class _Begun:
     states: list[Any]
     summary: Summary
 
-    def reduced(self, function: Any, merge: Any, *args: Any) -> Any:
+    @property
+    def n_rows(self) -> int:
+        """Rows of all parts."""
+        return self.rows.n_rows
+
+    def reduced(self, function: Any, merge: Callable[[Any, Any], Any], *args: Any) -> Any:
         """One result from `function(state, *args)` of every part."""
         return compute(self.client, tree([function.later(state, *args) for state in self.states], merge))
+
+    def each(self) -> Any:
+        """States of the parts with what their matrices are read from."""
+        return zip(self.states, self.rows.values, self.densities, strict=True)
 
     def median(self, number: str) -> float:
         """Exact lower median of the rows' positive values of a number; 0 where there is none."""
@@ -95,12 +101,12 @@ class _Begun:
 
     def tails(self, number: str, tail: float) -> list[float]:
         """As `covariates.tails`, of a number of all rows."""
-        rank = max(1, math.ceil(tail * (1 - 1e-12) * self.summary.covariates.n))
+        rank = max(1, math.ceil(tail * (1 - 1e-12) * self.n_rows))
         return self.at_ranks(number, lambda n: [rank, n + 1 - rank])
 
     def at_ranks(self, number: str, ranks_of: Callable[[int], list[int]]) -> list[float]:
         """Exact order statistics of a number, digit by digit, at ranks that depend on how many values there are."""
-        counts = self.reduced(parts.digits, parts.add, number, (0,), 0)
+        counts = self.reduced(parts.digits, operator.add, number, (0,), 0)
         ranks = ranks_of(int(counts.sum()))
         prefixes, counts = [0] * len(ranks), np.repeat(counts, len(ranks), axis=0)
         for depth in range(1, 64 // parts.DIGIT + 1) if ranks else ():
@@ -109,86 +115,87 @@ class _Begun:
                 ranks[place] -= int(found[:digit].sum())
                 prefixes[place] = (prefixes[place] << parts.DIGIT) | digit
             if depth < 64 // parts.DIGIT:
-                counts = self.reduced(parts.digits, parts.add, number, tuple(prefixes), depth)
+                counts = self.reduced(parts.digits, operator.add, number, tuple(prefixes), depth)
         return [parts.value_of_bits(prefix) for prefix in prefixes]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Ready:
-    """Parts in common units, the whole that they are parts of, and the map from its coefficients to the columns'."""
+class _Whole(Problem):
+    """The problem that parts add up to. A row for every class stands for all rows with that label."""
 
-    begun: _Begun
-    states: list[Any]
-    whole: Whole
-    back: Vector
-
-    def evaluate(self, problem: Problem, theta: Vector, curvature: bool) -> Derivatives:
-        """Objective, gradient and Hessian of the whole, penalty and projection included."""
-        begun = self.begun
-        each = zip(self.states, begun.rows.values, begun.densities, strict=True)
-        shares = [parts.sums.later(*part, theta, curvature) for part in each]
-        total = compute(begun.client, tree(shares, parts.add_evaluations))
-        penalised, second = problem.penalty * theta, total.curvature
-        if second is not None:
-            second = second + np.diag(problem.penalty)
-        objective = total.objective + 0.5 * float(penalised @ theta)
-        return Derivatives(objective, problem.project(total.gradient + penalised), second)
-
-    def solve(self, problem: Problem, *, start: Solution | None = None, tolerance: float = TOLERANCE) -> Solution:
-        """As `solver.solve`, of a problem of the whole: Newton steps on all rows, from 0 unless a start is given."""
-        theta = np.zeros(problem.n_parameters) if start is None else problem.project(problem.standardise(start))
-        return solution_at(problem, self._minimise(problem, theta, tolerance))
-
-    def loss(self, problem: Problem, solution: Solution) -> float:
-        """Mean cross-entropy of the labels under a solution."""
-        theta = problem.standardise(solution)
-        return self.evaluate(problem, theta, False).objective + float(problem.prior_mean @ theta)
-
-    def picture(self, problem: Problem, theta: Vector) -> WholePicture:
-        """The quadratic picture of the loss, from a Hessian of all rows."""
-        return WholePicture(problem, theta, self.evaluate(problem, theta, True).curvature)
-
-    def _minimise(self, problem: Problem, start: Vector, tolerance: float) -> Optimum:
-        noise = float(np.finfo(problem.dtype).eps)
-        oracle = Oracle(
-            evaluate=lambda theta, curvature: self.evaluate(problem, theta, curvature),
-            metric=lambda second: Cholesky(projected_hessian(problem, second), noise),
-            product=None,
-            noise=16 * noise,
+    def __init__(self, begun: _Begun, units: Units, n_features: int) -> None:
+        counts = begun.summary.counts
+        nothing = np.broadcast_to(0.0, (counts.size, counts.size))
+        super().__init__(
+            nothing,
+            np.arange(counts.size),
+            features=np.tile(np.eye(1, n_features), (counts.size, 1)),
+            densities=nothing if begun.model.densities else None,
+            sample_weight=counts,
+            units=units,
+            **begun.model.terms,
         )
-        return minimise(oracle, start, tolerance=tolerance)
+        self.begun = begun
+        self.summed_prior: Vector = begun.reduced(parts.prior_mean, operator.add)
+
+    @property
+    def prior_mean(self) -> Vector:
+        """That of all parts; of the temperature alone, its first entry."""
+        return self.summed_prior[: self.layout.size]
+
+    @property
+    def n_errors(self) -> int:
+        """Those of all parts."""
+        return self.begun.summary.errors
+
+    @property
+    def widest(self) -> float:
+        """That of all parts."""
+        return self.begun.summary.deviation
+
+    def remote(self, theta: Vector, curvature: Any) -> Derivatives:
+        """Sums of the parts."""
+        shares = [parts.sums.later(*part, theta, curvature) for part in self.begun.each()]
+        found: Derivatives = compute(self.begun.client, tree(shares, parts.add_derivatives))
+        return found
+
+    def _read_logits(self) -> RowStatistics:
+        nothing: list[Any] = [np.zeros(self.n_classes)] * 7 + [np.zeros((self.n_classes, 2))]
+        return RowStatistics(*nothing)
+
+    def _read_densities(self) -> None:
+        return None
 
 
-def _begin(model: Model, given: _Given) -> _Begun:
+class _MidpointWhole(MidpointMixing, _Whole):
+    """The same with mixing measured from the middle."""
+
+
+def _begin(model: Model, rows: DaskRows, labels: Any, extra: Mapping[str, Any], client: Any) -> _Begun:
     """Let the workers read every part once."""
-    rows, client = given.rows, given.client
-    known = aligned(given.labels, "labels", rows, client)
-    atypicality = given.cut("atypicality", "atypicality" in model.covariates)
-    densities = given.cut("class_log_density", model.densities)
+    known = aligned(labels, "labels", rows, client)
+    wanted = {"atypicality": "atypicality" in model.covariates, "class_log_density": model.densities}
+    beside = [aligned(extra[name], name, rows, client, wanted=wanted[name]) for name in wanted]
     if rows.lazy:  # every step reads the logits: they are computed once
         rows = dataclasses.replace(rows, values=persist(client, rows.values))
-    each = zip(rows.values, known, atypicality, densities, rows.places, strict=True)
+    each = zip(rows.values, known, *beside, rows.places, strict=True)
     states = persist(client, [parts.begin.later(model, *part) for part in each])
-    found = compute(client, tree([parts.summary_of.later(state) for state in states], parts.merge_objects))
-    return _Begun(client, model, rows, densities, states, found)
+    found = compute(client, tree([parts.summary_of.later(state) for state in states], Summary.merge))
+    return _Begun(client, model, rows, beside[1], states, found)
 
 
-def _ready(begun: _Begun, polynomial: Polynomial = ONE) -> _Ready:
-    """Put every part in the units of the whole, and the features in standard units."""
-    moments = begun.reduced(parts.column_moments, parts.merge_objects, polynomial)
-    back = _back(moments)
-    common, summary = _common(begun), begun.summary
-    each = zip(begun.states, begun.rows.values, begun.densities, strict=True)
-    states = persist(begun.client, [parts.prepare.later(*part, polynomial, back, common) for part in each])
-    whole = _whole(begun.model, summary, common, back.shape[1])
-    shares = [parts.prior_mean.later(state) for state in states]
-    whole.summed_prior = compute(begun.client, tree(shares, parts.add))
+def _whole(begun: _Begun, polynomial: Polynomial) -> tuple[_Whole, Vector]:
+    """The whole, with every part in its units and features in standard units, and the map back to the columns."""
+    back = _back(begun.reduced(parts.column_moments, Moments.merge, polynomial))
+    units = _units(begun)
+    later = [parts.prepare.later(*part, polynomial, back, units, begun.n_rows) for part in begun.each()]
+    ready = dataclasses.replace(begun, states=persist(begun.client, later))
+    whole = (_MidpointWhole if begun.model.kind is MidpointMixing else _Whole)(ready, units, back.shape[1])
     if whole.n_parameters > MOST_PARAMETERS:
         raise ValueError(
             f"the model has {whole.n_parameters} parameters, and {MOST_PARAMETERS} are the most across workers, since "
             "their Hessian is sent. Use fewer terms (class_mixing=False), or fit on rows that fit on one machine."
         )
-    return _Ready(begun, states, whole, back)
+    return whole, back
 
 
 def _back(moments: Moments) -> Vector:
@@ -202,139 +209,26 @@ def _back(moments: Moments) -> Vector:
     return back
 
 
-def _common(begun: _Begun) -> Common:
-    scale, n_rows = begun.median("deviation"), begun.summary.covariates.n
-    if not 0 < scale < np.inf:
-        raise ValueError(
-            "logits must differ between classes in some row, and by less than 1e300; the median standard deviation of "
-            f"a row is {scale:g}. Constant rows say nothing about the class."
-        )
-    if begun.summary.deviation > WILD * scale:
-        raise ValueError(
-            f"logits must be of comparable size; a row spreads more than {WILD:g} times as far as the median row, and "
-            "no multiplier can serve both. Drop or repair such rows."
-        )
+def _units(begun: _Begun) -> Units:
+    """As a `Problem` of all rows would learn them."""
+    scale, summary, n_rows = begun.median("deviation"), begun.summary, begun.n_rows
+    check_units(scale, "a row spreads" if summary.deviation > WILD * scale else "")
     density_scale = begun.median("density deviation") if begun.model.densities else 1.0
-    small = n_rows * begun.summary.counts.size <= SMALL or not 1e-25 < scale < 1e25
-    return Common(
-        n_rows,
+    small = n_rows * summary.counts.size <= SMALL or not 1e-25 < scale < 1e25
+    return Units(
+        np.dtype(np.float64 if small or summary.wide else np.float32),
         scale,
         density_scale or 1.0,
-        np.dtype(np.float64 if small or begun.summary.wide else np.float32),
-        1 / (n_rows + PSEUDO_ROWS) if begun.model.pseudo_rows else 0.0,
+        1 / (n_rows + PSEUDO_ROWS) if begun.model.terms["pseudo_rows"] else 0.0,
         PSEUDO_REACH * begun.median("positive margin") or 1.0,
     )
 
 
-def _whole(model: Model, summary: Summary, common: Common, n_features: int) -> Whole:
-    """The problem that the parts add up to, without their rows; its labels are one per class, weighted by its share."""
-    whole: Whole = object.__new__(MidpointWhole if model.midpoint else Whole)
-    k = summary.counts.size
-    whole.logits, whole.labels, whole.weights = np.zeros((1, k)), np.arange(k), summary.counts / summary.counts.sum()
-    whole.features = np.ones((1, n_features))
-    whole.densities = np.zeros((1, k)) if model.densities else None
-    whole.density_features = np.ones((1, int(model.densities)))
-    whole.density_rows = None
-    whole.mixing, whole.class_scores = model.mixing, model.class_scores
-    whole.scale, whole.density_scale, whole.dtype = common.scale, common.density_scale, common.dtype
-    whole._set_ridge(Ridge())
-    return whole
-
-
-def _fit_temperature(scaling: TemperatureScaling, given: _Given) -> None:
-    ready = _ready(_begin(Model(), given))
-    problem = ready.whole
-    solution, limit = within_limits(
-        ready.solve(problem),
-        ready.begun.summary.deviation,
-        lambda flat: ready.loss(problem, flat),
-    )
-    if limit:
-        warn(limit)
-    _keep(scaling, solution, ready)
-    scaling.temperature_ = 1 / float(solution.coefficients[0])
-
-
-def _fit_vector(scaling: VectorScaling, given: _Given) -> None:
-    shrink = check_number(scaling.strength, "strength", low=0)
-    mixing = "diagonal" if check_choice(scaling.scale, "scale", (True, False)) else None
-    model = Model(class_scores=check_choice(scaling.bias, "bias", (True, False)), mixing=mixing)
-    ready = _ready(_begin(model, given))
-    problem = ready.whole.with_ridge(Ridge(mixing=shrink, scores=shrink))
-    solution = ready.solve(problem, start=strength.temperature_start(problem, ready.solve))
-    _keep(scaling, solution, ready)
-    own = np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
-    scaling.scale_ = solution.coefficients[0] + own
-
-
-def _fit_aware(aware: AtypicalityAwareRecalibration, given: _Given) -> None:
-    aware._check_options(given.n_classes)
-    if isinstance(aware.strength, str):
-        check_choice(aware.strength, "strength", ("auto",))
-    begun = _begin(_aware_model(aware, given), given)
-    n = begun.summary.covariates.n
-    aware.polynomial_ = _polynomial(begun, aware._tail(n))
-    aware.n_effective_, aware.effective_parameters_ = float(n), {}
-    ready = _ready(begun, aware.polynomial_)
-    solution = _solve_aware(aware, ready)
-    solution = dataclasses.replace(solution, coefficients=ready.back @ solution.coefficients)
-    aware._warn(n)
-    _keep(aware, solution, ready)
-    aware._describe(ready.whole, solution)
-    low, high = begun.reduced(parts.multiplier_range, parts.widest, aware.polynomial_, aware.coefficients_)
-    aware.multiplier_range_ = float(low), float(high)
-    aware.floor_ = aware._floor(n, given.n_classes)
-    aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
-
-
-def _solve_aware(aware: AtypicalityAwareRecalibration, ready: _Ready) -> Solution:
-    """The optimum under the strengths that were given, or that the rows choose."""
-    whole, groups = ready.whole, strength.groups_of(ready.whole)
-    if isinstance(aware.strength, str):
-        n = aware._n_objective()
-        chosen = strength.choose_strengths(whole, groups, n, solve=ready.solve, picture=ready.picture)
-        aware.strength_, aware.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
-    else:
-        aware.strength_ = strength.given_strengths(aware.strength, groups)
-        start = strength.temperature_start(whole, ready.solve)
-    return ready.solve(whole.with_ridge(strength.ridge_of(whole, groups, aware.strength_)), start=start)
-
-
-def _aware_model(aware: AtypicalityAwareRecalibration, given: _Given) -> Model:
-    known = given.extra["class_log_density"] is not None
-    return Model(
-        covariates=tuple(aware.covariates),
-        class_scores=aware.class_scores,
-        mixing=choose_mixing(aware.class_mixing, given.n_classes)[0],
-        midpoint=True,
-        densities=aware.class_density is True or (aware.class_density == "auto" and known),
-        pseudo_rows=aware.pseudo_rows,
-        clip=aware.extrapolation == "clip",
-    )
-
-
 def _polynomial(begun: _Begun, tail: float) -> Polynomial:
-    """As `Polynomial.of`: covariates that do not vary within their limits have no columns."""
-    names, moments = begun.model.covariates, begun.summary.covariates
-    if tail:
-        limits = np.array([begun.tails(name, tail) for name in names]).reshape(-1, 2)
-        moments = begun.reduced(parts.held_moments, parts.merge_objects, limits)
-        moments = dataclasses.replace(moments, low=np.r_[1.0, limits[:, 0]], high=np.r_[1.0, limits[:, 1]])
-    low, high, scale = moments.low[1:], moments.high[1:], moments.deviation[1:]
-    varies = scale > 1e-12 * np.maximum(np.abs(low), np.abs(high))
-    kept = [name for name, found in zip(names, varies, strict=True) if found]
-    constant = [name for name in names if name not in kept]
-    return Polynomial(tuple(kept), tuple(constant), moments.mean[1:][varies], scale[varies], low[varies], high[varies])
-
-
-def _keep(recalibrator: ConvexRecalibrator, solution: Solution, ready: _Ready) -> None:
-    recalibrator._keep(solution)
-    recalibrator._keep_errors(ready.begun.summary.errors, ready.begun.summary.covariates.n)
-    recalibrator.n_classes_ = solution.scores.size
-
-
-_FITS: dict[type, Any] = {
-    TemperatureScaling: _fit_temperature,
-    VectorScaling: _fit_vector,
-    AtypicalityAwareRecalibration: _fit_aware,
-}
+    """As `Polynomial.of`, from moments of the covariates as they are, within their limits."""
+    names = begun.model.covariates
+    limits = np.array([begun.tails(name, tail) for name in names]).reshape(-1, 2).T
+    plain = Polynomial(names, (), np.zeros(len(names)), np.ones(len(names)), *limits)
+    found = begun.reduced(parts.column_moments, Moments.merge, plain)
+    table = np.stack([found.mean[1 : len(names) + 1], found.deviation[1 : len(names) + 1], *limits], axis=1)
+    return Polynomial.from_moments(dict(zip(names, map(tuple, table.tolist()), strict=True)))

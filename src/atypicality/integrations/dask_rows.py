@@ -17,7 +17,7 @@ from atypicality.integrations.dask_cluster import PartPlace, compute, task
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.outputs.paths import check_source
-from atypicality.validation import check_matrix_shape
+from atypicality.validation import check_matrix_shape, check_real
 
 __all__ = ["DaskRows", "FileRows", "aligned", "is_dask", "is_paths", "read", "rows_of"]
 
@@ -44,21 +44,9 @@ class FileRows(NamedTuple):
 
 @dataclass(frozen=True)
 class DaskRows:
-    """Rows cut into parts.
+    """Rows cut into parts; `values` are what a task reads each from: lazy chunks of a Dask array, or `FileRows`.
 
-    Attributes
-    ----------
-    values : list
-        What a task reads each part from: a lazy chunk, or `FileRows`.
-    lengths : list of int
-    places : list of PartPlace
-    width : int
-    dtype : dtype
-        Of the widest part.
-    lazy : bool
-        Whether they came as a Dask array.
-    paths : list of str
-        The files, in order; empty for a Dask array.
+    `dtype` is that of the widest part, `paths` are the files in their order: none for a Dask array.
     """
 
     values: list[Any]
@@ -66,8 +54,12 @@ class DaskRows:
     places: list[PartPlace]
     width: int
     dtype: np.dtype[Any]
-    lazy: bool
-    paths: list[str]
+    paths: Sequence[str] = ()
+
+    @property
+    def lazy(self) -> bool:
+        """Whether they came as a Dask array."""
+        return not self.paths
 
     @property
     def n_rows(self) -> int:
@@ -105,11 +97,14 @@ def rows_of(values: Any, name: str, client: Any, *, width: int | None = None, mi
     return found
 
 
-def aligned(values: Any, name: str, rows: DaskRows, client: Any) -> list[Any]:
+def aligned(values: Any, name: str, rows: DaskRows, client: Any, *, wanted: bool = True) -> list[Any]:
     """Another array, cut like `rows`: a Dask array, a list of files, an array on this machine, or None.
 
-    None stands for the array of that name in the files of `rows`, which must then be files of outputs.
+    None stands for the array of that name in the files of `rows`, which must then be files of outputs. What is not
+    `wanted` is None for every part.
     """
+    if not wanted:
+        return [None] * len(rows.values)
     if values is None:
         return _beside(name, rows)
     if is_dask(values):
@@ -138,45 +133,30 @@ def read(value: Any) -> Any:
 def _array_rows(array: Any, name: str, minimum: int) -> DaskRows:
     check_matrix_shape(array.shape, name)
     _check_known(array, name)
-    _check_real(array.dtype, name)
+    check_real(array.dtype, name)
     if array.numblocks[1] > 1:
         array = array.rechunk({0: "auto", 1: -1})
     lengths = _joined(array.chunks[0], minimum)
     array = array.rechunk({0: tuple(lengths)}) if lengths else array
-    firsts = np.cumsum([0, *lengths[:-1]]).tolist()
-    return DaskRows(
-        _blocks(array)[: len(lengths)],
-        lengths,
-        [PartPlace(first) for first in firsts],
-        int(array.shape[1]),
-        array.dtype,
-        True,
-        [],
-    )
+    places = [PartPlace(first) for first in np.cumsum([0, *lengths[:-1]]).tolist()]
+    return DaskRows(_blocks(array)[: len(lengths)], lengths, places, int(array.shape[1]), array.dtype)
 
 
 def _joined(chunks: Sequence[int], minimum: int) -> list[int]:
     """Lengths of at least `minimum` rows, by joining neighbours."""
-    lengths, waiting = [], 0
-    for chunk in chunks:
-        waiting += chunk
-        if waiting >= max(1, minimum):
-            lengths.append(int(waiting))
-            waiting = 0
-    if waiting and lengths:
-        lengths[-1] += int(waiting)
-    elif waiting:
-        lengths.append(int(waiting))
+    lengths: list[int] = []
+    for chunk in filter(None, chunks):
+        if lengths and lengths[-1] < minimum:
+            lengths[-1] += int(chunk)
+        else:
+            lengths.append(int(chunk))
+    if len(lengths) > 1 and lengths[-1] < minimum:
+        lengths[-2:] = [sum(lengths[-2:])]
     return lengths
 
 
 def _blocks(array: Any) -> list[Any]:
     return list(array.to_delayed().ravel())
-
-
-def _check_real(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers; got dtype {dtype}. Convert it with .astype(float).")
 
 
 def _check_known(array: Any, name: str) -> None:
@@ -196,7 +176,7 @@ def _file_rows(paths: list[str], name: str, client: Any) -> DaskRows:
             class_order(np.array(found), np.array(names), f"those of the other files ({path!r} differs)")
         if len(shape) != 2:
             raise ValueError(f"{name} must be two-dimensional, one row per sample; {path!r} has shape {shape}.")
-        _check_real(dtype, f"{name} in {path!r}")
+        check_real(dtype, f"{name} in {path!r}")
         if shape[1] != shapes[0][0][1]:
             raise ValueError(
                 f"{name} must have the same columns in every file; {paths[0]!r} has {shapes[0][0][1]}, {path!r} has "
@@ -208,7 +188,7 @@ def _file_rows(paths: list[str], name: str, client: Any) -> DaskRows:
         first += shape[0]
     lengths = [value.stop - value.start for value in values]
     dtype = np.result_type(*(dtype for _, dtype, _ in shapes))
-    return DaskRows(values, lengths, places, int(shapes[0][0][1]), dtype, False, paths)
+    return DaskRows(values, lengths, places, int(shapes[0][0][1]), dtype, paths)
 
 
 def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
@@ -219,17 +199,16 @@ def _cuts(path: str, n_rows: int, row_bytes: int) -> list[tuple[int, int]]:
 
 
 def _same_cuts(paths: list[str], name: str, rows: DaskRows, client: Any) -> list[Any]:
-    shapes = _shapes(paths, name, client)
-    _check_rows(sum(shape[0] for shape, *_ in shapes), name, rows)
-    ends = np.cumsum([shape[0] for shape, *_ in shapes])
+    ends = np.cumsum([0, *(shape[0] for shape, *_ in _shapes(paths, name, client))]).tolist()
+    _check_rows(ends[-1], name, rows)
     cut = []
     for place, n in zip(rows.places, rows.lengths, strict=True):
-        file = int(np.searchsorted(ends, place.first_row, side="right"))
-        start = place.first_row - (int(ends[file - 1]) if file else 0)
-        if start + n > shapes[file][0][0]:
+        file = int(np.searchsorted(ends, place.first_row, side="right")) - 1
+        start = place.first_row - ends[file]
+        if place.first_row + n > ends[file + 1]:
             raise ValueError(
                 f"{name} must be cut into files like the rows they belong to; {paths[file]!r} ends at row "
-                f"{int(ends[file])}, inside the part that begins at row {place.first_row}. Write them again, or pass "
+                f"{ends[file + 1]}, inside the part that begins at row {place.first_row}. Write them again, or pass "
                 "one array."
             )
         cut.append(FileRows(paths[file], name, start, start + n))
@@ -269,8 +248,7 @@ def _check_paths(values: Any, name: str) -> list[str]:
 
 def _shapes(paths: list[str], name: str, client: Any) -> list[Described]:
     """Shape and type of the array in each file, as the workers see it, and the names of its classes."""
-    found: list[Described] = compute(client, [_shape.later(path, name) for path in paths])
-    return found
+    return compute(client, [_shape.later(path, name) for path in paths])  # type: ignore[no-any-return]
 
 
 @task
@@ -285,17 +263,17 @@ def _shape(path: str, name: str) -> Described:
 
 
 def _load(path: str, name: str) -> ModelOutputs:
-    _check_there(path, name)
-    return ModelOutputs.load(path)
+    return ModelOutputs.load(_there(path, name))
 
 
-def _check_there(path: str, name: str) -> None:
+def _there(path: str, name: str) -> str:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{name}: no file or folder at {path!r}. Every worker must see it under that path.")
+    return path
 
 
 def _open(path: str, name: str) -> Any:
-    _check_there(path, name)
+    _there(path, name)
     try:
         mapped = check_source(path).stat().st_size >= MAPPED_FROM
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)

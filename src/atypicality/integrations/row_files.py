@@ -9,16 +9,16 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.outputs.paths import is_empty, replacing
+from atypicality.outputs.paths import fcntl, is_empty, replacing
 
-__all__ = ["RowFolder", "only_writer"]
+__all__ = ["RowFolder", "check_names", "only_writer"]
 
 PROGRESS = "progress.json"
 STATES = ("collecting", "finishing", "complete")
@@ -38,7 +38,6 @@ class RowFolder:
     ----------
     rows : int
         Rows that are safely there.
-    complete : bool
 
     Examples
     --------
@@ -56,7 +55,7 @@ class RowFolder:
         self.path = Path(path)
         self.note = note
         self.rows, self.state = 0, STATES[0]
-        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._kinds: dict[str, np.dtype[Any]] = {}  # type and shape of a row
         if (self.path / PROGRESS).exists():
             self._resume()
         elif self.path.exists() and not is_empty(self.path):
@@ -75,9 +74,9 @@ class RowFolder:
     def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add rows to every array; they count once all of them are on the disk."""
         (n_rows,) = {array.shape[0] for array in arrays.values()}
-        if not self._kinds:
-            self._kinds = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
-        self._check(arrays)
+        kinds = {name: np.dtype((array.dtype, array.shape[1:])) for name, array in arrays.items()}
+        self._kinds = self._kinds or kinds
+        self._check(kinds)
         for name, array in arrays.items():
             self._write(name, array)
         self.rows += n_rows
@@ -91,7 +90,7 @@ class RowFolder:
             if (part := self._part(name)).exists():
                 header = self._header(name, self.rows)
                 with open(part, "r+b") as file:
-                    file.truncate(len(header) + self.rows * self._row_bytes(name))
+                    file.truncate(len(header) + self.rows * self._kinds[name].itemsize)
                     file.write(header)
                     _to_disk(file)
                 os.replace(part, self.path / f"{name}.npy")
@@ -102,24 +101,20 @@ class RowFolder:
         """The first rows of an array that is there already."""
         if name not in self._kinds:
             raise ValueError(f"the folder {str(self.path)!r} was begun without {name}; choose another.")
-        dtype, inner = self._kinds[name]
-        n_rows = min(n_rows, self.rows)
-        file = self._part(name) if self._part(name).exists() else self.path / f"{name}.npy"
-        count = n_rows * int(np.prod(inner, dtype=np.int64))
-        return np.fromfile(file, dtype, count, offset=len(self._header(name, 0))).reshape(n_rows, *inner)
+        n_rows, offset = min(n_rows, self.rows), len(self._header(name, 0))
+        return np.fromfile(self._file(name), self._kinds[name], n_rows, offset=offset)
 
     def __contains__(self, name: str) -> bool:
         return name in self._kinds
 
-    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        if set(arrays) != set(self._kinds):
-            raise ValueError(f"every batch must give {', '.join(self._kinds)}; this one gave {', '.join(arrays)}.")
-        for name, array in arrays.items():
-            dtype, inner = self._kinds[name]
-            if array.dtype != dtype or array.shape[1:] != inner:
+    def _check(self, kinds: Mapping[str, np.dtype[Any]]) -> None:
+        check_names(self._kinds, kinds)
+        for name, kind in kinds.items():
+            old = self._kinds[name]
+            if kind != old:
                 raise ValueError(
-                    f"{name} must stay {dtype} with rows of shape {inner}; row {self.rows} on brings {array.dtype} "
-                    f"with rows of shape {array.shape[1:]}."
+                    f"{name} must stay {old.base} with rows of shape {old.shape}; row {self.rows} on brings "
+                    f"{kind.base} with rows of shape {kind.shape}."
                 )
 
     def _write(self, name: str, array: NDArray[Any]) -> None:
@@ -127,28 +122,27 @@ class RowFolder:
         with open(self._part(name), "r+b" if self.rows else "wb") as file:
             if not self.rows:
                 file.write(header)
-            file.seek(len(header) + self.rows * self._row_bytes(name))
+            file.seek(len(header) + self.rows * self._kinds[name].itemsize)
             file.truncate()  # rows of a batch that was never counted
             file.write(np.ascontiguousarray(array).data)
             _to_disk(file)
 
     def _header(self, name: str, n_rows: int) -> bytes:
         """NumPy pads headers so that their length does not depend on the number of rows."""
-        dtype, inner = self._kinds[name]
-        stream = io.BytesIO()
-        claims = {"descr": dtype.str, "fortran_order": False, "shape": (n_rows, *inner)}
+        kind, stream = self._kinds[name], io.BytesIO()
+        claims = {"descr": kind.base.str, "fortran_order": False, "shape": (n_rows, *kind.shape)}
         np.lib.format.write_array_header_1_0(stream, claims)
         return stream.getvalue()
-
-    def _row_bytes(self, name: str) -> int:
-        dtype, inner = self._kinds[name]
-        return dtype.itemsize * int(np.prod(inner, dtype=np.int64))
 
     def _part(self, name: str) -> Path:
         return self.path / f"{name}.npy.part"
 
+    def _file(self, name: str) -> Path:
+        part = self._part(name)
+        return part if part.exists() else self.path / f"{name}.npy"
+
     def _commit(self) -> None:
-        arrays = {name: [dtype.str, list(inner)] for name, (dtype, inner) in self._kinds.items()}
+        arrays = {name: [kind.base.str, list(kind.shape)] for name, kind in self._kinds.items()}
         content = {"state": self.state, "note": self.note, "rows": self.rows, "arrays": arrays if self.rows else {}}
         with replacing(self.path / PROGRESS) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump(content, file)
@@ -161,8 +155,8 @@ class RowFolder:
                 f"the folder {str(self.path)!r} was begun for {note}, not for {self.note}; choose another."
             )
         for name in self._kinds:
-            needed = len(self._header(name, 0)) + self.rows * self._row_bytes(name)
-            file = self._part(name) if self._part(name).exists() else self.path / f"{name}.npy"
+            needed = len(self._header(name, 0)) + self.rows * self._kinds[name].itemsize
+            file = self._file(name)
             if not file.exists() or file.stat().st_size < needed:
                 raise ValueError(
                     f"{file.name!r} in {str(self.path)!r} is shorter than the {self.rows} rows it should hold; "
@@ -176,10 +170,8 @@ class RowFolder:
             content = json.loads((self.path / PROGRESS).read_text(encoding="utf-8"))
             self.state = STATES[STATES.index(content["state"])]
             self.rows = int(content["rows"])
-            self._kinds = {
-                name: (np.dtype(str(dtype)), tuple(map(int, inner)))
-                for name, (dtype, inner) in content["arrays"].items()
-            }
+            rows = content["arrays"].items()
+            self._kinds = {name: np.dtype((str(base), tuple(map(int, shape)))) for name, (base, shape) in rows}
             return str(content["note"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -194,9 +186,7 @@ def only_writer(path: str | os.PathLike[str]) -> Iterator[None]:
     Systems without such locks (Windows) are not guarded.
     """
     Path(path).mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ModuleNotFoundError:
+    if fcntl is None:
         yield
         return
     handle = os.open(path, os.O_RDONLY)
@@ -210,6 +200,12 @@ def only_writer(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def check_names(first: Iterable[str], given: Iterable[str]) -> None:
+    """Refuse a batch with other arrays than the first."""
+    if set(first) != set(given):
+        raise ValueError(f"every batch must give {', '.join(first)}; this one gave {', '.join(given)}.")
 
 
 def _to_disk(file: Any) -> None:

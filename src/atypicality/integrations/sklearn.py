@@ -67,12 +67,6 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     (297, 10)
     """
 
-    classes_: NDArray[Any]
-    estimator_: Any
-    embedder_: Any
-    zero_proba_: float
-    head_: ReliabilityHead
-
     def __init__(
         self,
         estimator: Any = None,
@@ -103,20 +97,22 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         _check_kind(targets)
         check_classification_targets(targets)
         first, second = self._cut(_num_samples(X), fraction)
+        train_rows = _safe_indexing(X, first)
+        self.estimator_, self.embedder_ = self.estimator, self.embedder
         if prefit:
             check_is_fitted(self.estimator)
-            self.estimator_, self.embedder_ = self.estimator, self.embedder
-            self.zero_proba_ = 1 / targets.size
         else:
-            self._fit_parts(_safe_indexing(X, first), targets[first])
+            estimator = LogisticRegression() if self.estimator is None else clone(self.estimator)
+            self.estimator_ = estimator.fit(train_rows, targets[first])
+            self.embedder_ = None if self.embedder is None else clone(self.embedder).fit(train_rows, targets[first])
+        self.zero_proba_ = 1 / (targets if prefit else first).size
         _check_answers(self.estimator_, _safe_indexing(X, second[:PROBED]))
         if self.embedder_ is None and isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1:
             self.embedder_ = self.estimator_[:-1]
         self.classes_, codes = np.unique(np.r_[targets, self.estimator_.classes_], return_inverse=True)
         codes = codes[: targets.size]
         head = ReliabilityHead() if self.head is None else clone(self.head)
-        embeddings = self._features(_safe_indexing(X, first))
-        train = ModelOutputs(embeddings=embeddings, class_names=self.classes_)
+        train = ModelOutputs(embeddings=self._features(train_rows), class_names=self.classes_)
         calibration = self._outputs(_safe_indexing(X, second), codes[second])
         self.head_ = head.fit(  # errors name the rows of X
             train=train._replaced(labels=codes[first], _number=first.__getitem__),
@@ -136,12 +132,6 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
                 f"calibration_fraction must leave rows on both sides; {fraction:g} of n_samples = {n_rows} does not."
             )
         return np.sort(order[:kept]), np.sort(order[kept:])
-
-    def _fit_parts(self, X: Any, targets: NDArray[Any]) -> None:
-        estimator = LogisticRegression() if self.estimator is None else clone(self.estimator)
-        self.estimator_ = estimator.fit(X, targets)
-        self.embedder_ = None if self.embedder is None else clone(self.embedder).fit(X, targets)
-        self.zero_proba_ = 1 / targets.size
 
     def _features(self, X: Any) -> NDArray[Any]:
         rows = X if self.embedder_ is None else self.embedder_.transform(X)
@@ -216,13 +206,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
-        check_is_fitted(self, "head_")
         return np.asarray(self.reliability(X).proba)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Most probable class (n,) of rows `X` after recalibration."""
-        check_is_fitted(self, "head_")
-        return np.asarray(self.classes_[self.reliability(X).label])
+        label = self.reliability(X).label
+        return np.asarray(self.classes_[label])
 
     def predict_set(self, X: Any, *, first_row: int = 0) -> NDArray[np.bool_]:
         """Prediction sets of rows `X`, bool (n, k), columns in the order of `classes_`; `first_row` as in the head."""

@@ -190,16 +190,9 @@ class ReliabilityModule(nn.Module):
         if self.back is not None:
             proba, sets = proba[:, self.back], sets[:, self.back]
             label = torch.where(label < 0, label, self.order[label])
-        return ReliabilityTensors(
-            label=label,
-            confidence=found.confidence[:, 0],
-            proba=proba,
-            prediction_set=sets,
-            valid=found.known[:, 0],
-            atypicality=_flat(found.atypicality),
-            atypicality_quantile=_flat(found.atypicality_quantile),
-            quadrant=_flat(found.quadrant),
-        )
+        columns = (found.atypicality, found.atypicality_quantile, found.quadrant)
+        flat = [None if column is None else column[:, 0] for column in columns]
+        return ReliabilityTensors(label, found.confidence[:, 0], proba, sets, found.known[:, 0], *flat)
 
     def _checked_logits(self, logits: Tensor) -> Tensor:
         if logits.ndim == 2 and logits.shape[1] == 1 and self.n_classes == 2:
@@ -248,15 +241,8 @@ class ReliableModel(nn.Module):
 
     Parameters
     ----------
-    model : torch.nn.Module
-        In evaluation mode when it is called.
-    head : ReliabilityModule
-    layer : str, optional
-        Name of the layer whose input is the embedding.
-
-    Examples
-    --------
-    See `ReliabilityModule.behind`.
+    model, head, layer : torch.nn.Module, ReliabilityModule, str
+        As in `ReliabilityModule.behind`; the model is in evaluation mode when it is called.
     """
 
     def __init__(self, model: Any, head: ReliabilityModule, layer: str | None = None) -> None:
@@ -280,7 +266,3 @@ class ReliableModel(nn.Module):
         with Tap(self.site).on(network) as tap:
             logits = run()
             return self.head(logits, tap.embeddings(logits))  # type: ignore[no-any-return]
-
-
-def _flat(column: Tensor | None) -> Tensor | None:
-    return None if column is None else column[:, 0]

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
-from atypicality.llm.scorers import LabelScores, TokenScores, distinct
+from atypicality.llm.scorers import LabelScores, TokenScores, distinct, refuse_joined
 from atypicality.validation import check_integer, require
 
 __all__ = ["TransformersScorer"]
@@ -121,8 +122,7 @@ class TransformersScorer:
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
         """Log-probabilities of the tokens of each of the `prompts`, in order."""
         encoded = self._encode(prompts)
-        found = self._run([text.ids for text in encoded], [])
-        return [_token_scores(text, scored) for text, (scored, _) in zip(encoded, found, strict=True)]
+        return _token_scores(encoded, self._run([text.ids for text in encoded], []))
 
     def score_labels(self, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:
         """Scores of each of the `prompts` and of the `labels` after it, in one pass where first tokens are distinct."""
@@ -130,16 +130,12 @@ class TransformersScorer:
         endings = self._endings(prompts[0], labels)
         if distinct(endings):
             found = self._run([text.ids for text in encoded], [ending[0] for ending in endings])
-            scores = [_token_scores(text, scored) for text, (scored, _) in zip(encoded, found, strict=True)]
-            return LabelScores(scores, np.array([after for _, after in found]), "first token")
+            following = np.array([after for _, after in found])
+            return LabelScores(_token_scores(encoded, found), following, "first token")
         joined = self._run([text.ids + ending for text in encoded for ending in endings], [])
         tails = [scored[-len(endings[j % len(labels)]) :].sum() for j, (scored, _) in enumerate(joined)]
-        firsts = joined[:: len(labels)]
-        scores = [
-            _token_scores(text, scored[: len(scored) - len(endings[0])])
-            for text, (scored, _) in zip(encoded, firsts, strict=True)
-        ]
-        return LabelScores(scores, np.reshape(tails, (len(prompts), len(labels))), "all tokens")
+        firsts = [(scored[: -len(endings[0])], after) for scored, after in joined[:: len(labels)]]
+        return LabelScores(_token_scores(encoded, firsts), np.reshape(tails, (len(prompts), len(labels))), "all tokens")
 
     # from texts to tokens
 
@@ -154,30 +150,23 @@ class TransformersScorer:
         with_ends = bool(getattr(self.tokenizer, "is_fast", False))
         found = self.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=with_ends, verbose=False)
         ids = [self._start + list(tokens) for tokens in found["input_ids"]]
+        if [] in ids:
+            raise ValueError(
+                f"prompt {ids.index([])} has no tokens and the tokenizer no start token, so there is nothing to score "
+                "it by."
+            )
         ends: list[Any] = [None] * len(ids)
         if with_ends:
-            ends = [np.array([end for _, end in offsets], np.intp) for offsets in found["offset_mapping"]]
-        return [self._checked(row, tokens, end) for row, (tokens, end) in enumerate(zip(ids, ends, strict=True))]
-
-    def _checked(self, row: int, ids: list[int], ends: NDArray[np.intp] | None) -> _Encoded:
-        if not ids:
-            raise ValueError(
-                f"prompt {row} has no tokens and the tokenizer no start token, so there is nothing to score it by."
-            )
-        if ends is not None and not self._start:
-            ends = ends[1:]
-        return _Encoded(ids, ends)
+            first = 0 if self._start else 1
+            ends = [np.array([end for _, end in pairs[first:]], np.intp) for pairs in found["offset_mapping"]]
+        return [_Encoded(*both) for both in zip(ids, ends, strict=True)]
 
     def _endings(self, prompt: str, labels: Sequence[str]) -> list[list[int]]:
         """Tokens of each label as they stand after a prompt."""
         whole = self._encode([prompt, *(prompt + label for label in labels)])
         size = len(whole[0].ids)
         for label, text in zip(labels, whole[1:], strict=True):
-            if text.ids[:size] != whole[0].ids or len(text.ids) == size:
-                raise ValueError(
-                    f"the tokenizer joins the end of the prompt with the label {label!r}. "
-                    "End the template at a word or a punctuation mark."
-                )
+            refuse_joined(text.ids[:size] != whole[0].ids or len(text.ids) == size, label)
         return [text.ids[size:] for text in whole[1:]]
 
     # from tokens to log-probabilities
@@ -196,7 +185,8 @@ class TransformersScorer:
 
     def _run_shared(self, plain: "_Pass", sequences: list[list[int]], after: list[int]) -> list[Scored]:
         """Prompts of one template begin alike: run what they share once, and the rest of each on top of it."""
-        shared = _common_beginning(sequences) if len(sequences) > 1 else []
+        alike = itertools.takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False))
+        shared = [tokens[0] for tokens in alike] if len(sequences) > 1 else []
         after_shared = plain.on_top_of(shared) if len(shared) >= WORTH_SHARING else None
         if after_shared is None:
             return self._run_batches(plain, sequences, after)
@@ -334,17 +324,6 @@ def _quiet_in_a_pipe(transformers: Any) -> Iterator[None]:
             reader.__dict__["tqdm"] = bar
 
 
-def _common_beginning(sequences: list[list[int]]) -> list[int]:
-    """What all sequences begin with: what the first and the last of them in order do.
-
-    >>> _common_beginning([[1, 2, 3], [1, 2], [1, 2, 4]])
-    [1, 2]
-    """
-    first, last = min(sequences), max(sequences)
-    size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return first[:size]
-
-
 def _source(model: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     path = Path(model)
     if path.suffix.lower() != ".gguf":
@@ -355,6 +334,9 @@ def _source(model: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     return str(path.parent), {"gguf_file": path.name}
 
 
-def _token_scores(text: _Encoded, log_probs: NDArray[np.float64]) -> TokenScores:
-    scored = text.ids[len(text.ids) - log_probs.size :]
-    return TokenScores(log_probs, len(text.ids), text.ends, tuple(map(str, scored)))
+def _token_scores(texts: list[_Encoded], found: list[Scored]) -> list[TokenScores]:
+    scores = []
+    for text, (log_probs, _) in zip(texts, found, strict=True):
+        scored = text.ids[len(text.ids) - log_probs.size :]
+        scores.append(TokenScores(log_probs, len(text.ids), text.ends, tuple(map(str, scored))))
+    return scores

@@ -47,23 +47,8 @@ class PassingFaultError(ServerFaultError):
 class JsonClient:
     """Posts JSON objects to one server and gives back its JSON objects, from any number of threads.
 
-    Parameters
-    ----------
-    url : str
-        Where requests go.
-    api_key_env : str or None
-        Name of the environment variable that holds the key; unset or empty means no key.
-    timeout : float
-        Seconds for a whole exchange, from finding the address to the last byte of the answer.
-    max_retries : int
-        Further tries after a passing fault: no connection, time-out, status 408, 425, 429 or 5xx, malformed JSON.
-    backoff : float
-        Seconds before the first further try; doubled each time, unless the server asks for more, and at most 60. So
-        `post` ends within `(max_retries + 1) * timeout + 60 * max_retries` seconds.
-    max_bytes : int
-        Largest answer that is read.
-    connections : int
-        Most connections at a time.
+    The parameters are those of `OpenAICompatibleScorer`; `connections` is its `concurrency`. Faults that pass are no
+    connection, a time-out, the statuses in `RETRIED` and malformed JSON.
     """
 
     def __init__(

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from atypicality.llm.scorers import LabelScores, NoScoresError, TokenScores, joined_label_scores
+from atypicality.llm.texts import READERS
 from atypicality.outputs.paths import check_source, replacing
 from atypicality.terminal import listed, printable
-from atypicality.validation import require
 
 __all__ = ["PrecomputedScorer", "write_scores"]
 
 FIELDS = ("log_probs", "n_tokens", "ends", "tokens")
-PARQUET_ROWS = 1024
 
 
 class PrecomputedScorer:
@@ -89,11 +88,9 @@ class PrecomputedScorer:
 
     def _read(self) -> Iterator[tuple[str, tuple[TokenScores, Mapping[str, float] | None]]]:
         path = Path(self.path)
-        readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
-        if path.suffix.lower() not in readers:
+        if path.suffix.lower() not in (".jsonl", ".parquet"):
             raise ValueError(f"{self._name} must end in .jsonl or .parquet.")
-        check_source(path)
-        records = readers[path.suffix.lower()](path)
+        records = READERS[path.suffix.lower()](check_source(path), "utf-8")
         for number in itertools.count(1):
             try:
                 found = [_parse(record) for record in itertools.islice(records, 1)]
@@ -172,20 +169,6 @@ def _label_scores(given: Any) -> dict[str, float]:
     if wrong:
         raise ValueError(f"label_log_probs must be numbers; that of {wrong[0]!r:.60} is {known[wrong[0]]}")
     return known
-
-
-def _read_jsonl(path: Path) -> Iterator[Any]:
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if line.strip():
-                yield json.loads(line)
-
-
-def _read_parquet(path: Path) -> Iterator[Any]:
-    pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(PARQUET_ROWS):
-            yield from batch.to_pylist()
 
 
 def _reason(error: Exception) -> str:

@@ -186,14 +186,19 @@ def tail(prompt: TokenScores, joined: TokenScores, label: str) -> TokenScores:
     """The scores of the label alone out of those of prompt + label: its last tokens."""
     added = joined.n_tokens - prompt.n_tokens
     merged = prompt.tokens is not None and joined.tokens is not None and joined.tokens[:-added] != prompt.tokens
-    if added < 1 or merged:
-        raise ValueError(
-            f"the tokenizer joins the end of a prompt with the label {label!r}, so the label has no tokens of its own. "
-            "End the template at a word or a punctuation mark."
-        )
+    refuse_joined(added < 1 or merged, label)
     return TokenScores(
         joined.log_probs[-added:], added, tokens=None if joined.tokens is None else joined.tokens[-added:]
     )
+
+
+def refuse_joined(joined: bool, label: str) -> None:
+    """Refuse a label that shares a token with the prompt before it."""
+    if joined:
+        raise ValueError(
+            f"the tokenizer joins the end of the prompt with the label {label!r}, so the label has no tokens of its "
+            "own. End the template at a word or a punctuation mark."
+        )
 
 
 def distinct(tokens: Sequence[Sequence[Any] | None]) -> bool:

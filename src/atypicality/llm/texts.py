@@ -11,9 +11,10 @@ from atypicality.outputs.paths import check_source
 from atypicality.terminal import listed, printable
 from atypicality.validation import require
 
-__all__ = ["FIRST_WORD", "Texts", "read_texts"]
+__all__ = ["FIRST_WORD", "READERS", "Texts", "read_texts"]
 
 FIRST_WORD = "first-word"
+PARQUET_ROWS = 1024
 Records = Iterator[dict[str, Any]]
 
 
@@ -96,7 +97,7 @@ def _read_table(path: Path, encoding: str) -> Records:
 def _read_parquet(path: Path, encoding: str) -> Records:
     pq = require("pyarrow.parquet", extra="parquet", feature="reading Parquet files")
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches():
+        for batch in file.iter_batches(PARQUET_ROWS):
             yield from batch.to_pylist()
 
 

@@ -15,7 +15,7 @@ from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.solver import Problem
 from atypicality.recalibration.temperature import fit_temperature
 from atypicality.stored import Part, Record, kinds
-from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require, warn
+from atypicality.validation import check_embeddings, check_finite, check_integer, check_number, require
 
 __all__ = ["AdaptiveTemperatureScaling"]
 
@@ -114,9 +114,7 @@ class AdaptiveTemperatureScaling(Recalibrator):
         embeddings = inputs.need_embeddings()
         check_finite(embeddings, "embeddings")
         problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
-        solution, limit = fit_temperature(problem)
-        if limit:
-            warn(limit)
+        solution = fit_temperature(problem)
         self._keep_errors(problem.n_errors, labels.size)
         self.temperature_ = 1 / float(solution.coefficients[0])
         scaled = blocks.empty(inputs.logits.shape)

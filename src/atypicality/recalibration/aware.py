@@ -20,7 +20,7 @@ from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_vector, warn
 from atypicality.validation.device import any_logits
 
-__all__ = ["AtypicalityAwareRecalibration"]
+__all__ = ["AtypicalityAwareRecalibration", "covariates_of"]
 
 TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
@@ -194,26 +194,34 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         inputs = Inputs(np.empty((n_rows, 0)) if known is None else known, given, owner="multiplier")
         names = [name for name in self.polynomial_.names if name != "margin" or known is not None]
         means = dict(zip(self.polynomial_.names, np.outer(self.polynomial_.center, np.ones(n_rows)), strict=True))
-        values = {**means, **_covariates(names, inputs)}
+        values = {**means, **covariates_of(names, inputs)}
         found = self._quadratic().at(np, {name: value[:, None] for name, value in values.items()})
         return np.broadcast_to(np.asarray(found, np.float64).ravel(), (n_rows,)).copy()
 
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None) -> None:
-        self._check_options(inputs.logits.shape[1])
+        terms = self._terms(inputs.logits.shape[1])
         shares = np.full(labels.size, 1 / labels.size) if weight is None else weight / weight.sum()
-        values = _covariates(self.covariates, inputs)
+        values = covariates_of(self.covariates, inputs)
         self.n_effective_ = float(labels.size if weight is None else weight.sum())
         self.polynomial_ = Polynomial.of(values, shares, self._tail(effective_rows(self.n_effective_, shares)))
         columns = self.polynomial_.columns(values, n_rows=labels.size, clip=self.extrapolation == "clip")
         features, back = standardise(columns, shares)
-        problem = self._problem(inputs, labels, weight, features)
+        density = inputs.need_class_log_density() if self._uses_density(inputs.class_log_density) else None
+        problem = MidpointMixing(
+            inputs.logits, labels, features=features, densities=density, sample_weight=weight, **terms
+        )
+        self._fit_problem(problem, labels.size, back)
+        self._learn_limits(problem, columns)
+
+    def _fit_problem(self, problem: Problem, n_rows: int, back: Vector | None = None) -> None:
+        """As in `ConvexRecalibrator`; `back` takes coefficients of the features to those of the columns."""
         solution = self._solve(problem)
-        solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
+        if back is not None:
+            solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
         self._warn(int((problem.weights > 0).sum()))
         self._keep(solution)
-        self._keep_errors(problem.n_errors, labels.size)
+        self._keep_errors(problem.n_errors, n_rows)
         self._describe(problem, solution)
-        self._learn_limits(problem, columns)
 
     def _check_options(self, n_classes: int) -> None:
         for name in self.covariates:
@@ -223,21 +231,18 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         check_choice(self.class_mixing, "class_mixing", ("auto", "full", "diagonal", False))
         check_choice(self.extrapolation, "extrapolation", ("clip", "none"))
         check_choice(self.pseudo_rows, "pseudo_rows", (True, False))
+        if isinstance(self.strength, str):
+            check_choice(self.strength, "strength", ("auto",))
         if self.class_prior is not None:
             check_class_prior(self.class_prior, n_classes)
 
-    def _problem(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None, features: Vector) -> Problem:
-        wanted = self.class_density is True or (self.class_density == "auto" and inputs.class_log_density is not None)
-        return MidpointMixing(
-            inputs.logits,
-            labels,
-            features=features,
-            densities=inputs.need_class_log_density() if wanted else None,
-            class_scores=self.class_scores,
-            mixing=choose_mixing(self.class_mixing, inputs.logits.shape[1])[0],
-            sample_weight=weight,
-            pseudo_rows=self.pseudo_rows,
-        )
+    def _terms(self, n_classes: int) -> dict[str, Any]:
+        self._check_options(n_classes)
+        mixing, _ = choose_mixing(self.class_mixing, n_classes)
+        return {"class_scores": self.class_scores, "mixing": mixing, "pseudo_rows": self.pseudo_rows}
+
+    def _uses_density(self, class_log_density: Any) -> bool:
+        return self.class_density is True or (self.class_density == "auto" and class_log_density is not None)
 
     def _solve(self, problem: Problem) -> Solution:
         """The optimum under the strengths that were given, or that the rows choose."""
@@ -245,7 +250,6 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         start: Solution | None
         self.effective_parameters_ = {}
         if isinstance(self.strength, str):
-            check_choice(self.strength, "strength", ("auto",))
             chosen = choose_strengths(problem, groups, self._n_objective())
             self.strength_, self.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
         else:
@@ -374,7 +378,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         return moved
 
 
-def _covariates(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:
+def covariates_of(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:
     """Covariates (n,) of rows by name."""
     found: dict[str, Vector] = {}
     for name in names:

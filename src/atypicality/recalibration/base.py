@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality.arrays import namespace, on_device, returns_like_input, to_numpy
 from atypicality.recalibration.device_rows import device_densities
 from atypicality.recalibration.prediction import predicted_rows
-from atypicality.recalibration.solver import TOLERANCE, Solution
+from atypicality.recalibration.solver import TOLERANCE, Problem, Solution
 from atypicality.stored import Part, kinds
 from atypicality.validation import (
     check_embeddings,
@@ -206,6 +206,18 @@ class ConvexRecalibrator(Recalibrator):
 
     solution_: Annotated[Solution, Part(Solution)]
     errors_: Errors
+
+    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
+        terms = self._terms(inputs.logits.shape[1])
+        self._fit_problem(Problem(inputs.logits, labels, sample_weight=weight, **terms), labels.size)
+
+    def _terms(self, n_classes: int) -> dict[str, Any]:
+        """Checked arguments of the problem beside its rows."""
+        return {"pseudo_rows": True}
+
+    def _fit_problem(self, problem: Problem, n_rows: int) -> None:
+        """Solve a problem on `n_rows` rows and keep the answer."""
+        raise NotImplementedError
 
     def _restore(self) -> None:
         """Set the attributes that follow from the others."""

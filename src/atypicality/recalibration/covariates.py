@@ -55,12 +55,16 @@ class Polynomial:
 
         Weights (n,) sum to 1.
         """
-        moments = {name: _moments(value, weights, tail) for name, value in values.items()}
+        return cls.from_moments({name: _moments(value, weights, tail) for name, value in values.items()})
+
+    @classmethod
+    def from_moments(cls, moments: Mapping[str, tuple[float, float, float, float]]) -> Self:
+        """The polynomial of covariates whose mean, standard deviation and limits are known."""
         kept = tuple(
             name for name, (_, scale, low, high) in moments.items() if scale > 1e-12 * max(abs(low), abs(high))
         )
         table = np.array([moments[name] for name in kept]).reshape(-1, 4)
-        return cls(kept, tuple(name for name in values if name not in kept), *table.T.copy())
+        return cls(kept, tuple(name for name in moments if name not in kept), *table.T.copy())
 
     @property
     def powers(self) -> list[tuple[int, ...]]:

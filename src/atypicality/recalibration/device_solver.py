@@ -26,7 +26,7 @@ from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 
-__all__ = ["DeviceCholesky", "evaluate", "hessian_product", "is_exact", "row_gradients", "row_losses"]
+__all__ = ["DeviceCholesky", "add_diagonal", "all_sums", "hessian_product", "is_exact", "row_gradients", "row_losses"]
 
 HOST_UP_TO = 256
 """Parameters up to which the Hessian is factored on the host: it comes over with the gradient, and that is faster."""
@@ -39,21 +39,10 @@ def is_exact(problem: Problem) -> bool:
     return problem.n_parameters <= EXACT_UP_TO
 
 
-def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
-    """As `recalibration.passes.evaluate`; an exact Hessian of many parameters is left on the device."""
-    numbers, second = _all_sums(problem, to_device(theta, problem.logits), curvature)
-    size, penalised = problem.n_parameters, problem.penalty * theta
-    objective = float(numbers[0]) - float(problem.label_mean @ theta) + 0.5 * float(penalised @ theta)
-    gradient = problem.project(numbers[1 : 1 + size] - problem.label_mean + penalised)
-    if curvature == "exact":
-        second = numbers[1 + size :].reshape(size, size) if second is None else second
-        second = _add_diagonal(second, problem.penalty)
-    return Derivatives(objective, gradient, second)
-
-
-def _all_sums(problem: Problem, theta: Device, curvature: str | None) -> tuple[Vector, Any]:
-    """Log-normaliser, gradient and, of few parameters, the Hessian as one vector; curvature that is not in it."""
-    xp, total, second = namespace(theta), None, None
+def all_sums(problem: Problem, point: Vector, curvature: Literal["exact", "sparse"] | None) -> Derivatives:
+    """Log-normaliser and gradient before the labels, and curvature: an exact one of many parameters on the device."""
+    theta = to_device(point, problem.logits)
+    xp, total, second, size = namespace(theta), None, None, problem.n_parameters
     for rows in row_slices(problem, _width(problem, curvature == "exact")):
         block = read_block(problem, rows)
         p, log_norms = softmax(problem, block, theta)
@@ -66,9 +55,11 @@ def _all_sums(problem: Problem, theta: Device, curvature: str | None) -> tuple[V
                 else device_curvature.sparse_curvature(problem, block, p, rows.start)
             )
             second = found if second is None else _added(second, found)
-    if curvature == "exact" and problem.n_parameters <= HOST_UP_TO:
-        total, second = xp.concat([total, xp.reshape(second, (-1,))]), None
-    return to_host(total).astype(np.float64), second
+    if curvature == "exact" and size <= HOST_UP_TO:  # one vector comes over, not two
+        numbers = to_host(xp.concat([total, xp.reshape(second, (-1,))])).astype(np.float64)
+        return Derivatives(float(numbers[0]), numbers[1 : 1 + size], numbers[1 + size :].reshape(size, size))
+    numbers = to_host(total).astype(np.float64)
+    return Derivatives(float(numbers[0]), numbers[1:], second)
 
 
 def _added(total: Any, found: Any) -> Any:
@@ -77,7 +68,7 @@ def _added(total: Any, found: Any) -> Any:
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
-    """Projected Hessian of the objective at `theta` times a projected `direction`, in one pass."""
+    """Hessian of the mean loss at `theta` times a `direction`, in one pass."""
     point, change = to_device(theta, problem.logits), to_device(direction, problem.logits)
     xp, total = namespace(point), 0.0
     for rows in row_slices(problem, problem.n_classes):
@@ -85,7 +76,7 @@ def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vecto
         p, _ = softmax(problem, block, point)
         moved = predictor(problem, block, change)
         total = total + weighted_sums(problem, block, p * (moved - xp.sum(p * moved, axis=1, keepdims=True)))
-    return problem.project(to_host(total).astype(np.float64) + problem.penalty * direction)
+    return to_host(total).astype(np.float64)
 
 
 def row_losses(problem: Problem, theta: Vector) -> Vector:
@@ -152,7 +143,7 @@ class DeviceCholesky:
         scaled = matrix * self._unit[:, None] * self._unit
         lift = 8 * relative_noise
         while True:
-            self._scaled = _add_diagonal(scaled, 1 + lift - xp.linalg.diagonal(scaled))
+            self._scaled = add_diagonal(scaled, 1 + lift - xp.linalg.diagonal(scaled))
             self._factor = _factor(self._scaled)
             if self._factor is not None:
                 return
@@ -167,18 +158,16 @@ class DeviceCholesky:
 def _projected_hessian(problem: Problem, matrix: Device) -> Device:
     """A Hessian seen by projected parameters, made invertible along what the projection removes."""
     xp = namespace(matrix)
-    identity = _add_diagonal(xp.zeros_like(matrix), np.ones(problem.n_parameters))
+    identity = add_diagonal(xp.zeros_like(matrix), np.ones(problem.n_parameters))
     level = xp.sum(xp.linalg.diagonal(matrix)) / problem.n_parameters
     removed = (identity - project(problem, identity)) * xp.where(level > 0, level, 1.0)
     return project(problem, project(problem, matrix).T) + removed
 
 
-def _add_diagonal(matrix: Any, values: Any) -> Any:
+def add_diagonal(matrix: Any, values: Any) -> Any:
     """A matrix plus a diagonal, wherever it lies."""
     from array_api_compat import device
 
-    if isinstance(matrix, np.ndarray):
-        return matrix + np.diag(values)
     xp = namespace(matrix)
     return matrix + xp.eye(matrix.shape[0], dtype=matrix.dtype, device=device(matrix)) * to_device(values, matrix)
 

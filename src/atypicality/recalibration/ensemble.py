@@ -18,7 +18,6 @@ from atypicality.recalibration.solver import (
 )
 from atypicality.recalibration.temperature import fit_temperature
 from atypicality.stored import Record, kinds
-from atypicality.validation import warn
 
 __all__ = ["EnsembleTemperatureScaling", "mixture_weights"]
 
@@ -75,9 +74,7 @@ class EnsembleTemperatureScaling(Recalibrator):
 
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
         problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
-        scaled, limit = fit_temperature(problem)
-        if limit:
-            warn(limit)
+        scaled = fit_temperature(problem)
         self._keep_errors(problem.n_errors, labels.size)
         self.temperature_ = 1 / float(scaled.coefficients[0])
         parts = [solution_of_multiplier(multiplier, problem.n_classes) for multiplier in self._multipliers()]

@@ -97,9 +97,7 @@ class GroupTemperatureScaling(Recalibrator):
         if not problem.weights[members].any():
             raise ValueError(f"sample_weight must not be zero in a whole group; group {name!r} has no weight. Drop it.")
         part = problem.take(np.flatnonzero(members))
-        solution, limit = fit_temperature(part)
-        if limit:
-            warn(f"group {printable(name)} of {members.sum()} rows: {limit}")
+        solution = fit_temperature(part, f"group {printable(name)} of {members.sum()} rows: ")
         if not part.n_errors:
             warn(f"group {printable(name)}: {error_free_message(part.n_rows)}")
         return solution

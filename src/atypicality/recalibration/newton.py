@@ -60,7 +60,7 @@ class Oracle:
     Attributes
     ----------
     evaluate : callable
-        ``evaluate(theta, curvature: bool) -> Evaluation``.
+        ``evaluate(theta, curvature: bool) -> Derivatives``.
     metric : callable
         ``metric(evaluation.curvature) -> Metric``.
     product : callable or None

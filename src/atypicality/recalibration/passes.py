@@ -3,7 +3,6 @@
 A block of rows is read once, and everything that is wanted of it is computed while it lies in cache.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,38 +11,46 @@ from atypicality import blocks
 from atypicality.recalibration import device_solver
 from atypicality.recalibration.curvature import exact_curvature
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
-from atypicality.recalibration.metric import SparseCurvature, sparse_curvature
+from atypicality.recalibration.metric import sparse_curvature
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.plain import plain_model
 from atypicality.recalibration.problem import Problem
 
-__all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses"]
+__all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses", "sums"]
 
 WIDE = np.dtype(np.float64)
 
 
 def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
     """Objective and gradient, and with `curvature` second derivatives, at standardised parameters, in one pass."""
-    if problem.on_device:
-        return device_solver.evaluate(problem, theta, curvature)
-    plain = plain_model(problem, theta)
+    found = sums(problem, theta, curvature)
+    second, penalised = found.curvature, problem.penalty * theta
+    if isinstance(second, np.ndarray):
+        second[np.diag_indices_from(second)] += problem.penalty
+    elif curvature == "exact":
+        second = device_solver.add_diagonal(second, problem.penalty)
+    objective = found.objective + 0.5 * float(penalised @ theta)
+    return Derivatives(objective, problem.project(found.gradient + penalised), second)
+
+
+def sums(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
+    """As `evaluate`, without penalty and projection: those of the parts of a problem add up to its own."""
+    if problem.remote is not None:
+        return problem.remote(theta, curvature)  # type: ignore[no-any-return]
+    plain = None if problem.on_device else plain_model(problem, theta)
     found = None if plain is None else plain.sums(curvature)
-    sums = _all_sums(problem, theta, curvature) if found is None else _Sums(*found)
-    penalised = problem.penalty * theta
-    objective = sums.log_norm - float(problem.label_mean @ theta) + 0.5 * float(penalised @ theta)
-    if isinstance(sums.curvature, np.ndarray):
-        sums.curvature[np.diag_indices_from(sums.curvature)] += problem.penalty
-    return Derivatives(objective, problem.project(sums.gradient - problem.label_mean + penalised), sums.curvature)
+    run = device_solver.all_sums if problem.on_device else _all_sums
+    total, mean = run(problem, theta, curvature) if found is None else Derivatives(*found), problem.label_mean
+    return Derivatives(total.objective - float(mean @ theta), total.gradient - mean, total.curvature)
 
 
 def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vector:
     """Projected Hessian of the objective at `theta` times a projected `direction`, in one pass."""
-    if problem.on_device:
-        return device_solver.hessian_product(problem, theta, direction)
-    plain = plain_model(problem, theta)
-    sums = _all_products(problem, theta, direction) if plain is None else plain.product(direction)
-    return problem.project(sums + problem.penalty * direction)
+    plain = None if problem.on_device else plain_model(problem, theta)
+    run = device_solver.hessian_product if problem.on_device else _all_products
+    found = run(problem, theta, direction) if plain is None else plain.product(direction)
+    return problem.project(found + problem.penalty * direction)
 
 
 def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
@@ -99,41 +106,36 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
     return gradients
 
 
-@dataclass
-class _Sums:
-    log_norm: float
-    gradient: Vector
-    curvature: Vector | SparseCurvature | None
-
-    def merge(self, other: "_Sums") -> "_Sums":
-        self.log_norm += other.log_norm
-        self.gradient += other.gradient
-        if self.curvature is not None:
-            self.curvature += other.curvature  # type: ignore[operator]  # both are of the kind that was asked for
-        return self
-
-
-def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> _Sums:
+def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Derivatives:
     workspace = blocks.Workspace()
 
-    def block(rows: slice) -> _Sums:
+    def block(rows: slice) -> Derivatives:
         with workspace.borrow() as buffers:
             return _block_sums(problem, rows, theta, curvature, buffers)
 
     height = _rows_per_block(problem, curvature == "exact")
-    return blocks.reduce_rows(block, problem.n_rows, _Sums.merge, block=height)
+    return blocks.reduce_rows(block, problem.n_rows, _added, block=height)
 
 
-def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> _Sums:
+def _added(total: Derivatives, other: Derivatives) -> Derivatives:
+    """Both, in the arrays of the first."""
+    gradient, curvature = total.gradient, total.curvature
+    gradient += other.gradient
+    if curvature is not None:
+        curvature += other.curvature
+    return Derivatives(total.objective + other.objective, gradient, curvature)
+
+
+def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> Derivatives:
     fields = read_fields(problem, rows, buffers)
     e, totals, bounds = softmax(problem, fields, rows, theta, buffers)
     log_norm = float(problem.weights[rows] @ (np.log(totals) + bounds))
     gradient = contract(problem, fields, rows, e, problem.weights[rows] / totals, buffers)
     if curvature is None:
-        return _Sums(log_norm, gradient, None)
+        return Derivatives(log_norm, gradient)
     e /= totals[:, None].astype(e.dtype)
     second = exact_curvature if curvature == "exact" else sparse_curvature
-    return _Sums(log_norm, gradient, second(problem, fields, rows, e))
+    return Derivatives(log_norm, gradient, second(problem, fields, rows, e))
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:

@@ -1,6 +1,8 @@
 """The convex problem of every parametric recalibrator: its arrays, its parameters, its ridge and its answer."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +26,7 @@ from atypicality.validation import (
 )
 from atypicality.validation.device import any_logits
 
-__all__ = ["PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem", "effective_rows"]
+__all__ = ["PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem", "Units", "check_units", "effective_rows"]
 
 Mixing = Literal["diagonal", "full"]
 Rows = slice | NDArray[np.intp]
@@ -47,6 +49,17 @@ class Near(NamedTuple):
     row: NDArray[np.intp]
     column: NDArray[np.intp]
     logit: FloatArray
+
+
+@dataclass(frozen=True)
+class Units:
+    """Standard units and prior of a problem: its attributes of these names."""
+
+    dtype: np.dtype[Any]
+    scale: float = 1.0
+    density_scale: float = 1.0
+    pseudo_share: float = 0.0
+    pseudo_reach: float = 1.0
 
 
 class Problem:
@@ -81,6 +94,8 @@ class Problem:
     ridge : Ridge, optional
     sample_weight : array-like of shape (n,), optional
     pseudo_rows : bool, default=False
+    units : Units, optional
+        Those of a problem that these rows are a part of; learnt from the rows by default.
 
     Attributes
     ----------
@@ -90,6 +105,9 @@ class Problem:
     seen : ndarray of shape (k,), bool
         Classes with weight among the labels.
     """
+
+    remote: Callable[[Vector, Any], Any] | None = None
+    """What gives `passes.sums` where the rows are elsewhere."""
 
     def __init__(
         self,
@@ -104,6 +122,7 @@ class Problem:
         ridge: Ridge | None = None,
         sample_weight: ArrayLike | None = None,
         pseudo_rows: bool = False,
+        units: Units | None = None,
     ) -> None:
         self.logits = any_logits(logits, scan=False)
         n, k = self.logits.shape
@@ -123,22 +142,13 @@ class Problem:
         self.mixing = check_choice(mixing, "mixing", (None, "diagonal", "full"))
         self.class_scores = class_scores
         self.rows = self._read_logits()
-        self.scale = weighted_median(self.rows.deviation, self.weights)
-        if not 0 < self.scale < np.inf:
-            raise ValueError(
-                "logits must differ between classes in some row with weight, and by less than 1e300; the median "
-                f"standard deviation of a row is {self.scale:g}. Constant rows say nothing about the class."
-            )
-        wild = np.flatnonzero(self.rows.deviation > WILD * self.scale)
-        if wild.size:
-            raise ValueError(
-                f"logits must be of comparable size; {name_rows(wild, 'spreads', 'spread')} more than {WILD:g} times "
-                "as far as the median row, and no multiplier can serve both. Drop or repair those rows."
-            )
-        self.density_rows, self.density_scale = self._read_densities()
+        self.density_rows = self._read_densities()
         self.near: Near | None = None
+        if units is None:
+            self._learn_units(pseudo_rows)
+        else:
+            vars(self).update(vars(units))
         self._set_ridge(ridge or Ridge())
-        self._set_prior(pseudo_rows)
 
     @property
     def on_device(self) -> bool:
@@ -164,6 +174,11 @@ class Problem:
     def n_errors(self) -> int:
         """Rows with weight whose label has not the largest logit."""
         return int(np.count_nonzero((self.rows.gap < 0) & (self.weights > 0)))
+
+    @property
+    def widest(self) -> float:
+        """Largest standard deviation of a row of the logits."""
+        return float(self.rows.deviation.max())
 
     @property
     def n_parameters(self) -> int:
@@ -220,16 +235,14 @@ class Problem:
         other.class_scores, other.mixing = class_scores, mixing
         if not densities:
             other.densities, other.density_rows, other.density_features = None, None, self.density_features[:, :0]
-        ridge = self._ridge
-        other._set_ridge(Ridge(ridge.features, ridge.densities if densities else 0.0, ridge.mixing, ridge.scores))
+        other._set_ridge(self._ridge if densities else replace(self._ridge, densities=0.0))
         return other
 
     def with_features(self, features: ArrayLike) -> "Problem":
         """The same rows with other features and no penalty on them."""
         other = self._forget("layout", "units", "label_mean", "prior_mean", "resident")
         other.features = _columns(features, "features", self.n_rows)
-        ridge = self._ridge
-        other._set_ridge(Ridge(0.0, ridge.densities, ridge.mixing, ridge.scores))
+        other._set_ridge(replace(self._ridge, features=0.0))
         return other
 
     def take(self, rows: Rows) -> "Problem":
@@ -347,6 +360,14 @@ class Problem:
             other.__dict__.pop(name, None)
         return other
 
+    def _learn_units(self, pseudo_rows: bool) -> None:
+        self.scale = weighted_median(self.rows.deviation, self.weights)
+        wild = np.flatnonzero(self.rows.deviation > WILD * self.scale)
+        check_units(self.scale, name_rows(wild, "spreads", "spread") if wild.size else "")
+        density = None if self.density_rows is None else weighted_median(self.density_rows.deviation, self.weights)
+        self.density_scale = density or 1.0  # constant densities: their coefficients have no effect
+        self._set_prior(pseudo_rows)
+
     def _set_prior(self, pseudo_rows: bool) -> None:
         self.pseudo_share = 1 / (self.n_effective + PSEUDO_ROWS) if pseudo_rows else 0.0
         median = weighted_median(-self.rows.pair[:, 1], self.weights)
@@ -386,9 +407,9 @@ class Problem:
             return device_densities(densities, self.logits, "densities")
         return check_matrix(densities, "densities", width=self.n_classes)
 
-    def _read_densities(self) -> tuple[RowStatistics | None, float]:
+    def _read_densities(self) -> RowStatistics | None:
         if self.densities is None:
-            return None, 1.0
+            return None
         found = read_rows(
             self.densities,
             self.labels,
@@ -401,8 +422,21 @@ class Problem:
                 f"densities must be finite; {name_rows(bad)} -inf. A class that the density has not seen "
                 "can be given the smallest log-density of its row."
             )
-        scale = weighted_median(found.deviation, self.weights)
-        return found, scale or 1.0  # constant densities: their coefficients have no effect
+        return found
+
+
+def check_units(scale: float, wild: str) -> None:
+    """Refuse logits without a unit, and those of which some rows, named by `wild`, are of another size."""
+    if not 0 < scale < np.inf:
+        raise ValueError(
+            "logits must differ between classes in some row with weight, and by less than 1e300; the median "
+            f"standard deviation of a row is {scale:g}. Constant rows say nothing about the class."
+        )
+    if wild:
+        raise ValueError(
+            f"logits must be of comparable size; {wild} more than {WILD:g} times as far as the median row, and no "
+            "multiplier can serve both. Drop or repair those rows."
+        )
 
 
 def effective_rows(total: float, weights: Vector) -> float:

@@ -16,7 +16,7 @@ from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import projected_hessian
 
-__all__ = ["Picture", "WholePicture", "picture_at"]
+__all__ = ["Picture", "picture_at"]
 
 EXACT_UP_TO = 512
 """Parameters up to which the Hessian is inverted as a whole."""
@@ -35,7 +35,7 @@ class Picture(Protocol):
 
 def picture_at(problem: Problem, theta: Vector) -> Picture:
     """The picture around `theta`, the optimum of `problem`: whole where that is cheap, else in blocks."""
-    if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO:
+    if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO or problem.remote is not None:
         return WholePicture(problem, theta, _hessian(problem, theta))
     return _Blocks(problem, theta)
 
@@ -43,12 +43,13 @@ def picture_at(problem: Problem, theta: Vector) -> Picture:
 def _hessian(problem: Problem, theta: Vector) -> Vector:
     """The Hessian of the objective (P, P), of evenly spaced rows where all of them would cost too much."""
     rows = max(2048, int(WORK / theta.size**2))
-    part = problem if problem.n_rows <= rows else problem.take(slice(None, None, -(-problem.n_rows // rows)))
+    whole = problem.remote is not None or problem.n_rows <= rows
+    part = problem if whole else problem.take(slice(None, None, -(-problem.n_rows // rows)))
     return to_host(passes.evaluate(part, theta, "exact").curvature)
 
 
 class WholePicture:
-    """The picture from a Hessian (P, P) of the objective as it was summed; the projection is that of `problem`."""
+    """The picture from a Hessian (P, P) of the objective as it was summed."""
 
     def __init__(self, problem: Problem, theta: Vector, hessian: Vector) -> None:
         self._problem = problem
@@ -57,7 +58,6 @@ class WholePicture:
         self._target = self._matrix @ theta + problem.penalty * theta
 
     def move(self, penalty: Vector) -> tuple[Vector, Vector]:
-        """As `Picture.move`, exactly."""
         matrix = self._matrix + np.diag(penalty)
         unit = 1 / np.sqrt(np.diag(matrix))
         scaled = matrix * unit[:, None] * unit + 1e-12 * np.eye(unit.size)

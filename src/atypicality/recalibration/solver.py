@@ -40,6 +40,8 @@ __all__ = [
 
 TOLERANCE = 2e-10
 """Half of the squared Newton decrement at which a fit ends: a fifth of the stated 1e-9."""
+ROUGH = 1e-7
+"""Tolerance of the optima on the way, in units of the mean loss."""
 START_ROWS = (512, 4096)
 """Rows that a start is made from; the first will do where class-wise parameters have yet to move."""
 FEW_ROWS = 5
@@ -87,7 +89,10 @@ def solve(
 
 def mean_loss(problem: Problem, solution: Solution) -> float:
     """Weighted mean cross-entropy of a solution on the rows of `problem`, in float64, without the penalty."""
-    return float(problem.weights @ row_losses(problem, solution))
+    if problem.remote is None:
+        return float(problem.weights @ row_losses(problem, solution))
+    theta = problem.standardise(solution)
+    return passes.sums(problem, theta).objective + float(problem.prior_mean @ theta)
 
 
 def row_losses(problem: Problem, solution: Solution) -> Vector:
@@ -157,7 +162,8 @@ def _is_exact(problem: Problem) -> bool:
     """Whether every step is an exact Newton step."""
     if problem.on_device:
         return device_solver.is_exact(problem)
-    return problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= FEW
+    few = problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= FEW
+    return few or problem.remote is not None
 
 
 def _exact_metric(problem: Problem, curvature: Any, noise: float) -> Metric:
@@ -170,6 +176,8 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
     """The temperature of a few, then of more rows, and scores from counts; iterations and passes that it took."""
     multiplier, n_iter, n_passes = np.zeros(1), 0, 0.0
     single = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
+    if problem.remote is not None:
+        return _remote_start(problem, single)
     for wanted in START_ROWS if problem.layout.mixing.start == problem.n_parameters else START_ROWS[:1]:
         stride = -(-problem.n_rows // wanted)
         part = single.take(slice(None, None, stride))
@@ -183,6 +191,16 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
     if problem.class_scores and not problem.penalty[problem.layout.scores].any():
         theta[problem.layout.scores] = _score_start(problem)
     return problem.project(theta), n_iter, n_passes
+
+
+def _remote_start(problem: Problem, single: Problem) -> tuple[Vector, int, float]:
+    """The temperature of all rows where there is more to find."""
+    theta = np.zeros(problem.n_parameters)
+    if theta.size == 1:
+        return theta, 0, 0.0
+    fit = _minimise(single, theta[:1], ROUGH, 200)
+    theta[0] = fit.theta[0]
+    return theta, fit.n_iter, fit.n_passes
 
 
 def _score_start(problem: Problem) -> Vector:

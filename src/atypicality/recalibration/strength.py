@@ -17,23 +17,21 @@ MacKay (1992). Bayesian interpolation. Neural Computation 4.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.recalibration import solver
-from atypicality.recalibration.parameters import Ridge, Solution, Vector
+from atypicality.recalibration.parameters import Ridge, Solution
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
+from atypicality.recalibration.solver import ROUGH, solve
 from atypicality.validation import check_number
 
 __all__ = ["ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
 
 Groups = Mapping[str, NDArray[np.intp]]
-PictureAt = Callable[[Problem, Vector], Picture]
 
 FIRST = 10.0
 """Where every group's precision starts, in units in which temperature scaling's multiplier is 1: a weak prior."""
@@ -47,15 +45,6 @@ REACH = 10.0
 """Factor by which strengths may move before the loss is pictured anew: the picture fades with the distance."""
 INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
-ROUGH = 1e-7
-"""Tolerance of the optima on the way, in units of the mean loss."""
-
-
-class Solve(Protocol):
-    """`solver.solve`, or what does the same with rows that lie elsewhere."""
-
-    def __call__(self, problem: Problem, *, start: Solution | None = None, tolerance: float) -> Solution:
-        """The minimum of a problem."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +96,7 @@ def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> di
 
 
 def choose_strengths(
-    problem: Problem,
-    groups: Groups,
-    n_effective: float,
-    *,
-    tolerance: float = 0.02,
-    max_iter: int = 20,
-    solve: Solve = solver.solve,
-    picture: PictureAt = picture_at,
+    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.02, max_iter: int = 20
 ) -> ChosenStrengths:
     """Strengths of maximal evidence, one standard error to the safe side.
 
@@ -130,10 +112,8 @@ def choose_strengths(
         data determine less than one parameter count by that part.
     max_iter : int, default=20
         Optima that are solved for on the way.
-    solve, picture : callable
-        How an optimum and the picture around it are found: `solver.solve` and `quadratic.picture_at` by default.
     """
-    solution = temperature_start(problem, solve)
+    solution = temperature_start(problem)
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
@@ -142,7 +122,7 @@ def choose_strengths(
     for _ in range(max_iter):
         penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
         solution = solve(penalised, start=solution, tolerance=ROUGH)
-        around, before = picture(penalised, penalised.standardise(solution)), strengths
+        around, before = picture_at(penalised, penalised.standardise(solution)), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
             break
@@ -150,7 +130,7 @@ def choose_strengths(
     return ChosenStrengths(strengths, effective, solution)
 
 
-def temperature_start(problem: Problem, solve: Solve = solver.solve) -> Solution:
+def temperature_start(problem: Problem) -> Solution:
     """Temperature scaling as a start for `problem`, whose first feature is 1: all other parameters are 0."""
     plain = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
     found = solve(plain, tolerance=ROUGH)

@@ -1,14 +1,12 @@
 """Temperature scaling: one number for all logits (Guo et al. 2017)."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atypicality.formula import Constant, LogitModel
-from atypicality.recalibration.base import ConvexRecalibrator, Inputs
+from atypicality.recalibration.base import ConvexRecalibrator
 from atypicality.recalibration.solver import Problem, Solution, mean_loss, solve
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import warn
@@ -59,13 +57,10 @@ class TemperatureScaling(ConvexRecalibrator):
         """What the logits are multiplied by: 1 / `temperature_`."""
         return 1 / self.temperature_
 
-    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
-        problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
-        solution, limit = fit_temperature(problem)
-        if limit:
-            warn(limit)
+    def _fit_problem(self, problem: Problem, n_rows: int) -> None:
+        solution = fit_temperature(problem)
         self._keep(solution)
-        self._keep_errors(problem.n_errors, labels.size)
+        self._keep_errors(problem.n_errors, n_rows)
         self.temperature_ = 1 / float(solution.coefficients[0])
 
     def formula(self) -> LogitModel:
@@ -80,29 +75,15 @@ class TemperatureScaling(ConvexRecalibrator):
     _stored = Record(check=_check_stored, restore=ConvexRecalibrator._restore)
 
 
-def fit_temperature(problem: Problem) -> tuple[Solution, str]:
-    """The best multiplier of a problem without other terms, and what to warn of when it has hit its limit."""
-    return within_limits(solve(problem), float(problem.rows.deviation.max()), lambda flat: mean_loss(problem, flat))
-
-
-def within_limits(solution: Solution, widest: float, loss_of: Callable[[Solution], float]) -> tuple[Solution, str]:
-    """The best multiplier, or the limit that it has hit and what to warn of then.
-
-    Parameters
-    ----------
-    solution : Solution
-        The optimum of a problem without other terms.
-    widest : float
-        Largest standard deviation of a row of its logits.
-    loss_of : callable
-        The mean loss of another solution on the same rows.
-    """
-    lowest = FLATTEST / widest
-    if solution.coefficients[0] < lowest:
-        flat = dataclasses.replace(solution, coefficients=np.array([lowest]))
-        loss = loss_of(flat)
-        return dataclasses.replace(flat, loss=loss, objective=loss, certificate=0.0), (
-            f"logits are no better than chance: the temperature has hit its upper limit, {1 / lowest:.4g}. "
-            "Check that labels are column indices of the logits."
-        )
-    return solution, ""
+def fit_temperature(problem: Problem, group: str = "") -> Solution:
+    """The best multiplier of a problem without other terms; warns, about a `group` of rows, where it hits its limit."""
+    solution, lowest = solve(problem), FLATTEST / problem.widest
+    if solution.coefficients[0] >= lowest:
+        return solution
+    warn(
+        f"{group}logits are no better than chance: the temperature has hit its upper limit, {1 / lowest:.4g}. "
+        "Check that labels are column indices of the logits."
+    )
+    flat = dataclasses.replace(solution, coefficients=np.array([lowest]))
+    loss = mean_loss(problem, flat)
+    return dataclasses.replace(flat, loss=loss, objective=loss, certificate=0.0)

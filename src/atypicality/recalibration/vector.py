@@ -1,12 +1,12 @@
 """Vector scaling: a scale and a bias for every class (Guo et al. 2017)."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.formula import ClassMixing, Constant, LogitModel
-from atypicality.recalibration.base import ConvexRecalibrator, Inputs
+from atypicality.recalibration.base import ConvexRecalibrator
 from atypicality.recalibration.solver import Problem, Ridge, solve
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_choice, check_number
@@ -59,20 +59,19 @@ class VectorScaling(ConvexRecalibrator):
         self.bias = bias
         self.strength = strength
 
-    def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
+    def _terms(self, n_classes: int) -> dict[str, Any]:
         strength = check_number(self.strength, "strength", low=0)
-        problem = Problem(
-            inputs.logits,
-            labels,
-            mixing="diagonal" if check_choice(self.scale, "scale", (True, False)) else None,
-            class_scores=check_choice(self.bias, "bias", (True, False)),
-            ridge=Ridge(mixing=strength, scores=strength),
-            sample_weight=weight,
-            pseudo_rows=True,
-        )
+        return {
+            "mixing": "diagonal" if check_choice(self.scale, "scale", (True, False)) else None,
+            "class_scores": check_choice(self.bias, "bias", (True, False)),
+            "ridge": Ridge(mixing=strength, scores=strength),
+            "pseudo_rows": True,
+        }
+
+    def _fit_problem(self, problem: Problem, n_rows: int) -> None:
         solution = solve(problem)
         self._keep(solution)
-        self._keep_errors(problem.n_errors, labels.size)
+        self._keep_errors(problem.n_errors, n_rows)
         self.scale_ = solution.coefficients[0] + (
             np.zeros_like(solution.scores) if solution.mixing is None else solution.mixing
         )

@@ -480,9 +480,14 @@ def warn_of_probabilities(logits: FloatArray) -> None:
         )
 
 
+def check_real(dtype: np.dtype[Any], name: str) -> None:
+    """Refuse a type of array that is not one of real numbers."""
+    if dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers; got dtype {dtype}. Convert it with .astype(float).")
+
+
 def _real(array: NDArray[Any], name: str) -> FloatArray:
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}. Convert it with .astype(float).")
+    check_real(array.dtype, name)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array if array.dtype.isnative else blocks.astype(array, array.dtype.newbyteorder("="))
     return blocks.astype(array, np.float64)
