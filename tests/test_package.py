@@ -124,6 +124,14 @@ def test_no_two_classes_have_one_name():
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
+def test_confidence_comes_before_atypicality_in_every_signature():
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                order = [argument.arg for argument in node.args.args if argument.arg in ("confidence", "atypicality")]
+                assert order != ["atypicality", "confidence"], f"{path}:{node.lineno}"
+
+
 def test_no_pickle_is_ever_loaded():
     for path in SOURCE.rglob("*.py"):
         assert not {"pickle", "joblib", "dill", "cloudpickle"} & set(imports_of(path)), path

@@ -59,8 +59,7 @@ def compare(
     random_state : int, default=0
     alpha : float, default=0.1
         Allowed miscoverage of the sets made by name.
-    n_groups, grid, n_bins, groups : optional
-        As in `evaluate`.
+    n_groups, grid, n_bins, groups : as in `evaluate`
 
     Returns
     -------

@@ -66,8 +66,7 @@ def overconfidence(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
+    probs, labels, confidence, correct : as in `accuracy`
 
     Examples
     --------
@@ -88,8 +87,7 @@ def nll(probs: ArrayLike, labels: ArrayLike) -> float:
 
     Parameters
     ----------
-    probs, labels : array-like
-        As in `accuracy`.
+    probs, labels : as in `accuracy`
 
     Examples
     --------
@@ -109,8 +107,7 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
 
     Parameters
     ----------
-    probs, labels : array-like
-        As in `accuracy`.
+    probs, labels : as in `accuracy`
 
     Examples
     --------
@@ -132,8 +129,7 @@ def ece(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
+    probs, labels, confidence, correct : as in `accuracy`
     n_bins : int, default=10
 
     Examples
@@ -156,9 +152,7 @@ def rmsce(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
-    n_bins : int, default=10
+    probs, labels, confidence, correct, n_bins : as in `ece`
 
     Examples
     --------
@@ -184,9 +178,7 @@ def debiased_calibration_error(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
-    n_bins : int, default=10
+    probs, labels, confidence, correct, n_bins : as in `ece`
 
     Examples
     --------
@@ -206,9 +198,7 @@ def adaptive_ece(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
-    n_bins : int, default=10
+    probs, labels, confidence, correct, n_bins : as in `ece`
 
     Examples
     --------
@@ -227,9 +217,7 @@ def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> f
 
     Parameters
     ----------
-    probs, labels : array-like
-        As in `accuracy`.
-    n_bins : int, default=10
+    probs, labels, n_bins : as in `ece`
 
     Examples
     --------
@@ -251,8 +239,7 @@ def smooth_ece(probs: Given = None, labels: Given = None, *, confidence: Given =
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
+    probs, labels, confidence, correct : as in `accuracy`
 
     Examples
     --------
@@ -268,9 +255,7 @@ def summary(probs: ArrayLike, labels: ArrayLike, *, n_bins: int = 10) -> dict[st
 
     Parameters
     ----------
-    probs, labels : array-like
-        As in `accuracy`.
-    n_bins : int, default=10
+    probs, labels, n_bins : as in `ece`
 
     Returns
     -------
@@ -340,9 +325,7 @@ def calibration_curve(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
-    n_bins : int, default=10
+    probs, labels, confidence, correct, n_bins : as in `ece`
     level : float in (0, 1), default=0.95
         Of the intervals of the accuracy (Wilson 1927).
 

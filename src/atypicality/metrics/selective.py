@@ -46,8 +46,7 @@ def risk_coverage(
 
     Parameters
     ----------
-    probs, labels, confidence, correct : array-like
-        As in `accuracy`.
+    probs, labels, confidence, correct : as in `accuracy`
 
     Returns
     -------

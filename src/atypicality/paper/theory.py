@@ -286,8 +286,7 @@ def theorem_2(
     norm : float, default=0.5
     levels : float or sequence of float, strictly between 0 and 1
         Quantile levels of atypicality at which the errors are compared.
-    n_draws, random_state : int
-        As in `theorem_1`.
+    n_draws, random_state : as in `theorem_1`
 
     Returns
     -------

@@ -37,8 +37,7 @@ def write_report(
     ----------
     evaluation : Evaluation
     path : path of the HTML file
-    head, title, before, after : optional
-        As in `render_report`.
+    head, title, before, after : as in `render_report`
 
     Examples
     --------
