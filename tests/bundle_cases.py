@@ -29,7 +29,9 @@ DENSITIES = {
     "projected": aty.GaussianAtypicality("full", n_components=3, shrinkage="oas", precision="float32"),
     "projected tied": aty.GaussianAtypicality(n_components=4),
     "ledoit": aty.GaussianAtypicality(shrinkage="ledoit-wolf"),
+    "directions": aty.GaussianAtypicality(normalize="l2"),
     "neighbours": aty.NeighborAtypicality(3),
+    "neighbouring directions": aty.NeighborAtypicality(3, normalize="l2"),
     "neighbours by class": aty.NeighborAtypicality(2, reduction="kth", metric="cosine", per_class=True),
 }
 RECALIBRATIONS = {

@@ -37,12 +37,14 @@ GAUSSIANS = [
     GaussianAtypicality("diagonal"),
     GaussianAtypicality(shrinkage="ledoit-wolf"),
     GaussianAtypicality(n_components=3),
+    GaussianAtypicality(normalize="l2"),
 ]
 NEIGHBOURS = [
     NeighborAtypicality(),
     NeighborAtypicality(3, reduction="kth", metric="cosine"),
     NeighborAtypicality(2, reduction="min"),
     NeighborAtypicality(4, per_class=True),
+    NeighborAtypicality(3, normalize="l2"),
 ]
 
 

@@ -49,6 +49,9 @@ class GaussianAtypicality(BaseEstimator):
         Of the matrix products. Sums are always float64 and rows are centred first. Float32 keeps scores to 1e-6 of
         max(abs(score), d) while the largest eigenvalue of the covariance is up to about 100 times the smallest, and
         loses digits in proportion beyond.
+    normalize : None or "l2", default=None
+        "l2" divides rows by their Euclidean length first, in `fit` and in scoring, so that densities are those of
+        directions. Rows of zeros have none and are refused.
 
     Attributes
     ----------
@@ -92,12 +95,14 @@ class GaussianAtypicality(BaseEstimator):
         n_components: int | None = None,
         marginal: bool = False,
         precision: str = "float64",
+        normalize: str | None = None,
     ) -> None:
         self.covariance = covariance
         self.shrinkage = shrinkage
         self.n_components = n_components
         self.marginal = marginal
         self.precision = precision
+        self.normalize = normalize
 
     def fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
         """Learn class means and covariance.
@@ -133,7 +138,7 @@ class GaussianAtypicality(BaseEstimator):
             raise TypeError(f"other must be a GaussianAtypicality; got {type(other).__name__}.")
         check_is_fitted(self, "statistics_")
         check_is_fitted(other, "statistics_")
-        for name in ("covariance", "shrinkage", "n_components"):
+        for name in ("covariance", "shrinkage", "n_components", "normalize"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 raise ValueError(
@@ -154,6 +159,7 @@ class GaussianAtypicality(BaseEstimator):
         n_components: int | None = None,
         marginal: bool = False,
         precision: str = "float64",
+        normalize: str | None = None,
     ) -> Self:
         """A fitted estimator from what it would have learnt.
 
@@ -166,11 +172,11 @@ class GaussianAtypicality(BaseEstimator):
             By maximum likelihood about the class means: tied, full, or diagonal. A square one is tied.
         classes : array-like of shape (n_classes,), optional
             Sorted labels, 0 to n_classes - 1 by default.
-        shrinkage, n_components, marginal, precision
-            As in the constructor.
+        shrinkage, n_components, marginal, precision, normalize
+            As in the constructor; with `normalize` the statistics are those of normalised rows.
         """
         statistics = statistics_from_moments(counts, means, covariance, classes)
-        parameters: dict[str, Any] = {"shrinkage": shrinkage, "n_components": n_components}
+        parameters: dict[str, Any] = {"shrinkage": shrinkage, "n_components": n_components, "normalize": normalize}
         made = cls(_COVARIANCE_OF[statistics.layout], **parameters, marginal=marginal, precision=precision)
         if made._check_parameters() != (statistics.layout, False):
             raise ValueError(
@@ -194,7 +200,8 @@ class GaussianAtypicality(BaseEstimator):
     def formula(self) -> TiedDensity | ClassDensity:
         """The parameters of a score; see `atypicality.formula`."""
         gaussians = self._solved().gaussians
-        return gaussians.formula(np.log(self.counts_ / self.counts_.sum()) if self.marginal else None)
+        log_prior = np.log(self.counts_ / self.counts_.sum()) if self.marginal else None
+        return gaussians.formula(log_prior, self.normalize)
 
     def _scored(self, embeddings: Any, what: str) -> Any:
         formula = self.formula()
@@ -225,6 +232,7 @@ class GaussianAtypicality(BaseEstimator):
         check_choice(self.covariance, "covariance", tuple(_COVARIANCE_OF.values()))
         check_choice(self.precision, "precision", ("float64", "float32"))
         check_choice(self.marginal, "marginal", (False, True))
+        check_choice(self.normalize, "normalize", (None, "l2"))
         if self.n_components is not None:
             check_integer(self.n_components, "n_components", low=1)
         if self.shrinkage is not None and not isinstance(self.shrinkage, str):
@@ -249,7 +257,8 @@ class GaussianAtypicality(BaseEstimator):
         gather = gather_statistics
         if on_device(embeddings):
             from atypicality.density.device_gaussian import gather_on_device as gather
-        return gather(embeddings, labels, layout=layout, precision=self.precision, moments=moments, width=width)
+        how: dict[str, Any] = {"layout": layout, "moments": moments, "normalize": self.normalize}
+        return gather(embeddings, labels, precision=self.precision, width=width, **how)
 
     def _joined(self, other: ClassStatistics) -> ClassStatistics:
         ours, theirs = self.statistics_.origins.shape[1], other.origins.shape[1]

@@ -10,6 +10,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
+from atypicality.density.unit import UnitRows
 from atypicality.formula import ClassDensity, TiedDensity, moved
 from atypicality.validation import FloatArray
 
@@ -48,9 +49,9 @@ class TiedGaussians:
         matrix = np.ascontiguousarray(matrix, centre.dtype)  # the rounded one is used for means and rows alike
         return cls(centre, matrix, (means - centre) @ matrix.astype(np.float64, copy=False), whitening.log_peak)
 
-    def formula(self, log_prior: Float64 | None = None) -> TiedDensity:
+    def formula(self, log_prior: Float64 | None = None, normalize: str | None = None) -> TiedDensity:
         """The parameters of a score."""
-        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak, log_prior)
+        return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak, log_prior, normalize)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class ClassGaussians:
         rounded = components.astype(centre.dtype)
         return cls(centre, rounded, (means - centre) @ rounded.T.astype(np.float64), whitenings)
 
-    def formula(self, log_prior: Float64 | None = None) -> ClassDensity:
+    def formula(self, log_prior: Float64 | None = None, normalize: str | None = None) -> ClassDensity:
         """The parameters of a score."""
         matrices = [whitening.matrix for whitening in self.whitenings]
         if matrices[0].ndim == 2:  # columns of zeros add nothing to a squared length
@@ -92,7 +93,7 @@ class ClassGaussians:
         components = None if self.components is None else np.ascontiguousarray(self.components.T)
         peaks = np.array([whitening.log_peak for whitening in self.whitenings])
         stacked = np.stack(matrices).astype(self.centre.dtype, copy=False)
-        return ClassDensity(self.centre, components, self.means, stacked, peaks, log_prior)
+        return ClassDensity(self.centre, components, self.means, stacked, peaks, log_prior, normalize)
 
 
 Gaussians = TiedGaussians | ClassGaussians
@@ -123,4 +124,7 @@ def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> Non
         return
     from atypicality.arrays import to_host
 
-    refuse_rows(to_host(x[rows, :]), np.dtype(to_host(formula.centre[:1]).dtype), first_row=rows.start)
+    bad = to_host(x[rows, :])
+    if formula.normalize is not None:
+        UnitRows(bad).refuse(rows.start)
+    refuse_rows(bad, np.dtype(to_host(formula.centre[:1]).dtype), first_row=rows.start)

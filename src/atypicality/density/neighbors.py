@@ -38,6 +38,9 @@ class NeighborAtypicality(BaseEstimator):
     per_class : bool, default=False
         Reduce over the `n_neighbors` nearest rows of each class, then take the smallest value over the classes, as the
         authors' code does (with reduction="kth"). Needs labels, and `n_neighbors` rows of every class.
+    normalize : None or "l2", default=None
+        "l2" divides rows by their Euclidean length first, so that only directions count; rows of zeros are refused.
+        The cosine does so anyway.
 
     Attributes
     ----------
@@ -66,11 +69,13 @@ class NeighborAtypicality(BaseEstimator):
         reduction: str = "mean",
         metric: str = "euclidean",
         per_class: bool = False,
+        normalize: str | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.reduction = reduction
         self.metric = metric
         self.per_class = per_class
+        self.normalize = normalize
 
     def fit(self, embeddings: ArrayLike, labels: ArrayLike | None = None) -> Self:
         """Keep the training rows and measure their lengths.
@@ -90,7 +95,7 @@ class NeighborAtypicality(BaseEstimator):
                 "Lower n_neighbors, or fit on more rows."
             )
         classes, members = self._grouped(labels, x.shape[0])
-        reference = _reference(x, self.metric)
+        reference = _reference(x, self._measure)
         self.embeddings_, self.n_features_in_, self.classes_ = x, x.shape[1], classes
         self._reference, self._members = reference, members
         return self
@@ -127,7 +132,7 @@ class NeighborAtypicality(BaseEstimator):
         check_is_fitted(self)
         rows = to_host(self.embeddings_)
         parts = tuple(np.ascontiguousarray(rows[members]) for members in self._members)
-        return NeighborDensity(parts, self.n_neighbors, self.reduction, self.metric)
+        return NeighborDensity(parts, self.n_neighbors, self.reduction, self._measure)
 
     def _scores(self, x: FloatArray, exclude_self: bool) -> Float64:
         reference, out = self._reference, np.empty(x.shape[0])
@@ -152,6 +157,12 @@ class NeighborAtypicality(BaseEstimator):
         check_choice(self.reduction, "reduction", ("mean", "kth", "min"))
         check_choice(self.metric, "metric", ("euclidean", "cosine"))
         check_choice(self.per_class, "per_class", (False, True))
+        check_choice(self.normalize, "normalize", (None, "l2"))
+
+    @property
+    def _measure(self) -> str:
+        """The distance between rows as they are; see `search.METRICS`."""
+        return "chord" if self.normalize == "l2" and self.metric == "euclidean" else self.metric
 
     def _check_storable(self) -> None:
         """Refuse to be written where the training rows are on an accelerator."""

@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
-from atypicality.validation import FloatArray, name_rows
+from atypicality.density.unit import refuse_zeros
+from atypicality.formula.rows import unit_rows
+from atypicality.validation import FloatArray
 
-__all__ = ["Reduction", "Reference", "Search", "refuse_zeros"]
+__all__ = ["METRICS", "Reduction", "Reference", "Search"]
+
+METRICS = {"euclidean": "", "cosine": "metric='cosine'", "chord": "normalize='l2'"}
+"""Distances that rows can be measured by, and the option that asks for rows of length 1; a chord is the Euclidean
+distance between such rows."""
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -70,25 +76,13 @@ class Reference:
 
 
 def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
-    """Rows in float64 for a Euclidean distance: as they are, or scaled to length 1 for the cosine."""
-    exact = rows.astype(np.float64)
-    if metric == "cosine":
-        peak = np.abs(exact).max(axis=1, keepdims=True)
-        refuse_zeros(peak == 0, first_row=first_row)
-        with np.errstate(invalid="ignore"):
-            exact /= peak  # first, so that no square overflows or vanishes
-            exact /= np.sqrt(np.vecdot(exact, exact))[:, None]
+    """Rows in float64 for a Euclidean distance: as they are, or scaled to length 1."""
+    if metric == "euclidean":
+        return rows.astype(np.float64)
+    refuse_zeros((rows == 0).all(axis=1), METRICS[metric], first_row=first_row)
+    with np.errstate(invalid="ignore"):
+        exact: Float64 = unit_rows(np, rows)
     return exact
-
-
-def refuse_zeros(zero: NDArray[np.bool_], *, first_row: int) -> None:
-    """Refuse rows of zeros, which have no direction, where `zero` is true."""
-    rows = np.flatnonzero(zero)
-    if rows.size:
-        raise ValueError(
-            "embeddings must have no row of zeros with metric='cosine'; "
-            f"{name_rows(rows + first_row, 'is', 'are')} zero. Drop those rows, or use metric='euclidean'."
-        )
 
 
 def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: int) -> Float64:
@@ -103,7 +97,7 @@ def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: 
 def _rough_centre(rows: FloatArray, metric: str) -> NDArray[np.float32]:
     """Mean of some rows: a better one would only make the search faster."""
     sample = rows[:: 1 + rows.shape[0] // 1000].astype(np.float64)
-    if metric == "cosine":
+    if metric != "euclidean":
         sample = exact_rows(sample[sample.any(axis=1)], metric)
     with np.errstate(invalid="ignore", over="ignore"):
         centre = (sample.sum(axis=0) / max(1, sample.shape[0])).astype(np.float32)
@@ -224,7 +218,7 @@ class _Found:
         return self._distances(kept.reshape(-1, self.k))
 
     def _distances(self, squares: Float64) -> Float64:
-        return np.asarray(np.sqrt(squares) if self.search.reference.metric == "euclidean" else 0.5 * squares)
+        return np.asarray(0.5 * squares if self.search.reference.metric == "cosine" else np.sqrt(squares))
 
     def _raise_bound(self, peaks: NDArray[np.float32]) -> None:
         """The k-th largest group maximum bounds the k-th largest score from below; allow for twice the rounding."""

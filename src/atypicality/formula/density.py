@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from atypicality.formula.rows import Xp
+from atypicality.formula.rows import Xp, unit_rows
 
 __all__ = ["ClassDensity", "NeighborDensity", "TiedDensity", "aligned"]
 
@@ -22,6 +22,11 @@ SPARE = 8
 def aligned(xp: Xp, densities: Any, sources: Any) -> Any:
     """Columns of class log-densities (n, m) by their number (k,); one beyond the last is the row minimum."""
     return xp.take(xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1), sources, axis=1)
+
+
+def prepared(xp: Xp, rows: Any, normalize: str | None) -> Any:
+    """Rows (n, d) as a density reads them."""
+    return rows if normalize is None else unit_rows(xp, rows)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class TiedDensity:
     log_peak : float
     log_prior : array of shape (k,), or None
         Where atypicality is of the marginal density.
+    normalize : {None, "l2"}
+        Whether rows are divided by their length first; those of zeros then score NaN.
     """
 
     centre: Any
@@ -56,17 +63,28 @@ class TiedDensity:
     numbers: Any
     log_peak: float
     log_prior: Any = None
+    normalize: str | None = None
 
     @classmethod
-    def of(cls, centre: Any, whitening: Any, means: Any, log_peak: float, log_prior: Any = None) -> Self:
+    def of(
+        cls,
+        centre: Any,
+        whitening: Any,
+        means: Any,
+        log_peak: float,
+        log_prior: Any = None,
+        normalize: str | None = None,
+    ) -> Self:
         """From centre (d,), whitening (d, r), and centred and whitened means (k, r)."""
         dtype = centre.dtype
         bias = (-0.5 * np.vecdot(means, means)).astype(dtype)
         targets = np.ascontiguousarray(means.T, dtype)
-        return cls(centre, whitening, targets, bias, means, np.arange(len(means)), float(log_peak), log_prior)
+        numbers = np.arange(len(means))
+        return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize)
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, Any]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
+        rows = prepared(xp, rows, self.normalize)
         z = xp.astype(rows - self.centre, self.centre.dtype, copy=False) @ self.whitening
         scores = z @ self.targets
         scores += self.bias
@@ -113,6 +131,7 @@ class ClassDensity:
         Columns of zeros stand for what a class does not vary in.
     log_peaks : array of shape (k,)
     log_prior : array of shape (k,), or None
+    normalize : {None, "l2"}
     """
 
     centre: Any
@@ -121,10 +140,11 @@ class ClassDensity:
     whitenings: Any
     log_peaks: Any
     log_prior: Any = None
+    normalize: str | None = None
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any]:
         """Log p(x | y) (n, k)."""
-        dtype = self.whitenings.dtype
+        rows, dtype = prepared(xp, rows, self.normalize), self.whitenings.dtype
         if self.components is not None:
             rows = xp.astype(rows - self.centre, dtype, copy=False) @ self.components
         diagonal = self.whitenings.ndim == 2
@@ -167,7 +187,8 @@ class NeighborDensity:
         Training rows, of all classes or of one each.
     n_neighbors : int
     reduction : {"mean", "kth", "min"}
-    metric : {"euclidean", "cosine"}
+    metric : {"euclidean", "cosine", "chord"}
+        "chord" is the Euclidean distance between rows of length 1.
     """
 
     parts: tuple[Any, ...]
@@ -211,9 +232,5 @@ class NeighborDensity:
         return xp.sqrt(xp.sum((queries[:, None, :] - near) ** 2, axis=2))
 
     def _exact(self, xp: Xp, rows: Any) -> Any:
-        """Rows in float64 as they are, or of length 1 for the cosine."""
-        rows = xp.astype(rows, xp.float64, copy=False)
-        if self.metric == "euclidean":
-            return rows
-        rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)  # first, so that no square overflows or vanishes
-        return rows / xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
+        """Rows in float64 as they are, or of length 1."""
+        return xp.astype(rows, xp.float64, copy=False) if self.metric == "euclidean" else unit_rows(xp, rows)

@@ -48,7 +48,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     Parameters
     ----------
-    n_neighbors, reduction, metric, per_class : int, str, str, bool
+    n_neighbors, reduction, metric, per_class, normalize : int, str, str, bool, str
         As in `NeighborAtypicality`.
 
     Attributes
@@ -87,7 +87,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
                 )
             given = labels is not None or self.per_class
             codes = aligned(labels, "labels", rows, own) if given else [None] * len(rows.values)
-            classes, counts = compute(own, tree(_looked(rows, codes, self.metric), _merge_counts))
+            classes, counts = compute(own, tree(_looked(rows, codes, self._measure), _merge_counts))
         self._check_counts(classes, counts)
         self.rows_, self._labels, self.n_features_in_ = rows, codes, rows.width
         self.classes_ = classes if self.per_class else None
@@ -149,7 +149,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     def _lazy_scores(self, queries: Rows) -> list[Any]:
         """Lazy scores (n,) of every part of the queries."""
-        wanted, step = Wanted(self.n_neighbors, self.metric, self.classes_), self._queries_at_once()
+        wanted, step = Wanted(self.n_neighbors, self._measure, self.classes_), self._queries_at_once()
         each = []
         for value, n, place in zip(queries.values, queries.lengths, queries.places, strict=True):
             found = [self._nearest(value, rows, place, wanted) for rows in blocks.row_slices(n, step)]

@@ -67,7 +67,7 @@ def _check_class_gaussians(covariance: str, solution: Any, gaussians: Any) -> No
 def check_neighbors(density: Any) -> None:
     """Enough training rows in every class, and one metric."""
     density._check_parameters()
-    need(density._reference.metric == density.metric, "the metric must be the same everywhere.")
+    need(density._reference.metric == density._measure, "the metric must be the same everywhere.")
     need((density.classes_ is None) == (not density.per_class), "there must be classes if per_class.")
     need(isinstance(density._members[0], slice) == (not density.per_class), "there must be members if per_class.")
     need(not density.per_class or len(density._members) == density.classes_.size, "every class must have members.")

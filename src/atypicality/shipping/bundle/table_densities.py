@@ -1,9 +1,12 @@
 """The closed list, densities and groups: see `table`."""
 
+from collections.abc import Callable
+from typing import Any
+
 from atypicality.density import GaussianAtypicality, NeighborAtypicality
 from atypicality.density.covariance import Whitening
 from atypicality.density.logdensity import ClassGaussians, TiedGaussians
-from atypicality.density.search import Reference
+from atypicality.density.search import METRICS, Reference
 from atypicality.density.solution import Solution
 from atypicality.groups import GridGroups, Quadrants, QuantileGroups
 from atypicality.shipping.bundle import meaning
@@ -35,6 +38,9 @@ from atypicality.shipping.bundle.tensors import (
 __all__ = ["GAUSSIAN", "GRID", "NEIGHBORS", "QUADRANTS", "QUANTILE_GROUPS"]
 
 METRIC = Choice("euclidean", "cosine")
+NORMALIZE = Choice(None, "l2")
+AS_THEY_ARE: dict[str, Callable[[Any], Any]] = {"normalize": lambda _: None}
+"""Bundles of 0.1 know no normalised rows."""
 
 # Densities
 
@@ -76,6 +82,7 @@ GAUSSIAN = Record(
         "n_components": optional(Integer(1)),
         "marginal": Choice(True, False),
         "precision": Choice("float64", "float32"),
+        "normalize": NORMALIZE,
     },
     fields={
         "classes_": Labels("c"),
@@ -86,12 +93,13 @@ GAUSSIAN = Record(
     derived={"statistics_": lambda _: ScoringOnly()},
     check=meaning.check_gaussian,
     ready=GaussianAtypicality._solved,
+    later=AS_THEY_ARE,
 )
 REFERENCE = Record(
     Reference,
     {
         "rows": Array("n D", FINITE, dtypes=("float16", *ANY_FLOAT)),
-        "metric": METRIC,
+        "metric": Choice(*METRICS),
         "shift": Array("D", FINITE, dtypes=("float32",)),
         "scale": Number(0),
         "half_squares": Array("n", FINITE, NOT_NEGATIVE, dtypes=("float32",)),
@@ -104,6 +112,7 @@ NEIGHBORS = Record(
         "reduction": Choice("mean", "kth", "min"),
         "metric": METRIC,
         "per_class": Choice(True, False),
+        "normalize": NORMALIZE,
     },
     fields={
         "n_features_in_": Size("D"),
@@ -114,6 +123,7 @@ NEIGHBORS = Record(
     derived={"embeddings_": lambda density: density._reference.rows},
     check=meaning.check_neighbors,
     ready=NeighborAtypicality._check_storable,
+    later=AS_THEY_ARE,
 )
 
 # Groups
