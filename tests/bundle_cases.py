@@ -29,6 +29,8 @@ DENSITIES = {
     "projected": aty.GaussianAtypicality("full", n_components=3, shrinkage="oas", precision="float32"),
     "projected tied": aty.GaussianAtypicality(n_components=4),
     "ledoit": aty.GaussianAtypicality(shrinkage="ledoit-wolf"),
+    "relative": aty.RelativeAtypicality(),
+    "relative32": aty.RelativeAtypicality(precision="float32", normalize="l2", n_components=3),
     "directions": aty.GaussianAtypicality(normalize="l2"),
     "neighbours": aty.NeighborAtypicality(3),
     "neighbouring directions": aty.NeighborAtypicality(3, normalize="l2"),

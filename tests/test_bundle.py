@@ -110,6 +110,9 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
         "covariance": "full", "shrinkage": 0.25, "n_components": 2, "marginal": True, "precision": "float32",
         "normalize": "l2",
     },
+    aty.RelativeAtypicality: {
+        "shrinkage": 0.25, "n_components": 2, "precision": "float32", "normalize": "l2",
+    },
     aty.NeighborAtypicality: {
         "n_neighbors": 3, "reduction": "kth", "metric": "cosine", "per_class": True, "normalize": "l2",
     },

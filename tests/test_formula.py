@@ -33,6 +33,9 @@ DENSITIES = {
     "components": aty.GaussianAtypicality(n_components=3),
     "full components": aty.GaussianAtypicality("full", n_components=3),
     "diagonal components": aty.GaussianAtypicality("diagonal", n_components=3),
+    "relative": aty.RelativeAtypicality(),
+    "relative directions": aty.RelativeAtypicality(normalize="l2", shrinkage="oas"),
+    "relative components": aty.RelativeAtypicality(n_components=3),
     "directions": aty.GaussianAtypicality(normalize="l2"),
     "full directions": aty.GaussianAtypicality("full", normalize="l2"),
     "neighbours": aty.NeighborAtypicality(),
@@ -230,7 +233,7 @@ def test_a_torch_module_can_be_compiled_and_exported(name, runner):
 
 
 @needs("torch")
-@pytest.mark.parametrize("name", ["directions", "full directions", "neighbours by direction"])
+@pytest.mark.parametrize("name", ["directions", "full directions", "relative directions", "neighbours by direction"])
 def test_a_graph_answers_rows_of_zeros_harmlessly(name, tmp_path):
     outputs, head, zero = outputs_of(20, 2), fitted(f"density: {name}"), np.arange(20) == 3
     rows = np.where(zero[:, None], np.float32(0), outputs.embeddings)

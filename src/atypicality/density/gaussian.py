@@ -134,8 +134,8 @@ class GaussianAtypicality(BaseEstimator):
 
     def merge(self, other: "GaussianAtypicality") -> "GaussianAtypicality":
         """A new estimator, as if fitted on the rows of this one and of the `other`, whose classes may be others."""
-        if not isinstance(other, GaussianAtypicality):
-            raise TypeError(f"other must be a GaussianAtypicality; got {type(other).__name__}.")
+        if type(other) is not type(self):
+            raise TypeError(f"other must be a {type(self).__name__}; got {type(other).__name__}.")
         check_is_fitted(self, "statistics_")
         check_is_fitted(other, "statistics_")
         for name in ("covariance", "shrinkage", "n_components", "normalize"):
@@ -176,8 +176,18 @@ class GaussianAtypicality(BaseEstimator):
             As in the constructor; with `normalize` the statistics are those of normalised rows.
         """
         statistics = statistics_from_moments(counts, means, covariance, classes)
-        parameters: dict[str, Any] = {"shrinkage": shrinkage, "n_components": n_components, "normalize": normalize}
-        made = cls(_COVARIANCE_OF[statistics.layout], **parameters, marginal=marginal, precision=precision)
+        options: dict[str, Any] = {
+            "covariance": _COVARIANCE_OF[statistics.layout],
+            "shrinkage": shrinkage,
+            "n_components": n_components,
+            "marginal": marginal,
+            "precision": precision,
+            "normalize": normalize,
+        }
+        made = cls(**{name: options[name] for name in cls._get_param_names()})
+        for name, value in options.items():
+            if getattr(made, name) != value:
+                raise ValueError(f"{name} must be {getattr(made, name)!r} for {cls.__name__}; got {value!r}.")
         if made._check_parameters() != (statistics.layout, False):
             raise ValueError(
                 f"shrinkage={shrinkage!r} with n_components={n_components!r} needs more than these statistics. "

@@ -11,10 +11,10 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.density.unit import UnitRows
-from atypicality.formula import ClassDensity, TiedDensity, moved
+from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, moved
 from atypicality.validation import FloatArray
 
-__all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
+__all__ = ["ClassGaussians", "Gaussians", "RelativeGaussians", "TiedGaussians", "score_rows"]
 
 Float64 = NDArray[np.float64]
 DEVICE_BYTES = 2**30
@@ -52,6 +52,38 @@ class TiedGaussians:
     def formula(self, log_prior: Float64 | None = None, normalize: str | None = None) -> TiedDensity:
         """The parameters of a score."""
         return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak, log_prior, normalize)
+
+
+@dataclass(frozen=True)
+class RelativeGaussians(TiedGaussians):
+    """Gaussians that share a covariance, against the one Gaussian of all rows.
+
+    Parameters
+    ----------
+    centre, whitening, means, log_peak
+        As in `TiedGaussians`.
+    mean : ndarray of shape (r,)
+        Of all rows, centred and whitened.
+    spread : ndarray of shape (r, q)
+        V of `formula.RelativeDensity`.
+    """
+
+    mean: Float64
+    spread: FloatArray
+
+    @classmethod
+    def beside(cls, classes: TiedGaussians, counts: NDArray[np.int64]) -> "RelativeGaussians":
+        """From the Gaussians of the classes and how many rows each has."""
+        shares = counts / counts.sum()
+        mean = shares @ classes.means
+        _, s, directions = np.linalg.svd(np.sqrt(shares)[:, None] * (classes.means - mean), full_matrices=False)
+        spread = np.ascontiguousarray(directions.T * (s / np.hypot(1.0, s)), classes.centre.dtype)
+        return cls(**vars(classes), mean=mean, spread=spread)
+
+    def formula(self, log_prior: Float64 | None = None, normalize: str | None = None) -> RelativeDensity:
+        """The parameters of a score."""
+        plain = super().formula(log_prior, normalize)
+        return RelativeDensity(**vars(plain), mean=self.mean, spread=self.spread)
 
 
 @dataclass(frozen=True)

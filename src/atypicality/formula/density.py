@@ -11,7 +11,7 @@ import numpy as np
 
 from atypicality.formula.rows import Xp, unit_rows
 
-__all__ = ["ClassDensity", "NeighborDensity", "TiedDensity", "aligned"]
+__all__ = ["ClassDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "aligned"]
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
@@ -82,7 +82,7 @@ class TiedDensity:
         numbers = np.arange(len(means))
         return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize)
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any, Any]:
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
         rows = prepared(xp, rows, self.normalize)
         z = xp.astype(rows - self.centre, self.centre.dtype, copy=False) @ self.whitening
@@ -90,7 +90,7 @@ class TiedDensity:
         scores += self.bias
         return z, scores
 
-    def class_log_density(self, xp: Xp, products: tuple[Any, Any]) -> Any:
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """Log p(x | y) (n, k)."""
         z, scores = products
         best = xp.argmax(scores, axis=1)
@@ -98,7 +98,7 @@ class TiedDensity:
         densities = xp.astype(scores, xp.float64, copy=False) + (self.log_peak - 0.5 * length)
         return xp.where(self.numbers == best[:, None], self.log_peak - self._half(xp, z, best), densities)
 
-    def atypicality(self, xp: Xp, products: tuple[Any, Any]) -> Any:
+    def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """`-max_y log p(x | y)` (n, 1), or `-log p(x)` where there are log priors."""
         z, scores = products
         if self.log_prior is None:
@@ -113,6 +113,45 @@ class TiedDensity:
         """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
         gap = z - xp.take(self.means, best, axis=0)
         return 0.5 * xp.sum(gap * gap, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class RelativeDensity(TiedDensity):
+    """Distance to the nearest class less that to the background: all rows as one Gaussian, in the same whitened space.
+
+    There the classes have covariance I and the background I + B, B that of the class means m_y about their mean. With
+    rows z and means about that mean, and V V^T = I - (I + B)^-1, the squared length of z drops out:
+    `|z - m_y|^2 / 2 - z^T (I + B)^-1 z / 2 = |m_y|^2 / 2 - z . m_y + |z V|^2 / 2`.
+
+    Parameters
+    ----------
+    centre, whitening, targets, bias, means, numbers, log_peak, log_prior, normalize
+        As in `TiedDensity`, without `log_prior`.
+    mean : array of shape (r,)
+        Of all training rows, centred and whitened: 0 but for the rounding of the centre.
+    spread : array of shape (r, q)
+        V, in the type of the products.
+    """
+
+    mean: Any = None
+    spread: Any = None
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+        """Whitened rows (n, r), `z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q)."""
+        z, scores = super().products(xp, rows)
+        return z, scores, xp.astype(z - self.mean, z.dtype, copy=False) @ self.spread
+
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Log p(x | y) (n, k)."""
+        return super().class_log_density(xp, products[:2])
+
+    def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Half the squared distance to the nearest class less half that to the background (n, 1)."""
+        z, scores, along = products
+        mean = xp.take(self.means, xp.argmax(scores, axis=1), axis=0) - self.mean
+        along = xp.astype(along, xp.float64, copy=False)
+        class_part = xp.sum(mean * (0.5 * mean - (z - self.mean)), axis=1, keepdims=True)
+        return class_part + 0.5 * xp.sum(along * along, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 
 from atypicality.conformal.scores import ScoreRule
 from atypicality.conformal.split import checked_rule
-from atypicality.density.logdensity import TiedGaussians
+from atypicality.density import RelativeAtypicality
+from atypicality.density.logdensity import RelativeGaussians, TiedGaussians
 from atypicality.head.held_out import GRID_SIZE
 from atypicality.shipping.bundle.kinds import need
 
@@ -41,6 +42,10 @@ def check_gaussian(density: Any) -> None:
     shape = {"tied": (m, m), "full": (c, m, m), "diagonal": (c, m)}[density.covariance]
     need(solution.covariance.shape == shape, f"the covariance must have shape {shape}.")
     need(isinstance(gaussians, TiedGaussians) == (density.covariance == "tied"), "the Gaussians must suit covariance=.")
+    relative = isinstance(gaussians, RelativeGaussians)
+    need(relative == isinstance(density, RelativeAtypicality), "a background is for RelativeAtypicality alone.")
+    if relative:
+        need(gaussians.spread.dtype == gaussians.centre.dtype, "the spread must have the type of the centre.")
     need(gaussians.centre.dtype.name == density.precision, "the centre must have the type that precision= names.")
     width = density.n_features_in_ if density.n_components is None else density.n_components
     need(m == width, f"the means must have {width} columns.")

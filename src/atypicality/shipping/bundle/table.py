@@ -40,7 +40,14 @@ from atypicality.shipping.bundle.kinds import (
     optional,
 )
 from atypicality.shipping.bundle.records import Part, Record
-from atypicality.shipping.bundle.table_densities import GAUSSIAN, GRID, NEIGHBORS, QUADRANTS, QUANTILE_GROUPS
+from atypicality.shipping.bundle.table_densities import (
+    GAUSSIAN,
+    GRID,
+    NEIGHBORS,
+    QUADRANTS,
+    QUANTILE_GROUPS,
+    RELATIVE,
+)
 from atypicality.shipping.bundle.tensors import (
     COUNTS,
     DECREASING,
@@ -277,7 +284,7 @@ ABSTENTION = Record(
     },
     check=meaning.check_abstention,
 )
-DENSITIES = (GAUSSIAN, NEIGHBORS)
+DENSITIES = (GAUSSIAN, NEIGHBORS, RELATIVE)
 RECALIBRATIONS = (TEMPERATURE, VECTOR, GROUPED, ENSEMBLE, AWARE, CONTENT_FREE, ADAPTIVE)
 PREDICTION_SETS = (SPLIT, AWARE_SETS)
 HEAD = Part(

@@ -1,11 +1,12 @@
 """The closed list, densities and groups: see `table`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from atypicality.density import GaussianAtypicality, NeighborAtypicality
+from atypicality.density import GaussianAtypicality, NeighborAtypicality, RelativeAtypicality
 from atypicality.density.covariance import Whitening
-from atypicality.density.logdensity import ClassGaussians, TiedGaussians
+from atypicality.density.logdensity import ClassGaussians, RelativeGaussians, TiedGaussians
 from atypicality.density.search import METRICS, Reference
 from atypicality.density.solution import Solution
 from atypicality.groups import GridGroups, Quadrants, QuantileGroups
@@ -14,6 +15,7 @@ from atypicality.shipping.bundle.kinds import (
     Choice,
     Either,
     Integer,
+    Kind,
     ListOf,
     Number,
     ScalarOr,
@@ -35,7 +37,7 @@ from atypicality.shipping.bundle.tensors import (
     Members,
 )
 
-__all__ = ["GAUSSIAN", "GRID", "NEIGHBORS", "QUADRANTS", "QUANTILE_GROUPS"]
+__all__ = ["GAUSSIAN", "GRID", "NEIGHBORS", "QUADRANTS", "QUANTILE_GROUPS", "RELATIVE"]
 
 METRIC = Choice("euclidean", "cosine")
 NORMALIZE = Choice(None, "l2")
@@ -54,6 +56,10 @@ TIED = Record(
         "log_peak": Number(),
     },
 )
+AGAINST_BACKGROUND = Record(
+    RelativeGaussians,
+    TIED.fields | {"mean": Array("r", FINITE), "spread": Array("r *", FINITE, dtypes=ANY_FLOAT)},  # type: ignore[operator]
+)
 EACH = Record(
     ClassGaussians,
     {
@@ -70,20 +76,19 @@ GAUSSIAN_SOLUTION = Record(
         "covariance": Array("* * | * * *", FINITE),
         "rank": ScalarOr(Integer(1), Array("c", POSITIVE, dtypes=COUNTS)),
         "components": optional(Array("m D", FINITE)),
-        "gaussians": Part(TIED, EACH),
+        "gaussians": Part(TIED, EACH, AGAINST_BACKGROUND),
         "weakness": Text(),
     },
 )
+SHARED: dict[str, Kind] = {
+    "shrinkage": Either(None, "ledoit-wolf", "oas", otherwise=Number(0, 1)),
+    "n_components": optional(Integer(1)),
+    "precision": Choice("float64", "float32"),
+    "normalize": NORMALIZE,
+}
 GAUSSIAN = Record(
     GaussianAtypicality,
-    parameters={
-        "covariance": Choice("tied", "full", "diagonal"),
-        "shrinkage": Either(None, "ledoit-wolf", "oas", otherwise=Number(0, 1)),
-        "n_components": optional(Integer(1)),
-        "marginal": Choice(True, False),
-        "precision": Choice("float64", "float32"),
-        "normalize": NORMALIZE,
-    },
+    parameters=SHARED | {"covariance": Choice("tied", "full", "diagonal"), "marginal": Choice(True, False)},
     fields={
         "classes_": Labels("c"),
         "counts_": Array("c", POSITIVE, dtypes=COUNTS),
@@ -95,6 +100,7 @@ GAUSSIAN = Record(
     ready=GaussianAtypicality._solved,
     later=AS_THEY_ARE,
 )
+RELATIVE = replace(GAUSSIAN, cls=RelativeAtypicality, parameters=SHARED, later={})
 REFERENCE = Record(
     Reference,
     {
