@@ -101,6 +101,7 @@ def test_bundles_of_the_first_format_still_load():
     assert found["prediction_set"].tolist() == expected["prediction_set"]
     assert found["quadrant"].tolist() == expected["quadrant"]
     assert head.density_.normalize is None
+    assert head.density_choice_ is None
     assert head.recalibration_.errors_ is None  # not recorded then
     assert "no error" not in head.summary()
 

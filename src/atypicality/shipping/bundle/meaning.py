@@ -17,6 +17,7 @@ __all__ = [
     "check_abstention",
     "check_aware",
     "check_aware_sets",
+    "check_choice",
     "check_gaussian",
     "check_grid",
     "check_groups",
@@ -79,6 +80,15 @@ def check_neighbors(density: Any) -> None:
     sizes = [m.stop if isinstance(m, slice) else m.size for m in density._members]
     need(density._reference.scale > 0, "the scale of the rows must be positive.")
     need(min(sizes) >= density.n_neighbors, "there must be n_neighbors training rows, of every class if per_class.")
+
+
+def check_choice(choice: Any) -> None:
+    """What was chosen is a candidate, and numbers are known where there were rows enough."""
+    chosen = [candidate for candidate in choice.candidates if candidate.name == choice.name]
+    need(len(chosen) == 1, "the density chosen must be one of the candidates.")
+    numbers = [chosen[0].gain, chosen[0].gain_error, chosen[0].auroc]
+    known = None not in numbers or not choice.enough
+    need(known and choice.n_errors <= choice.n_rows, "a choice must have its numbers, and no more errors than rows.")
 
 
 def check_solution(solution: Any) -> None:

@@ -41,6 +41,7 @@ from atypicality.shipping.bundle.kinds import (
 )
 from atypicality.shipping.bundle.records import Part, Record
 from atypicality.shipping.bundle.table_densities import (
+    CHOICE,
     GAUSSIAN,
     GRID,
     NEIGHBORS,
@@ -291,7 +292,7 @@ HEAD = Part(
     Record(
         ReliabilityHead,
         parameters={
-            "density": Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
+            "density": Either(None, "auto", "choose", otherwise=Part(*DENSITIES, fitted=False)),
             "recalibration": Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
             "prediction_sets": Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
             "alpha": Alpha(),
@@ -301,6 +302,7 @@ HEAD = Part(
             "n_classes_": Size("K"),
             "class_names_": optional(Labels("K", ordered=False)),
             "density_": optional(Part(*DENSITIES)),
+            "density_choice_": optional(Part(CHOICE)),
             "recalibration_": Part(*RECALIBRATIONS),
             "prediction_sets_": Part(*PREDICTION_SETS),
             "quadrants_": optional(Part(QUADRANTS)),
@@ -311,6 +313,6 @@ HEAD = Part(
             "fingerprint_": Text("[0-9a-f]{1,64}"),
         },
         check=meaning.check_head,
-        later={"alpha": lambda head: head.prediction_sets_.alpha},
+        later={"alpha": lambda head: head.prediction_sets_.alpha, "density_choice_": lambda _: None},
     )
 )

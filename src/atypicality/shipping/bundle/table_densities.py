@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from atypicality.density import GaussianAtypicality, NeighborAtypicality, RelativeAtypicality
+from atypicality.density.choice import CRITERIA, Candidate, DensityChoice
 from atypicality.density.covariance import Whitening
 from atypicality.density.logdensity import ClassGaussians, RelativeGaussians, TiedGaussians
 from atypicality.density.search import METRICS, Reference
@@ -37,7 +38,7 @@ from atypicality.shipping.bundle.tensors import (
     Members,
 )
 
-__all__ = ["GAUSSIAN", "GRID", "NEIGHBORS", "QUADRANTS", "QUANTILE_GROUPS", "RELATIVE"]
+__all__ = ["CHOICE", "GAUSSIAN", "GRID", "NEIGHBORS", "QUADRANTS", "QUANTILE_GROUPS", "RELATIVE"]
 
 METRIC = Choice("euclidean", "cosine")
 NORMALIZE = Choice(None, "l2")
@@ -130,6 +131,33 @@ NEIGHBORS = Record(
     check=meaning.check_neighbors,
     ready=NeighborAtypicality._check_storable,
     later=AS_THEY_ARE,
+)
+
+NAME = Text(r"[A-Za-z]+\([a-z0-9_='., ]*\)", longest=100)  # nothing that a card would take for Markdown
+UNKNOWN = optional(Number())
+CANDIDATE = Record(
+    Candidate,
+    {
+        "name": NAME,
+        "cost": Integer(1),
+        "auroc": optional(Number(0, 1)),
+        "log_likelihood": UNKNOWN,
+        "behind": UNKNOWN,
+        "behind_error": UNKNOWN,
+        "gain": UNKNOWN,
+        "gain_error": UNKNOWN,
+    },
+)
+CHOICE = Record(
+    DensityChoice,
+    {
+        "name": NAME,
+        "candidates": TupleOf(Part(CANDIDATE)),
+        "criterion": Choice(*CRITERIA),
+        "n_rows": Integer(1),
+        "n_errors": Integer(),
+    },
+    check=meaning.check_choice,
 )
 
 # Groups
