@@ -29,7 +29,11 @@ DENSITIES = {
     "projected": aty.GaussianAtypicality("full", n_components=3, shrinkage="oas", precision="float32"),
     "projected tied": aty.GaussianAtypicality(n_components=4),
     "ledoit": aty.GaussianAtypicality(shrinkage="ledoit-wolf"),
+    "relative": aty.RelativeAtypicality(),
+    "relative32": aty.RelativeAtypicality(precision="float32", normalize="l2", n_components=3),
+    "directions": aty.GaussianAtypicality(normalize="l2"),
     "neighbours": aty.NeighborAtypicality(3),
+    "neighbouring directions": aty.NeighborAtypicality(3, normalize="l2"),
     "neighbours by class": aty.NeighborAtypicality(2, reduction="kth", metric="cosine", per_class=True),
 }
 RECALIBRATIONS = {
@@ -81,6 +85,8 @@ def every_head():
     heads |= {f"recalibration {name}": fitted(recalibration=part) for name, part in RECALIBRATIONS.items()}
     heads |= {f"sets {name}": fitted(prediction_sets=part) for name, part in PREDICTION_SETS.items()}
     heads["defaults"] = quiet(ReliabilityHead().fit, outputs_of(1), outputs_of(2))
+    heads["chosen"] = quiet(ReliabilityHead("choose").fit, outputs_of(1), outputs_of(2, 1200))
+    heads["chosen by default"] = quiet(ReliabilityHead("choose").fit, outputs_of(1), outputs_of(2))
     heads["without atypicality"] = quiet(ReliabilityHead(density=None).fit, None, outputs_of(2))
     heads["content-free"] = fitted(prediction_sets=aty.SplitConformal())
     heads["content-free"].recalibration_ = aty.ContentFreeCalibration().fit(outputs_of(3, 3).logits)

@@ -105,6 +105,8 @@ def test_bundles_of_the_first_format_still_load():
     np.testing.assert_allclose(found["atypicality"], expected["atypicality"], rtol=1e-9)
     assert found["prediction_set"].tolist() == expected["prediction_set"]
     assert found["quadrant"].tolist() == expected["quadrant"]
+    assert head.density_.normalize is None
+    assert head.density_choice_ is None
     assert head.recalibration_.errors_ is None  # not recorded then
     assert "no error" not in head.summary()
 
@@ -112,8 +114,14 @@ def test_bundles_of_the_first_format_still_load():
 OTHER_VALUES = {  # of every parameter of every part, none of them the default
     aty.GaussianAtypicality: {
         "covariance": "full", "shrinkage": 0.25, "n_components": 2, "marginal": True, "precision": "float32",
+        "normalize": "l2",
     },
-    aty.NeighborAtypicality: {"n_neighbors": 3, "reduction": "kth", "metric": "cosine", "per_class": True},
+    aty.RelativeAtypicality: {
+        "shrinkage": 0.25, "n_components": 2, "precision": "float32", "normalize": "l2",
+    },
+    aty.NeighborAtypicality: {
+        "n_neighbors": 3, "reduction": "kth", "metric": "cosine", "per_class": True, "normalize": "l2",
+    },
     aty.TemperatureScaling: {},
     aty.VectorScaling: {"scale": False, "bias": False, "strength": 0.5},
     aty.GroupTemperatureScaling: {"n_groups": 3},

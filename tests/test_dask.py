@@ -19,6 +19,7 @@ from atypicality import (
     GaussianAtypicality,
     ModelOutputs,
     NeighborAtypicality,
+    RelativeAtypicality,
     TemperatureScaling,
     VectorScaling,
     blocks,
@@ -39,12 +40,15 @@ GAUSSIANS = [
     GaussianAtypicality("diagonal"),
     GaussianAtypicality(shrinkage="ledoit-wolf"),
     GaussianAtypicality(n_components=3),
+    GaussianAtypicality(normalize="l2"),
+    RelativeAtypicality(normalize="l2"),
 ]
 NEIGHBOURS = [
     NeighborAtypicality(),
     NeighborAtypicality(3, reduction="kth", metric="cosine"),
     NeighborAtypicality(2, reduction="min"),
     NeighborAtypicality(4, per_class=True),
+    NeighborAtypicality(3, normalize="l2"),
 ]
 
 
@@ -97,7 +101,7 @@ def test_a_gaussian_is_that_of_one_machine(gaussian, client, world):
     x, y = world
     found = cluster.fit(gaussian, da.from_array(x, chunks=(130, 6)), da.from_array(y, chunks=400), client=client)
     alone = gaussian.fit(x, y)
-    assert type(found) is GaussianAtypicality
+    assert type(found) is type(gaussian)
     assert_close(found.means_, alone.means_)
     assert_close(found.covariance_, alone.covariance_)
     scores = cluster.atypicality(found, da.from_array(x, chunks=(300, 2)), client=client)

@@ -33,7 +33,13 @@ DENSITIES = {
     "components": aty.GaussianAtypicality(n_components=3),
     "full components": aty.GaussianAtypicality("full", n_components=3),
     "diagonal components": aty.GaussianAtypicality("diagonal", n_components=3),
+    "relative": aty.RelativeAtypicality(),
+    "relative directions": aty.RelativeAtypicality(normalize="l2", shrinkage="oas"),
+    "relative components": aty.RelativeAtypicality(n_components=3),
+    "directions": aty.GaussianAtypicality(normalize="l2"),
+    "full directions": aty.GaussianAtypicality("full", normalize="l2"),
     "neighbours": aty.NeighborAtypicality(),
+    "neighbours by direction": aty.NeighborAtypicality(normalize="l2"),
     "neighbours by class": aty.NeighborAtypicality(2, reduction="kth", per_class=True),
     "neighbours by angle": aty.NeighborAtypicality(3, reduction="min", metric="cosine"),
 }
@@ -224,6 +230,25 @@ def test_a_torch_module_says_the_same(name, monkeypatch):
 def test_a_torch_module_can_be_compiled_and_exported(name, runner):
     outputs = outputs_of(200, 2)
     assert_same_answers(runner(fitted(name), outputs), by_parts(fitted(name), outputs))
+
+
+@needs("torch")
+@pytest.mark.parametrize("name", ["directions", "full directions", "relative directions", "neighbours by direction"])
+def test_a_graph_answers_rows_of_zeros_harmlessly(name, tmp_path):
+    outputs, head, zero = outputs_of(20, 2), fitted(f"density: {name}"), np.arange(20) == 3
+    rows = np.where(zero[:, None], np.float32(0), outputs.embeddings)
+    with pytest.raises(ValueError, match="no row of zeros with normalize='l2'; row 3 is zero"):
+        head.predict(ModelOutputs(outputs.logits, embeddings=rows))
+    torch = imported("torch")
+    found = aty.ReliabilityModule.from_head(head)(torch.asarray(outputs.logits), torch.asarray(rows))
+    assert_array_equal(found.valid.numpy(), ~zero)
+    assert_array_equal(np.isnan(found.atypicality.numpy()), zero)
+    if "neighbours" not in name:
+        head.export_onnx(tmp_path / "head.onnx", verify=False)
+        session = imported("onnxruntime").InferenceSession(str(tmp_path / "head.onnx"))
+        valid, rarity = session.run(["valid", "atypicality"], {"logits": outputs.logits, "embeddings": rows})
+        assert_array_equal(valid, ~zero)
+        assert_array_equal(np.isnan(rarity), zero)
 
 
 def test_double_precision_stays_double():

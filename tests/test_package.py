@@ -28,6 +28,7 @@ PUBLIC = [
     "NeighborAtypicality",
     "Quadrants",
     "QuantileGroups",
+    "RelativeAtypicality",
     "Reliability",
     "ReliabilityHead",
     "SplitConformal",

@@ -11,7 +11,12 @@ from atypicality._version import __version__
 if TYPE_CHECKING:
     from atypicality import blocks, charts, datasets, llm, metrics
     from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
-    from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
+    from atypicality.density import (
+        ClassAtypicality,
+        GaussianAtypicality,
+        NeighborAtypicality,
+        RelativeAtypicality,
+    )
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
     from atypicality.head import ReliabilityHead
@@ -53,6 +58,7 @@ _HOME = {
     "NeighborAtypicality": "density",
     "Quadrants": "groups",
     "QuantileGroups": "groups",
+    "RelativeAtypicality": "density",
     "Reliability": "head",
     "ReliabilityHead": "head",
     "ReliabilityModule": "integrations.torch_module",  # loads torch, so it stays out of __all__
@@ -94,6 +100,7 @@ __all__ = [
     "NeighborAtypicality",
     "Quadrants",
     "QuantileGroups",
+    "RelativeAtypicality",
     "Reliability",
     "ReliabilityHead",
     "SplitConformal",

@@ -3,5 +3,6 @@
 from atypicality.density.classes import ClassAtypicality
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.neighbors import NeighborAtypicality
+from atypicality.density.relative import RelativeAtypicality
 
-__all__ = ["ClassAtypicality", "GaussianAtypicality", "NeighborAtypicality"]
+__all__ = ["ClassAtypicality", "GaussianAtypicality", "NeighborAtypicality", "RelativeAtypicality"]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from atypicality.arrays import Device, beside, namespace, on_device, to_device, to_host
 from atypicality.density.classes import encode_labels
+from atypicality.formula.density import prepared
 from atypicality.validation import check_length
 
 __all__ = ["ClassOrder", "order_by_class"]
@@ -27,17 +28,25 @@ class ClassOrder:
         Number of the row at each place.
     codes : device array of shape (n,)
         Class at each place, as its position in `classes`: ascending.
+    normalize : {None, "l2"}
+        Whether rows are divided by their length when they are taken.
     """
 
     classes: NDArray[Any]
     bounds: NDArray[np.int64]
     rows: Device
     codes: Device
+    normalize: str | None = None
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """Rows of each class (k,)."""
         return np.diff(self.bounds)
+
+    def take(self, x: Device, rows: Device) -> Device:
+        """Rows (m, d) of `x` by their numbers (m,)."""
+        xp = namespace(x)
+        return prepared(xp, xp.take(x, rows, axis=0), self.normalize)
 
     def span(self, places: slice) -> slice:
         """The classes among some consecutive places."""
@@ -45,7 +54,7 @@ class ClassOrder:
         return slice(int(first) - 1, int(last))
 
 
-def order_by_class(labels: Any, x: Device) -> ClassOrder:
+def order_by_class(labels: Any, x: Device, normalize: str | None = None) -> ClassOrder:
     """Sort rows (n, d) of a device by labels (n,) there or elsewhere; at least one row."""
     xp = namespace(x)
     classes, numbers = _numbers(labels, x)
@@ -57,7 +66,7 @@ def order_by_class(labels: Any, x: Device) -> ClassOrder:
         classes = to_host(xp.take(ranked, to_device(bounds[:-1], x), axis=0))
         classes = classes.astype(bool) if xp.isdtype(labels.dtype, "bool") else classes
     steps = xp.concat([xp.zeros_like(rows[:1]), xp.astype(changes, rows.dtype)])
-    return ClassOrder(classes, bounds, rows, xp.cumulative_sum(steps))
+    return ClassOrder(classes, bounds, rows, xp.cumulative_sum(steps), normalize)
 
 
 def _numbers(labels: Any, x: Device) -> tuple[NDArray[Any] | None, Device]:

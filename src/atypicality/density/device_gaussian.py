@@ -20,6 +20,7 @@ from atypicality.density.covariance import Factorise
 from atypicality.density.device_classes import ClassOrder, order_by_class
 from atypicality.density.statistics import ClassStatistics, Layout
 from atypicality.density.statistics import refuse_rows as refuse_overflow
+from atypicality.density.unit import refuse_zeros
 from atypicality.validation.device import device_matrix, refuse_rows
 
 __all__ = ["gather_on_device", "refuse_embeddings", "whitening_on"]
@@ -31,13 +32,20 @@ _CLASSES = 1024  # rows of a 0/1 matrix at most
 
 
 def gather_on_device(
-    embeddings: Device, labels: Any, *, layout: Layout, precision: str, moments: bool = False, width: int | None = None
+    embeddings: Device,
+    labels: Any,
+    *,
+    layout: Layout,
+    precision: str,
+    moments: bool = False,
+    width: int | None = None,
+    normalize: str | None = None,
 ) -> ClassStatistics:
     """As `density.statistics.gather_statistics`, of rows (n, d) on a device; only the sums come to the host."""
     x = device_matrix(embeddings, "embeddings", width=width)
     if not x.shape[0]:
         raise ValueError(f"embeddings must have at least one row to fit on; got shape {tuple(x.shape)}.")
-    order = order_by_class(labels, x)
+    order = order_by_class(labels, x, normalize)
     origins = _origins(x, order, precision)
     raw = _sums_about(origins, x, order, layout, moments)
     means, scatter = _centred(raw, origins, order, layout)
@@ -90,7 +98,7 @@ def _origins(x: Device, order: ClassOrder, precision: str) -> Device:
     xp, k = namespace(x), order.classes.size
     few = np.minimum(np.arange(min(64, 1 + 2048 // k)), order.counts[:, None] - 1)  # of a small class, the last again
     places = to_device((order.bounds[:-1, None] + few).ravel(), x)
-    sample = xp.astype(xp.take(x, xp.take(order.rows, places, axis=0), axis=0), xp.float64)
+    sample = xp.astype(order.take(x, xp.take(order.rows, places, axis=0)), xp.float64)
     sample = xp.reshape(sample, (k, few.shape[1], x.shape[1]))
     first = sample[:, 0, :]  # relative to it: equal rows have it as their mean
     return xp.astype(first + xp.mean(sample - first[:, None, :], axis=1), getattr(xp, precision))
@@ -104,7 +112,7 @@ def _sums_about(origins: Device, x: Device, order: ClassOrder, layout: Layout, m
     else:
         totals = _sums_in_order(origins, x, order, layout)
     if not bool(xp.all(xp.isfinite(totals[0]))) or not bool(xp.all(xp.isfinite(totals[1]))):
-        refuse_embeddings(x, np.dtype(str(origins.dtype).rpartition(".")[2]))
+        refuse_embeddings(x, np.dtype(str(origins.dtype).rpartition(".")[2]), normalize=order.normalize)
     return totals
 
 
@@ -129,7 +137,7 @@ def _sums_by_class(origins: Device, x: Device, order: ClassOrder, moments: bool)
     for y, (start, stop) in enumerate(zip(order.bounds[:-1].tolist(), order.bounds[1:].tolist(), strict=True)):
         for part in blocks.row_slices(stop - start, _block(origins)):
             rows = order.rows[start + part.start : start + part.stop]
-            u = xp.astype(xp.take(x, rows, axis=0) - origins[y : y + 1, :], origins.dtype, copy=False)
+            u = xp.astype(order.take(x, rows) - origins[y : y + 1, :], origins.dtype, copy=False)
             wide = xp.astype(u, xp.float64, copy=False)
             totals[0][y, :] += xp.sum(wide, axis=0)
             totals[1][y, :, :] += xp.astype(xp.matrix_transpose(u) @ u, xp.float64, copy=False)
@@ -144,7 +152,7 @@ def _centred_blocks(origins: Device, x: Device, order: ClassOrder) -> Iterator[t
     """Places, and the rows there less the origins of their classes."""
     xp = namespace(x)
     for places in blocks.row_slices(x.shape[0], _block(origins)):
-        rows = xp.take(x, order.rows[places], axis=0) - xp.take(origins, order.codes[places], axis=0)
+        rows = order.take(x, order.rows[places]) - xp.take(origins, order.codes[places], axis=0)
         yield places, xp.astype(rows, origins.dtype, copy=False)
 
 
@@ -210,8 +218,10 @@ def _block(origins: Device) -> int:
     return blocks.block_rows(origins.shape[1] * int(precision[-2:]) // 8, budget=_BLOCK_BYTES[precision])
 
 
-def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0) -> None:
-    """Say what is wrong with rows (n, d) whose result was not finite: NaN, infinity, or squares that overflow."""
+def refuse_embeddings(rows: Device, dtype: Any, first_row: int = 0, normalize: str | None = None) -> None:
+    """Say what is wrong with rows (n, d) whose result was not finite: not finite, zeros, or an overflow."""
     xp = namespace(rows)
     refuse_rows(~xp.all(xp.isfinite(rows), axis=1), "embeddings", first_row=first_row)
+    if normalize is not None:
+        refuse_zeros(to_host(xp.all(rows == 0, axis=1)), "normalize='l2'", first_row=first_row)
     refuse_overflow(np.zeros((1, 1)), np.dtype(dtype), first_row=first_row)

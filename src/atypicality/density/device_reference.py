@@ -9,7 +9,9 @@ from atypicality import blocks
 from atypicality.arrays import Device, namespace, to_host
 from atypicality.density.device_gaussian import refuse_embeddings
 from atypicality.density.device_products import Grain
-from atypicality.density.search import refuse_zeros
+from atypicality.density.search import METRICS
+from atypicality.density.unit import refuse_zeros
+from atypicality.formula.rows import unit_rows
 
 __all__ = ["DeviceReference", "Queries"]
 
@@ -25,7 +27,7 @@ class DeviceReference:
     Parameters
     ----------
     rows : device array of shape (n, d)
-    metric : {"euclidean", "cosine"}
+    metric : {"euclidean", "cosine", "chord"}
     shift : device array of shape (d,)
         Float64 of float32 numbers.
     scale : float
@@ -58,7 +60,7 @@ class DeviceReference:
         """Training rows, a slice or positions (m,), as an operand (m, w) that meets that of `Queries`."""
         xp = namespace(self.rows)
         rows, halves = _rows(self.rows, numbers), _rows(self.half_squares, numbers)
-        if self.metric == "cosine":
+        if self.metric != "euclidean":
             rows = exact_rows(rows, self.metric)
         elif grain.name == "float64" or not 2.0**-100 < self.scale < 2.0**100:  # else float32 rows cost half as much
             rows = xp.astype(rows, xp.float64, copy=False)
@@ -75,7 +77,7 @@ class DeviceReference:
 
     def as_distance(self, lengths: Device) -> Device:
         """Distances from lengths of differences: for unit rows, 1 less the cosine is half the square."""
-        return lengths if self.metric == "euclidean" else 0.5 * lengths**2
+        return 0.5 * lengths**2 if self.metric == "cosine" else lengths
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Queries:
     Parameters
     ----------
     exact : device array of shape (n, d)
-        In float64; of length 1 for the cosine.
+        In float64; of length 1 unless the metric is Euclidean.
     lengths : device array of shape (n,)
         After shift and scale.
     own : device array of shape (n,) or None
@@ -120,15 +122,12 @@ class Queries:
 
 
 def exact_rows(rows: Device, metric: str, first_row: int = 0, *, wide: bool = True) -> Device:
-    """Rows for a Euclidean distance: as they are, in float64 if `wide`, or scaled to length 1 for the cosine."""
+    """Rows for a Euclidean distance: as they are, in float64 if `wide`, or scaled to length 1."""
     xp = namespace(rows)
     if metric == "euclidean":
         return xp.astype(rows, xp.float64, copy=False) if wide else rows
-    exact = xp.astype(rows, xp.float64)
-    peak = xp.max(xp.abs(exact), axis=1, keepdims=True)
-    refuse_zeros(to_host(peak == 0), first_row=first_row)
-    exact = exact / peak  # first, so that no square overflows or vanishes
-    return exact / _lengths(exact)[:, None]
+    refuse_zeros(to_host(xp.all(rows == 0, axis=1)), METRICS[metric], first_row=first_row)
+    return unit_rows(xp, rows)
 
 
 def _lengths(rows: Device) -> Device:
@@ -145,7 +144,7 @@ def _rough_centre(rows: Device, metric: str) -> Device:
     """Mean of some rows: a better one would only make the search faster."""
     xp = namespace(rows)
     sample = xp.astype(rows[:: 1 + rows.shape[0] // 1000, :], xp.float64)
-    if metric == "cosine":
+    if metric != "euclidean":
         kept = xp.nonzero(xp.any(sample != 0, axis=1))[0]
         sample = exact_rows(xp.take(sample, kept, axis=0), metric)
     centre = xp.sum(sample, axis=0) / max(1, sample.shape[0])

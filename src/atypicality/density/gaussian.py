@@ -50,6 +50,9 @@ class GaussianAtypicality(BaseEstimator):
         Of the matrix products. Sums are always float64 and rows are centred first. Float32 keeps scores to 1e-6 of
         max(abs(score), d) while the largest eigenvalue of the covariance is up to about 100 times the smallest, and
         loses digits in proportion beyond.
+    normalize : None or "l2", default=None
+        "l2" divides rows by their Euclidean length first, in `fit` and in scoring, so that densities are those of
+        directions. Rows of zeros have none and are refused.
 
     Attributes
     ----------
@@ -97,12 +100,14 @@ class GaussianAtypicality(BaseEstimator):
         n_components: int | None = None,
         marginal: bool = False,
         precision: str = "float64",
+        normalize: str | None = None,
     ) -> None:
         self.covariance = covariance
         self.shrinkage = shrinkage
         self.n_components = n_components
         self.marginal = marginal
         self.precision = precision
+        self.normalize = normalize
 
     def fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
         """Learn class means and covariance.
@@ -134,11 +139,11 @@ class GaussianAtypicality(BaseEstimator):
 
     def merge(self, other: "GaussianAtypicality") -> "GaussianAtypicality":
         """A new estimator, as if fitted on the rows of this one and of the `other`, whose classes may be others."""
-        if not isinstance(other, GaussianAtypicality):
-            raise TypeError(f"other must be a GaussianAtypicality; got {type(other).__name__}.")
+        if type(other) is not type(self):
+            raise TypeError(f"other must be a {type(self).__name__}; got {type(other).__name__}.")
         check_is_fitted(self, "statistics_")
         check_is_fitted(other, "statistics_")
-        for name in ("covariance", "shrinkage", "n_components"):
+        for name in ("covariance", "shrinkage", "n_components", "normalize"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 raise ValueError(
@@ -159,6 +164,7 @@ class GaussianAtypicality(BaseEstimator):
         n_components: int | None = None,
         marginal: bool = False,
         precision: str = "float64",
+        normalize: str | None = None,
     ) -> Self:
         """A fitted estimator from what it would have learnt.
 
@@ -171,12 +177,22 @@ class GaussianAtypicality(BaseEstimator):
             By maximum likelihood about the class means: tied, full, or diagonal. A square one is tied.
         classes : array-like of shape (n_classes,), optional
             Sorted labels, 0 to n_classes - 1 by default.
-        shrinkage, n_components, marginal, precision
-            As in the constructor.
+        shrinkage, n_components, marginal, precision, normalize
+            As in the constructor; with `normalize` the statistics are those of normalised rows.
         """
         statistics = statistics_from_moments(counts, means, covariance, classes)
-        parameters: dict[str, Any] = {"shrinkage": shrinkage, "n_components": n_components}
-        made = cls(_COVARIANCE_OF[statistics.layout], **parameters, marginal=marginal, precision=precision)
+        options: dict[str, Any] = {
+            "covariance": _COVARIANCE_OF[statistics.layout],
+            "shrinkage": shrinkage,
+            "n_components": n_components,
+            "marginal": marginal,
+            "precision": precision,
+            "normalize": normalize,
+        }
+        made = cls(**{name: options[name] for name in cls._get_param_names()})
+        for name, value in options.items():
+            if getattr(made, name) != value:
+                raise ValueError(f"{name} must be {getattr(made, name)!r} for {cls.__name__}; got {value!r}.")
         if made._check_parameters() != (statistics.layout, False):
             raise ValueError(
                 f"shrinkage={shrinkage!r} with n_components={n_components!r} needs more than these statistics. "
@@ -199,7 +215,8 @@ class GaussianAtypicality(BaseEstimator):
     def formula(self) -> TiedDensity | ClassDensity:
         """The parameters of a score; see `atypicality.formula`."""
         gaussians = self._solved().gaussians
-        return gaussians.formula(np.log(self.counts_ / self.counts_.sum()) if self.marginal else None)
+        log_prior = np.log(self.counts_ / self.counts_.sum()) if self.marginal else None
+        return gaussians.formula(log_prior, self.normalize)
 
     def _scored(self, embeddings: Any, what: str) -> Any:
         formula = self.formula()
@@ -230,6 +247,7 @@ class GaussianAtypicality(BaseEstimator):
         check_choice(self.covariance, "covariance", tuple(_COVARIANCE_OF.values()))
         check_choice(self.precision, "precision", ("float64", "float32"))
         check_choice(self.marginal, "marginal", (False, True))
+        check_choice(self.normalize, "normalize", (None, "l2"))
         if self.n_components is not None:
             check_integer(self.n_components, "n_components", low=1)
         if self.shrinkage is not None and not isinstance(self.shrinkage, str):
@@ -254,7 +272,8 @@ class GaussianAtypicality(BaseEstimator):
         gather = gather_statistics
         if on_device(embeddings):
             from atypicality.density.device_gaussian import gather_on_device as gather
-        return gather(embeddings, labels, layout=layout, precision=self.precision, moments=moments, width=width)
+        how: dict[str, Any] = {"layout": layout, "moments": moments, "normalize": self.normalize}
+        return gather(embeddings, labels, precision=self.precision, width=width, **how)
 
     def _joined(self, other: ClassStatistics) -> ClassStatistics:
         ours, theirs = self.statistics_.origins.shape[1], other.origins.shape[1]
@@ -307,6 +326,7 @@ class GaussianAtypicality(BaseEstimator):
         shrinkage=kinds.Either(None, "ledoit-wolf", "oas", otherwise=kinds.Number(0, 1)),
         n_components=kinds.optional(kinds.Integer(1)),
         precision=kinds.Choice("float64", "float32"),
+        normalize=kinds.Later(kinds.Choice(None, "l2"), absent=None),
     )
 
 

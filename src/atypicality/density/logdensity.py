@@ -11,11 +11,12 @@ from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
-from atypicality.formula import ClassDensity, TiedDensity, moved
+from atypicality.density.unit import UnitRows
+from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, moved
 from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
-__all__ = ["ClassGaussians", "Gaussians", "TiedGaussians", "score_rows"]
+__all__ = ["ClassGaussians", "Gaussians", "RelativeGaussians", "TiedGaussians", "score_rows"]
 
 Float64 = NDArray[np.float64]
 DEVICE_BYTES = 2**30
@@ -51,13 +52,46 @@ class TiedGaussians:
         matrix = np.ascontiguousarray(matrix, centre.dtype)  # the rounded one is used for means and rows alike
         return cls(centre, matrix, (means - centre) @ matrix.astype(np.float64, copy=False), whitening.log_peak)
 
-    def formula(self, log_prior: Float64 | None = None) -> TiedDensity:
+    def formula(self, log_prior: Float64 | None = None, normalize: str | None = None) -> TiedDensity:
         """The parameters of a score."""
-        return replace(self._formula, log_prior=log_prior)
+        return replace(self._formula, log_prior=log_prior, normalize=normalize)
 
     @cached_property
     def _formula(self) -> TiedDensity:
         return TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak)
+
+
+@dataclass(frozen=True)
+class RelativeGaussians(TiedGaussians):
+    """Gaussians that share a covariance, against the one Gaussian of all rows.
+
+    Parameters
+    ----------
+    centre, whitening, means, log_peak
+        As in `TiedGaussians`.
+    mean : ndarray of shape (r,)
+        Of all rows, centred and whitened.
+    spread : ndarray of shape (r, q)
+        V of `formula.RelativeDensity`.
+    """
+
+    mean: Annotated[Float64, kinds.Array("r", kinds.FINITE)]
+    spread: Annotated[FloatArray, kinds.Array("r *", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    _stored = Record()
+
+    @classmethod
+    def beside(cls, classes: TiedGaussians, counts: NDArray[np.int64]) -> "RelativeGaussians":
+        """From the Gaussians of the classes and how many rows each has."""
+        shares = counts / counts.sum()
+        mean = shares @ classes.means
+        _, s, directions = np.linalg.svd(np.sqrt(shares)[:, None] * (classes.means - mean), full_matrices=False)
+        spread = np.ascontiguousarray(directions.T * (s / np.hypot(1.0, s)), classes.centre.dtype)
+        return cls(classes.centre, classes.whitening, classes.means, classes.log_peak, mean, spread)
+
+    @cached_property
+    def _formula(self) -> RelativeDensity:
+        plain = TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak)
+        return RelativeDensity(**vars(plain), mean=self.mean, spread=self.spread)
 
 
 @dataclass(frozen=True)
@@ -91,9 +125,9 @@ class ClassGaussians:
         rounded = components.astype(centre.dtype)
         return cls(centre, rounded, (means - centre) @ rounded.T.astype(np.float64), whitenings)
 
-    def formula(self, log_prior: Float64 | None = None) -> ClassDensity:
+    def formula(self, log_prior: Float64 | None = None, normalize: str | None = None) -> ClassDensity:
         """The parameters of a score."""
-        return replace(self._formula, log_prior=log_prior)
+        return replace(self._formula, log_prior=log_prior, normalize=normalize)
 
     @cached_property
     def _formula(self) -> ClassDensity:
@@ -135,4 +169,7 @@ def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> Non
         return
     from atypicality.arrays import to_host
 
-    refuse_rows(to_host(x[rows, :]), np.dtype(to_host(formula.centre[:1]).dtype), first_row=rows.start)
+    bad = to_host(x[rows, :])
+    if formula.normalize is not None:
+        UnitRows(bad).refuse(rows.start)
+    refuse_rows(bad, np.dtype(to_host(formula.centre[:1]).dtype), first_row=rows.start)

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import blocks
 from atypicality.arrays import on_device, returns_like_input, to_host
 from atypicality.density.classes import encode_labels
-from atypicality.density.search import METRIC, Reference, Search
+from atypicality.density.search import Reference, Search
 from atypicality.formula import NeighborDensity
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
@@ -63,6 +63,9 @@ class NeighborAtypicality(BaseEstimator):
     per_class : bool, default=False
         Reduce over the `n_neighbors` nearest rows of each class, then take the smallest value over the classes, as the
         authors' code does (with reduction="kth"). Needs labels, and `n_neighbors` rows of every class.
+    normalize : None or "l2", default=None
+        "l2" divides rows by their Euclidean length first, so that only directions count; rows of zeros are refused.
+        The cosine does so anyway.
 
     Attributes
     ----------
@@ -97,11 +100,13 @@ class NeighborAtypicality(BaseEstimator):
         reduction: str = "mean",
         metric: str = "euclidean",
         per_class: bool = False,
+        normalize: str | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.reduction = reduction
         self.metric = metric
         self.per_class = per_class
+        self.normalize = normalize
 
     def fit(self, embeddings: ArrayLike, labels: ArrayLike | None = None) -> Self:
         """Keep the training rows and measure their lengths.
@@ -117,7 +122,7 @@ class NeighborAtypicality(BaseEstimator):
         x = _checked(embeddings)
         self._check_n_rows(x.shape[0])
         classes, members = self._grouped(labels, x.shape[0])
-        reference = _reference(x, self.metric)
+        reference = _reference(x, self._measure)
         self.embeddings_, self.n_features_in_, self.classes_ = x, x.shape[1], classes
         self._reference, self._members = reference, members
         return self
@@ -154,7 +159,7 @@ class NeighborAtypicality(BaseEstimator):
         check_is_fitted(self)
         rows = to_host(self.embeddings_)
         parts = tuple(np.ascontiguousarray(rows[members]) for members in self._members)
-        return NeighborDensity(parts, self.n_neighbors, self.reduction, self.metric)
+        return NeighborDensity(parts, self.n_neighbors, self.reduction, self._measure)
 
     def _scores(self, x: FloatArray, exclude_self: bool) -> Float64:
         reference, out = self._reference, np.empty(x.shape[0])
@@ -179,6 +184,12 @@ class NeighborAtypicality(BaseEstimator):
         check_choice(self.reduction, "reduction", ("mean", "kth", "min"))
         check_choice(self.metric, "metric", ("euclidean", "cosine"))
         check_choice(self.per_class, "per_class", (False, True))
+        check_choice(self.normalize, "normalize", (None, "l2"))
+
+    @property
+    def _measure(self) -> str:
+        """The distance between rows as they are; see `search.METRICS`."""
+        return "chord" if self.normalize == "l2" and self.metric == "euclidean" else self.metric
 
     def _check_n_rows(self, n_rows: int) -> None:
         if n_rows < self.n_neighbors:
@@ -205,7 +216,7 @@ class NeighborAtypicality(BaseEstimator):
 
     def _check_stored(self) -> None:
         classes, members = self.classes_, self._members
-        need(self._reference.metric == self.metric, "the metric must be the same everywhere.")
+        need(self._reference.metric == self._measure, "the metric must be the same everywhere.")
         need((classes is None) == (not self.per_class), "there must be classes if per_class.")
         need(isinstance(members[0], slice) == (not self.per_class), "there must be members if per_class.")
         need(classes is None or len(members) == classes.size, "every class must have members.")
@@ -221,7 +232,8 @@ class NeighborAtypicality(BaseEstimator):
         ready=_check_storable,
         n_neighbors=kinds.Integer(1),
         reduction=kinds.Choice("mean", "kth", "min"),
-        metric=METRIC,
+        metric=kinds.Choice("euclidean", "cosine"),
+        normalize=kinds.Later(kinds.Choice(None, "l2"), absent=None),
     )
 
     def _check_own_rows(self, x: Any) -> None:

@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.density.statistics import refuse_rows
+from atypicality.density.unit import refuse_zeros
+from atypicality.formula.rows import unit_rows
 from atypicality.stored import Record, kinds
-from atypicality.validation import FloatArray, name_rows
+from atypicality.validation import FloatArray
 
-__all__ = ["METRIC", "Reduction", "Reference", "Search", "refuse_zeros"]
+__all__ = ["METRICS", "Reduction", "Reference", "Search"]
 
-METRIC = kinds.Choice("euclidean", "cosine")
+METRICS = {"euclidean": "", "cosine": "metric='cosine'", "chord": "normalize='l2'"}
+"""Distances that rows can be measured by, and the option that asks for rows of length 1; a chord is the Euclidean
+distance between such rows."""
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -39,7 +43,7 @@ class Reference:
     """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product."""
 
     rows: Annotated[FloatArray, kinds.Array("n D", kinds.FINITE, dtypes=("float16", *kinds.ANY_FLOAT))]
-    metric: Annotated[str, METRIC]
+    metric: Annotated[str, kinds.Choice(*METRICS)]
     shift: Annotated[NDArray[np.float32], kinds.Array("D", kinds.FINITE, dtypes=("float32",))]
     scale: Annotated[float, kinds.Number(0, low_open=True)]
     half_squares: Annotated[
@@ -77,25 +81,13 @@ class Reference:
 
 
 def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
-    """Rows in float64 for a Euclidean distance: as they are, or scaled to length 1 for the cosine."""
-    exact = rows.astype(np.float64)
-    if metric == "cosine":
-        peak = np.abs(exact).max(axis=1, keepdims=True)
-        refuse_zeros(peak == 0, first_row=first_row)
-        with np.errstate(invalid="ignore"):
-            exact /= peak  # first, so that no square overflows or vanishes
-            exact /= np.sqrt(np.vecdot(exact, exact))[:, None]
+    """Rows in float64 for a Euclidean distance: as they are, or scaled to length 1."""
+    if metric == "euclidean":
+        return rows.astype(np.float64)
+    refuse_zeros((rows == 0).all(axis=1), METRICS[metric], first_row=first_row)
+    with np.errstate(invalid="ignore"):
+        exact: Float64 = unit_rows(np, rows)
     return exact
-
-
-def refuse_zeros(zero: NDArray[np.bool_], *, first_row: int) -> None:
-    """Refuse rows of zeros, which have no direction, where `zero` is true."""
-    rows = np.flatnonzero(zero)
-    if rows.size:
-        raise ValueError(
-            "embeddings must have no row of zeros with metric='cosine'; "
-            f"{name_rows(rows + first_row, 'is', 'are')} zero. Drop those rows, or use metric='euclidean'."
-        )
 
 
 def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: int) -> Float64:
@@ -110,7 +102,7 @@ def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: 
 def _rough_centre(rows: FloatArray, metric: str) -> NDArray[np.float32]:
     """Mean of some rows: a better one would only make the search faster."""
     sample = rows[:: 1 + rows.shape[0] // 1000].astype(np.float64)
-    if metric == "cosine":
+    if metric != "euclidean":
         sample = exact_rows(sample[sample.any(axis=1)], metric)
     with np.errstate(invalid="ignore", over="ignore"):
         centre = (sample.sum(axis=0) / max(1, sample.shape[0])).astype(np.float32)
@@ -231,7 +223,7 @@ class _Found:
         return self._distances(kept.reshape(-1, self.k))
 
     def _distances(self, squares: Float64) -> Float64:
-        return np.asarray(np.sqrt(squares) if self.search.reference.metric == "euclidean" else 0.5 * squares)
+        return np.asarray(0.5 * squares if self.search.reference.metric == "cosine" else np.sqrt(squares))
 
     def _raise_bound(self, peaks: NDArray[np.float32]) -> None:
         """The k-th largest group maximum bounds the k-th largest score from below; allow for twice the rounding."""

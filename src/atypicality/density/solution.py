@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.density.covariance import Factorise, principal_directions, shrink, triangular_whitening, whiten
-from atypicality.density.logdensity import ClassGaussians, Gaussians, TiedGaussians
+from atypicality.density.logdensity import ClassGaussians, Gaussians, RelativeGaussians, TiedGaussians
 from atypicality.density.statistics import ClassStatistics
 from atypicality.stored import Part, Record, kinds, need
 
@@ -36,7 +36,7 @@ class GaussianSolution:
     covariance: Annotated[Float64, kinds.Array("* * | * * *", kinds.FINITE)]
     rank: Annotated[int | NDArray[np.intp], kinds.ScalarOr(kinds.Integer(1), kinds.Counts("c", kinds.POSITIVE))]
     components: Annotated[Float64 | None, kinds.optional(kinds.Array("m D", kinds.FINITE))]
-    gaussians: Annotated[Gaussians, Part(TiedGaussians, ClassGaussians)]
+    gaussians: Annotated[Gaussians, Part(TiedGaussians, ClassGaussians, RelativeGaussians)]
     weakness: Annotated[str, kinds.Text()]
     _stored = Record("Solution")
 
@@ -48,6 +48,8 @@ class GaussianSolution:
         need(self.covariance.shape == shape, f"the covariance must have shape {shape}.")
         need(isinstance(gaussians, TiedGaussians) == (covariance == "tied"), "the Gaussians must suit covariance=.")
         need(gaussians.centre.dtype.name == precision, "the centre must have the type that precision= names.")
+        if isinstance(gaussians, RelativeGaussians):
+            need(gaussians.spread.dtype == gaussians.centre.dtype, "the spread must have the type of the centre.")
         if isinstance(gaussians, TiedGaussians):
             need(self.rank == gaussians.whitening.shape[1], "the rank must be that of the whitening.")
         else:

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 
 from atypicality import blocks
 from atypicality.density.classes import encode_labels, merge_classes
+from atypicality.density.unit import UnitRows
 from atypicality.validation import (
     FloatArray,
     check_embeddings,
@@ -35,6 +36,7 @@ __all__ = [
 
 Float64 = NDArray[np.float64]
 Layout = Literal["pooled", "full", "diagonal"]
+Rows = FloatArray | UnitRows
 Part = tuple[NDArray[np.intp] | slice | int, list[FloatArray]]
 """Classes and what a block of rows adds to their sums: first, scatter and, where asked for, third and fourth."""
 
@@ -112,14 +114,23 @@ class ClassStatistics:
 
 
 def gather_statistics(
-    embeddings: Any, labels: Any, *, layout: Layout, precision: str, moments: bool = False, width: int | None = None
+    embeddings: Any,
+    labels: Any,
+    *,
+    layout: Layout,
+    precision: str,
+    moments: bool = False,
+    width: int | None = None,
+    normalize: str | None = None,
 ) -> ClassStatistics:
     """Statistics, about the class means, of rows (n, d) of any float type and their labels (n,).
 
     Rows may be mapped from a file: the layout "full" reads them class by class, the others in their order. `moments`
     asks for the third and fourth too, and needs the layout "full". `width` is the d that came before, if any did.
+    With `normalize` rows are divided by their length as they are read.
     """
-    x = check_embeddings(embeddings, width=width)
+    rows = check_embeddings(embeddings, width=width)
+    x: Rows = rows if normalize is None else UnitRows(rows)
     classes, codes = encode_labels(labels, n_rows=x.shape[0])
     if not x.shape[0]:
         raise ValueError(f"embeddings must have at least one row to fit on; got shape {x.shape}.")
@@ -205,7 +216,7 @@ def refuse_rows(rows: FloatArray, dtype: np.dtype[Any], *, first_row: int) -> No
 
 
 def _gather_about(
-    origins: FloatArray, x: FloatArray, classes: NDArray[Any], codes: NDArray[np.intp], layout: Layout, moments: bool
+    origins: FloatArray, x: Rows, classes: NDArray[Any], codes: NDArray[np.intp], layout: Layout, moments: bool
 ) -> ClassStatistics:
     k, d = origins.shape
     shapes: list[tuple[int, ...]] = [(k, d), {"pooled": (d, d), "full": (k, d, d), "diagonal": (k, d)}[layout]]
@@ -216,6 +227,8 @@ def _gather_about(
             for position, (total, part) in enumerate(zip(totals, sums, strict=False)):
                 total[... if position == 1 and layout == "pooled" else where] += part
     if not (np.isfinite(totals[0]).all() and np.isfinite(totals[1]).all()):
+        if isinstance(x, UnitRows):
+            x.refuse()
         block = _block(d, x.dtype)
         blocks.for_rows(lambda rows: check_finite(x[rows], "embeddings", first_row=rows.start), len(x), block=block)
         refuse_rows(x[:1], origins.dtype, first_row=0)
@@ -225,7 +238,7 @@ def _gather_about(
     )
 
 
-def _origins(x: FloatArray, codes: NDArray[np.intp], k: int, precision: str) -> FloatArray:
+def _origins(x: Rows, codes: NDArray[np.intp], k: int, precision: str) -> FloatArray:
     """A point near each class mean (k, d): the mean of its first rows, few enough to cost next to nothing."""
     order = _sorted_by_class(codes, k)
     starts = np.searchsorted(codes[order], np.arange(k))
@@ -238,7 +251,7 @@ def _origins(x: FloatArray, codes: NDArray[np.intp], k: int, precision: str) -> 
         return np.asarray((first + away / members.sum(axis=1)[:, None]).astype(precision))
 
 
-def _parts_in_order(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp], layout: Layout) -> Iterator[Part]:
+def _parts_in_order(origins: FloatArray, x: Rows, codes: NDArray[np.intp], layout: Layout) -> Iterator[Part]:
     workspace, (n, d) = blocks.Workspace(), x.shape
 
     def part(rows: slice) -> Part:
@@ -257,7 +270,7 @@ def _parts_in_order(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp],
     return blocks.map_rows(part, n, block=height, threads=threads)
 
 
-def _parts_by_class(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp]) -> Iterator[Part]:
+def _parts_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp]) -> Iterator[Part]:
     order = _sorted_by_class(codes, origins.shape[0])
 
     def parts(rows: slice) -> list[Part]:
@@ -270,8 +283,8 @@ def _parts_by_class(origins: FloatArray, x: FloatArray, codes: NDArray[np.intp])
         yield from found
 
 
-def _part_of_class(origins: FloatArray, x: FloatArray, code: np.intp, rows: NDArray[np.intp]) -> Part:
-    u = np.subtract(x[rows], origins[code], dtype=np.result_type(x, origins)).astype(origins.dtype, copy=False)
+def _part_of_class(origins: FloatArray, x: Rows, code: np.intp, rows: NDArray[np.intp]) -> Part:
+    u = np.subtract(x[rows], origins[code], dtype=np.result_type(x.dtype, origins)).astype(origins.dtype, copy=False)
     lengths = np.vecdot(u, u).astype(np.float64)
     return int(code), [u.sum(axis=0, dtype=np.float64), u.T @ u, lengths @ u, lengths @ lengths]
 

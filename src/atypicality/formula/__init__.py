@@ -7,7 +7,7 @@ before, one number per row is a column (n, 1), index ranges are parameters, and 
 on the values of an array. `+=` is used on arrays made here, never on an argument.
 """
 
-from atypicality.formula.density import ClassDensity, NeighborDensity, TiedDensity
+from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity
 from atypicality.formula.head import HeadFormula, Outcome, guarded
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
 from atypicality.formula.recalibration import (
@@ -41,6 +41,7 @@ __all__ = [
     "Outcome",
     "Quadrant",
     "Quadratic",
+    "RelativeDensity",
     "Rows",
     "Scale",
     "ScoreRule",

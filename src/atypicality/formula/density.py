@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from atypicality.formula.rows import Xp
+from atypicality.formula.rows import Xp, unit_rows
 
-__all__ = ["ClassDensity", "NeighborDensity", "TiedDensity", "aligned"]
+__all__ = ["ClassDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "aligned"]
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
@@ -22,6 +22,11 @@ SPARE = 8
 def aligned(xp: Xp, densities: Any, sources: Any) -> Any:
     """Columns of class log-densities (n, m) by their number (k,); one beyond the last is the row minimum."""
     return xp.take(xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1), sources, axis=1)
+
+
+def prepared(xp: Xp, rows: Any, normalize: str | None) -> Any:
+    """Rows (n, d) as a density reads them."""
+    return rows if normalize is None else unit_rows(xp, rows)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class TiedDensity:
     log_peak : float
     log_prior : array of shape (k,), or None
         Where atypicality is of the marginal density.
+    normalize : {None, "l2"}
+        Whether rows are divided by their length first; those of zeros then score NaN.
     """
 
     centre: Any
@@ -56,23 +63,34 @@ class TiedDensity:
     numbers: Any
     log_peak: float
     log_prior: Any = None
+    normalize: str | None = None
 
     @classmethod
-    def of(cls, centre: Any, whitening: Any, means: Any, log_peak: float, log_prior: Any = None) -> Self:
+    def of(
+        cls,
+        centre: Any,
+        whitening: Any,
+        means: Any,
+        log_peak: float,
+        log_prior: Any = None,
+        normalize: str | None = None,
+    ) -> Self:
         """From centre (d,), whitening (d, r), and centred and whitened means (k, r)."""
         dtype = centre.dtype
         bias = (-0.5 * np.vecdot(means, means)).astype(dtype)
         targets = np.ascontiguousarray(means.T, dtype)
-        return cls(centre, whitening, targets, bias, means, np.arange(len(means)), float(log_peak), log_prior)
+        numbers = np.arange(len(means))
+        return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize)
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any, Any]:
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
+        rows = prepared(xp, rows, self.normalize)
         z = xp.astype(rows - self.centre, self.centre.dtype, copy=False) @ self.whitening
         scores = z @ self.targets
         scores += self.bias
         return z, scores
 
-    def class_log_density(self, xp: Xp, products: tuple[Any, Any]) -> Any:
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """Log p(x | y) (n, k)."""
         z, scores = products
         best = xp.argmax(scores, axis=1)
@@ -80,7 +98,7 @@ class TiedDensity:
         densities = xp.astype(scores, xp.float64, copy=False) + (self.log_peak - 0.5 * length)
         return xp.where(self.numbers == best[:, None], self.log_peak - self._half(xp, z, best), densities)
 
-    def atypicality(self, xp: Xp, products: tuple[Any, Any]) -> Any:
+    def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """`-max_y log p(x | y)` (n, 1), or `-log p(x)` where there are log priors."""
         z, scores = products
         if self.log_prior is None:
@@ -95,6 +113,45 @@ class TiedDensity:
         """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
         gap = z - xp.take(self.means, best, axis=0)
         return 0.5 * xp.sum(gap * gap, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class RelativeDensity(TiedDensity):
+    """Distance to the nearest class less that to the background: all rows as one Gaussian, in the same whitened space.
+
+    There the classes have covariance I and the background I + B, B that of the class means m_y about their mean. With
+    rows z and means about that mean, and V V^T = I - (I + B)^-1, the squared length of z drops out:
+    `|z - m_y|^2 / 2 - z^T (I + B)^-1 z / 2 = |m_y|^2 / 2 - z . m_y + |z V|^2 / 2`.
+
+    Parameters
+    ----------
+    centre, whitening, targets, bias, means, numbers, log_peak, log_prior, normalize
+        As in `TiedDensity`, without `log_prior`.
+    mean : array of shape (r,)
+        Of all training rows, centred and whitened: 0 but for the rounding of the centre.
+    spread : array of shape (r, q)
+        V, in the type of the products.
+    """
+
+    mean: Any = None
+    spread: Any = None
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+        """Whitened rows (n, r), `z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q)."""
+        z, scores = super().products(xp, rows)
+        return z, scores, xp.astype(z - self.mean, z.dtype, copy=False) @ self.spread
+
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Log p(x | y) (n, k)."""
+        return super().class_log_density(xp, products[:2])
+
+    def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Half the squared distance to the nearest class less half that to the background (n, 1)."""
+        z, scores, along = products
+        mean = xp.take(self.means, xp.argmax(scores, axis=1), axis=0) - self.mean
+        along = xp.astype(along, xp.float64, copy=False)
+        class_part = xp.sum(mean * (0.5 * mean - (z - self.mean)), axis=1, keepdims=True)
+        return class_part + 0.5 * xp.sum(along * along, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -113,6 +170,7 @@ class ClassDensity:
         Columns of zeros stand for what a class does not vary in.
     log_peaks : array of shape (k,)
     log_prior : array of shape (k,), or None
+    normalize : {None, "l2"}
     """
 
     centre: Any
@@ -121,10 +179,11 @@ class ClassDensity:
     whitenings: Any
     log_peaks: Any
     log_prior: Any = None
+    normalize: str | None = None
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any]:
         """Log p(x | y) (n, k)."""
-        dtype = self.whitenings.dtype
+        rows, dtype = prepared(xp, rows, self.normalize), self.whitenings.dtype
         if self.components is not None:
             rows = xp.astype(rows - self.centre, dtype, copy=False) @ self.components
         diagonal = self.whitenings.ndim == 2
@@ -167,7 +226,8 @@ class NeighborDensity:
         Training rows, of all classes or of one each.
     n_neighbors : int
     reduction : {"mean", "kth", "min"}
-    metric : {"euclidean", "cosine"}
+    metric : {"euclidean", "cosine", "chord"}
+        "chord" is the Euclidean distance between rows of length 1.
     """
 
     parts: tuple[Any, ...]
@@ -211,9 +271,5 @@ class NeighborDensity:
         return xp.sqrt(xp.sum((queries[:, None, :] - near) ** 2, axis=2))
 
     def _exact(self, xp: Xp, rows: Any) -> Any:
-        """Rows in float64 as they are, or of length 1 for the cosine."""
-        rows = xp.astype(rows, xp.float64, copy=False)
-        if self.metric == "euclidean":
-            return rows
-        rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)  # first, so that no square overflows or vanishes
-        return rows / xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
+        """Rows in float64 as they are, or of length 1."""
+        return xp.astype(rows, xp.float64, copy=False) if self.metric == "euclidean" else unit_rows(xp, rows)

@@ -5,11 +5,18 @@ from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["TINY", "Quadrant", "Scale", "Xp", "below_top", "margins", "mean_of_shown", "softmax", "within"]
+__all__ = ["TINY", "Quadrant", "Scale", "Xp", "below_top", "margins", "mean_of_shown", "softmax", "unit_rows", "within"]
 
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
 TINY = float(np.finfo(np.float64).tiny)
+
+
+def unit_rows(xp: Xp, rows: Any) -> Any:
+    """Rows (n, d) divided by their Euclidean length, in float64; NaN where a row is zero."""
+    rows = xp.astype(rows, xp.float64, copy=False)
+    rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)  # first, so that no square overflows or vanishes
+    return rows / xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
 
 
 def below_top(xp: Xp, values: Any, hidden: Any = None) -> Any:

@@ -15,6 +15,7 @@ from atypicality.arrays import like, on_device, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
+from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.formula import HeadFormula, Outcome
 from atypicality.groups import QUADRANTS, Quadrants
@@ -48,9 +49,11 @@ class ReliabilityHead(BaseEstimator):
 
     Parameters
     ----------
-    density : estimator, "auto" or None, default="auto"
+    density : estimator, "auto", "choose" or None, default="auto"
         "auto" is `GaussianAtypicality()` where there are embeddings; outputs that bring their own `atypicality`
-        (language models) need none. None does without atypicality.
+        (language models) need none. "choose" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or
+        normalised, that finds errors best on the recalibration rows; see `density_choice_`. None does without
+        atypicality.
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
@@ -64,6 +67,8 @@ class ReliabilityHead(BaseEstimator):
     Attributes
     ----------
     density_ : fitted density, or None
+    density_choice_ : DensityChoice, or None
+        With density="choose", the candidates and what the recalibration rows say of each.
     recalibration_, prediction_sets_ : fitted estimators
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
@@ -95,6 +100,7 @@ class ReliabilityHead(BaseEstimator):
     n_classes_: Annotated[int, kinds.Size("K")]
     class_names_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("K", ordered=False))]
     density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
+    density_choice_: Annotated[DensityChoice | None, kinds.Later(kinds.optional(Part(DensityChoice)), absent=None)]
     recalibration_: Annotated[Any, Part(*RECALIBRATIONS)]
     prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
@@ -155,10 +161,11 @@ class ReliabilityHead(BaseEstimator):
         scored = train if isinstance(train, ModelOutputs) else whole
         columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
-        self.density_ = self._fit_density(train, whole)
+        first, rest, edge_rows = _cut(calibration, seed)
+        self.density_ = self._fit_density(train, whole, first)
         self.fingerprint_ = fingerprint
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
-        return self._fit_calibration(calibration, seed, train_rows)
+        return self._fit_calibration(first, rest, edge_rows, train_rows)
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
         """Fit recalibration and sets again on newer rows, `calibration`, keeping the density.
@@ -172,7 +179,10 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         return self._fit(self.density_, calibration, self.class_names_)
 
-    def _fit_density(self, train: Any, calibration: ModelOutputs) -> Any:
+    def _fit_density(self, train: Any, calibration: ModelOutputs, first: ModelOutputs) -> Any:
+        """The density fitted on training rows, chosen where it is to be by the `first` rows, those of recalibration."""
+        if train is None or train is not getattr(self, "density_", None):
+            self.density_choice_ = None
         if self.density is None or (train is None and calibration.atypicality is not None):
             if self.density is None:
                 _warn_without_atypicality("density=None")
@@ -184,9 +194,6 @@ class ReliabilityHead(BaseEstimator):
             check_is_fitted(train)
             return train
         check_outputs(train, "train, where it is not a fitted density,")
-        density = (
-            GaussianAtypicality() if isinstance(self.density, str) and self.density == "auto" else clone(self.density)
-        )
         if train.embeddings is None and train.atypicality is not None:
             raise ValueError(
                 "train must have embeddings; it has atypicality instead, which needs no train=. Leave it out."
@@ -195,18 +202,25 @@ class ReliabilityHead(BaseEstimator):
         warn_of_training_rows(embeddings, calibration.embeddings)
         progress.stage("fitting the density")
         with train._numbered():
-            return density.fit(embeddings, labels)
+            if isinstance(self.density, str) and self.density == "choose":
+                family = fit_family(embeddings, labels)
+            else:
+                auto = isinstance(self.density, str) and self.density == "auto"
+                return (GaussianAtypicality() if auto else clone(self.density)).fit(embeddings, labels)
+        progress.stage("choosing the density")
+        with first._numbered():
+            self.density_choice_ = choose_density(
+                family,
+                first.need("embeddings"),
+                softmax_rows(first.need("logits")),
+                first.need("labels"),
+                random_state=self.random_state,
+            )
+        return family[self.density_choice_.name]
 
-    def _fit_calibration(self, calibration: ModelOutputs | Parts, seed: int, train_rows: int) -> Self:
-        if isinstance(calibration, Parts):
-            first, rest = first_and_rest(calibration)
-            edge_rows = np.arange(len(rest)) < len(calibration.edges)
-        else:
-            if calibration.stratified:
-                raise ValueError("calibration comes from a stratified split: coverage is not valid. Split plainly.")
-            chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
-            first, rest = calibration._part(chosen), calibration._part(~chosen)
-            edge_rows = None
+    def _fit_calibration(
+        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None, train_rows: int
+    ) -> Self:
         progress.stage("fitting the recalibration")
         with first._numbered():
             self._fit_recalibration(first)
@@ -386,6 +400,8 @@ class ReliabilityHead(BaseEstimator):
         ]
         if unseen := error_free(self.recalibration_):
             lines.insert(4, f"                  {unseen}")
+        if self.density_choice_ is not None:
+            lines.insert(3, f"                  {self.density_choice_}")
         before, after = self.metrics_["before"], self.metrics_["after"]
         return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
 
@@ -446,12 +462,23 @@ class ReliabilityHead(BaseEstimator):
 
     _stored = Record(
         check=_check_stored,
-        density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
+        density=kinds.Either(None, "auto", "choose", otherwise=Part(*DENSITIES, fitted=False)),
         recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
         prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )
+
+
+def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, ModelOutputs, NDArray[np.bool_] | None]:
+    """Recalibration rows, the others, and which of these draw edges where that was given."""
+    if isinstance(calibration, Parts):
+        first, rest = first_and_rest(calibration)
+        return first, rest, np.arange(len(rest)) < len(calibration.edges)
+    if calibration.stratified:
+        raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
+    chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
+    return calibration._part(chosen), calibration._part(~chosen), None
 
 
 def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:

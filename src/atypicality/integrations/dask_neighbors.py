@@ -40,7 +40,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
 
     Parameters
     ----------
-    n_neighbors, reduction, metric, per_class : int, str, str, bool
+    n_neighbors, reduction, metric, per_class, normalize : int, str, str, bool, str
         As in `NeighborAtypicality`.
 
     Attributes
@@ -75,7 +75,7 @@ class ClusterNeighborAtypicality(NeighborAtypicality):
             self._check_n_rows(rows.n_rows)
             codes = aligned(labels, "labels", rows, own, wanted=labels is not None or self.per_class)
             parts = zip(rows.values, codes, rows.places, strict=True)
-            classes, counts = compute(own, tree([_look.later(*part, self.metric) for part in parts], _merge_counts))
+            classes, counts = compute(own, tree([_look.later(*part, self._measure) for part in parts], _merge_counts))
         if self.per_class:
             self._check_counts(classes, counts)
         self.rows_, self._labels, self.n_features_in_ = rows, codes, rows.width
@@ -173,7 +173,7 @@ def _nearest_in(
 ) -> Float64:
     """Distances (groups, queries, n_neighbors) to the nearest rows of a part, ascending, then infinite."""
     asked, rows = check_embeddings(read(value)[queries]), check_embeddings(read(part))
-    reference, members = Reference.of(rows, estimator.metric), _members(rows.shape[0], labels, classes)
+    reference, members = Reference.of(rows, estimator._measure), _members(rows.shape[0], labels, classes)
     out = np.full((len(members), asked.shape[0], estimator.n_neighbors), np.inf)
 
     def search(block: slice) -> None:

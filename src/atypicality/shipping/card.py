@@ -88,9 +88,11 @@ def _parts(head: Any) -> str:
         "recalibration": head.recalibration_,
         "prediction sets": head.prediction_sets_,
     }
-    return _table(
+    table = _table(
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
+    choice = head.density_choice_
+    return table if choice is None else f"{table}\n\nThe density was chosen: {choice}."
 
 
 def _rows(head: Any) -> str:

@@ -186,6 +186,14 @@ class GraphNamespace:
         """Logarithm."""
         return _unary(x, "Log", np.log)
 
+    def abs(self, x: Traced) -> Traced:
+        """Absolute values."""
+        return _unary(x, "Abs", np.abs)
+
+    def sqrt(self, x: Traced) -> Traced:
+        """Square roots."""
+        return _unary(x, "Sqrt", np.sqrt)
+
     def isinf(self, x: Traced) -> Traced:
         """Whether entries are infinite."""
         return _unary(x, "IsInf", np.isinf)

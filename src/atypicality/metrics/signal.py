@@ -1,0 +1,201 @@
+"""What a score says of which predictions are right, alone and beside confidence: AUROC and held-out likelihoods."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from atypicality.metrics.rows import read_pairs
+from atypicality.validation import check_integer, check_vector
+
+__all__ = ["Likelihoods", "Signal", "auroc", "error_signal", "held_out_likelihoods"]
+
+Float64 = NDArray[np.float64]
+FOLDS = 5
+LOGIT_LIMIT = 14.0
+"""Of a confidence of 1 - 1e-6: a more extreme one is no more evidence."""
+DEVIATIONS = 1.96
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """Log-likelihood of each row being right or wrong as it was, by models fitted on other folds.
+
+    Parameters
+    ----------
+    confidence : ndarray of shape (n,)
+        From confidence.
+    alone : ndarray of shape (n,)
+        From the quantile of the score.
+    both : ndarray of shape (n,)
+        From both.
+    """
+
+    confidence: Float64
+    alone: Float64
+    both: Float64
+
+
+@dataclass(frozen=True)
+class Signal:
+    """How much a score adds to confidence.
+
+    Parameters
+    ----------
+    auroc : float
+        Chance that a wrong prediction scores above a right one, ties counted half.
+    gain : float
+        Mean held-out log-likelihood of being right from confidence and score, less that from confidence: nats per row.
+    standard_error : float
+        Of the gain.
+    n_rows, n_errors : int
+    """
+
+    auroc: float
+    gain: float
+    standard_error: float
+    n_rows: int
+    n_errors: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the gain, at 95 %."""
+        reach = DEVIATIONS * self.standard_error
+        return self.gain - reach, self.gain + reach
+
+    @property
+    def adds(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.interval[0] > 0
+
+    def __str__(self) -> str:
+        """One sentence."""
+        low, high = self.interval
+        verb = "adds to confidence" if self.adds else "adds nothing to confidence that these rows show"
+        return (
+            f"Atypicality {verb}: gain {self.gain:.4f} nats per row, 95 % interval {low:.4f} to {high:.4f}; "
+            f"AUROC for errors {self.auroc:.3f} ({self.n_rows:,} rows, {self.n_errors:,} errors)."
+        )
+
+
+def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
+    """Chance that a positive row scores above a negative one, ties counted half; NaN without one of either.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n,)
+    positive : array-like of bool, of shape (n,)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])  # 3 of 4 pairs in order and one tied
+    0.875
+    """
+    chosen = np.asarray(positive, bool)
+    n_positive, n_negative = int(chosen.sum()), int((~chosen).sum())
+    if not n_positive or not n_negative:
+        return float("nan")
+    ranks = rankdata(np.asarray(scores, np.float64))
+    return float((ranks[chosen].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+
+
+def error_signal(
+    atypicality: ArrayLike,
+    probs: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    *,
+    confidence: ArrayLike | None = None,
+    correct: ArrayLike | None = None,
+    random_state: int = 0,
+) -> Signal:
+    """How much atypicality says of which predictions are right, beyond what confidence says.
+
+    Two logistic regressions of being right, one on the logit of confidence and one also on the quantile of the
+    atypicality, are compared by their log-likelihood on rows that neither was fitted on (5 folds).
+
+    Parameters
+    ----------
+    atypicality : array-like of shape (n,)
+    probs, labels, confidence, correct : array-like
+        As in `accuracy`; at least 5 rows right and 5 wrong.
+    random_state : int, default=0
+        Cuts the folds.
+
+    Returns
+    -------
+    Signal
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> rarity, confidence = rng.random(2000), np.full(2000, 0.8)
+    >>> right = rng.random(2000) > 0.4 * rarity
+    >>> error_signal(rarity, confidence=confidence, correct=right).adds
+    True
+    >>> error_signal(rng.random(2000), confidence=confidence, correct=right).adds
+    False
+    """
+    pairs = read_pairs(probs, labels, confidence, correct)
+    rarity = check_vector(atypicality, "atypicality", n_rows=pairs.correct.size)
+    found = held_out_likelihoods([rarity], pairs.confidence, pairs.correct, random_state=random_state)[0]
+    gain, error = mean_and_error(found.both - found.confidence)
+    return Signal(auroc(rarity, ~pairs.correct), gain, error, pairs.correct.size, int((~pairs.correct).sum()))
+
+
+def held_out_likelihoods(
+    scores: list[Float64], confidence: Float64, correct: NDArray[np.bool_], *, random_state: int = 0
+) -> list[Likelihoods]:
+    """Likelihoods of n rows by each of some scores (n,), all on the same folds."""
+    seed = check_integer(random_state, "random_state", low=0)
+    if min(correct.sum(), (~correct).sum()) < FOLDS:
+        raise ValueError(
+            f"rows must have at least {FOLDS} right and {FOLDS} wrong predictions to compare likelihoods; got "
+            f"{int(correct.sum())} right and {int((~correct).sum())} wrong. Use more rows."
+        )
+    folds = _folds(correct, seed)
+    given = _logits(confidence)
+    base = _log_likelihood([given], correct, folds)
+    quantiles = [rankdata(score) / score.size - 0.5 for score in scores]
+    return [
+        Likelihoods(base, _log_likelihood([q], correct, folds), _log_likelihood([given, q], correct, folds))
+        for q in quantiles
+    ]
+
+
+def mean_and_error(values: Float64) -> tuple[float, float]:
+    """Mean of rows (n,) and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size))
+
+
+def _logits(confidence: Float64) -> Float64:
+    with np.errstate(divide="ignore"):
+        logits = np.log(confidence) - np.log1p(-np.minimum(confidence, 1.0))
+    return np.asarray(np.clip(logits, -LOGIT_LIMIT, LOGIT_LIMIT))
+
+
+def _folds(correct: NDArray[np.bool_], seed: int) -> NDArray[np.intp]:
+    """Fold of each row (n,): right and wrong rows are dealt out in turn, in a random order."""
+    rng, folds = np.random.default_rng(seed), np.empty(correct.size, np.intp)
+    for kind in (correct, ~correct):
+        rows = rng.permutation(np.flatnonzero(kind))
+        folds[rows] = np.arange(rows.size) % FOLDS
+    return folds
+
+
+def _log_likelihood(columns: list[Float64], correct: NDArray[np.bool_], folds: NDArray[np.intp]) -> Float64:
+    from sklearn.linear_model import LogisticRegression
+
+    x: Any = np.stack(columns, axis=1)
+    x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), np.finfo(np.float64).tiny)
+    out = np.empty(correct.size)
+    for fold in range(FOLDS):
+        rest, own = folds != fold, folds == fold
+        model = LogisticRegression().fit(x[rest], correct[rest])  # its ridge of 1 keeps separable rows finite
+        out[own] = np.where(correct[own], *model.predict_log_proba(x[own]).T[::-1])
+    return out
