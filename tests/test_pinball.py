@@ -113,7 +113,7 @@ def test_separate_groups_have_their_own_order_statistics(rng):
 
 
 def test_first_order_conditions_hold_in_every_cell(rng):
-    # of the rows and the test row, weighted by any soft group, at most tau lies strictly below and at least tau at or below
+    # of all rows with the test row, weighted by a soft group, at most tau lie below the vertex, and tau at or below
     groups, (cells, scores) = hats(6, 3), random_rows(rng, 800, 6)
     vertex = _Vertex(groups, cells, scores, TAU)
     for cell in range(36):
@@ -129,6 +129,23 @@ def test_first_order_conditions_hold_in_every_cell(rng):
         total = phi.sum(axis=0) + groups[cell]
         assert (below <= TAU * total + 1e-6).all()
         assert (at_most >= TAU * total - 1e-6).all()
+
+
+@pytest.mark.parametrize("n", [60, 200])
+def test_coverage_of_every_soft_group_follows_its_bounds(n, rng):
+    """E[phi (hit - tau)] of a new row is at least 0, and at most what the d rows on the vertex weigh: d / (n + 1)."""
+    groups, repeats, new, tau = hats(6, 2), 250, 400, 0.8 + 1e-9
+    excess = np.empty((repeats, 4))
+    for repeat in range(repeats):
+        cells = rng.integers(0, 36, n + new)
+        scores = rng.gamma(1 + cells // 6, size=n + new)
+        found = cutoffs(groups, cells[:n], scores[:n], tau)
+        hits = scores[n:] <= found[cells[n:]]
+        excess[repeat] = (groups[cells[n:]] * (hits - 0.8)[:, None]).mean(axis=0)
+    error = excess.std(axis=0) / math.sqrt(repeats)
+    assert (excess.mean(axis=0) > -4 * error).all()
+    assert (excess.mean(axis=0) < 4 / (n + 1) + 4 * error).all()
+    assert (4 * error < 0.01).all()  # small enough to see one row in sixty
 
 
 def test_of_several_optima_the_largest_cutoff_is_taken():

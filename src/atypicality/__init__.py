@@ -10,7 +10,7 @@ from atypicality._version import __version__
 
 if TYPE_CHECKING:
     from atypicality import blocks, charts, datasets, llm, metrics
-    from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+    from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
     from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
@@ -44,6 +44,7 @@ _HOME = {
     "BundleError": "shipping.bundle",
     "ClassAtypicality": "density",
     "ClassGroups": "groups",
+    "ConditionalConformal": "conformal",
     "ContentFreeCalibration": "recalibration",
     "EnsembleTemperatureScaling": "recalibration",
     "Evaluation": "evaluation",
@@ -85,6 +86,7 @@ __all__ = [
     "BundleError",
     "ClassAtypicality",
     "ClassGroups",
+    "ConditionalConformal",
     "ContentFreeCalibration",
     "EnsembleTemperatureScaling",
     "Evaluation",

@@ -5,9 +5,9 @@ For soft groups phi, constant on cells, and a test row in cell k whose score is 
     b_k = argmin_b  sum_i rho_tau(S_i - phi_i . b) - tau phi_k . b
 
 with the pinball loss rho (Gibbs, Cherian and Candes 2023), and the cutoff of the cell is phi_k . b_k. The objective is
-convex and piecewise linear; its vertices pass through as many rows as there are groups. A step leaves a vertex along its
-steepest edge and goes on to the weighted median of the rows it meets. The optimum for one cell is near that of the next,
-so a few steps each are enough.
+convex and piecewise linear; its vertices pass through as many rows as there are groups. A step leaves a vertex along
+its steepest edge and goes on to the weighted median of the rows it meets. The optimum for one cell is near that of the
+next, so a few steps each are enough.
 """
 
 import math
@@ -76,10 +76,12 @@ def _independent(groups: Doubles, present: Integers) -> tuple[Integers, Integers
     triangle, order = qr(groups[present], mode="r", pivoting=True)
     diagonal = np.abs(np.diag(triangle))
     rank = int((diagonal > RANK_TOLERANCE * diagonal[0]).sum())
-    columns, others = np.sort(order[:rank]), order[rank:]
+    columns: Integers = np.sort(order[:rank])
+    others = order[rank:]
     relation = np.linalg.lstsq(groups[np.ix_(present, columns)], groups[np.ix_(present, others)], rcond=None)[0]
     gap = np.abs(groups[:, columns] @ relation - groups[:, others])
-    return columns, np.flatnonzero((gap < math.sqrt(RANK_TOLERANCE)).all(axis=1))
+    spanned: Integers = np.flatnonzero((gap < math.sqrt(RANK_TOLERANCE)).all(axis=1))
+    return columns, spanned
 
 
 class _Vertex:

@@ -160,7 +160,7 @@ def fitted_rule(estimator: Any) -> ScoreRule:
 def row_draws(estimator: Any, n_rows: int, first_row: int) -> NDArray[np.float64] | None:
     """The draws (n,) of a randomised estimator for rows with numbers from `first_row` on; None for another."""
     number = check_integer(first_row, "first_row", low=0)
-    if not estimator.randomized:
+    if not getattr(estimator, "randomized", False):
         return None
     return Seeds(estimator.seed_).draws("predict", n_rows, first_row=number)
 

@@ -117,6 +117,13 @@ def _limits(head: Any) -> list[str]:
             "every subgroup."
         )
         short = int(sets.too_few_.sum())
+    elif hasattr(sets, "soft_groups_"):
+        limits.append(
+            f"Prediction sets hold the label with a chance of at least {promise}, on average over all inputs and "
+            f"weighted by each of {sets.soft_groups_.shape[2]} soft groups of atypicality and confidence, from "
+            f"{sets.n_calibration_:,} rows; not in every subgroup."
+        )
+        short = int(sets.too_few_.sum())
     else:
         limits.append(
             f"Prediction sets hold the label with a chance of at least {promise} on average over all inputs, from "

@@ -16,6 +16,7 @@ __all__ = [
     "check_abstention",
     "check_aware",
     "check_aware_sets",
+    "check_conditional_sets",
     "check_gaussian",
     "check_grid",
     "check_groups",
@@ -176,6 +177,19 @@ def check_aware_sets(sets: Any) -> None:
     need(sets.counts_.sum() == sets.n_calibration_, "the regions' rows must sum to n_calibration_.")
 
 
+def check_conditional_sets(sets: Any) -> None:
+    """A threshold for every cell between the edges, and an expected coverage for every soft group."""
+    shape = sets.atypicality_edges_.size + 1, sets.confidence_edges_.size + 1
+    need(
+        sets.thresholds_.shape == shape, f"there must be thresholds of shape {shape}, for the cells between the edges."
+    )
+    need(len(sets.knots_) == 2, "knots must be a pair.")
+    need(all(np.less_equal(sets.knots_, shape)), "there must be no more knots than cells.")
+    need(sets.expected_coverage_.size == sets.knots_[0] * sets.knots_[1], "every soft group must expect a coverage.")
+    need(np.isinf(sets.thresholds_[sets.too_few_]).all(), "thresholds must be infinite where rows were too few.")
+    need(sets.bandwidth_ > 0, "the bandwidth must be positive.")
+
+
 def _check_score(sets: Any) -> None:
     checked_rule(sets)
     rule = ScoreRule(sets.score, sets.nonempty, sets.k_reg_, sets.penalty_)
@@ -216,6 +230,7 @@ def _needs_atypicality(head: Any) -> bool:
     recalibration, sets = head.recalibration_, head.prediction_sets_
     return (
         hasattr(sets, "regions_")
+        or hasattr(sets, "soft_groups_")
         or getattr(recalibration, "quantiles_", None) is not None
         or "atypicality" in getattr(getattr(recalibration, "polynomial_", None), "names", ())
     )

@@ -6,7 +6,7 @@ A class that gains or loses a fitted attribute changes one line here; a test com
 from collections.abc import Callable
 from typing import Any
 
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
 from atypicality.conformal.scores import NONEMPTY, SCORES
 from atypicality.head import ReliabilityHead
 from atypicality.head.held_out import AbstentionRule, QuantileScale
@@ -260,6 +260,31 @@ AWARE_SETS = Record(
     },
     check=meaning.check_aware_sets,
 )
+CONDITIONAL_SETS = Record(
+    ConditionalConformal,
+    parameters={
+        "alpha": Alpha(),
+        "cells": Integer(1),
+        "knots": Either("auto", otherwise=Integer(1)),
+        "bandwidth": Either("auto", otherwise=Number(0)),
+        "edge_fraction": Number(0, 1),
+        "random_state": optional(SEED),
+    },
+    fields={
+        "n_classes_": Size("K"),
+        "atypicality_edges_": Array("*", FINITE, INCREASING),
+        "confidence_edges_": Array("*", UNIT, INCREASING),
+        "knots_": TupleOf(Integer(1)),
+        "bandwidth_": Number(0),
+        "thresholds_": Array("a c", NOT_NAN, NOT_NEGATIVE),
+        "too_few_": Array("a c", dtypes=("bool",)),
+        "expected_coverage_": Array("*", UNIT),
+        "n_edge_": Integer(1),
+        "n_calibration_": Integer(1),
+        "seed_": SEED,
+    },
+    check=meaning.check_conditional_sets,
+)
 
 # The head
 
@@ -279,7 +304,7 @@ ABSTENTION = Record(
 )
 DENSITIES = (GAUSSIAN, NEIGHBORS)
 RECALIBRATIONS = (TEMPERATURE, VECTOR, GROUPED, ENSEMBLE, AWARE, CONTENT_FREE, ADAPTIVE)
-PREDICTION_SETS = (SPLIT, AWARE_SETS)
+PREDICTION_SETS = (SPLIT, AWARE_SETS, CONDITIONAL_SETS)
 HEAD = Part(
     Record(
         ReliabilityHead,
