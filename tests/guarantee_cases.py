@@ -179,14 +179,14 @@ def soft_coverage(world, n, whole=False):
 
     def one_repetition(seed):
         rng = np.random.default_rng(seed)
-        probs, labels = world(rng, n + 1000)
-        rarity = rng.standard_normal(n + 1000) + 2.0 * (probs.argmax(axis=1) != labels)
+        probs, labels = world(rng, n + 400)
+        rarity = rng.standard_normal(n + 400) + 2.0 * (probs.argmax(axis=1) != labels)
         sets = ConditionalConformal(0.1, knots=2, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of corners with too few rows, whose sets are full
             sets.fit(probs[:n], labels[:n], atypicality=rarity[:n])
         new = probs[n:]
-        found = sets.predict_set(new, atypicality=rarity[n:])[np.arange(1000), labels[n:]]
+        found = sets.predict_set(new, atypicality=rarity[n:])[np.arange(400), labels[n:]]
         rows = np.searchsorted(sets.atypicality_edges_, rarity[n:])
         columns = np.searchsorted(sets.confidence_edges_, np.minimum(new.max(axis=1), 1.0))
         weight = 1.0 if whole else sets.soft_groups_[rows, columns, sets.knots_[1]]
