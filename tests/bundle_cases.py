@@ -57,6 +57,8 @@ PREDICTION_SETS = {
     "saps": aty.SplitConformal("saps", randomized=True, random_state=None),
     "too few": aty.SplitConformal("aps", alpha=0.001, nonempty=None),
     "regions": aty.AtypicalityAwareConformal(n_groups=[2, 2]),
+    "conditional": aty.ConditionalConformal(),
+    "conditional, too few": aty.ConditionalConformal(0.01, cells=5, knots=2, bandwidth=0.3, random_state=None),
     "paper sets": aty.AtypicalityAwareConformal("raps", n_groups=(3, 1), mode="paper", k_reg=1, penalty=0.1),
 }
 

@@ -7,6 +7,7 @@ few repetitions of each (tests/test_guarantees.py).
 import argparse
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -17,7 +18,7 @@ from scipy.stats import binom, norm
 
 import atypicality as aty
 from atypicality import blocks, metrics
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
 from atypicality.conformal.threshold import conformal_rank
 from atypicality.datasets import make_world
 from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale
@@ -29,6 +30,9 @@ EXACT = (
     "ceil((n + 1)(1 - alpha)) / (n + 1)."
 )
 REGIONS = "In every region of `AtypicalityAwareConformal` the sets hold the label with probability at least 1 - alpha."
+SOFT = (
+    "Weighted by any soft group of `ConditionalConformal`, the sets hold the label with probability at least 1 - alpha."
+)
 HEAD = "The sets of a head hold the label with probability at least 1 - alpha."
 RISK = "Rows kept with `max_risk` err more often than `max_risk` with probability at most 5 %."
 CHANCE = "Without drift, `drift.chance` is at most p with probability at most p."
@@ -161,6 +165,36 @@ def region_coverage(region, score="raps"):
     return one_repetition
 
 
+def miscalibrated(rng, n):
+    """A model that is far too certain, most of all where it is wrong."""
+    world = make_world(n, 6, temperature=4.0, atypical_noise=1.0, random_state=rng)
+    return world.probs, world.labels
+
+
+def soft_coverage(world, n, whole=False):
+    """Coverage weighted by the soft group of atypical (and low-confidence) inputs, or by all of them.
+
+    For a weight f the statement is E[f (hit - level)] >= 0: its mean over new rows, moved to the level.
+    """
+
+    def one_repetition(seed):
+        rng = np.random.default_rng(seed)
+        probs, labels = world(rng, n + 400)
+        rarity = rng.standard_normal(n + 400) + 2.0 * (probs.argmax(axis=1) != labels)
+        sets = ConditionalConformal(0.1, knots=2, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of corners with too few rows, whose sets are full
+            sets.fit(probs[:n], labels[:n], atypicality=rarity[:n])
+        new = probs[n:]
+        found = sets.predict_set(new, atypicality=rarity[n:])[np.arange(400), labels[n:]]
+        rows = np.searchsorted(sets.atypicality_edges_, rarity[n:])
+        columns = np.searchsorted(sets.confidence_edges_, np.minimum(new.max(axis=1), 1.0))
+        weight = 1.0 if whole else sets.soft_groups_[rows, columns, sets.knots_[1]]
+        return float(0.9 + np.mean(weight * (found - 0.9)))
+
+    return one_repetition
+
+
 def fitted_head(seed, n_new, **options):
     """A head fitted on 200 training and 1000 calibration rows of a world, and its new rows."""
     world = make_world(1200 + n_new, 4, temperature=2.0, atypical_noise=0.5, random_state=seed)
@@ -194,7 +228,14 @@ def coverage_guarantees() -> Iterator[Guarantee]:
     for region, name in enumerate(("typical", "middle", "atypical")):
         yield Guarantee(REGIONS, f"{name} third", region_coverage(region), 0.8, "at least")
     yield Guarantee(REGIONS, "atypical and low-confidence, in a head", head_coverage(rare=True), 0.8, "at least")
+    for world in (continuous, tied, one_hot, saturated, miscalibrated):
+        for n in (120, 500, 2000):
+            case = f"atypical, {world.__name__.replace('_', ' ')}, n = {n}"
+            yield Guarantee(SOFT, case, soft_coverage(world, n), 0.9, "at least")
+    yield Guarantee(SOFT, "all inputs, tied, n = 120", soft_coverage(tied, 120, whole=True), 0.9, "at least")
     yield Guarantee(HEAD, "default sets, in chunks", head_coverage(), 0.8, "at least")
+    smooth = ConditionalConformal(0.2)
+    yield Guarantee(HEAD, "conditional sets, in chunks", head_coverage(prediction_sets=smooth), 0.8, "at least")
     randomised = SplitConformal("aps", 0.2, randomized=True)
     yield Guarantee(HEAD, "randomised sets, in chunks", head_coverage(prediction_sets=randomised), 0.8, "at least")
 

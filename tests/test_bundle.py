@@ -144,6 +144,9 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
         "score": "lac", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
         "random_state": 7, "n_groups": (2, 3), "mode": "paper", "edge_fraction": 0.25,
     },
+    aty.ConditionalConformal: {
+        "alpha": 0.01, "cells": 5, "knots": 2, "bandwidth": 0.3, "edge_fraction": 0.25, "random_state": 7,
+    },
 }  # fmt: skip
 PARTS = {"density": DENSITIES, "recalibration": RECALIBRATIONS, "prediction_sets": PREDICTION_SETS}
 
@@ -359,6 +362,39 @@ def test_tensors_are_checked_behind_right_hashes(bundle, head, tmp_path, name, c
     tensors = cases.load_tensors(saved.data)
     tensors[f"head.{name}"] = np.ascontiguousarray(change(tensors[f"head.{name}"]))
     saved.write_sealed(tmp_path / "hostile", json.loads(saved.text)["head"], tensors)
+    with pytest.raises(BundleError, match=message):
+        load(tmp_path / "hostile")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("thresholds_", lambda a: a * np.nan, "must hold no NaN"),
+        ("thresholds_", lambda a: -1 - a, "must not be negative"),
+        ("thresholds_", lambda a: a[:-1], "has size .* where other parts"),
+        ("atypicality_edges_", lambda a: a[:-1], "there must be thresholds of shape"),
+        ("confidence_edges_", lambda a: a + 1, r"must lie in \[0, 1\]"),
+        ("confidence_edges_", lambda a: a[::-1], "must be strictly increasing"),
+        ("too_few_", lambda a: ~a, "infinite where rows were too few"),
+        ("expected_coverage_", lambda a: a[:-1], "every soft group must expect a coverage"),
+        ("expected_coverage_", lambda a: a + 1, r"must lie in \[0, 1\]"),
+        (None, lambda h: h.update(knots_=[2, 2, 2]), "knots_ must have 2 entries; got 3"),
+        (None, lambda h: h.update(knots_=[50, 2]), "no more knots than cells"),
+        (None, lambda h: h.update(knots_=[10**9, 2]), "no more knots than cells"),
+        (None, lambda h: h.update(bandwidth_=0.0), "bandwidth_ must be a finite number in"),
+        (None, lambda h: h.update(soft_groups_=7), "exactly its own keys; missing or unknown: soft_groups_"),
+    ],
+)
+def test_conditional_sets_are_checked_behind_right_hashes(tmp_path, name, change, message):
+    save(cases.fitted(prediction_sets=aty.ConditionalConformal()), tmp_path / "bundle")
+    saved = cases.Saved.of(tmp_path / "bundle", tmp_path / "bundle")
+    head, tensors = json.loads(saved.text)["head"], cases.load_tensors(saved.data)
+    if name is None:
+        change(head["fitted"]["prediction_sets_"]["fitted"])
+    else:
+        place = f"head.prediction_sets_.{name}"
+        tensors[place] = np.ascontiguousarray(change(tensors[place]))
+    saved.write_sealed(tmp_path / "hostile", head, tensors)
     with pytest.raises(BundleError, match=message):
         load(tmp_path / "hostile")
 

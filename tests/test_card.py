@@ -42,6 +42,8 @@ def test_the_card_tells_the_fitted_numbers(head, tmp_path):
 def test_the_card_names_what_is_lost():
     few = cases.fitted(prediction_sets=cases.PREDICTION_SETS["too few"])
     assert "too few rows: sets there hold all classes" in model_card(few)
+    smooth = model_card(cases.fitted(prediction_sets=cases.PREDICTION_SETS["conditional"]))
+    assert "of at least 0.9 on average over all inputs and weighted by each of 4 soft groups" in smooth
     paper = cases.fitted(prediction_sets=cases.PREDICTION_SETS["paper sets"])
     assert "the promise is approximate" in model_card(paper)
     with pytest.warns(UserWarning, match="labels all have the largest logit"):

@@ -7,7 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atypicality import AtypicalityAwareConformal, Quadrants, QuantileGroups, SplitConformal, blocks
+from atypicality import (
+    AtypicalityAwareConformal,
+    ConditionalConformal,
+    Quadrants,
+    QuantileGroups,
+    SplitConformal,
+    blocks,
+)
 from atypicality.arrays import to_host
 from atypicality.conformal.scores import ScoreRule, label_statistics, prediction_sets, total_sizes
 
@@ -149,6 +156,20 @@ def test_aware_conformal_fits_and_predicts_the_same(put, where, rng):
     sets = conformal.predict_set(test, atypicality=place(rarity[600:]))
     np.testing.assert_array_equal(to_host(sets), expected)
     assert same_library(sets, test)
+
+
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_conditional_conformal_fits_and_predicts_the_same(put, where, rng):
+    probs, rarity = softmax(900, 20, rng), rng.gamma(2.0, size=900)
+    labels, place = labels_of(probs, rng), put if where == "device" else np.asarray
+    conformal = ConditionalConformal().fit(probs[:600], labels[:600], atypicality=rarity[:600])
+    thresholds, expected = conformal.thresholds_, conformal.predict_set(probs[600:], atypicality=rarity[600:])
+
+    conformal.fit(put(probs[:600]), place(labels[:600]), atypicality=place(rarity[:600]))
+    np.testing.assert_array_equal(conformal.thresholds_, thresholds)
+    sets = conformal.predict_set(put(probs[600:]), atypicality=place(rarity[600:]))
+    np.testing.assert_array_equal(to_host(sets), expected)
+    assert same_library(sets, put(probs[600:]))
 
 
 def test_vectors_may_lie_on_a_device_beside_probabilities_on_the_host(put, rng):

@@ -64,6 +64,9 @@ SETS = {
     "raps": aty.SplitConformal("raps"),
     "raps by grid": aty.AtypicalityAwareConformal("raps", n_groups=(1, 3), alpha=0.2),
     "saps by grid": aty.AtypicalityAwareConformal("saps", n_groups=(2, 1)),
+    "conditional": aty.ConditionalConformal(),
+    "conditional, coarse": aty.ConditionalConformal(0.2, cells=3, knots=1),
+    "conditional, full corners": aty.ConditionalConformal(0.02, knots=3),
     "full sets": aty.SplitConformal(alpha=0.001, k_reg=1, penalty=0.1),
 }
 HEADS = (

@@ -19,6 +19,7 @@ PUBLIC = [
     "BundleError",
     "ClassAtypicality",
     "ClassGroups",
+    "ConditionalConformal",
     "ContentFreeCalibration",
     "EnsembleTemperatureScaling",
     "Evaluation",

@@ -10,7 +10,7 @@ from atypicality._version import __version__
 
 if TYPE_CHECKING:
     from atypicality import blocks, charts, datasets, llm, metrics
-    from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+    from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
     from atypicality.density import (
         ClassAtypicality,
         GaussianAtypicality,
@@ -49,6 +49,7 @@ _HOME = {
     "BundleError": "shipping.bundle",
     "ClassAtypicality": "density",
     "ClassGroups": "groups",
+    "ConditionalConformal": "conformal",
     "ContentFreeCalibration": "recalibration",
     "EnsembleTemperatureScaling": "recalibration",
     "Evaluation": "evaluation",
@@ -91,6 +92,7 @@ __all__ = [
     "BundleError",
     "ClassAtypicality",
     "ClassGroups",
+    "ConditionalConformal",
     "ContentFreeCalibration",
     "EnsembleTemperatureScaling",
     "Evaluation",

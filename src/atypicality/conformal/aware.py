@@ -8,18 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality import blocks
-from atypicality.arrays import namespace, on_device, returns_like_input, take_rows, to_host
-from atypicality.conformal.chance import Seeds, split_rows
+from atypicality.arrays import returns_like_input, take_rows
+from atypicality.conformal.chance import Seeds, marked_rows, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
-from atypicality.conformal.scores import label_scores, label_statistics
+from atypicality.conformal.scores import confidences, label_scores, label_statistics
 from atypicality.conformal.split import ScoredSets, checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
 from atypicality.stored import Part, Record, kinds, need
-from atypicality.validation import check_alpha, check_choice, check_groups, check_vector, warn
+from atypicality.validation import check_alpha, check_choice, check_vector, warn
 from atypicality.validation.device import any_probs
 
 __all__ = ["AtypicalityAwareConformal"]
@@ -131,7 +130,9 @@ class AtypicalityAwareConformal(ScoredSets):
         rarity = check_vector(atypicality, "atypicality", n_rows=n)
         edge = calibration = np.arange(n)
         if edge_rows is not None:
-            edge, calibration = _given_rows(edge_rows, n, valid)
+            if not valid:
+                raise ValueError(f'edge_rows needs mode="valid"; got mode={self.mode!r}, where all rows set edges.')
+            edge, calibration = marked_rows(edge_rows, n)
         elif valid:
             edge, calibration = split_rows(n, self.edge_fraction, "edge_fraction", seeds.generator("split"))
         found = label_statistics(rows, classes)
@@ -174,7 +175,7 @@ class AtypicalityAwareConformal(ScoredSets):
 
     def _assign(self, rows: Any, atypicality: ArrayLike) -> Integers:
         rarity = check_vector(atypicality, "atypicality", n_rows=rows.shape[0])
-        return self.regions_.ravel()[self.grid_.assign(_confidence(rows), rarity)]
+        return self.regions_.ravel()[self.grid_.assign(confidences(rows), rarity)]
 
     def _set_thresholds(self, scores: NDArray[np.float64], regions: Integers, alpha: Fraction) -> None:
         n_regions = int(self.regions_.max()) + 1
@@ -215,33 +216,9 @@ class AtypicalityAwareConformal(ScoredSets):
     )
 
 
-def _given_rows(edge_rows: ArrayLike, n_rows: int, valid: bool) -> tuple[Integers, Integers]:
-    """Positions of the edge set and of the threshold set, from a mask."""
-    mask = check_groups(edge_rows, "edge_rows", n_rows=n_rows)
-    if not valid or mask.dtype != bool or mask.all() or not mask.any():
-        raise ValueError(
-            'edge_rows must be a bool mask that marks some rows and leaves others, with mode="valid"; '
-            f"got {int(np.count_nonzero(mask))} marked of {n_rows}, dtype {mask.dtype}."
-        )
-    return np.flatnonzero(mask), np.flatnonzero(~mask)
-
-
 def _regions(counts: Integers, alpha: Fraction, n_calibration: int | None) -> Integers:
     """Regions from the cells' counts of edge rows; without other rows (mode "paper") the counts are what there is."""
     if n_calibration is None:
         return merge_cells(counts.astype(np.float64), minimum_rows(alpha))
     ratio = n_calibration / counts.sum()
     return merge_cells(counts * ratio, rows_to_expect(alpha, ratio))
-
-
-def _confidence(probs: Any) -> NDArray[np.float64]:
-    """Top probabilities (n,), at most 1: rounding may have put them a little above."""
-    if on_device(probs):
-        return np.minimum(to_host(namespace(probs).max(probs, axis=1)).astype(np.float64), 1.0)
-    top = np.empty(len(probs))
-
-    def one_block(rows: slice) -> None:
-        np.minimum(probs[rows].max(axis=1), 1.0, out=top[rows])
-
-    blocks.for_rows(one_block, len(probs), block=blocks.block_rows(probs.shape[1] * probs.itemsize))
-    return top

@@ -4,11 +4,11 @@ import operator
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from atypicality.validation import check_integer, check_number
+from atypicality.validation import check_groups, check_integer, check_number
 
-__all__ = ["Seeds", "split_rows"]
+__all__ = ["Seeds", "marked_rows", "split_rows"]
 
 
 class Seeds:
@@ -62,3 +62,18 @@ def split_rows(
     size = min(max(1, round(share * n)), n - 1)
     order = generator.permutation(n)
     return np.sort(order[:size]), np.sort(order[size:])
+
+
+def marked_rows(edge_rows: ArrayLike, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions of the edge rows and of the threshold rows, from a mask (n,) of the former.
+
+    >>> [part.tolist() for part in marked_rows([True, False, False], 3)]
+    [[0], [1, 2]]
+    """
+    mask = check_groups(edge_rows, "edge_rows", n_rows=n)
+    if mask.dtype != bool or mask.all() or not mask.any():
+        raise ValueError(
+            "edge_rows must be a bool mask that marks some rows and leaves others; "
+            f"got {int(np.count_nonzero(mask))} marked of {n}, dtype {mask.dtype}."
+        )
+    return np.flatnonzero(mask), np.flatnonzero(~mask)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace, on_device
+from atypicality.arrays import namespace, on_device, to_host
 from atypicality.conformal import device_scores
 from atypicality.formula import GridSets, ScoreRule, scores_along
 from atypicality.formula.sets import exact
@@ -28,6 +28,7 @@ __all__ = [
     "ScoreRule",
     "Selection",
     "checked_score",
+    "confidences",
     "label_scores",
     "label_statistics",
     "prediction_sets",
@@ -77,6 +78,23 @@ class LabelStatistics:
     def take(self, rows: NDArray[np.intp]) -> Self:
         """The statistics of some rows."""
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def confidences(probs: Any) -> Doubles:
+    """Top probabilities (n,), at most 1: rounding may have put them a little above.
+
+    >>> confidences(np.array([[0.25, 0.75], [1.0 + 1e-15, 0.0]]))
+    array([0.75, 1.  ])
+    """
+    if on_device(probs):
+        return np.minimum(to_host(namespace(probs).max(probs, axis=1)).astype(np.float64), 1.0)
+    top = np.empty(len(probs))
+
+    def one_block(rows: slice) -> None:
+        np.minimum(probs[rows].max(axis=1), 1.0, out=top[rows])
+
+    blocks.for_rows(one_block, len(probs), block=_block(probs))
+    return top
 
 
 def label_statistics(probs: Any, labels: NDArray[np.intp]) -> LabelStatistics:

@@ -129,8 +129,8 @@ def _atypicality(rng: np.random.Generator, head: Any) -> NDArray[np.float64]:
     reach = known[-1] - known[0] + 1
     drawn = rng.choice(known, N_ROWS) + np.where(rng.random(N_ROWS) < 0.5, 0.0, reach * rng.normal(0, 0.3, N_ROWS))
     special = [known, [head.quadrants_.atypicality_threshold_]]
-    if hasattr(head.prediction_sets_, "grid_"):
-        special.append(head.prediction_sets_.grid_.atypicality_groups_.edges_)
+    if (edges := head.prediction_sets_.formula().atypicality_edges) is not None:
+        special.append(edges)
     exact = np.concatenate(special[::-1])[: N_ROWS // 2]
     drawn[: exact.size] = exact
     return drawn

@@ -128,5 +128,5 @@ def _metadata(head: Any) -> dict[str, str]:
         "quadrants": json.dumps(QUADRANTS),
         "density": "none" if head.density_ is None else type(head.density_).__name__,
         "recalibration": type(head.recalibration_).__name__,
-        "prediction_sets": f"{type(sets).__name__} {getattr(sets, 'score', '')}".rstrip(),
+        "prediction_sets": f"{type(head.prediction_sets_).__name__} {head.prediction_sets_.formula().rule.name}",
     }

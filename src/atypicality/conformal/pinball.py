@@ -1,0 +1,187 @@
+"""Exact cutoffs of conditional conformal prediction: small linear programs over soft groups, solved by vertex steps.
+
+For soft groups phi, constant on cells, and a test row in cell k whose score is +infinity, the coefficients are
+
+    b_k = argmin_b  sum_i rho_tau(S_i - phi_i . b) - tau phi_k . b
+
+with the pinball loss rho (Gibbs, Cherian and Candes 2023), and the cutoff of the cell is phi_k . b_k. The objective is
+convex and piecewise linear; its vertices pass through as many rows as there are groups. A step leaves a vertex along
+its steepest edge and goes on to the weighted median of the rows it meets. The optimum for one cell is near that of the
+next, so a few steps each are enough.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr
+
+__all__ = ["cutoffs"]
+
+Doubles = NDArray[np.float64]
+Integers = NDArray[np.intp]
+
+EPS = float(np.finfo(np.float64).eps)
+RANK_TOLERANCE = 1e-10
+FLAT = 1e-13
+"""A slope below this share of the weights it is a sum of is rounding."""
+NUDGE = 1e-9
+"""The test row pulls this much harder than tau, so that of several optima the one with the largest cutoff is found."""
+FEW_CROSSINGS = 64
+MAX_STEPS = 100_000
+
+
+def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> Doubles:
+    """The cutoff of every cell, rounded outward; +inf where the program is unbounded: there are too few rows.
+
+    Parameters
+    ----------
+    groups : ndarray of shape (n_cells, d)
+        phi of each cell.
+    cells : ndarray of int, of shape (n,)
+        Cell of each row.
+    scores : ndarray of shape (n,)
+        Finite; distinct or nearly so (equal rows of one cell are merged, other ties may take more steps).
+    tau : float in (0, 1)
+
+    Returns
+    -------
+    ndarray of shape (n_cells,)
+
+    Examples
+    --------
+    With one group the cutoff is an order statistic: of nine scores the eighth, as 0.75 (9 + 1) rounds up to 8.
+
+    >>> cutoffs(np.ones((2, 1)), np.zeros(9, int), np.arange(9.0), 0.75).round(9)
+    array([7., 7.])
+    >>> cutoffs(np.ones((1, 1)), np.zeros(2, int), np.arange(2.0), 0.75)
+    array([inf])
+    """
+    found = np.full(len(groups), math.inf)
+    if not cells.size:
+        return found
+    columns, spanned = _independent(groups, np.unique(cells))
+    vertex = _Vertex(np.ascontiguousarray(groups[:, columns]), cells, scores, tau)
+    for cell in spanned:
+        found[cell] = vertex.cutoff(cell)
+    return found
+
+
+def _independent(groups: Doubles, present: Integers) -> tuple[Integers, Integers]:
+    """Columns that are independent on the cells that have rows, and the cells where the others depend on them too.
+
+    Elsewhere phi is not in the span of the rows' phi, and the program is unbounded.
+    """
+    triangle, order = qr(groups[present], mode="r", pivoting=True)
+    diagonal = np.abs(np.diag(triangle))
+    rank = int((diagonal > RANK_TOLERANCE * diagonal[0]).sum())
+    columns: Integers = np.sort(order[:rank])
+    others = order[rank:]
+    relation = np.linalg.lstsq(groups[np.ix_(present, columns)], groups[np.ix_(present, others)], rcond=None)[0]
+    gap = np.abs(groups[:, columns] @ relation - groups[:, others])
+    spanned: Integers = np.flatnonzero((gap < math.sqrt(RANK_TOLERANCE)).all(axis=1))
+    return columns, spanned
+
+
+class _Vertex:
+    """A vertex of the objective: the rows that it passes through, and on which side of it the others are."""
+
+    def __init__(self, groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> None:
+        order = np.lexsort((scores, cells))
+        cells, scores = cells[order], scores[order]
+        first = np.flatnonzero(np.r_[True, (np.diff(cells) != 0) | (np.diff(scores) != 0)])
+        self.groups, self.tau = groups, tau
+        self.cells, self.scores = cells[first], scores[first]
+        self.weights = np.diff(np.r_[first, cells.size]).astype(np.float64)
+        self.per_cell = np.bincount(self.cells, self.weights, len(groups))
+        self.basis = self._start()
+        self.below = np.zeros(self.scores.size, bool)
+        self._move_to_basis()
+        self.below = self.residuals < 0
+        self.below[self.basis] = False
+
+    def _start(self) -> Integers:
+        """One row from each of d cells whose phi are independent, near the tau-quantile of its cell."""
+        present = np.unique(self.cells)
+        order = qr(self.groups[present].T, mode="r", pivoting=True)[1][: self.groups.shape[1]]
+        starts = np.searchsorted(self.cells, present[order])
+        sizes = np.searchsorted(self.cells, present[order], side="right") - starts
+        return np.asarray(starts + (self.tau * sizes).astype(np.intp))
+
+    def _move_to_basis(self) -> None:
+        """The coefficients that pass through the basis, refined to the precision of each row's own terms."""
+        rows, target = self.groups[self.cells[self.basis]], self.scores[self.basis]
+        self.inverse = np.linalg.inv(rows)
+        self.coefficients = self.inverse @ target
+        for _ in range(2):
+            self.coefficients += self.inverse @ (target - rows @ self.coefficients)
+        self.residuals = self.scores - (self.groups @ self.coefficients)[self.cells]
+        self.residuals[self.basis] = 0.0
+
+    def cutoff(self, cell: int) -> float:
+        """The cutoff of a cell: steps from where the last one ended."""
+        for _ in range(MAX_STEPS):
+            edge = self._steepest(self.groups[cell])
+            if edge is None:
+                return self._rounded_up(self.groups[cell])
+            if not self._step(*edge):
+                return math.inf
+        raise RuntimeError(f"no optimum after {MAX_STEPS} steps: the scores are degenerate. Give distinct scores.")
+
+    def _steepest(self, pull: Doubles) -> tuple[int, float, float] | None:
+        """Place in the basis, side and slope of the edge that falls fastest; None at the optimum.
+
+        On side 1 the row that leaves the basis comes to be below the vertex, on side -1 above.
+        """
+        own = self.weights[self.basis]
+        counts = self.tau * self.per_cell - np.bincount(self.cells, self.weights * self.below, len(self.groups))
+        np.subtract.at(counts, self.cells[self.basis], self.tau * own)
+        gradient = -(counts @ self.groups + self.tau * (1 + NUDGE) * pull) @ self.inverse
+        slopes = np.stack([gradient + (1 - self.tau) * own, self.tau * own - gradient])
+        scale = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
+        lengths = np.sqrt((self.inverse**2).sum(axis=0))
+        side, place = np.unravel_index(np.argmin(np.where(slopes < -scale, slopes / lengths, 0.0)), slopes.shape)
+        slope = float(slopes[side, place])
+        return None if slope >= -scale[place] else (int(place), 1.0 - 2.0 * float(side), slope)
+
+    def _step(self, place: int, side: float, slope: float) -> bool:
+        """Along an edge to the row at which the objective stops falling; False where it falls for ever."""
+        pace = side * (self.groups @ self.inverse[:, place])
+        pace[np.abs(pace) < RANK_TOLERANCE * np.abs(pace).max()] = 0.0
+        paces = pace[self.cells]
+        met = np.where(self.below, paces < 0, paces > 0)
+        met[self.basis] = False
+        rows = np.flatnonzero(met)
+        paces = paces[rows]
+        gains = self.weights[rows] * np.abs(paces)
+        crossed = _crossed(np.maximum(self.residuals[rows] / paces, 0.0), gains, -slope)
+        if crossed is None:
+            return False
+        self.below[rows[crossed[:-1]]] ^= True
+        self.below[self.basis[place]] = side > 0
+        self.basis[place] = rows[crossed[-1]]
+        self.below[self.basis[place]] = False
+        self._move_to_basis()
+        return True
+
+    def _rounded_up(self, groups: Doubles) -> float:
+        """The cutoff plus a bound of its rounding error."""
+        shares = np.abs(groups @ self.inverse) @ np.abs(self.scores[self.basis])
+        return float(groups @ self.coefficients + 8 * EPS * self.basis.size * shares)
+
+
+def _crossed(times: Doubles, gains: Doubles, slope: float) -> Any:
+    """Places of the rows met, in order of time, up to the one at which the gains reach the slope; None: never."""
+    if not gains.sum() >= slope:
+        return None
+    size = FEW_CROSSINGS
+    while True:
+        some = np.argpartition(times, size)[:size] if size < times.size else np.arange(times.size)
+        order = some[np.argsort(times[some], kind="stable")]
+        reached = int(np.searchsorted(np.cumsum(gains[order]), slope))
+        if reached < order.size:
+            return order[: reached + 1]
+        if size >= times.size:  # the same sum in another order fell short by a rounding
+            return order
+        size *= 8
