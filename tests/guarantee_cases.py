@@ -21,7 +21,9 @@ from atypicality import blocks, metrics
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
 from atypicality.conformal.threshold import conformal_rank
 from atypicality.datasets import make_world
-from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale
+from atypicality.head.abstention import AbstentionRule
+from atypicality.head.drift import Drift
+from atypicality.head.quantiles import QuantileScale
 from atypicality.metrics import by_group
 
 COVERAGE = "The sets of `SplitConformal` hold the label with probability at least 1 - alpha."

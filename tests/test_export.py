@@ -34,7 +34,7 @@ from atypicality.datasets import load_fashion_mnist_lt
 from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head import ReliabilityHead
-from atypicality.head.held_out import QuantileScale
+from atypicality.head.quantiles import QuantileScale
 from atypicality.shipping.onnx import check as export_check
 from atypicality.shipping.onnx import export
 from atypicality.shipping.onnx import graph as export_graph

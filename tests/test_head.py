@@ -15,7 +15,7 @@ from atypicality import blocks, metrics
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
-from atypicality.head.held_out import warn_of_training_rows
+from atypicality.head.calibration_parts import warn_of_training_rows
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, ks_2samp
 
-from atypicality.head.held_out import GRID_SIZE, AbstentionRule, Drift, QuantileScale, error_bound
+from atypicality.head.abstention import AbstentionRule, error_bound
+from atypicality.head.drift import Drift
+from atypicality.head.quantiles import GRID_SIZE, QuantileScale
 
 
 @settings(deadline=None)

@@ -2,13 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import concatenate, to_numpy
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import refuse_two_readings
+from atypicality.validation import warn
 
-__all__ = ["check_calibration", "first_and_rest", "in_one_order"]
+__all__ = ["check_calibration", "first_and_rest", "in_one_order", "warn_of_training_rows"]
+
+LOOKED_AT = 32
+"""Held-out rows that are looked for among the training rows."""
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")
 """What calibration reads of every row."""
@@ -53,3 +58,32 @@ def first_and_rest(parts: Parts) -> tuple[ModelOutputs, ModelOutputs]:
 
     first = parts.recalibration._replaced(_number=lambda row: f"{row} of recalibration")
     return first, edges._replaced(**joined, ids=None, attributes={}, _number=number)
+
+
+def warn_of_training_rows(train: Any, held_out: Any) -> None:
+    """Warn where most held-out embeddings (n, d) are, number for number, those of training rows (m, d).
+
+    Some rows are looked at, along the column that tells them apart best. Columns of few values, where equal rows are no
+    surprise, and training rows in files, which another pass would cost too much, are not looked at.
+    """
+    if (
+        isinstance(train, np.memmap)
+        or not isinstance(train, np.ndarray)
+        or not isinstance(held_out, np.ndarray)
+        or train.shape[1] != held_out.shape[1]
+        or not len(held_out)
+    ):
+        return
+    sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), LOOKED_AT)).astype(int)])
+    distinct = (np.diff(np.sort(sample, axis=0), axis=0) > 0).sum(axis=0) + 1
+    column = int(distinct.argmax())
+    if distinct[column] < 0.9 * len(sample) or len(sample) < LOOKED_AT // 2:
+        return
+    alike = train[np.isin(train[:, column], sample[:, column])].astype(sample.dtype, copy=False)
+    known = {row.tobytes() for row in alike}
+    share = float(np.mean([row.tobytes() in known for row in sample]))
+    if share > 0.5:
+        warn(
+            f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
+            "rows of train too. Confidence and coverage will be too high for new rows. Give held-out rows."
+        )

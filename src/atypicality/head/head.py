@@ -19,10 +19,12 @@ from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.formula import HeadFormula, Outcome
 from atypicality.groups import QUADRANTS, Quadrants
-from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order
-from atypicality.head.held_out import AbstentionRule, Drift, QuantileScale, warn_of_training_rows
+from atypicality.head.abstention import AbstentionRule
+from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
+from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
 from atypicality.head.prediction import predicted
+from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.metrics.rows import read_pairs

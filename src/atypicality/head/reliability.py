@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import namespace, take_rows, to_host
 from atypicality.groups import QUADRANTS
-from atypicality.head.held_out import Drift
+from atypicality.head.drift import Drift
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing

@@ -155,7 +155,7 @@ def declared(room: ModuleType) -> list[type]:
 
     >>> from atypicality import conformal
     >>> [cls.__name__ for cls in declared(conformal)]
-    ['AtypicalityAwareConformal', 'SplitConformal']
+    ['AtypicalityAwareConformal', 'ConditionalConformal', 'SplitConformal']
     """
     exported = [getattr(room, name) for name in room.__all__]
     return [thing for thing in exported if isinstance(vars(thing).get("_stored"), Record)]
