@@ -53,9 +53,18 @@ class HeadFormula:
             densities = aligned(xp, densities, self.sources)
         return self.density.atypicality(xp, products), densities
 
-    def answer(self, xp: Xp, logits: Any, atypicality: Any = None, densities: Any = None, draws: Any = None) -> Outcome:
+    def answer(
+        self,
+        xp: Xp,
+        logits: Any,
+        atypicality: Any = None,
+        densities: Any = None,
+        draws: Any = None,
+        *,
+        masked: bool = True,
+    ) -> Outcome:
         """The verdict on rows of logits (n, k) with atypicality (n, 1), class log-densities (n, k) and draws (n, 1)."""
-        proba, known = self.recalibration(xp, Rows(logits, atypicality, densities))
+        proba, known = self.recalibration(xp, Rows(logits, atypicality, densities, masked=masked))
         top = xp.astype(xp.max(proba, axis=1, keepdims=True), xp.float64, copy=False)
         confidence = xp.where(top < 1.0, top, 1.0)  # rounding may have put it a little above
         label = xp.argmax(proba, axis=1, keepdims=True)

@@ -45,6 +45,8 @@ def margins(xp: Xp, logits: Any, numbers: Any) -> Any:
 
 def mean_of_shown(xp: Xp, below: Any, hidden: Any) -> Any:
     """Mean of the entries of each row that are not hidden (n, 1); hidden ones must be 0."""
+    if hidden is None:
+        return xp.mean(below, axis=1, keepdims=True)
     return xp.sum(below, axis=1, keepdims=True) / xp.sum(_shown(xp, hidden), axis=1, keepdims=True)
 
 
@@ -52,14 +54,19 @@ def softmax(xp: Xp, scores: Any, hidden: Any, floor: float = 0.0) -> Any:
     """Softmax (n, k) over the entries of each row that are not hidden; those get 0.
 
     With a `floor` d, p becomes ``(1 - m d) p + d`` on the m entries that are not hidden: order and sum stay, and none
-    of them is below d.
+    of them is below d. `scores` are overwritten where no entry is hidden (None).
     """
-    scores = xp.where(hidden, -xp.inf, scores)
+    if hidden is not None:
+        scores = xp.where(hidden, -xp.inf, scores)
     scores -= xp.max(scores, axis=1, keepdims=True)
     weights = xp.exp(scores)
     total = xp.sum(weights, axis=1, keepdims=True)
     if not floor:
         weights /= total
+        return weights
+    if hidden is None:
+        weights *= (1.0 - floor * scores.shape[1]) / total
+        weights += floor
         return weights
     shown = _shown(xp, hidden)
     weights *= (1.0 - floor * xp.sum(shown, axis=1, keepdims=True)) / total

@@ -15,7 +15,7 @@ from atypicality.density.logdensity import check_scores
 from atypicality.formula import Given, HeadFormula, Outcome, moved, speaks_for
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
-from atypicality.recalibration.prediction import check_known
+from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
@@ -163,7 +163,7 @@ class _Rows:
             if products is not None:
                 atypicality, densities = self.formula.rarity(xp, products)
                 check_scores(xp, atypicality, self.embeddings, rows, self.formula.density)
-            found = self.formula.answer(xp, z, atypicality, densities, draws)
+            found = self.formula.answer(xp, z, atypicality, densities, draws, masked=any_masked(z))
         if found.known is not None:
             check_known(to_host(found.known), first_row=rows.start)
         check_normalisers(to_host(found.confidence), first_row=rows.start)

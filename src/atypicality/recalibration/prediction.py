@@ -11,7 +11,7 @@ from atypicality.formula.rows import below_top
 from atypicality.validation import check_finite, check_logit_maxima, check_normalisers, name_rows
 from atypicality.validation.device import any_logits, refuse_rows
 
-__all__ = ["check_known", "predicted_rows", "softmax_rows"]
+__all__ = ["any_masked", "check_known", "predicted_rows", "softmax_rows"]
 
 
 def predicted_rows(
@@ -28,7 +28,7 @@ def predicted_rows(
         On the device of the logits.
     """
     xp, host = namespace(logits), isinstance(logits, np.ndarray)
-    columns = {"atypicality": atypicality, "multiplier": multiplier}
+    columns: dict[str, Any] = {"atypicality": atypicality, "multiplier": multiplier}
     if not host:
         formula = moved(formula, lambda array: to_device(array, logits))
         columns = {name: None if part is None else to_device(part, logits) for name, part in columns.items()}
@@ -39,9 +39,9 @@ def predicted_rows(
         d = None if densities is None else densities[rows, :]
         if d is not None:
             _check_densities(xp, d, rows)
-        cut = {name: None if part is None else part[rows, None] for name, part in columns.items()}
+        cut: dict[str, Any] = {name: None if p is None else p[rows, None] for name, p in columns.items()}
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit shows in the result
-            probs, known = formula(xp, Rows(z, densities=d, **cut))
+            probs, known = formula(xp, Rows(z, densities=d, masked=any_masked(z), **cut))
         if known is not None:
             check_known(to_host(known), first_row=rows.start)
         check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
@@ -74,6 +74,11 @@ def _height(logits: Any) -> int:
     """Rows of a block of logits: what the cache holds, or on a device enough to keep it busy."""
     budget = blocks.CACHE_BYTES if isinstance(logits, np.ndarray) else BLOCK_BYTES
     return blocks.block_rows(8 * logits.shape[1], budget=budget)
+
+
+def any_masked(logits: Any) -> bool:
+    """Whether a class is masked in a block of checked logits; on a device, where a look costs a wait, True."""
+    return not isinstance(logits, np.ndarray) or not logits.size or bool(np.isneginf(logits.min()))
 
 
 def check_known(known: Any, *, first_row: int = 0) -> None:
