@@ -235,8 +235,8 @@ class LogitModel:
         for term in self.terms:
             predicted += term(xp, rows, below, hidden)
         if self.excluded is not None:
-            hidden = self.excluded if hidden is None else hidden | self.excluded
-            known = xp.any(~(hidden | xp.isinf(rows.logits)), axis=1, keepdims=True)
+            hidden = xp.isinf(rows.logits) | self.excluded
+            known = xp.any(~hidden, axis=1, keepdims=True)
         return xp.astype(softmax(xp, predicted, hidden, self.floor), rows.logits.dtype, copy=False), known
 
 
