@@ -241,9 +241,9 @@ def in_units(state: State, logits: Any, density: Any, units: Units, n_rows: int)
 
 
 @task
-def prior_mean(state: State, shape: Shape) -> Any:
+def prior_mean(state: State, logits: Any, density: Any, shape: Shape) -> Any:
     """A part's share of what the pseudo-rows add to the linear part of the objective."""
-    return shape.of(state.problem).prior_mean
+    return shape.of(_with_matrices(state.problem, logits, density)).prior_mean
 
 
 @task

@@ -101,7 +101,7 @@ class _Begun:
     densities: list[Any]
     states: list[Any]
     summary: Summary
-    terms: Mapping[str, int]
+    terms: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def advanced(self, function: Any, *args: Any) -> "_Begun":
         """The same rows after `function(state, logits, density, *args)` of every part."""
@@ -172,7 +172,8 @@ class _Whole(Problem):
     @functools.cached_property
     def prior_mean(self) -> Vector:
         """That of all parts."""
-        found: Vector = self.begun.reduced(parts.prior_mean, operator.add, Shape.read(self))
+        shares = [parts.prior_mean.later(*part, Shape.read(self)) for part in self.begun.each()]
+        found: Vector = compute(self.begun.client, tree(shares, operator.add))
         return found
 
     @property
