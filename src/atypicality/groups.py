@@ -8,10 +8,9 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import Quadrant
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector, warn

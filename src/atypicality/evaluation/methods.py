@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from atypicality.arrays import to_numpy
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.estimators import clone
 from atypicality.evaluation.context import Context
 from atypicality.head.keywords import call_with_known
 from atypicality.outputs import ModelOutputs

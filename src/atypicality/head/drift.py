@@ -72,12 +72,14 @@ def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> 
     That value is an order statistic, so the chance of a new row to exceed it follows a beta law, and the count a
     beta-binomial one. With ties, or for a part of the distribution that is fixed, it is an upper bound (Thatcher 1964).
     """
-    from scipy.stats import betabinom
+    from scipy.special import betaln  # scipy.stats has this law, and takes longer to import than all else
 
     exceeding = round(held_out_share * n_held_out)
     if count == 0 or exceeding == n_held_out:
         return 1.0
-    return float(betabinom(n, exceeding + 1, n_held_out - exceeding).sf(count - 1))
+    more, a, b = np.arange(count, n + 1), exceeding + 1, n_held_out - exceeding
+    chances = betaln(more + a, n - more + b) - betaln(a, b) - betaln(n - more + 1, more + 1) - np.log(n + 1)
+    return min(1.0, float(np.exp(chances).sum()))
 
 
 def _largest_gap(scale: QuantileScale, values: Vector) -> float:

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import conformal, density, recalibration
 from atypicality.arrays import like, on_device, to_host
@@ -17,6 +15,7 @@ from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
+from atypicality.estimators import BaseEstimator, check_is_fitted, clone
 from atypicality.formula import HeadFormula, Outcome
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 import torch.export
 from array_api_compat import torch as compat
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from atypicality.estimators import check_is_fitted
 from atypicality.formula import guarded, moved, named_arrays
 from atypicality.integrations.batches import logits_of
 from atypicality.integrations.tracing import Tap, find_site, named_site, unwrapped

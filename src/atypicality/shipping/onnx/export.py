@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality._version import __version__
+from atypicality.estimators import check_is_fitted
 from atypicality.formula import guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.outputs.paths import check_target, replacing
