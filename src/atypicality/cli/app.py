@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, reproduce, theory
+from atypicality.cli import demo, evaluate, export, fit, llm, pack, predict, report, reproduce, theory
 from atypicality.cli.printing import one_line
 
 __all__ = ["app", "execute"]
@@ -24,6 +24,7 @@ _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("demo")(demo.command)
+app.command("pack")(pack.command)
 app.command("fit")(fit.command)
 app.command("predict")(predict.command)
 app.command("evaluate")(evaluate.command)

@@ -1,5 +1,7 @@
 """Drift: whether the atypicality of new rows has left that of the held-out rows."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +56,16 @@ class Drift:
         self.distance = _largest_gap(scale, values) if n else 0.0
         chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - level), (reaching, n, 1 - below))]
         self.chance = min(1.0, 2 * min(chances))  # twice: the smaller of two
-        self.significant = self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail
+        self.significant = bool(self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name, as plain values.
+
+        >>> Drift(QuantileScale.from_rows([1.0, 2.0]), np.array([1.0])).to_dict()["n_rows"]
+        1
+        """
+        names = ("n_rows", "share_beyond", "share_tail", "expected_tail", "distance", "chance", "significant")
+        return {name: getattr(self, name) for name in names}
 
     def message(self) -> str:
         """One sentence with the numbers."""

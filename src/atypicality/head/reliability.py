@@ -189,7 +189,7 @@ class Reliability:
             writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON object per sample to `path`; the prediction set is a list of names.
+        """Write one JSON object per sample to `path`; the set is a list of names, `proba` one of numbers by column.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> import tempfile
@@ -201,8 +201,10 @@ class Reliability:
         """
         names = self.names()
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-            for row, members in zip(self.rows(), self.on_host().prediction_set, strict=True):
-                stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
+            here = self.on_host()
+            for row, members, proba in zip(self.rows(), here.prediction_set, here.proba, strict=True):
+                lists = {"prediction_set": names[members].tolist(), "proba": proba.tolist()}
+                stream.write(json.dumps(row | lists, ensure_ascii=False) + "\n")
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table and the probabilities to `path` as Parquet, which needs the extra `parquet`.
@@ -279,6 +281,20 @@ class Reliability:
         if self.quadrant is not None:
             found["quadrants"] = self.quadrant_shares()
         return found
+
+    def estimates(self) -> dict[str, float]:
+        """What the recalibrated confidence says of the rows: accuracy, and that of accepted rows; no labels enter.
+
+        Valid where the rows are like the calibration rows, which `drift` looks at.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.estimates()
+        {'accuracy': 0.8}
+        """
+        confidence = to_host(self.confidence)
+        kept = None if self.accepted is None else confidence[to_host(self.accepted)]
+        parts = {"accuracy": confidence, "accuracy_of_accepted": kept}
+        return {name: float(part.mean()) for name, part in parts.items() if part is not None and part.size}
 
     def _headline(self) -> str:
         found = self.summary()
