@@ -88,12 +88,12 @@ def test_answers_hold_the_probabilities(folder, capsys):
 
 def test_fit_takes_parts_by_name(folder, capsys):
     outputs = ("--train", folder / "train.npz", "--calibration", folder / "calibration.safetensors")
-    parts = ("--density", "gaussian:normalize=l2", "--recalibration", "temperature", "--sets", "split:score=lac")
+    parts = ("--density", "gaussian:normalize=l2", "--recalibration", "temperature", "--sets", "split:score=aps")
     assert run(capsys, "fit", *outputs, *parts, "--alpha", 0.2, "--out", folder / "parts")[0] == 0
     head = aty.load(folder / "parts")
     assert repr(head.density_) == "GaussianAtypicality(normalize='l2')"
     assert repr(head.recalibration_) == "TemperatureScaling()"
-    assert repr(head.prediction_sets_) == "SplitConformal(alpha=0.2, score='lac')"
+    assert repr(head.prediction_sets_) == "SplitConformal(alpha=0.2, score='aps')"
 
 
 def test_evaluate_prints_tables_or_json(folder, capsys):

@@ -26,8 +26,8 @@ def choose_part(text: str, option: str, classes: Iterable[type], words: dict[str
     `settings` are passed on where the class takes them and the text does not say otherwise.
 
     >>> from atypicality import SplitConformal
-    >>> choose_part("split:score=raps", "--sets", [SplitConformal], {"auto": "auto"}, alpha=0.05)
-    SplitConformal(alpha=0.05, score='raps')
+    >>> choose_part("split:score=aps", "--sets", [SplitConformal], {"auto": "auto"}, alpha=0.05)
+    SplitConformal(alpha=0.05, score='aps')
     """
     name, _, given = text.partition(":")
     known: dict[str, Any] = {part_name(cls): cls for cls in classes}

@@ -22,7 +22,7 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
-from atypicality.head.prediction import predicted
+from atypicality.head.prediction import known_formula, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
@@ -303,20 +303,21 @@ class ReliabilityHead(BaseEstimator):
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        found = predicted(self, outputs, number)
-        return self._reliability(found, outputs, keep_from)
+        found = predicted(self, known_formula(self), outputs, number)
+        drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
+        if drift is not None and drift.significant:
+            warn(drift.message())
+        return self._reliability(found, outputs, keep_from, drift)
 
-    def _reliability(self, found: Outcome, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
+    def _reliability(
+        self, found: Outcome, outputs: ModelOutputs, keep_from: float | None, drift: Drift | None = None
+    ) -> Reliability:
         accepted = None if keep_from is None else found.confidence >= keep_from
-        quadrant = drift = None
+        quadrant = None
         if self.quantiles_ is not None and found.atypicality is not None:
-            rarity = to_host(found.atypicality)
             quadrant = np.array(QUADRANTS)[to_host(found.quadrant)]
-            drift = Drift(self.quantiles_, rarity)
             if accepted is not None:
-                accepted = accepted & like(~self.quantiles_.beyond(rarity), accepted)
-            if drift.significant:
-                warn(drift.message())
+                accepted = accepted & like(~self.quantiles_.beyond(to_host(found.atypicality)), accepted)
         return Reliability(
             label=found.label,
             confidence=found.confidence,

@@ -19,7 +19,7 @@ from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
-__all__ = ["missing_formulas", "predicted", "verdict_rows"]
+__all__ = ["known_formula", "missing_formulas", "predicted", "verdict_rows"]
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
@@ -28,13 +28,21 @@ PRODUCT_ROWS = 1024
 WIDE = ("proba", "prediction_set")
 
 
-def predicted(head: Any, outputs: ModelOutputs, first_row: int) -> Outcome:
-    """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs."""
+def known_formula(head: Any) -> HeadFormula | None:
+    """The formula of a fitted head, or None where a part of it has none."""
+    return None if missing_formulas(head) else head.formula()
+
+
+def predicted(head: Any, formula: HeadFormula | None, outputs: ModelOutputs, first_row: int) -> Outcome:
+    """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs.
+
+    `formula` is the head's `known_formula`, which a service makes once.
+    """
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
     with outputs._numbered():
-        if missing_formulas(head):
+        if formula is None:
             return _by_methods(head, outputs, first_row, order)
-        logits, formula = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False), head.formula()
+        logits = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False)
         given = {}
         if formula.density is not None:
             given["embeddings"] = outputs.need("embeddings")

@@ -148,6 +148,17 @@ class Reliability:
             columns = {name: values.tolist() for name, values in part.columns().items()}
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The table row by row with the set as a list of names, and the probabilities by column.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> next(answer.records())["proba"]
+        [0.2, 0.8]
+        """
+        names, here = self.names(), self.on_host()
+        for row, members, proba in zip(self.rows(), here.prediction_set, here.proba, strict=True):
+            yield row | {"prediction_set": names[members].tolist(), "proba": proba.tolist()}
+
     def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
         """The answers for some samples: a slice, positions or a boolean mask."""
         return self._take(check_rows(rows))
@@ -199,12 +210,8 @@ class Reliability:
         ...     json.loads(path.read_text())["prediction_set"]
         ['1']
         """
-        names = self.names()
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-            here = self.on_host()
-            for row, members, proba in zip(self.rows(), here.prediction_set, here.proba, strict=True):
-                lists = {"prediction_set": names[members].tolist(), "proba": proba.tolist()}
-                stream.write(json.dumps(row | lists, ensure_ascii=False) + "\n")
+            stream.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in self.records())
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table and the probabilities to `path` as Parquet, which needs the extra `parquet`.
