@@ -16,7 +16,7 @@ import atypicality as aty
 from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.datasets import make_world
-from atypicality.formula import guarded, moved
+from atypicality.formula import advice_texts, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.outputs import ModelOutputs
@@ -108,14 +108,33 @@ def by_parts(head, outputs):
     if rarity is not None:
         found["quadrant"] = head.quadrants_.assign(found["confidence"], rarity)
         found |= {"atypicality": rarity, "atypicality_quantile": head.quantiles_(rarity)}
+    beyond = np.zeros(len(outputs), bool) if rarity is None else rarity > head.quantiles_.values[-1]
+    words = found.get("quadrant", np.where(found["confidence"] >= 1 - float(head.alpha), "reliable", "ambiguous"))
+    rows = zip(words, found["prediction_set"].sum(axis=1), beyond, strict=True)
+    found["advice"] = np.array([advised(word, size, refused) for word, size, refused in rows])
     return found
+
+
+def advised(quadrant, size, refused):
+    """The table of the documentation, row by row."""
+    if refused or quadrant == "untrustworthy" or size == 0 or size > 10 or size == K:
+        return "ask a person"
+    if size > 1:
+        return f"choose among {size}"
+    return {"ambiguous": "ask a person", "extrapolation": "trust, but rare", "reliable": "trust"}[quadrant]
+
+
+def in_words(found):
+    """Numbers of quadrants and advice by their names."""
+    words = {"advice": advice_texts(found["advice"], found["prediction_set"].sum(axis=1))}
+    return found | words | ({"quadrant": np.array(QUADRANTS)[found["quadrant"]]} if "quadrant" in found else {})
 
 
 def by_predict(head, outputs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         answer = head.predict(outputs)
-    known = ("proba", "prediction_set", "label", "confidence", "atypicality", "atypicality_quantile")
+    known = ("proba", "prediction_set", "label", "confidence", "atypicality", "atypicality_quantile", "advice")
     found = {name: np.asarray(part) for name in known if (part := getattr(answer, name)) is not None}
     return found if answer.quadrant is None else found | {"quadrant": answer.quadrant}
 
@@ -142,7 +161,7 @@ def by_guarded_formula(head, outputs):
     assert verdict.known.all()
     found = {name: part for name, part in verdict._asdict().items() if part is not None and name != "known"}
     found |= {name: part[:, 0] for name, part in found.items() if name not in ("proba", "prediction_set")}
-    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+    return in_words(found)
 
 
 def by_torch(head, outputs, wrap=lambda module, *_: module):
@@ -153,7 +172,7 @@ def by_torch(head, outputs, wrap=lambda module, *_: module):
     tensors = vars(wrap(module, torch, rows)(*rows))
     assert bool(tensors["valid"].all())
     found = {name: part.numpy() for name, part in tensors.items() if part is not None and name != "valid"}
-    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+    return in_words(found)
 
 
 def by_torch_compile(head, outputs):
@@ -178,7 +197,7 @@ def by_onnx(head, outputs, tmp_path):
     found = dict(zip(names, session.run(names, given), strict=True))
     assert found.pop("valid").all()
     found["proba"] = found.pop("probabilities")
-    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+    return in_words(found)
 
 
 def assert_same_answers(found, expected):
@@ -186,7 +205,7 @@ def assert_same_answers(found, expected):
     unit = float(np.finfo(expected["proba"].dtype).eps)
     for name in ("proba", "confidence"):
         assert_allclose(found[name], expected[name], rtol=0, atol=max(unit, 1e-12), err_msg=name)
-    for name in ("label", "prediction_set", "quadrant"):
+    for name in ("label", "prediction_set", "quadrant", "advice"):
         if name in expected:
             assert_array_equal(found[name], expected[name], err_msg=name)
     if "atypicality" in expected:

@@ -1,6 +1,6 @@
 """One method on labelled rows, reduced once to a number per row and metric; every table is read off these columns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from atypicality import metrics
 from atypicality.evaluation.methods import Answer
+from atypicality.formula import advice, longest_choice
+from atypicality.head.advice import right_if_followed
 from atypicality.metrics.errors import classwise_interval
 from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
@@ -56,6 +58,8 @@ class Scored:
     n_classes : int
     whole : dict of str to tuple of four floats
         Value, standard error, low and high of metrics that need whole matrices, and so are known for all rows only.
+    advice : ndarray of shape (n,), or None where the method gives none of its own
+        Numbers in the order of `formula.ADVICE`.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Scored:
     class_scores: NDArray[np.float64] | None
     n_classes: int
     whole: dict[str, tuple[float, ...]]
+    advice: NDArray[np.intp] | None = None
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""
@@ -76,8 +81,29 @@ class Scored:
             "brier": self.losses.brier,
             "set_size": self.sizes,
             "coverage": self.covered,
+            "followed": self._followed(),
         }
         return np.asarray(columns[metric], np.float64)
+
+    def _followed(self) -> NDArray[np.bool_] | None:
+        """Whether the advice of every row was right."""
+        correct = self.losses.pairs.correct
+        if self.advice is None:
+            return None
+        return right_if_followed(self.advice, correct, correct if self.covered is None else self.covered)
+
+    def advised(self, atypical: NDArray[np.bool_] | None) -> "Scored":
+        """The same with the advice that follows from confidence, sets and who is atypical, unless there is one."""
+        if self.advice is not None:
+            return self
+        confident = self.confidence >= self.trusted
+        longest = longest_choice(self.n_classes)
+        return replace(self, advice=advice(np, confident, atypical=atypical, size=self.sizes, longest=longest))
+
+    @property
+    def trusted(self) -> float:
+        """The confidence that an advice to trust needs: 1 - alpha, or 0.9 of a method without sets."""
+        return 0.9 if self.alpha is None else 1 - self.alpha
 
     @property
     def confidence(self) -> NDArray[np.float64]:
@@ -99,6 +125,7 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
         answer.class_scores,
         probs.shape[1],
         {"classwise_ece": _classwise(probs, losses, options)} | _coverage_gaps(answer, labels),
+        answer.advice,
     )
 
 

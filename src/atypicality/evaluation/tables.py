@@ -15,6 +15,7 @@ from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
 from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, temperature_rows
+from atypicality.formula import ADVICE, advice_texts
 from atypicality.groups import QUADRANTS, cut
 from atypicality.metrics.rows import inner_edges
 
@@ -32,6 +33,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "grid": CELL_METRICS,
     "class_grid": CELL_METRICS,
     "quadrants": ("share", *GROUP_METRICS),
+    "advice": ("share", "followed", "accuracy", "confidence"),
     "subgroups": GROUP_METRICS,
 }
 """Metrics of each table; those of prediction sets join where there are sets."""
@@ -82,7 +84,9 @@ def measure(
         progress.stage(f"measuring {name}")
         with naming(name), context.outputs._numbered():
             scored = score(name, answer, labels, options)
-        axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
+        axes = cuts.axes(name, scored.confidence, own, scored.trusted)
+        scored = scored.advised(_atypical(axes))
+        axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, kept, options), scored)
         del answer  # its matrices go before the next method is asked
     progress.stage("fitting a temperature to each group")
@@ -168,17 +172,24 @@ def _metrics(table: str, scored: Scored) -> tuple[str, ...]:
 
 
 def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Axis]:
-    """Axes that need no groups: classes, bins of confidence, sizes of sets."""
+    """Axes that need no groups: classes, bins of confidence, words of advice, sizes of sets."""
     pairs = scored.losses.pairs
     bins = cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
     axes = [
         Axis("classes", [{"class_index": index} for index in range(scored.n_classes)], labels),
         Axis("calibration_curve", [{"bin": index} for index in range(n_bins)], bins),
     ]
+    if scored.advice is not None:
+        axes.append(Axis("advice", [{"advice": word} for word in ADVICE], scored.advice))
     if scored.sizes is not None:
         found, codes = np.unique(scored.sizes, return_inverse=True)
         axes.append(Axis("set_sizes", [{"size": size} for size in found.tolist()], codes))
     return axes
+
+
+def _atypical(axes: list[Axis]) -> NDArray[np.bool_] | None:
+    """Which rows are in a quadrant of atypical ones; None where there are no quadrants."""
+    return next((axis.codes % 2 == 1 for axis in axes if axis.table == "quadrants"), None)
 
 
 def _whole_rows(scored: Scored) -> list[Row]:
@@ -228,6 +239,7 @@ def _prediction_rows(scored: Scored, axes: list[Axis], kept: NDArray[np.intp]) -
         "quadrant": np.array(QUADRANTS)[codes["quadrants"]] if "quadrants" in codes else None,
         "set_size": scored.sizes,
         "covered": scored.covered,
+        "advice": None if scored.advice is None else advice_texts(scored.advice, scored.sizes),
     }
     return [{"method": scored.name} | row for row in _records(columns, kept)]
 

@@ -93,12 +93,17 @@ def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray
         if head.quantiles_ is not None:
             quantile = head.quantiles_.formula().quantiles(np, to_host(atypicality))
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
-        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant)
+        advice = head._advice_rule().index(np, *map(_column, (confidence, atypicality)), to_host(sets))[:, 0]
+        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant, advice)
         return [_reordered(xp, found, order)]
 
     height = blocks.block_rows(width, budget=CHUNK_BYTES)
     found = blocks.compute(chunk, len(outputs), block=height, host=isinstance(logits, np.ndarray), threads=1)
     return Outcome(*found)
+
+
+def _column(values: Any) -> Any:
+    return None if values is None else to_host(values)[:, None]
 
 
 def verdict_rows(

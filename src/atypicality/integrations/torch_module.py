@@ -37,10 +37,12 @@ class ReliabilityTensors:
     prediction_set : bool (n, k)
     valid : bool (n,)
         False for a row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality: its set is full, its
-        numbers are NaN, its quadrant the last.
+        numbers are NaN, its quadrant and its advice the last.
     atypicality, atypicality_quantile : float64 (n,), or None
     quadrant : int64 (n,), or None
         In the order of `atypicality.groups.QUADRANTS`.
+    advice : int64 (n,)
+        In the order of `atypicality.formula.ADVICE`; a choice is among as many classes as the set holds.
     """
 
     label: Tensor
@@ -51,6 +53,7 @@ class ReliabilityTensors:
     atypicality: Tensor | None
     atypicality_quantile: Tensor | None
     quadrant: Tensor | None
+    advice: Tensor
 
 
 torch.export.register_dataclass(ReliabilityTensors, serialized_type_name="atypicality.ReliabilityTensors")
@@ -190,7 +193,7 @@ class ReliabilityModule(nn.Module):
         if self.back is not None:
             proba, sets = proba[:, self.back], sets[:, self.back]
             label = torch.where(label < 0, label, self.order[label])
-        columns = (found.atypicality, found.atypicality_quantile, found.quadrant)
+        columns = (found.atypicality, found.atypicality_quantile, found.quadrant, found.advice)
         flat = [None if column is None else column[:, 0] for column in columns]
         return ReliabilityTensors(label, found.confidence[:, 0], proba, sets, found.known[:, 0], *flat)
 

@@ -30,6 +30,7 @@ OUTPUTS = {
     "atypicality": "atypicality",
     "atypicality_quantile": "atypicality_quantile",
     "quadrant": "quadrant",
+    "advice": "advice",
 }
 """Names in the file of what `formula.Outcome` holds."""
 MATRICES = ("proba", "prediction_set")

@@ -8,7 +8,7 @@ import numpy as np
 
 from atypicality._version import __version__
 from atypicality.estimators import check_is_fitted
-from atypicality.formula import guarded, moved
+from atypicality.formula import ADVICE, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file
@@ -21,8 +21,10 @@ __all__ = ["export_onnx"]
 
 DOC = (
     "Reliability head. Rows whose valid is false had NaN, +inf, no finite logit, or a non-finite embedding or "
-    "atypicality: their set is full, their label is -1, their numbers are NaN, their quadrant is 3. "
-    f"quadrant: {', '.join(f'{i} {name}' for i, name in enumerate(QUADRANTS))}."
+    "atypicality: their set is full, their label is -1, their numbers are NaN, their quadrant and their "
+    "advice are 3. "
+    f"quadrant: {', '.join(f'{i} {name}' for i, name in enumerate(QUADRANTS))}. "
+    f"advice: {'; '.join(f'{i} {name}' for i, name in enumerate(ADVICE))}, k the size of the set."
 )
 
 
@@ -45,14 +47,15 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     probabilities           float32 (batch, k)        always
     prediction_set          bool (batch, k)           always
     valid                   bool (batch,)             always
+    advice                  int64 (batch,)            always; 0 to 3 in the order of `formula.ADVICE`
     atypicality             float64 (batch,)          the head has a density, or takes atypicality as given
     atypicality_quantile    float64 (batch,)          as above
     quadrant                int64 (batch,)            as above; 0 to 3 in the order of `groups.QUADRANTS`
     ======================  ========================  ==================================================
 
     A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality is answered with valid = false,
-    the full set, label -1, NaN and the last quadrant (a given atypicality comes back as it is); other rows do not
-    notice.
+    the full set, label -1, NaN, the last quadrant and the last advice (a given atypicality comes back as it is); other
+    rows do not notice.
 
     Parameters
     ----------
@@ -126,6 +129,7 @@ def _metadata(head: Any) -> dict[str, str]:
         "alpha": str(sets.alpha),
         "class_names": json.dumps([str(name) for name in names], ensure_ascii=False),
         "quadrants": json.dumps(QUADRANTS),
+        "advice": json.dumps(ADVICE),
         "density": "none" if head.density_ is None else type(head.density_).__name__,
         "recalibration": type(head.recalibration_).__name__,
         "prediction_sets": f"{type(head.prediction_sets_).__name__} {head.prediction_sets_.formula().rule.name}",
