@@ -36,7 +36,7 @@ class BaseEstimator:
         return found
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by the names of `get_params`.
+        """Set `params`, by the names of `get_params`.
 
         >>> from atypicality.groups import QuantileGroups
         >>> QuantileGroups(3).set_params(n_groups=4)

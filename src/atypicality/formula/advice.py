@@ -115,17 +115,29 @@ class AdviceRule:
         A value equal to it is typical; None without atypicality.
     furthest : float or None
         Largest atypicality of the held-out rows: of what lies beyond, nothing was measured.
+    keep_from : float or None
+        Confidence from which on a prediction is accepted; None where nothing was said of a risk.
     """
 
     confidence: float
     longest: int
     atypicality: float | None = None
     furthest: float | None = None
+    keep_from: float | None = None
+
+    def accepted(self, xp: Xp, confidence: Any, atypicality: Any) -> Any:
+        """Which predictions are kept (n, 1), from confidence and atypicality (n, 1); None without `keep_from`."""
+        if self.keep_from is None:
+            return None
+        kept = confidence >= self.keep_from
+        return kept if atypicality is None or self.furthest is None else kept & (atypicality <= self.furthest)
 
     def index(self, xp: Xp, confidence: Any, atypicality: Any, sets: Any) -> Any:
         """Number of each row's advice (n, 1), from confidence and atypicality (n, 1) and sets (n, k)."""
         confident, size = confidence >= self.confidence, xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
+        kept = self.accepted(xp, confidence, atypicality)
         if self.atypicality is None or atypicality is None:
-            return advice(xp, confident, size=size, longest=self.longest)
-        rare, beyond = atypicality > self.atypicality, atypicality > self.furthest
-        return advice(xp, confident, atypical=rare, size=size, longest=self.longest, refused=beyond)
+            refused = None if kept is None else ~kept
+            return advice(xp, confident, size=size, longest=self.longest, refused=refused)
+        rare, refused = atypicality > self.atypicality, atypicality > self.furthest if kept is None else ~kept
+        return advice(xp, confident, atypical=rare, size=size, longest=self.longest, refused=refused)

@@ -23,6 +23,7 @@ class Outcome(NamedTuple):
     atypicality_quantile: Any
     quadrant: Any
     advice: Any
+    accepted: Any
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,15 @@ class HeadFormula:
             quantile = self.scale.quantiles(xp, atypicality)
             quadrant = self.quadrant.index(xp, confidence, atypicality)
         advice = self.advice.index(xp, confidence, atypicality, sets)
-        return Outcome(label, confidence, proba, sets, known, atypicality, quantile, quadrant, advice)
+        accepted = self.advice.accepted(xp, confidence, atypicality)
+        return Outcome(label, confidence, proba, sets, known, atypicality, quantile, quadrant, advice, accepted)
 
 
 def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atypicality: Any = None) -> Outcome:
     """The verdict where rows cannot be refused: bad ones are answered harmlessly, and `known` (n, 1) says which.
 
     A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality has the full set, label -1, NaN for
-    every number, the last quadrant and the last advice; other rows do not notice.
+    every number, the last quadrant and the last advice, and is not accepted; other rows do not notice.
     """
     good = xp.any(xp.isfinite(logits), axis=1, keepdims=True)
     good = good & ~xp.any(xp.isnan(logits) | (logits == xp.inf), axis=1, keepdims=True)
@@ -111,4 +113,5 @@ def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atyp
         atypicality_quantile=None if found.quadrant is None else xp.where(good, found.atypicality_quantile, xp.nan),
         quadrant=None if found.quadrant is None else xp.where(good, found.quadrant, 3),
         advice=xp.where(good, found.advice, ASK),
+        accepted=None if found.accepted is None else found.accepted & good,
     )

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal
 from atypicality.conformal.chance import Seeds, split_rows
@@ -28,6 +27,8 @@ def right_if_followed(number: NDArray[Any], correct: NDArray[Any], covered: NDAr
 
 def checked_words(number: NDArray[Any], right: NDArray[np.bool_], allowed: float) -> dict[str, dict[str, int]]:
     """Rows of each word, and on how many it was right; warns where clearly fewer than 1 - `allowed` are."""
+    from scipy.stats import binom
+
     counts = {
         word: {"count": int((number == code).sum()), "right": int(right[number == code].sum())}
         for code, word in enumerate(ADVICE)

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import conformal, density, recalibration
-from atypicality.arrays import like, namespace, on_device, take_rows, to_host
+from atypicality.arrays import namespace, on_device, take_rows, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import ASK, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
+from atypicality.formula import AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
@@ -303,14 +303,15 @@ class ReliabilityHead(BaseEstimator):
         """The confidence that an advice to trust needs: as many are right, if calibrated, as sets are to cover."""
         return float(1 - check_alpha(getattr(self.prediction_sets_, "alpha", self.alpha)))
 
-    def _advice_rule(self) -> AdviceRule:
+    def _advice_rule(self, max_risk: float | None = None) -> AdviceRule:
         longest = longest_choice(self.n_classes_)
+        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
         if self.quadrants_ is None or self.quantiles_ is None:
-            return AdviceRule(self._confident(), longest)
+            return AdviceRule(self._confident(), longest, keep_from=keep_from)
         confident = max(self._confident(), self.quadrants_.confidence_threshold_)  # those of older heads are relative
         furthest = float(self.quantiles_.values[-1])
         furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
-        return AdviceRule(confident, longest, self.quadrants_.atypicality_threshold_, furthest)
+        return AdviceRule(confident, longest, self.quadrants_.atypicality_threshold_, furthest, keep_from)
 
     def _measure_advice(self, probs: Any, atypicality: Any, labels: Any) -> None:
         """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
@@ -343,25 +344,16 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
-        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        found = predicted(self, known_formula(self), outputs, number)
+        found = predicted(self, known_formula(self, max_risk), outputs, number, max_risk)
         drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
         if drift is not None and drift.significant:
             warn(drift.message())
-        return self._reliability(found, outputs, keep_from, drift)
+        return self._reliability(found, outputs, drift)
 
-    def _reliability(
-        self, found: Outcome, outputs: ModelOutputs, keep_from: float | None, drift: Drift | None = None
-    ) -> Reliability:
-        accepted = None if keep_from is None else found.confidence >= keep_from
-        quadrant = None
-        if self.quantiles_ is not None and found.atypicality is not None:
-            quadrant = np.array(QUADRANTS)[to_host(found.quadrant)]
-            if accepted is not None:
-                accepted = accepted & like(~self.quantiles_.beyond(to_host(found.atypicality)), accepted)
-        number, xp = to_host(found.advice), namespace(found.prediction_set)
+    def _reliability(self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None) -> Reliability:
+        quadrant = None if found.quadrant is None else np.array(QUADRANTS)[to_host(found.quadrant)]
+        xp = namespace(found.prediction_set)
         size = to_host(xp.sum(xp.astype(found.prediction_set, xp.int64), axis=1))
-        number = number if accepted is None else np.where(to_host(accepted), number, ASK)
         return Reliability(
             label=found.label,
             confidence=found.confidence,
@@ -370,11 +362,11 @@ class ReliabilityHead(BaseEstimator):
             atypicality=found.atypicality,
             atypicality_quantile=found.atypicality_quantile,
             quadrant=quadrant,
-            accepted=accepted,
+            accepted=found.accepted,
             drift=drift,
             class_names=self.class_names_ if outputs.class_names is None else outputs.class_names,
             ids=outputs.ids,
-            advice=advice_texts(number, size),
+            advice=advice_texts(to_host(found.advice), size),
         )
 
     def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
@@ -397,8 +389,10 @@ class ReliabilityHead(BaseEstimator):
         densities = self.density_.class_log_density(embeddings)
         return self.density_.atypicality(embeddings), in_columns(densities, self._sources())
 
-    def formula(self) -> HeadFormula:
+    def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
+
+        With `max_risk`, as in `predict`, it also says which predictions are accepted.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -412,7 +406,7 @@ class ReliabilityHead(BaseEstimator):
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
         parts = self.recalibration_.formula(), self.prediction_sets_.formula()
-        return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule())
+        return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
 
     def _sources(self) -> NDArray[np.intp] | None:
         """As `class_sources`, of this head's density."""
@@ -467,8 +461,10 @@ class ReliabilityHead(BaseEstimator):
 
         save(self, folder)
 
-    def export_onnx(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+    def export_onnx(self, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
         """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.
+
+        With `max_risk`, as in `predict`, the file also says which predictions are accepted.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -481,7 +477,7 @@ class ReliabilityHead(BaseEstimator):
         """
         from atypicality import export_onnx
 
-        export_onnx(self, path, verify=verify)
+        export_onnx(self, path, max_risk=max_risk, verify=verify)
 
     def _check_stored(self) -> None:
         """The parts have what they need from each other."""

@@ -43,6 +43,7 @@ class ReliabilityTensors:
         In the order of `atypicality.groups.QUADRANTS`.
     advice : int64 (n,)
         In the order of `atypicality.formula.ADVICE`; a choice is among as many classes as the set holds.
+    accepted : bool (n,), or None without `max_risk`
     """
 
     label: Tensor
@@ -54,6 +55,7 @@ class ReliabilityTensors:
     atypicality_quantile: Tensor | None
     quadrant: Tensor | None
     advice: Tensor
+    accepted: Tensor | None
 
 
 torch.export.register_dataclass(ReliabilityTensors, serialized_type_name="atypicality.ReliabilityTensors")
@@ -73,6 +75,8 @@ class ReliabilityModule(nn.Module):
         As in `from_head`.
     class_names : sequence of k names, optional
         As in `from_head`.
+    max_risk : float, optional
+        As in `from_head`.
 
     Attributes
     ----------
@@ -91,12 +95,12 @@ class ReliabilityModule(nn.Module):
     (torch.Size([4, 10]), tensor([True, True, True, True]))
     """
 
-    def __init__(self, head: Any, class_names: Any = None) -> None:
+    def __init__(self, head: Any, class_names: Any = None, max_risk: float | None = None) -> None:
         super().__init__()
         check_is_fitted(head, "recalibration_")
         if reasons := refusals(head, searched=True):
             raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
-        formula = moved(head.formula(), lambda array: array if array.dtype == np.float16 else wide(array))
+        formula = moved(head.formula(max_risk), lambda array: array if array.dtype == np.float16 else wide(array))
         self.n_classes = head.n_classes_
         self._order_classes(head.class_names_, class_names)
         self.n_features = None if formula.density is None else head.density_.n_features_in_
@@ -122,7 +126,7 @@ class ReliabilityModule(nn.Module):
         self.class_names = None if known is None else tuple(known.tolist())
 
     @classmethod
-    def from_head(cls, head: Any, *, class_names: Any = None) -> Self:
+    def from_head(cls, head: Any, *, class_names: Any = None, max_risk: float | None = None) -> Self:
         """The module of a fitted head; refuses parts that are no formula of tensors, with the reasons.
 
         Parameters
@@ -133,8 +137,10 @@ class ReliabilityModule(nn.Module):
         class_names : sequence of k names, optional
             Of the columns that the model gives, compared with the head's: another order is put right on the way in and
             back on the way out, other names are refused. By default the columns are taken to be in the head's order.
+        max_risk : float, optional
+            As in `ReliabilityHead.predict`: answers then say which predictions are accepted.
         """
-        return cls(head, class_names)
+        return cls(head, class_names, max_risk)
 
     def behind(self, model: Any, *, layer: str | None = None) -> "ReliableModel":
         """A `model` with this module behind it: images in, `ReliabilityTensors` out.
@@ -193,7 +199,7 @@ class ReliabilityModule(nn.Module):
         if self.back is not None:
             proba, sets = proba[:, self.back], sets[:, self.back]
             label = torch.where(label < 0, label, self.order[label])
-        columns = (found.atypicality, found.atypicality_quantile, found.quadrant, found.advice)
+        columns = (found.atypicality, found.atypicality_quantile, found.quadrant, found.advice, found.accepted)
         flat = [None if column is None else column[:, 0] for column in columns]
         return ReliabilityTensors(label, found.confidence[:, 0], proba, sets, found.known[:, 0], *flat)
 

@@ -4,9 +4,8 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.groups import Quadrants
 from atypicality.validation import check_confidence, check_number
 

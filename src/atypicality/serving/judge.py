@@ -44,8 +44,7 @@ class Judge:
 
     def __init__(self, head: Any, max_risk: float | None = None) -> None:
         self.head = head
-        self.keep_from = None if max_risk is None else head.abstention_.threshold(max_risk)
-        self._formula, self._served = known_formula(head), 0
+        self._max_risk, self._formula, self._served = max_risk, known_formula(head, max_risk), 0
         self.inputs = {"logits": head.n_classes_}
         if head.density_ is not None:
             self.inputs["embeddings"] = head.density_.n_features_in_
@@ -89,9 +88,9 @@ class Judge:
         return [whole[end - len(outputs) : end] for outputs, end in zip(requests, ends, strict=True)]
 
     def _answer(self, outputs: ModelOutputs) -> Reliability:
-        found = predicted(self.head, self._formula, outputs, self._served)
+        found = predicted(self.head, self._formula, outputs, self._served, self._max_risk)
         self._served += len(outputs)  # so that randomised sets have new draws
-        return self.head._reliability(found, outputs, self.keep_from)  # type: ignore[no-any-return]
+        return self.head._reliability(found, outputs)  # type: ignore[no-any-return]
 
 
 def _kind(outputs: ModelOutputs) -> Any:
