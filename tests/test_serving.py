@@ -30,19 +30,8 @@ class Server:
     """A service in a process of its own."""
 
     def __init__(self, head, *options):
-        command = [
-            sys.executable,
-            "-m",
-            "atypicality",
-            "serve",
-            str(head),
-            "--port",
-            "0",
-            "--name",
-            "clothes",
-            *options,
-        ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "atypicality", "serve", str(head), "--port", "0", "--name", "clothes"]
+        self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         found = re.search(r"http://([\d.]+):(\d+)", line := self.process.stdout.readline())
         assert found, line + self.process.stderr.read()
         self.address = found[1], int(found[2])
