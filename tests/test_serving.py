@@ -17,6 +17,7 @@ import pytest
 from conftest import needs
 
 import atypicality as aty
+from atypicality.cli import main
 from atypicality.datasets import load_fashion_mnist_lt
 
 pytestmark = needs("starlette", "uvicorn", "httptools", "prometheus_client")
@@ -416,6 +417,23 @@ def test_a_stop_answers_what_was_asked(heads, data):
         answers = [future.result() for future in asked]
     assert code == 0
     assert [(status, len(json.loads(answer)["rows"])) for status, answer in answers] == [(200, 800)] * 6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["nowhere"], "head.json is missing in"),
+        (["first", "--max-risk", "7"], "max_risk must be"),
+        (["first", "--sha256", "0" * 64], "it is another head"),
+        (["first", "--host", "256.0.0.1"], "atypicality: "),
+    ],
+)
+def test_a_mistake_at_the_start_is_one_line_and_code_2(heads, capsys, monkeypatch, options, words):
+    monkeypatch.chdir(heads)
+    assert main(["serve", *options]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
 
 
 # Parts of it

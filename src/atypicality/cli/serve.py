@@ -34,8 +34,8 @@ def command(
 
     for module in ("uvicorn", "starlette", "httptools", "prometheus_client"):
         require(module, extra="serve", feature="the service")
-    from atypicality.serving import Limits, make_app
     from atypicality.serving.server import run_app
+    from atypicality.serving.service import Limits, make_app
 
     limits = Limits(max_bytes=max_bytes, max_rows=max_rows, max_waiting=max_waiting, seconds=timeout)
     app = make_app(head, name=name, max_risk=max_risk, sha256=sha256, limits=limits, watch=watch, control=control)

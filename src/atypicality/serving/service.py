@@ -309,7 +309,7 @@ class _Service:
         async with self._reloading:
             try:
                 served = await asyncio.to_thread(self.store.load)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # whatever it is, the old head goes on
                 self.metrics.reloaded("failed")
                 log.warning("the bundle was not reloaded: %s", error)
                 return str(error)
