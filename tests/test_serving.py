@@ -461,6 +461,26 @@ def test_requests_that_are_answered_together_do_not_notice_each_other(judge, dat
     np.testing.assert_allclose(together, right.proba, atol=1e-6)
 
 
+def test_a_head_whose_answers_depend_on_other_rows_is_not_served(heads):
+    from atypicality.serving.judge import Judge
+
+    head = aty.load(heads / "first")
+    head.recalibration_.class_prior = "estimate"
+    with pytest.raises(ValueError, match="estimates its class mix from the rows cannot be served"):
+        Judge(head)
+
+
+def test_a_head_without_a_formula_is_served_by_its_methods(data):
+    from atypicality.serving.judge import Judge
+
+    parts = (aty.NeighborAtypicality(), aty.TemperatureScaling())
+    head = aty.ReliabilityHead(*parts).fit(train=data.train[:500], calibration=data.calibration[:600])
+    found = Judge(head, max_risk=0.2).answers([data.test[:7], data.test[7:8]])
+    right = head.predict(data.test[:8], max_risk=0.2)
+    for name in ("label", "prediction_set", "accepted", "advice"):
+        np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in found]), getattr(right, name))
+
+
 def test_a_full_queue_refuses_and_recovers():
     import asyncio
     import threading

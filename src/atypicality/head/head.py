@@ -23,7 +23,7 @@ from atypicality.head.advice import checked_words, right_if_followed, unthreshol
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
-from atypicality.head.prediction import known_formula, predicted
+from atypicality.head.prediction import predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
@@ -344,7 +344,7 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
-        found = predicted(self, known_formula(self, max_risk), outputs, number, max_risk)
+        found = predicted(self, outputs, number, max_risk=max_risk)
         drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
         if drift is not None and drift.significant:
             warn(drift.message())

@@ -19,7 +19,7 @@ from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
-__all__ = ["known_formula", "missing_formulas", "predicted", "verdict_rows"]
+__all__ = ["missing_formulas", "predicted", "verdict_rows"]
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
@@ -28,22 +28,23 @@ PRODUCT_ROWS = 1024
 WIDE = ("proba", "prediction_set")
 
 
-def known_formula(head: Any, max_risk: float | None = None) -> HeadFormula | None:
-    """The formula of a fitted head at a risk, or None where a part of it has none."""
-    return None if missing_formulas(head) else head.formula(max_risk)
-
-
 def predicted(
-    head: Any, formula: HeadFormula | None, outputs: ModelOutputs, first_row: int, max_risk: float | None = None
+    head: Any,
+    outputs: ModelOutputs,
+    first_row: int,
+    *,
+    max_risk: float | None = None,
+    formula: HeadFormula | None = None,
 ) -> Outcome:
     """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs.
 
-    `formula` is the head's `known_formula` at this risk, which a service makes once.
+    `formula` is the head's at this risk, where it was made before.
     """
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
     with outputs._numbered():
-        if formula is None:
+        if formula is None and missing_formulas(head):
             return _by_methods(head, outputs, first_row, order, head._advice_rule(max_risk))
+        formula = formula or head.formula(max_risk)
         logits = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False)
         given = {}
         if formula.density is not None:

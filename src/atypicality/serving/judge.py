@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.head.prediction import known_formula, predicted
+from atypicality.head.prediction import missing_formulas, predicted
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.validation.refusals import is_refusal
@@ -43,8 +43,13 @@ class Judge:
     """
 
     def __init__(self, head: Any, max_risk: float | None = None) -> None:
-        self.head = head
-        self._max_risk, self._formula, self._served = max_risk, known_formula(head, max_risk), 0
+        if isinstance(getattr(head.recalibration_, "class_prior", None), str):
+            raise ValueError(
+                "a head that estimates its class mix from the rows cannot be served: an answer would depend on which "
+                "rows came with it. Set class_prior to shares, or to None."
+            )
+        self.head, self._max_risk, self._served = head, max_risk, 0
+        self._formula = None if missing_formulas(head) else head.formula(max_risk)
         self.inputs = {"logits": head.n_classes_}
         if head.density_ is not None:
             self.inputs["embeddings"] = head.density_.n_features_in_
@@ -88,7 +93,7 @@ class Judge:
         return [whole[end - len(outputs) : end] for outputs, end in zip(requests, ends, strict=True)]
 
     def _answer(self, outputs: ModelOutputs) -> Reliability:
-        found = predicted(self.head, self._formula, outputs, self._served, self._max_risk)
+        found = predicted(self.head, outputs, self._served, max_risk=self._max_risk, formula=self._formula)
         self._served += len(outputs)  # so that randomised sets have new draws
         return self.head._reliability(found, outputs)  # type: ignore[no-any-return]
 
