@@ -84,10 +84,10 @@ def _numbers(values: Any, name: str, dtype: Any = np.float64) -> NDArray[Any]:
     return found.astype(dtype)
 
 
-def _texts(values: Any, name: str) -> NDArray[Any]:
+def _texts(values: Any, name: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, (str, int)) for value in values):
         raise ValueError(f"{name} must be a list of texts.")
-    return check_names([str(value) for value in values], name)
+    return [str(value) for value in values]
 
 
 # Tensors
@@ -158,7 +158,8 @@ def _tensor(name: str, tensor: dict[str, Any], tail: memoryview, max_rows: int) 
             raise ValueError(f"binary_data_size of {name} must be at most the {len(tail)} bytes that are left.")
         return _from_bytes(name, tail[:size], kind, shape), tail[size:]
     data = tensor.get("data")
-    found = _texts(data, name) if kind == "BYTES" else _numbers(data, name, FLOATS[kind])
+    texts = kind == "BYTES"
+    found = check_names(_texts(data, name), name) if texts else _numbers(data, name, FLOATS[kind])
     return _shaped(found, name, shape), tail
 
 
