@@ -6,6 +6,7 @@ const state = { before: DATA.before, after: DATA.after, measure: "overconfidence
 const shownMethods = () => unique([state.before, state.after]);
 const ofMethod = (method) => SAMPLES.methods[DATA.methods.indexOf(method)];
 const told = (method, i) => known(ofMethod(method).prediction[i]); // a method may speak of one of two files
+const speaker = (i) => (told(state.after, i) ? state.after : state.before); // who speaks of a sample
 const isRight = (method, i) => ofMethod(method).prediction[i] === SAMPLES.label[i];
 const weightOf = (i) => (SAMPLES.weight ? SAMPLES.weight[i] : 1);
 const ADVICE = ["trust", "trust, but rare", "choose among k", "ask a person"];
@@ -23,22 +24,23 @@ function letThrough(method, i) {
 // Errors that the advice lets through come first, the most confident ones before others, then errors that it catches,
 // then the least confident of the right ones.
 function harm(i) {
-  const confidence = ofMethod(state.after).confidence[i];
-  if (isRight(state.after, i)) return 1 - confidence;
-  return (letThrough(state.after, i) ? 2 : 1) + confidence;
+  const method = speaker(i);
+  const confidence = ofMethod(method).confidence[i];
+  if (isRight(method, i)) return 1 - confidence;
+  return (letThrough(method, i) ? 2 : 1) + confidence;
 }
 
 function searchText(i) {
-  const parts = [SAMPLES.id?.[i], SAMPLES.row[i], className(SAMPLES.label[i]), className(ofMethod(state.after).prediction[i])];
+  const parts = [SAMPLES.id?.[i], SAMPLES.row[i], className(SAMPLES.label[i]), className(ofMethod(speaker(i)).prediction[i])];
   return parts.concat(exampleText(i)).join(" ").toLowerCase();
 }
 
 const FILTERS = {
-  right: (i, value) => String(isRight(state.after, i)) === value,
+  right: (i, value) => String(isRight(speaker(i), i)) === value,
   label: (i, value) => SAMPLES.label[i] === +value,
-  predicted: (i, value) => ofMethod(state.after).prediction[i] === +value,
-  advice: (i, value) => adviceOf(state.after, i) === +value,
-  size: (i, value) => ofMethod(state.after).size[i] === +value,
+  predicted: (i, value) => ofMethod(speaker(i)).prediction[i] === +value,
+  advice: (i, value) => adviceOf(speaker(i), i) === +value,
+  size: (i, value) => ofMethod(speaker(i)).size?.[i] === +value,
   suspect: (i) => SUSPECTS.has(SAMPLES.row[i]),
   text: (i, value) => searchText(i).includes(value.toLowerCase()),
 };
@@ -65,7 +67,7 @@ function members() {
   const filters = Object.entries(state.filters);
   const wanted = state.selection;
   const speakers = shownMethods();
-  return [...SAMPLES.row.keys()].filter((i) => speakers.some((method) => told(method, i)) && (!wanted || inView(i, wanted)) && (!filters.length || (told(state.after, i) && filters.every(([key, value]) => passes(i, key, value)))));
+  return [...SAMPLES.row.keys()].filter((i) => speakers.some((method) => told(method, i)) && (!wanted || inView(i, wanted)) && filters.every(([key, value]) => passes(i, key, value)));
 }
 
 const filtered = () => state.selection !== null || Object.keys(state.filters).length > 0;
@@ -91,9 +93,9 @@ function filterBar() {
   return [
     menu("right", "right", [["true", "right"], ["false", "wrong"]]),
     menu("true class", "label", named(SAMPLES.label)),
-    menu("predicted", "predicted", named(spoken.prediction)),
+    menu("predicted", "predicted", named(shownMethods().flatMap((method) => ofMethod(method).prediction))),
     spoken.advice ? menu("advice", "advice", ADVICE.map((text, code) => [code, text])) : null,
-    spoken.size ? menu("set size", "size", unique(spoken.size.filter(known)).sort((a, b) => a - b).map((size) => [size, String(size)])) : null,
+    spoken.size ? menu("set size", "size", unique(shownMethods().flatMap((method) => ofMethod(method).size ?? []).filter(known)).sort((a, b) => a - b).map((size) => [size, String(size)])) : null,
     SUSPECTS.size ? menu("label", "suspect", [["true", "may be wrong"]], 1) : null,
     ...attributes,
     h("label", {}, "search ", search),
@@ -118,15 +120,15 @@ function showExample(i) {
 }
 
 function showSet(i) {
-  const found = memberList(state.after, i);
-  const more = ofMethod(state.after).size[i] - found.length;
+  const found = memberList(speaker(i), i);
+  const more = ofMethod(speaker(i)).size[i] - found.length;
   const names = found.map((index) => h("li", { class: index === SAMPLES.label[i] ? "true" : null }, name(className(index))));
   return h("ul", { class: "set" }, names, more > 0 ? h("li", { class: "quiet" }, `and ${whole(more)} more`) : null);
 }
 
 function sampleTable(chosen) {
   const spoken = ofMethod(state.after);
-  const harms = new Map(chosen.map((i) => [i, told(state.after, i) ? harm(i) : null]));
+  const harms = new Map(chosen.map((i) => [i, harm(i)]));
   const columns = [];
   if (DATA.examples) columns.push({ title: "example", text: true, value: exampleText, show: showExample });
   columns.push({ title: "row", value: (i) => SAMPLES.row[i] });
@@ -138,13 +140,13 @@ function sampleTable(chosen) {
     columns.push({ title: `confidence, ${method}`, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
     if (ofMethod(method).advice) words(`advice, ${method}`, (i) => (told(method, i) ? adviceText(method, i) : "–"));
   }
-  columns.push({ title: "right", text: true, value: (i) => (isRight(state.after, i) ? "yes" : "no") });
+  columns.push({ title: "right", text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
   if (SAMPLES.atypicality.some(known)) columns.push({ title: "atypicality", value: (i) => SAMPLES.atypicality[i], show: (i) => decimal(SAMPLES.atypicality[i], 1) });
-  if (spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(state.after, i).map(className).join(" | "), show: showSet });
-  if (spoken.size) columns.push({ title: "set size", value: (i) => spoken.size[i] }, { title: "set holds label", text: true, value: (i) => (spoken.covered[i] ? "yes" : "no") });
+  if (spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(speaker(i), i).map(className).join(" | "), show: showSet });
+  if (spoken.size) columns.push({ title: "set size", value: (i) => ofMethod(speaker(i)).size?.[i] }, { title: "set holds label", text: true, value: (i) => (ofMethod(speaker(i)).covered?.[i] ? "yes" : "no") });
   if (SUSPECTS.size) words("label may be", (i) => (SUSPECTS.has(SAMPLES.row[i]) ? className(DATA.suspects.suggested[SUSPECTS.get(SAMPLES.row[i])]) : ""));
   columns.push({ title: "expected harm", value: (i) => harms.get(i), show: (i) => decimal(harms.get(i)) });
-  const sorted = [...chosen].sort((a, b) => (harms.get(b) ?? -1) - (harms.get(a) ?? -1));
+  const sorted = [...chosen].sort((a, b) => harms.get(b) - harms.get(a));
   return dataTable({ id: "sample-table", caption: "Samples", order: "the most harmful first: errors that the advice lets through, errors that it catches, low confidence", columns, data: sorted, paged: true });
 }
 
