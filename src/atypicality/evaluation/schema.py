@@ -55,6 +55,8 @@ TABLES: dict[str, dict[str, str]] = {
     "group_ranges": {"axis": "string", "method": "string", "group": "integer"}
     | {"count": "number", "low": "number", "high": "number"},
     "class_info": {"class_index": "integer", "name": "string", "class_atypicality": "number", "group": "integer"},
+    "suspects": {"row": "integer", "label": "integer", "suggested": "integer", "score": "number"},
+    "duplicates": {"row": "integer", "train_row": "integer", "distance": "number", "same_label": "boolean"},
     "samples": {
         "row": "integer",
         "id": "string",
@@ -63,6 +65,8 @@ TABLES: dict[str, dict[str, str]] = {
         "group": "integer",
         "grid_group": "integer",
         "class_group": "integer",
+        "weight": "number",
+        "subgroups": "string",
     },
     "predictions": {
         "method": "string",
@@ -74,9 +78,16 @@ TABLES: dict[str, dict[str, str]] = {
         "set_size": "integer",
         "covered": "boolean",
         "advice": "string",
+        "members": "string",
     },
 }
-LATER = {"advice": None, "predictions": ("advice",)}
+LATER: dict[str, tuple[str, ...] | None] = {
+    "advice": None,
+    "suspects": None,
+    "duplicates": None,
+    "samples": ("weight", "subgroups"),
+    "predictions": ("advice", "members"),
+}
 """Tables, and columns of a table, that documents of earlier versions lack; they are empty there."""
 
 _PLAIN = {"string": str, "integer": int, "number": float, "boolean": bool}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality import metrics
+from atypicality import blocks, metrics
 from atypicality.evaluation.methods import Answer
 from atypicality.formula import advice, longest_choice
 from atypicality.head.advice import right_if_followed
@@ -17,6 +17,8 @@ from atypicality.validation import check_integer
 
 __all__ = ["UNKNOWN", "Options", "Scored", "score"]
 
+LISTED = 10
+"""Members of a set that are kept of every sample."""
 UNKNOWN = (np.nan, np.nan, np.nan)
 """Standard error, low and high of a value without an interval."""
 
@@ -60,6 +62,8 @@ class Scored:
         Value, standard error, low and high of metrics that need whole matrices, and so are known for all rows only.
     advice : ndarray of shape (n,), or None where the method gives none of its own
         Numbers in the order of `formula.ADVICE`.
+    members : ndarray of shape (n, 10), or None without prediction sets
+        Classes in each set, the most probable first, and -1 where there are no more.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Scored:
     n_classes: int
     whole: dict[str, tuple[float, ...]]
     advice: NDArray[np.intp] | None = None
+    members: NDArray[np.int32] | None = None
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""
@@ -126,7 +131,25 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
         probs.shape[1],
         {"classwise_ece": _classwise(probs, losses, options)} | _coverage_gaps(answer, labels),
         answer.advice,
+        None if sets is None or not options.keep_samples else _members(probs, sets),
     )
+
+
+def _members(probs: NDArray[np.floating[Any]], sets: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Classes in each set (n, 10), the most probable first, and -1 behind the last."""
+    found = np.full((len(sets), LISTED), -1, np.int32)
+
+    def fill(rows: slice) -> None:
+        inside = np.where(sets[rows], probs[rows], -1.0)
+        width = min(LISTED, inside.shape[1])
+        best = np.argpartition(-inside, width - 1, axis=1)[:, :width]
+        values = np.take_along_axis(inside, best, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        best, values = (np.take_along_axis(part, order, axis=1) for part in (best, values))
+        found[rows, :width] = np.where(values < 0, -1, best)
+
+    blocks.for_rows(fill, len(sets), block=blocks.block_rows(16 * sets.shape[1]))
+    return found
 
 
 def _classwise(probs: NDArray[np.floating[Any]], losses: Losses, options: Options) -> tuple[float, ...]:

@@ -12,6 +12,8 @@ from atypicality.validation import warn
 
 __all__ = ["checked_words", "right_if_followed", "unthresholded_rows"]
 
+ENOUGH = 20
+"""Rows of a word below which nothing is said of it."""
 DOUBT = 0.01
 """Chance of as many errors as there are, below which a word does not hold: it is tested in every fit."""
 
@@ -35,7 +37,7 @@ def checked_words(number: NDArray[Any], right: NDArray[np.bool_], allowed: float
     }
     for word, row in counts.items():
         wrong = row["count"] - row["right"]
-        if word != ADVICE[ASK] and binom.sf(wrong - 1, row["count"], allowed) < DOUBT:
+        if word != ADVICE[ASK] and row["count"] >= ENOUGH and binom.sf(wrong - 1, row["count"], allowed) < DOUBT:
             warn(
                 f"the advice {word!r} was right for {row['right']} of {row['count']} held-out rows, less than the "
                 f"{1 - allowed:.3g} that it stands for. Give more calibration rows, another recalibration, or sets "
