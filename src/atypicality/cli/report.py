@@ -45,8 +45,8 @@ def command(
     from atypicality.outputs.paths import check_target
 
     check_target(out)
-    heads, files = _sorted(places)
     with large_work("evaluating", memory, scratch):
+        heads, files = _sorted(places)
         shown = None if examples is None else _examples(examples)
         paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
         outputs = load_together(paths, names, class_names)
