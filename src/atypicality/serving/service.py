@@ -53,6 +53,11 @@ class Limits:
         Rows of all requests that wait; others are told to come back.
     seconds : float, default=10
         To send a body, and again for an answer to it.
+
+    Examples
+    --------
+    >>> Limits(max_rows=100).max_rows
+    100
     """
 
     max_bytes: int = 16 * 2**20
