@@ -52,6 +52,11 @@ def read_parquet(data: bytes, folder: Path) -> ModelOutputs | Exception:
     return _read_file(data, folder / "outputs.parquet")
 
 
+def read_csv(data: bytes, folder: Path) -> ModelOutputs | Exception:
+    """A table as it is."""
+    return _read_file(data, folder / "outputs.csv")
+
+
 def check(outputs: ModelOutputs) -> None:
     """Lengths that agree, labels that are columns, and parts that can be shown and cut."""
     assert repr(outputs)
@@ -107,4 +112,5 @@ TARGETS = {
     "npz": Target(read_npz, check),
     "safetensors": Target(read_safetensors, check),
     "parquet": Target(read_parquet, check),
+    "csv": Target(read_csv, check),
 }

@@ -276,7 +276,61 @@ def tables() -> Seeds:
     }
 
 
+def columns() -> Seeds:
+    """Tables of outputs: with a matrix, with text, and with what a table must not have."""
+    return {
+        "matrix": b"labels,logits_0,logits_1\n0,1.5,-inf\n1,0,2e3\n",
+        "text": "\ufeffids,attribute.site\n007,\u00e9t\u00e9\n".encode(),
+        "quoted": b'ids,attribute.note\n1,"a,\nb"\n2,""""\n\n',
+        "numbers": b"0,1\n2,3\n",
+        "blank": b"labels\n1\n\n2\n",
+        "short": b"labels,ids\n1\n",
+        "nul": b"labels\n\0\n",
+        "latin": b"ids\n\xe9\n",
+        "open": b'ids\n"a\n',
+        "twice": b"labels,labels\n1,2\n",
+    }
+
+
+def bodies() -> Seeds:
+    """Bodies of /predict."""
+    rows = [{"id": "a", "logits": [1.0, 0.0], "embeddings": [0.5]}, {"id": "b", "logits": [0, 2], "embeddings": [1]}]
+    table = {"logits": [[1.0, -1e400]], "class_names": ["cat", "dog"], "atypicality": [3]}
+    return {
+        "rows": json.dumps({"rows": rows}).encode(),
+        "columns": json.dumps(table).encode(),
+        "ragged": b'{"logits": [[1], [1, 2]]}',
+        "deep": b"[" * 5000,
+        "nested": b'{"logits": ' + b"[" * 40 + b"]" * 40 + b"}",
+        "huge": b'{"logits": [[' + b"9" * 400 + b", 1]]}",
+        "empty": b'{"rows": [{}]}',
+    }
+
+
+def inferences() -> Seeds:
+    """Requests of the Open Inference Protocol."""
+
+    def tensor(**more: Any) -> dict[str, Any]:
+        return {"name": "logits", "shape": [2, 2], "datatype": "FP32"} | more
+
+    size = {"binary_data_size": 16}
+    names = {"name": "class_names", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": 10}}
+    tail, texts = np.arange(4, dtype="<f4").tobytes(), b"\3\0\0\0cat\2\0\0\0do"
+    binary = json.dumps({"inputs": [tensor(parameters=size)]}).encode()
+    return {
+        "plain": json.dumps({"inputs": [tensor(data=[1, 2, 3, 4])], "outputs": [{"name": "label"}]}).encode(),
+        "nested": json.dumps({"inputs": [tensor(data=[[1, 2], [3, 4]])], "id": "x"}).encode(),
+        "binary": b"\0" + join(binary, tail),
+        "names": b"\0" + join(json.dumps({"inputs": [tensor(data=[1] * 4), names]}).encode(), texts[:-1]),
+        "cut": b"\0" + join(binary, tail[:-1]),
+        "over": b"\0" + join(binary, tail + b"x"),
+        "claims": json.dumps({"inputs": [tensor(shape=[100, 2**39], data=[])]}).encode(),
+        "type": json.dumps({"inputs": [tensor(datatype="INT8", data=[1] * 4)]}).encode(),
+    }
+
+
 SEEDS = {
+    "csv": columns, "predict": bodies, "infer": inferences,
     "bundle": bundles, "npy": members, "npz": archives, "safetensors": safetensors, "parquet": parquets,
     "scores": scores, "cache": caches, "server": answers, "http": connections, "template": templates,
     "texts": tables,

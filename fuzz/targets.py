@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from fuzz import bundle, outputs, texts
+from fuzz import bundle, outputs, service, texts
 from fuzz.rule import Target
 
 __all__ = ["CORPUS", "TARGETS", "seeds"]
 
 CORPUS = Path(__file__).with_name("corpus")
-TARGETS: dict[str, Target] = bundle.TARGETS | outputs.TARGETS | texts.TARGETS
+TARGETS: dict[str, Target] = bundle.TARGETS | outputs.TARGETS | service.TARGETS | texts.TARGETS
 
 
 def seeds(name: str) -> dict[str, bytes]:

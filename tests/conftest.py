@@ -14,6 +14,7 @@ DOCTESTS = {  # examples in docstrings that need an optional package, by how the
     "atypicality.evaluation.result.Evaluation.to_frame": ("pandas",),
     "atypicality.head.head.ReliabilityHead.export_onnx": ("onnx", "onnxruntime"),
     "atypicality.integrations.collecting": ("torch",),
+    "atypicality.serving.service": ("httpx", "starlette", "uvicorn", "httptools", "prometheus_client"),
     "atypicality.head.reliability.Reliability.to_frame": ("pandas",),
     "atypicality.head.reliability.Reliability.to_parquet": ("pyarrow",),
 }

@@ -253,7 +253,7 @@ def test_an_onnx_file_that_names_other_classes_is_not_written(data, head, tmp_pa
     metadata = export._metadata
     head.export_onnx(tmp_path / "right.onnx")
     changed = json.dumps(NAMES[ORDER].tolist())
-    monkeypatch.setattr(export, "_metadata", lambda head: metadata(head) | {"class_names": changed})
+    monkeypatch.setattr(export, "_metadata", lambda *given: metadata(*given) | {"class_names": changed})
     with pytest.raises(RuntimeError, match="does not name the classes as the head does"):
         head.export_onnx(tmp_path / "wrong.onnx")
     assert not (tmp_path / "wrong.onnx").exists()

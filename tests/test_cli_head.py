@@ -62,6 +62,40 @@ def test_predict_writes_every_format(folder, capsys, ending):
     assert (folder / f"b.{ending}").stat().st_size > 1000
 
 
+@pytest.mark.filterwarnings("ignore:.*more atypical.*")
+@pytest.mark.parametrize(("moved", "code"), [(0.0, 0), (30.0, 3)])
+def test_predict_tells_a_scheduler_of_drift(folder, capsys, moved, code):
+    test = aty.ModelOutputs.load(folder / "test")
+    file = folder / f"moved{moved:g}.npz"
+    aty.ModelOutputs(test.logits, embeddings=test.embeddings.astype(np.float32) + moved).save(file)
+    arguments = ("predict", folder / "head", file, "--out", folder / "d.npz", "--max-risk", 0.1, "--json")
+    assert run(capsys, *arguments)[0] == 0
+    found, out, _ = run(capsys, *arguments, "--exit-code")
+    assert found == code
+    told, answer = json.loads(out), aty.load(folder / "head").predict(aty.ModelOutputs.load(file), max_risk=0.1)
+    assert told["drift"] == answer.drift.to_dict()
+    assert told["drift"]["significant"] == (code == 3)
+    assert told["estimates"]["accuracy"] == answer.confidence.mean()
+
+
+def test_answers_hold_the_probabilities(folder, capsys):
+    for ending in ("jsonl", "npz"):
+        assert run(capsys, "predict", folder / "head", folder / "test", "--out", folder / f"p.{ending}")[0] == 0
+    with open(folder / "p.jsonl") as stream:
+        rows = [json.loads(line)["proba"] for line in stream]
+    np.testing.assert_array_equal(np.array(rows, np.float32), np.load(folder / "p.npz")["proba"])
+
+
+def test_fit_takes_parts_by_name(folder, capsys):
+    outputs = ("--train", folder / "train.npz", "--calibration", folder / "calibration.safetensors")
+    parts = ("--density", "gaussian:normalize=l2", "--recalibration", "temperature", "--sets", "split:score=aps")
+    assert run(capsys, "fit", *outputs, *parts, "--alpha", 0.2, "--out", folder / "parts")[0] == 0
+    head = aty.load(folder / "parts")
+    assert repr(head.density_) == "GaussianAtypicality(normalize='l2')"
+    assert repr(head.recalibration_) == "TemperatureScaling()"
+    assert repr(head.prediction_sets_) == "SplitConformal(alpha=0.2, score='aps')"
+
+
 def test_evaluate_prints_tables_or_json(folder, capsys):
     code, out, _ = run(capsys, "evaluate", folder / "head", folder / "test")
     assert code == 0

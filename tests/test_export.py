@@ -31,7 +31,7 @@ from atypicality import (
 )
 from atypicality.conformal.scores import ScoreRule, prediction_sets
 from atypicality.datasets import load_fashion_mnist_lt
-from atypicality.formula import guarded, moved
+from atypicality.formula import advice_numbers, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head import ReliabilityHead
 from atypicality.head.quantiles import QuantileScale
@@ -125,7 +125,7 @@ def predicted(head, outputs):
     if answer.quadrant is not None:
         found |= {name: getattr(answer, name) for name in ("atypicality", "atypicality_quantile")}
         found["quadrant"] = np.array([QUADRANTS.index(name) for name in answer.quadrant])
-    return found
+    return found | {"advice": advice_numbers(answer.advice)}
 
 
 def check_same(session, head, outputs):

@@ -16,7 +16,7 @@ import atypicality as aty
 from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.datasets import make_world
-from atypicality.formula import guarded, moved
+from atypicality.formula import advice_texts, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.outputs import ModelOutputs
@@ -88,13 +88,20 @@ def outputs_of(n, seed, dtype=np.float32):
     return ModelOutputs(logits, embeddings=world.embeddings.astype(np.float32), labels=labels)
 
 
+RISKS = {}
+"""The risk at which a fitted head is asked, by the head; others are asked without one."""
+
+
 @cache
 def fitted(name, seed=0):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         head = aty.ReliabilityHead(*HEADS[name])
         train = None if HEADS[name][0] is None else outputs_of(400, seed)
-        return head.fit(train=train, calibration=outputs_of(900, seed + 1))
+        head.fit(train=train, calibration=outputs_of(900, seed + 1))
+    if name.startswith("sets") or name in ("no atypicality", "density: neighbours"):
+        RISKS[head] = 0.3
+    return head
 
 
 def by_parts(head, outputs):
@@ -108,14 +115,37 @@ def by_parts(head, outputs):
     if rarity is not None:
         found["quadrant"] = head.quadrants_.assign(found["confidence"], rarity)
         found |= {"atypicality": rarity, "atypicality_quantile": head.quantiles_(rarity)}
+    beyond = np.zeros(len(outputs), bool) if rarity is None else rarity > head.quantiles_.values[-1]
+    words = found.get("quadrant", np.where(found["confidence"] >= 1 - float(head.alpha), "reliable", "ambiguous"))
+    if head in RISKS:
+        found["accepted"] = (found["confidence"] >= head.abstention_.threshold(RISKS[head])) & ~beyond
+        beyond = ~found["accepted"]
+    rows = zip(words, found["prediction_set"].sum(axis=1), beyond, strict=True)
+    found["advice"] = np.array([advised(word, size, refused) for word, size, refused in rows])
     return found
+
+
+def advised(quadrant, size, refused):
+    """The table of the documentation, row by row."""
+    if refused or quadrant == "untrustworthy" or size == 0 or size > 10 or size == K:
+        return "ask a person"
+    if size > 1:
+        return f"choose among {size}"
+    return {"ambiguous": "ask a person", "extrapolation": "trust, but rare", "reliable": "trust"}[quadrant]
+
+
+def in_words(found):
+    """Numbers of quadrants and advice by their names."""
+    words = {"advice": advice_texts(found["advice"], found["prediction_set"].sum(axis=1))}
+    return found | words | ({"quadrant": np.array(QUADRANTS)[found["quadrant"]]} if "quadrant" in found else {})
 
 
 def by_predict(head, outputs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answer = head.predict(outputs)
+        answer = head.predict(outputs, max_risk=RISKS.get(head))
     known = ("proba", "prediction_set", "label", "confidence", "atypicality", "atypicality_quantile")
+    known += ("advice", "accepted")
     found = {name: np.asarray(part) for name in known if (part := getattr(answer, name)) is not None}
     return found if answer.quadrant is None else found | {"quadrant": answer.quadrant}
 
@@ -135,25 +165,25 @@ def by_device(library):
 
 def by_guarded_formula(head, outputs):
     """What a graph runs, by NumPy."""
-    formula = moved(head.formula(), wide)
+    formula = moved(head.formula(RISKS.get(head)), wide)
     embeddings = None if formula.density is None else outputs.embeddings.astype(np.float64)
     with np.errstate(all="ignore"):
         verdict = guarded(namespace(outputs.logits), formula, outputs.logits, embeddings)
     assert verdict.known.all()
     found = {name: part for name, part in verdict._asdict().items() if part is not None and name != "known"}
     found |= {name: part[:, 0] for name, part in found.items() if name not in ("proba", "prediction_set")}
-    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+    return in_words(found)
 
 
 def by_torch(head, outputs, wrap=lambda module, *_: module):
     torch = imported("torch")
-    module = aty.ReliabilityModule.from_head(head)
+    module = aty.ReliabilityModule.from_head(head, max_risk=RISKS.get(head))
     rows = [torch.from_numpy(np.array(outputs.logits))]
     rows += [] if module.n_features is None else [torch.from_numpy(np.array(outputs.embeddings))]
     tensors = vars(wrap(module, torch, rows)(*rows))
     assert bool(tensors["valid"].all())
     found = {name: part.numpy() for name, part in tensors.items() if part is not None and name != "valid"}
-    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+    return in_words(found)
 
 
 def by_torch_compile(head, outputs):
@@ -171,14 +201,14 @@ def by_torch_export(head, outputs):
 
 def by_onnx(head, outputs, tmp_path):
     runtime = imported("onnxruntime")
-    head.export_onnx(tmp_path / "head.onnx", verify=False)
+    head.export_onnx(tmp_path / "head.onnx", max_risk=RISKS.get(head), verify=False)
     session = runtime.InferenceSession(str(tmp_path / "head.onnx"), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     given = {node.name: getattr(outputs, node.name) for node in session.get_inputs()}
     found = dict(zip(names, session.run(names, given), strict=True))
     assert found.pop("valid").all()
     found["proba"] = found.pop("probabilities")
-    return found if "quadrant" not in found else found | {"quadrant": np.array(QUADRANTS)[found["quadrant"]]}
+    return in_words(found)
 
 
 def assert_same_answers(found, expected):
@@ -186,7 +216,7 @@ def assert_same_answers(found, expected):
     unit = float(np.finfo(expected["proba"].dtype).eps)
     for name in ("proba", "confidence"):
         assert_allclose(found[name], expected[name], rtol=0, atol=max(unit, 1e-12), err_msg=name)
-    for name in ("label", "prediction_set", "quadrant"):
+    for name in ("label", "prediction_set", "quadrant", "advice", "accepted"):
         if name in expected:
             assert_array_equal(found[name], expected[name], err_msg=name)
     if "atypicality" in expected:

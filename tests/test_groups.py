@@ -8,6 +8,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from atypicality.groups import QUADRANTS, ClassGroups, GridGroups, Quadrants, QuantileGroups
+from atypicality.paper import RelativeQuadrants
 
 finite = st.floats(-1e6, 1e6)
 
@@ -86,7 +87,7 @@ def test_float32_and_torch_agree_with_float64(rng):
 def test_estimators_clone_and_refuse_to_work_unfitted():
     for estimator, arguments in (
         (QuantileGroups(3), ([1.0],)),
-        (Quadrants(0.3, 0.7), ([0.5], [1.0])),
+        (Quadrants(confidence=0.3, atypicality_quantile=0.7), ([0.5], [1.0])),
         (ClassGroups(2), ([0],)),
         (GridGroups((2, 3)), ([0.5], [1.0])),
     ):
@@ -135,27 +136,39 @@ def test_edges_learnt_elsewhere_must_increase():
 
 
 def test_quadrants_by_hand():
-    # confidence quantile 0.2 of .1 .2 .3 .4 .5 .6 is .2; atypicality quantile 0.8 of 0..5 is 4
-    quadrants = Quadrants().fit([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    assert quadrants.confidence_threshold_ == pytest.approx(0.2)
+    # confident from 0.9 on; atypicality quantile 0.8 of 0..5 is 4
+    quadrants = Quadrants().fit([0.1, 0.9, 0.91, 0.99, 0.95, 0.89], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    assert quadrants.confidence_threshold_ == 0.9
     assert quadrants.atypicality_threshold_ == pytest.approx(4.0)
-    assert quadrants.counts_.tolist() == [4, 1, 1, 0]  # reliable, extrapolation, ambiguous, untrustworthy
+    assert quadrants.counts_.tolist() == [4, 0, 1, 1]  # reliable, extrapolation, ambiguous, untrustworthy
     assert quadrants.assign([0.9, 0.9, 0.0, 0.0], [0.0, 9.0, 0.0, 9.0]).tolist() == list(QUADRANTS)
 
 
 def test_a_value_equal_to_a_threshold_is_confident_and_typical():
-    quadrants = Quadrants(0.5, 0.5).fit([0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
+    quadrants = Quadrants(confidence=0.5, atypicality_quantile=0.5).fit([0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
     assert quadrants.assign([0.5], [1.0]).tolist() == ["reliable"]
     assert quadrants.counts_.tolist() == [3, 0, 0, 0]
 
 
-def test_quadrants_follow_their_quantiles(rng):
+def test_confidence_is_absolute_and_atypicality_relative(rng):
     confidence, atypicality = rng.random(1001), rng.standard_normal(1001)
-    quadrants = Quadrants(0.25, 0.75).fit(confidence, atypicality)
+    quadrants = Quadrants(confidence=0.25, atypicality_quantile=0.75).fit(confidence, atypicality)
     _, extrapolation, ambiguous, untrustworthy = quadrants.counts_
-    assert ambiguous + untrustworthy == 250  # strictly below the 251st of 1001
-    assert extrapolation + untrustworthy == 250
+    assert ambiguous + untrustworthy == (confidence < 0.25).sum()
+    assert extrapolation + untrustworthy == 250  # strictly above the 751st of 1001
     assert quadrants.counts_.sum() == 1001
+
+
+def test_the_papers_quadrants_are_relative_in_both(rng):
+    confidence, atypicality = rng.random(1001), rng.standard_normal(1001)
+    quadrants = RelativeQuadrants(0.25, 0.75).fit(confidence, atypicality).quadrants_
+    _, extrapolation, ambiguous, untrustworthy = quadrants.counts_
+    assert ambiguous + untrustworthy == extrapolation + untrustworthy == 250  # strictly below the 251st of 1001
+
+
+def test_quadrants_take_keywords_alone():
+    with pytest.raises(TypeError, match="positional argument"):
+        Quadrants(0.2, 0.8)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +186,11 @@ def test_quadrants_refuse(confidence, atypicality, match):
         Quadrants().fit(confidence, atypicality)
 
 
-def test_quadrant_quantiles_are_shares():
+def test_quadrant_thresholds_are_shares():
+    with pytest.raises(ValueError, match=r"confidence must be a finite number in \[0, 1\]; got 20"):
+        Quadrants(confidence=20).fit([0.5], [1.0])
     with pytest.raises(ValueError, match=r"confidence_quantile must be a finite number in \[0, 1\]; got 20"):
-        Quadrants(confidence_quantile=20).fit([0.5], [1.0])
+        RelativeQuadrants(20).fit([0.5], [1.0])
 
 
 def test_class_groups_count_classes_never_samples():

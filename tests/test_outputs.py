@@ -267,9 +267,9 @@ def test_extra_arrays_are_ignored_with_a_warning(tmp_path):
 def test_unknown_endings_and_missing_files_are_explained(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file or folder at"):
         ModelOutputs.load(tmp_path / "nowhere.npz")
-    (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(ValueError, match=r"'a\.csv' has no known ending: use \.npz, \.safetensors, \.parquet"):
-        ModelOutputs.load(tmp_path / "a.csv")
+    (tmp_path / "a.xlsx").write_text("1,2")
+    with pytest.raises(ValueError, match=r"'a\.xlsx' has no known ending: use \.npz, \.npy, \.safetensors, \.parquet"):
+        ModelOutputs.load(tmp_path / "a.xlsx")
 
 
 @needs("pyarrow")

@@ -1,6 +1,8 @@
 """README and the documentation show what the commands print."""
 
+import contextlib
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,6 +26,12 @@ def test_the_demo_prints_readmes_table(capsys, tmp_path):
     assert len(shown) > 5
     assert [line for line in shown if line not in printed] == []
     assert (tmp_path / "report.html").stat().st_size > 10_000
+    with contextlib.chdir(tmp_path):  # README's commands run as they stand on what the demo leaves behind
+        commands = [
+            shlex.split(line) for line in README.splitlines() if re.match("atypicality (fit|pred|eval|rep)", line)
+        ]
+        assert [command[1] for command in commands] == ["fit", "predict", "evaluate", "report"]
+        assert [main(command[1:]) for command in commands] == [0, 0, 0, 0]
 
 
 @pytest.mark.filterwarnings("ignore:.*more atypical.*")  # three rows are few

@@ -172,7 +172,7 @@ def test_bad_rows_get_the_full_set_and_disturb_nobody(seed):
 
 def test_it_keeps_its_precision_inside_a_model_in_half_precision(seed):
     head, outputs = fitted(seed=seed), outputs_of(50, seed + 2)
-    module = ReliabilityModule.from_head(head)
+    module = ReliabilityModule.from_head(head, max_risk=0.3)
     before = answered(module, outputs)
     around = torch.nn.ModuleDict({"model": torch.nn.Linear(2, 2), "head": module}).half()
     assert around["model"].weight.dtype == torch.float16

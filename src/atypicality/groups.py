@@ -8,10 +8,9 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import Quadrant
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_confidence, check_integer, check_labels, check_number, check_vector, warn
@@ -19,7 +18,7 @@ from atypicality.validation import check_confidence, check_integer, check_labels
 __all__ = ["QUADRANTS", "ClassGroups", "GridGroups", "Quadrants", "QuantileGroups", "cut", "quantile_edges"]
 
 QUADRANTS = ("reliable", "extrapolation", "ambiguous", "untrustworthy")
-"""Typical and confident; atypical and confident; typical and unsure; atypical and unsure."""
+"""Typical and confident; atypical and confident; typical and low-confidence; atypical and low-confidence."""
 
 
 def quantile_edges(values: NDArray[np.float64], n_groups: int) -> NDArray[np.float64]:
@@ -129,22 +128,22 @@ class QuantileGroups(BaseEstimator):
 
 
 class Quadrants(BaseEstimator):
-    """The paper's four kinds of prediction, from recalibrated confidence and atypicality.
+    """The four kinds of prediction, from recalibrated confidence, as it is, and atypicality, among held-out rows.
 
-    ===============  =========  =========
+    ===============  =========  ==============
     name             input      confidence
-    ===============  =========  =========
+    ===============  =========  ==============
     reliable         typical    confident
     extrapolation    atypical   confident
-    ambiguous        typical    unsure
-    untrustworthy    atypical   unsure
-    ===============  =========  =========
+    ambiguous        typical    low-confidence
+    untrustworthy    atypical   low-confidence
+    ===============  =========  ==============
 
     Parameters
     ----------
-    confidence_quantile : float, default=0.2
-        The least confident fifth of the calibration set is unsure.
-    atypicality_quantile : float, default=0.8
+    confidence : float in [0, 1], default=0.9
+        Confident from here on. A head takes 1 - alpha.
+    atypicality_quantile : float in [0, 1], default=0.8
         The most atypical fifth of the calibration set is atypical.
 
     Attributes
@@ -154,9 +153,13 @@ class Quadrants(BaseEstimator):
     counts_ : ndarray of shape (4,)
         Samples of `fit` in each quadrant, in the order of `QUADRANTS`.
 
+    See Also
+    --------
+    atypicality.paper.RelativeQuadrants : confident means more so than a fifth of the calibration set, as in the paper.
+
     Examples
     --------
-    >>> quadrants = Quadrants(0.5, 0.5).fit([0.6, 0.7, 0.8], [1.0, 2.0, 3.0])
+    >>> quadrants = Quadrants(confidence=0.8, atypicality_quantile=0.5).fit([0.6, 0.7, 0.8], [1.0, 2.0, 3.0])
     >>> quadrants.assign([0.9, 0.9, 0.5, 0.5], [1.0, 5.0, 1.0, 5.0]).tolist()
     ['reliable', 'extrapolation', 'ambiguous', 'untrustworthy']
     """
@@ -164,21 +167,25 @@ class Quadrants(BaseEstimator):
     confidence_threshold_: Annotated[float, kinds.Number(0, 1)]
     atypicality_threshold_: Annotated[float, kinds.Number()]
     counts_: Annotated[NDArray[np.intp], kinds.Counts("4", kinds.NOT_NEGATIVE)]
-    _stored = Record(confidence_quantile=kinds.Number(0, 1), atypicality_quantile=kinds.Number(0, 1))
+    _stored = Record(
+        former=("confidence_quantile",),  # what older files give as a quantile is the threshold it came to
+        confidence=kinds.Later(kinds.Number(0, 1), absent=lambda made: made.confidence_threshold_),
+        atypicality_quantile=kinds.Number(0, 1),
+    )
 
-    def __init__(self, confidence_quantile: float = 0.2, atypicality_quantile: float = 0.8) -> None:
-        self.confidence_quantile = confidence_quantile
+    def __init__(self, *, confidence: float = 0.9, atypicality_quantile: float = 0.8) -> None:
+        self.confidence = confidence
         self.atypicality_quantile = atypicality_quantile
 
     def fit(self, confidence: ArrayLike, atypicality: ArrayLike) -> Self:
-        """Learn both thresholds from a calibration set: `confidence` and `atypicality` of shape (n_samples,)."""
-        unsure = check_number(self.confidence_quantile, "confidence_quantile", low=0, high=1)
+        """Learn what is atypical from a calibration set: `confidence` and `atypicality` of shape (n_samples,)."""
+        confident = check_number(self.confidence, "confidence", low=0, high=1)
         atypical = check_number(self.atypicality_quantile, "atypicality_quantile", low=0, high=1)
         _check_sample(confidence, "confidence")
-        confident, rarity = _check_pair(confidence, atypicality)
-        self.confidence_threshold_ = float(_quantile(confident, unsure))
+        values, rarity = _check_pair(confidence, atypicality)
+        self.confidence_threshold_ = confident
         self.atypicality_threshold_ = float(_quantile(rarity, atypical))
-        self.counts_ = _counts(self._index(confident, rarity), len(QUADRANTS))
+        self.counts_ = _counts(self._index(values, rarity), len(QUADRANTS))
         return self
 
     def assign(self, confidence: ArrayLike, atypicality: ArrayLike) -> NDArray[np.str_]:

@@ -1,8 +1,5 @@
 """Charts of single samples: the quadrant scatter with examples, the distribution of atypicality, the extremes."""
 
-import base64
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +11,7 @@ from atypicality.charts.saving import public_chart
 from atypicality.charts.style import PALETTE, Chart, altair, base, methods_of, tips
 from atypicality.evaluation import Evaluation
 from atypicality.groups import QUADRANTS
+from atypicality.report.examples import checked_pixels, png_url
 from atypicality.validation import check_integer
 
 __all__ = ["atypicality_distribution", "extreme_samples", "quadrant_scatter"]
@@ -85,7 +83,11 @@ def _examples(placed: Mapping[int, dict[str, Any]], examples: Mapping[int, Examp
     if unknown:
         raise ValueError(f"examples must be of rows that the evaluation keeps; row {unknown[0]} is not kept.")
     texts = [placed[row] | {"text": value} for row, value in examples.items() if isinstance(value, str)]
-    images = [placed[row] | {"url": _png(value)} for row, value in examples.items() if not isinstance(value, str)]
+    images = [
+        placed[row] | {"url": png_url(checked_pixels(value))}
+        for row, value in examples.items()
+        if not isinstance(value, str)
+    ]
     layers = []
     if texts:
         label = base(texts, "texts", size=None).mark_text(align="left", dx=7, fontSize=12, fontWeight="bold", limit=180)
@@ -96,24 +98,6 @@ def _examples(placed: Mapping[int, dict[str, Any]], examples: Mapping[int, Examp
     if images:
         layers.append(base(images, "images", size=None).mark_image(width=42, height=42).encode(x, y, url="url:N"))
     return layers
-
-
-def _png(image: Any) -> str:
-    """A uint8 image as a data URL: PNG, by its specification a header, deflated rows each led by 0, and an end."""
-    pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3):
-        raise ValueError(
-            "examples must be texts or uint8 arrays of shape (height, width) or (height, width, 3); "
-            f"got {pixels.dtype} of shape {pixels.shape}."
-        )
-    height, width = pixels.shape[:2]
-    header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    body = b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )
-    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
 
 
 @public_chart

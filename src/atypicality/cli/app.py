@@ -4,7 +4,6 @@ A user's mistake is one line on stderr and exit code 2; a warning is one line to
 """
 
 import contextlib
-import dis
 import io
 import sys
 import warnings
@@ -15,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, reproduce, theory
+from atypicality.cli import demo, evaluate, export, fit, llm, pack, predict, report, reproduce, serve, theory
 from atypicality.cli.printing import one_line
 
 __all__ = ["app", "execute"]
@@ -24,11 +23,13 @@ _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("demo")(demo.command)
+app.command("pack")(pack.command)
 app.command("fit")(fit.command)
 app.command("predict")(predict.command)
 app.command("evaluate")(evaluate.command)
 app.command("report")(report.command)
 app.command("export")(export.command)
+app.command("serve")(serve.command)
 app.command("llm")(llm.command)
 app.command("reproduce")(reproduce.command)
 app.command("theory")(theory.command)
@@ -102,17 +103,9 @@ def _is_mistake(error: Exception) -> bool:
         return True
     if isinstance(error, ModuleNotFoundError):  # an optional package, with what to install; others are our own fault
         return "pip install" in str(error)
-    return isinstance(error, (ValueError, TypeError)) and _was_raised_here(error)
+    from atypicality.validation.refusals import is_refusal
 
-
-def _was_raised_here(error: Exception) -> bool:
-    """Whether a `raise` of this package made it: any other failure, also of an operation in our code, is a bug."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None or str(last.tb_frame.f_globals.get("__name__")).partition(".")[0] != "atypicality":
-        return False
-    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return is_refusal(error)
 
 
 def _message(error: Exception) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from atypicality.cli.demo_tables import Demo
+    from atypicality.datasets import Splits
 
 __all__ = ["command"]
 
@@ -25,9 +26,10 @@ _MEANING = {
     "untrustworthy": ("atypical", "unsure"),
 }
 _NEXT = """\
-Open {out}/report.html to look closer; the head is saved in {out}/head.
-Next, with your own model's outputs (logits, embeddings and labels as .npz):
+Open {out}/report.html to look closer; the head is saved in {out}/head, and the outputs it was made from beside it.
+Next, there or with your own model's outputs (`atypicality pack` puts your arrays into such files):
 
+  cd {out}
   atypicality fit --train train.npz --calibration calibration.npz --out my-head
   atypicality predict my-head new.npz --out answers.csv
 
@@ -44,20 +46,25 @@ or in Python:
 def command(
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
     random_state: Annotated[int, typer.Option("--random-state", "--seed", help="Seed of the calibration halves.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the fitted head and the report.")] = Path("demo-output"),
+    out: Annotated[Path, typer.Option(help="Folder for the fitted head, the report and the outputs.")] = Path(
+        "demo-output"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
     from atypicality.blocks.progress import working
     from atypicality.cli.demo_tables import run_demo
+    from atypicality.datasets import load_fashion_mnist_lt
     from atypicality.outputs.paths import check_target
     from atypicality.shipping.bundle.folder import check_place
 
     check_place(out / "head")
     check_target(out / "report.html")
     with working("fitting and measuring"):
-        demo = run_demo(alpha=alpha, random_state=random_state)
+        splits = load_fashion_mnist_lt()
+        demo = run_demo(splits=splits, alpha=alpha, random_state=random_state)
         demo.head.save(out / "head")
+        _save_outputs(splits, out)
         demo.evaluation.report(out / "report.html", head=demo.head, title="Fashion-MNIST, long-tailed")
     if as_json:
         say_json(json.dumps(demo.to_dict(), indent=2, allow_nan=False))
@@ -65,6 +72,15 @@ def command(
     from rich.console import Console
 
     _print(Console(highlight=False), demo, out)
+
+
+def _save_outputs(splits: "Splits", out: Path) -> None:
+    """The files of the commands to try next; of new rows the labels are not known."""
+    from atypicality.outputs import ModelOutputs
+
+    new = ModelOutputs(splits.test.logits, embeddings=splits.test.embeddings, class_names=splits.test.class_names)
+    for name, part in (splits._asdict() | {"new": new}).items():
+        part.save(out / f"{name}.npz")
 
 
 def _print(console: "Console", demo: "Demo", out: Path) -> None:

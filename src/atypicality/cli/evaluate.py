@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.files import ClassNames, Names, load_outputs
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
@@ -14,17 +15,18 @@ __all__ = ["command"]
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
     file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
+    names: Names = None,
+    class_names: ClassNames = None,
     memory: Memory = None,
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as one JSON object.")] = False,
 ) -> None:
     """Measure a saved head and the bare model by atypicality, confidence, class and subgroup."""
     from atypicality.evaluation import evaluate
-    from atypicality.outputs import ModelOutputs
     from atypicality.shipping.bundle import load
 
     with large_work("evaluating", memory, scratch):
-        result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, ModelOutputs.load(file))
+        result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, load_outputs(file, names, class_names))
     if as_json:
         say_json(result.to_json())
     else:

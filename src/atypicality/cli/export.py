@@ -13,6 +13,10 @@ __all__ = ["command"]
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
     onnx: Annotated[Path, typer.Option(help="File to write.")],
+    max_risk: Annotated[
+        float | None,
+        typer.Option(help="Also give which predictions to keep so that at most this share is wrong, as in predict."),
+    ] = None,
     verify: Annotated[bool, typer.Option(help="Compare the graph with the head in onnxruntime.")] = True,
 ) -> None:
     """Write a saved head as an ONNX graph that needs no Python."""
@@ -20,5 +24,5 @@ def command(
     from atypicality.shipping.bundle import load
 
     check_target(onnx)
-    load(head).export_onnx(onnx, verify=verify)
+    load(head).export_onnx(onnx, max_risk=max_risk, verify=verify)
     say(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from atypicality.cli.files import ClassNames, Names, load_together
 from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.parts import choose_part
 from atypicality.cli.printing import say, say_json
 
 __all__ = ["command"]
@@ -19,25 +21,49 @@ def command(
         Path | None,
         typer.Option(help="Outputs with embeddings and labels of training rows; not needed with given atypicality."),
     ] = None,
+    density: Annotated[
+        str, typer.Option(help="How rare an input is: auto, choose, none, gaussian, relative or neighbor.")
+    ] = "auto",
+    recalibration: Annotated[
+        str, typer.Option(help="auto, atypicality-aware, temperature, vector or another; settings follow a colon.")
+    ] = "auto",
+    sets: Annotated[
+        str, typer.Option(help="Prediction sets: auto, conditional, atypicality-aware, split or split:score=raps.")
+    ] = "auto",
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
     random_state: Annotated[int, typer.Option(help="Seed of the split of the calibration rows.")] = 0,
+    names: Names = None,
+    class_names: ClassNames = None,
     memory: Memory = None,
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Fit a reliability head on a model's outputs and save it."""
     from atypicality.head import ReliabilityHead
-    from atypicality.outputs import ModelOutputs
     from atypicality.shipping.bundle.folder import check_place
 
     check_place(out)
+    head = ReliabilityHead(
+        **_parts(density, recalibration, sets, alpha, random_state), alpha=alpha, random_state=random_state
+    )
+    files = {"calibration": calibration} | ({} if train is None else {"train": train})
     with large_work("fitting", memory, scratch):
-        rows = None if train is None else ModelOutputs.load(train)
-        head = ReliabilityHead(alpha=alpha, random_state=random_state)
-        head.fit(train=rows, calibration=ModelOutputs.load(calibration))
+        head.fit(**load_together(files, names, class_names))
         head.save(out)
     if as_json:
         say_json(json.dumps({"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out)}, indent=2))
         return
     say(head.summary())
     say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
+
+
+def _parts(density: str, recalibration: str, sets: str, alpha: float, random_state: int) -> dict[str, Any]:
+    from atypicality.head.head import DENSITIES, PREDICTION_SETS, RECALIBRATIONS
+
+    given = {"alpha": alpha, "random_state": random_state}
+    auto = {"auto": "auto"}
+    return {
+        "density": choose_part(density, "--density", DENSITIES, auto | {"choose": "choose", "none": None}),
+        "recalibration": choose_part(recalibration, "--recalibration", RECALIBRATIONS, auto, random_state=random_state),
+        "prediction_sets": choose_part(sets, "--sets", PREDICTION_SETS, auto, **given),
+    }

@@ -2,14 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atypicality.cli.files import ClassNames, Names, load_outputs
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from atypicality.head.reliability import Reliability
+
+__all__ = ["DRIFTED", "command"]
+
+DRIFTED = 3
+"""The exit code of rows that have drifted: not 1, which a crash has, nor 2, a mistake of the user."""
 
 
 def command(
@@ -22,22 +29,33 @@ def command(
             help="Also write which predictions to keep so that at most this share is wrong, with 95 % confidence."
         ),
     ] = None,
+    names: Names = None,
+    class_names: ClassNames = None,
     memory: Memory = None,
     scratch: Scratch = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with code 3 where the rows have drifted; answers are written too.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
     """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
     from atypicality.blocks.progress import stage
     from atypicality.head.reliability import check_place
-    from atypicality.outputs import ModelOutputs
     from atypicality.shipping.bundle import load
 
     check_place(out)
     with large_work("predicting", memory, scratch):
-        answer = load(head).predict(ModelOutputs.load(file), max_risk=max_risk)
+        answer = load(head).predict(load_outputs(file, names, class_names), max_risk=max_risk)
         stage("writing")
         answer.save(out)
     if as_json:
-        say_json(json.dumps(answer.summary() | {"out": str(out)}, indent=2))
-        return
-    say(f"{answer!r}\nwritten to {out}")
+        told = answer.summary() | {"estimates": answer.estimates()} | _drift(answer)
+        say_json(json.dumps(told | {"out": str(out)}, indent=2))
+    else:
+        say(f"{answer!r}\nwritten to {out}")
+    if exit_code and answer.drift is not None and answer.drift.significant:
+        raise typer.Exit(DRIFTED)
+
+
+def _drift(answer: "Reliability") -> dict[str, Any]:
+    return {} if answer.drift is None else {"drift": answer.drift.to_dict()}

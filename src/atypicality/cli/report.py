@@ -1,35 +1,114 @@
-"""`atypicality report`: a saved head against the bare model, as one HTML page."""
+"""`atypicality report`: saved heads against the bare model, or one head on two files, as one HTML page."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from atypicality.cli.files import ClassNames, Names, load_together
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say
 
 __all__ = ["command"]
 
+LISTED = 200
+"""Labels and duplicates that a page lists for a person to look at."""
+
 
 def command(
-    head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
-    file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A saved head and labelled outputs that it was not fitted on. Two heads, or two files of outputs, are "
+            "shown beside each other.",
+            metavar="HEAD [HEAD] FILE [FILE]",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Reliability report",
+    train: Annotated[
+        Path | None, typer.Option(help="Training outputs, to look for near-duplicates of their rows.")
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="The samples, one per row: images (.npy, uint8), texts (.txt, a line each) or a table (.csv)."
+        ),
+    ] = None,
+    names: Names = None,
+    class_names: ClassNames = None,
     memory: Memory = None,
     scratch: Scratch = None,
 ) -> None:
-    """Write an interactive page about a saved head and the bare model. It needs no network."""
+    """Write an interactive page about saved heads and the bare model. It needs no network."""
     from atypicality.blocks.progress import stage
-    from atypicality.evaluation import evaluate
-    from atypicality.outputs import ModelOutputs
     from atypicality.outputs.paths import check_target
-    from atypicality.shipping.bundle import load
 
     check_target(out)
     with large_work("evaluating", memory, scratch):
-        fitted = load(head)
-        result = evaluate({"uncalibrated": "uncalibrated", "head": fitted}, ModelOutputs.load(file))
+        heads, files = _sorted(places)
+        shown = None if examples is None else _examples(examples)
+        paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
+        outputs = load_together(paths, names, class_names)
+        result, fitted, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, outputs.get("train"))
         stage("drawing")
-        result.report(out, head=fitted, title=title)
+        result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
     say(f"wrote {out}")
+
+
+def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Heads and files: a head is a folder that holds a head.json."""
+    heads = [place for place in places if (place / "head.json").is_file()]
+    files = [place for place in places if place not in heads]
+    if (len(heads), len(files)) not in ((1, 1), (2, 1), (1, 2)):
+        raise ValueError(
+            "give one saved head and one file of outputs, or two heads and one file, or one head and two files; got "
+            f"{len(heads)} heads (folders with a head.json) and {len(files)} files."
+        )
+    return heads, files
+
+
+def _evaluated(
+    heads: list[Path], outputs: list[Any], files: list[Path], train: Any
+) -> tuple[Any, Any, tuple[str, str]]:
+    """The evaluation, the head whose card is shown, and the methods to show side by side."""
+    from atypicality.evaluation import evaluate
+    from atypicality.evaluation.beside import beside
+    from atypicality.shipping.bundle import load
+
+    names = _names(heads if len(heads) == 2 else files)
+    fitted = [load(head) for head in heads]
+    if len(heads) == 2:
+        methods = {"uncalibrated": "uncalibrated"} | dict(zip(names, fitted, strict=True))
+        result = evaluate(methods, outputs[0], train=train, suspects=LISTED)
+        return result, fitted[-1], (names[0], names[1])
+    methods = {"uncalibrated": "uncalibrated", "head": fitted[0]}
+    found = [evaluate(methods, part, train=train, suspects=LISTED) for part in outputs]
+    if len(files) == 1:
+        return found[0], fitted[0], ("uncalibrated", "head")
+    return beside(found[0], found[1], (names[0], names[1])), fitted[0], (f"head, {names[0]}", f"head, {names[1]}")
+
+
+def _names(places: list[Path]) -> list[str]:
+    """Short names that differ: that of the file or folder, with the folder above it where those are the same."""
+    short = [place.resolve().stem for place in places]
+    if len(set(short)) == len(short):
+        return short
+    long = [str(place) for place in places]
+    return long if len(set(long)) == len(long) else [f"{name} ({place})" for place, name in enumerate(long, start=1)]
+
+
+def _examples(path: Path) -> Any:
+    import csv
+
+    import numpy as np
+
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    if path.suffix == ".txt":
+        return path.read_text(encoding="utf-8").splitlines()
+    if path.suffix == ".csv":
+        with open(path, newline="", encoding="utf-8") as stream:
+            names, *rows = list(csv.reader(stream))
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    raise ValueError(f"--examples must end in .npy, .txt or .csv; got {path.name!r}.")

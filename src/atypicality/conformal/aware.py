@@ -6,7 +6,6 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input, take_rows
 from atypicality.conformal.chance import Seeds, marked_rows, split_rows
@@ -15,6 +14,7 @@ from atypicality.conformal.scores import confidences, label_scores, label_statis
 from atypicality.conformal.split import ScoredSets, checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
+from atypicality.estimators import check_is_fitted
 from atypicality.formula import GridSets
 from atypicality.groups import GridGroups
 from atypicality.stored import Part, Record, kinds, need

@@ -6,8 +6,6 @@ from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input
 from atypicality.conformal.chance import Seeds, marked_rows, split_rows
@@ -15,6 +13,7 @@ from atypicality.conformal.pinball import cutoffs
 from atypicality.conformal.scores import ScoreRule, confidences, label_statistics, prediction_sets
 from atypicality.conformal.soft_groups import chosen_knots, group_name, local_quantiles, soft_groups
 from atypicality.conformal.split import checked_rows
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import GridSets
 from atypicality.groups import cut, quantile_edges
 from atypicality.stored import Record, kinds, need

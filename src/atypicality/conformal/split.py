@@ -5,8 +5,6 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import returns_like_input, take_rows
 from atypicality.conformal.chance import Seeds, split_rows
@@ -21,6 +19,7 @@ from atypicality.conformal.scores import (
 )
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import GridSets
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_alpha, check_integer, check_labels, warn

@@ -4,11 +4,10 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import returns_like_input, to_numpy
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.validation import check_length, check_number
 
 __all__ = ["ClassAtypicality", "check_classes", "encode_labels", "merge_classes"]

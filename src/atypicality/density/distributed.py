@@ -16,10 +16,10 @@ True
 """
 
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.statistics import ClassStatistics, merge_statistics
+from atypicality.estimators import clone
 
 __all__ = ["finish", "merge", "part_statistics"]
 

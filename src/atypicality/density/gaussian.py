@@ -4,8 +4,6 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.covariance import Factorise, triangular_whitening
@@ -18,6 +16,7 @@ from atypicality.density.statistics import (
     merge_statistics,
     statistics_from_moments,
 )
+from atypicality.estimators import BaseEstimator, check_is_fitted, clone
 from atypicality.formula import ClassDensity, TiedDensity
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_integer, check_number, warn

@@ -5,13 +5,12 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import on_device, returns_like_input, to_host
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import Reference, Search
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import NeighborDensity
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows

@@ -85,14 +85,18 @@ class Cuts:
         self.classes = self._class_groups()
         self.subgroups = list(self._subgroups())
 
-    def axes(self, method: str, confidence: NDArray[np.float64], edges: Edges) -> list[Axis]:
-        """Every way to cut the rows for one method, from its confidence (n,) and its own stored edges."""
+    def axes(self, method: str, confidence: NDArray[np.float64], edges: Edges, trusted: float) -> list[Axis]:
+        """Every way to cut the rows for one method, from its confidence (n,) and its own stored edges.
+
+        Quadrants that are not stored have `trusted` as the confidence that counts as confident.
+        """
         sure = self._groups("confidence", confidence, self.grid[1], edges.confidence, method)
         axes = [Axis("overall", [{}], np.zeros(confidence.size, np.intp)), sure, *self.subgroups]
         rarity = self.context.atypicality
         if rarity is not None and self.atypicality is not None and self.grid_atypicality is not None:
             axes += [self.atypicality, _crossed("grid", self.grid_atypicality, sure)]
-            axes.append(_quadrant_axis(edges.quadrants or Quadrants().fit(confidence, rarity), confidence, rarity))
+            quadrants = edges.quadrants or Quadrants(confidence=trusted).fit(confidence, rarity)
+            axes.append(_quadrant_axis(quadrants, confidence, rarity))
         if self.classes is not None:
             axes += [self.classes, _crossed("class_grid", self.classes, sure)]
         return axes

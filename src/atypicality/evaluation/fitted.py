@@ -12,6 +12,7 @@ from atypicality.evaluation.cuts import Edges, first_known, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.scored import Options
+from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import assemble, measure
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
@@ -30,6 +31,7 @@ def evaluate(
     n_bins: int = 10,
     groups: str | None = None,
     keep_samples: int = 10_000,
+    suspects: int = 0,
     random_state: int = 0,
 ) -> Evaluation:
     """Measure fitted methods on labelled outputs: every table, with sampling intervals.
@@ -55,7 +57,11 @@ def evaluate(
     groups : str, optional
         Name of an attribute of the outputs that methods are given as their groups.
     keep_samples : int, default=10_000
-        Rows of the tables `samples` and `predictions`; of more rows, that many at random.
+        Rows of the tables `samples` and `predictions`; of more rows, every one that a method gets wrong or for which it
+        asks for a person, and that many of the others at random.
+    suspects : int, default=0
+        Most labels to list as perhaps wrong, by the probabilities of the last method and neighbouring rows (table
+        `suspects`), and most rows to list as near-duplicates of training rows (table `duplicates`).
     random_state : int, default=0
         Of bootstrap intervals and of the rows kept.
 
@@ -86,8 +92,14 @@ def evaluate(
     edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
     edges, notes = _on_one_scale(edges, named, context)
     shared = _shared(edges.values())
-    measured = measure(_answers(named, context, edges, asked), context, options, shared)
+    last_probs: dict[str, Any] = {}
+    answers = _answers(named, context, edges, asked, last_probs if suspects else None)
+    measured = measure(answers, context, options, shared)
     measured.notes += notes
+    progress.stage("looking for wrong labels and duplicates")
+    listed = check_integer(suspects, "suspects", low=0)
+    last = list(named)[-1]
+    measured.rows |= suspect_tables(context, last_probs.pop(last, None), listed, seed)
     settings = {
         "random_state": seed,
         "groups": groups,
@@ -98,14 +110,23 @@ def evaluate(
 
 
 def _answers(
-    named: Mapping[str, Any], context: Context, edges: Mapping[str, Edges], asked: dict[str, Answer]
+    named: Mapping[str, Any],
+    context: Context,
+    edges: Mapping[str, Edges],
+    asked: dict[str, Answer],
+    last: dict[str, Any] | None,
 ) -> Iterator[tuple[str, Answer, Edges]]:
-    """One answer at a time: probabilities of many classes are large. Whoever was asked before is not asked again."""
+    """One answer at a time: probabilities of many classes are large. Whoever was asked before is not asked again.
+
+    The probabilities of the last method are left in `last`, where there is one.
+    """
     for name, method in named.items():
         if name not in asked:
             progress.stage(f"asking {name}")
             with naming(name):
                 asked[name] = ask(method, context)
+        if last is not None and name == list(named)[-1]:
+            last[name] = asked[name].probs
         yield name, asked.pop(name), edges[name]
 
 

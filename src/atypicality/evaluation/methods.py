@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from atypicality.arrays import to_numpy
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.estimators import clone
 from atypicality.evaluation.context import Context
+from atypicality.formula import advice_numbers
 from atypicality.head.keywords import call_with_known
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
@@ -48,13 +49,14 @@ KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCO
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), where it makes them."""
+    """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), and advice (n,) where it has them."""
 
     probs: NDArray[np.floating[Any]]
     sets: NDArray[np.bool_] | None = None
     alpha: float | None = None
     atypicality: NDArray[np.float64] | None = None
     class_scores: NDArray[np.float64] | None = None
+    advice: NDArray[np.intp] | None = None
 
 
 def named_methods(methods: Any) -> dict[str, Any]:
@@ -209,6 +211,7 @@ def _ask_head(head: Any, context: Context) -> Answer:
         _alpha(conformal),
         getattr(said, "atypicality", None),
         _in_order_of(context.outputs, head, _class_scores(getattr(head, "recalibration_", None))),
+        None if getattr(said, "advice", None) is None else advice_numbers(said.advice),
     )
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from atypicality._version import __version__
-from atypicality.evaluation.schema import SCHEMA_VERSION, TABLES, Columns, Row, decode, encode
+from atypicality.evaluation.schema import LATER, SCHEMA_VERSION, TABLES, Columns, Row, decode, encode
 from atypicality.validation import check_choice
 
 __all__ = ["Evaluation"]
@@ -135,7 +135,7 @@ class Evaluation:
         500
         """
         document = _parsed(text)
-        tables = document["tables"]
+        tables = {name: {} for name, columns in LATER.items() if columns is None} | document["tables"]
         if set(tables) != set(TABLES):
             raise ValueError(f"text must hold the tables {', '.join(TABLES)}.")
         header: dict[str, Any] = {

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 __all__ = [
+    "LATER",
     "SCHEMA_VERSION",
     "STATISTICS",
     "TABLES",
@@ -43,6 +44,7 @@ TABLES: dict[str, dict[str, str]] = {
     "grid": _measured(method="string", group="integer", confidence_group="integer", metric="string"),
     "class_grid": _measured(method="string", group="integer", confidence_group="integer", metric="string"),
     "quadrants": _measured(method="string", quadrant="string", metric="string"),
+    "advice": _measured(method="string", advice="string", metric="string"),
     "subgroups": _measured(method="string", attribute="string", subgroup="string", metric="string"),
     "calibration_curve": _measured(method="string", bin="integer", metric="string"),
     "risk_coverage": _measured(method="string", percent="integer", metric="string"),
@@ -53,6 +55,8 @@ TABLES: dict[str, dict[str, str]] = {
     "group_ranges": {"axis": "string", "method": "string", "group": "integer"}
     | {"count": "number", "low": "number", "high": "number"},
     "class_info": {"class_index": "integer", "name": "string", "class_atypicality": "number", "group": "integer"},
+    "suspects": {"row": "integer", "label": "integer", "suggested": "integer", "score": "number"},
+    "duplicates": {"row": "integer", "train_row": "integer", "distance": "number", "same_label": "boolean"},
     "samples": {
         "row": "integer",
         "id": "string",
@@ -61,6 +65,8 @@ TABLES: dict[str, dict[str, str]] = {
         "group": "integer",
         "grid_group": "integer",
         "class_group": "integer",
+        "weight": "number",
+        "subgroups": "string",
     },
     "predictions": {
         "method": "string",
@@ -71,8 +77,18 @@ TABLES: dict[str, dict[str, str]] = {
         "quadrant": "string",
         "set_size": "integer",
         "covered": "boolean",
+        "advice": "string",
+        "members": "string",
     },
 }
+LATER: dict[str, tuple[str, ...] | None] = {
+    "advice": None,
+    "suspects": None,
+    "duplicates": None,
+    "samples": ("weight", "subgroups"),
+    "predictions": ("advice", "members"),
+}
+"""Tables, and columns of a table, that documents of earlier versions lack; they are empty there."""
 
 _PLAIN = {"string": str, "integer": int, "number": float, "boolean": bool}
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -109,6 +125,9 @@ def encode(table: str, columns: Columns) -> dict[str, list[Any]]:
 
 def decode(table: str, columns: Any) -> Columns:
     """The inverse of `encode`; a missing column or a value of another type is an error that names it."""
+    if isinstance(columns, dict) and table in LATER and columns.keys() <= TABLES[table].keys():
+        length = next((len(values) for values in columns.values() if isinstance(values, list)), 0)
+        columns = {name: [None] * length for name in LATER[table] or TABLES[table]} | columns
     if not isinstance(columns, dict) or set(columns) != set(TABLES[table]):
         raise ValueError(f"table {table!r} must have the columns {', '.join(TABLES[table])}.")
     lengths = {len(values) for values in columns.values() if isinstance(values, list)}

@@ -1,13 +1,15 @@
 """One method on labelled rows, reduced once to a number per row and metric; every table is read off these columns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality import metrics
+from atypicality import blocks, metrics
 from atypicality.evaluation.methods import Answer
+from atypicality.formula import advice, longest_choice
+from atypicality.head.advice import right_if_followed
 from atypicality.metrics.errors import classwise_interval
 from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
@@ -15,6 +17,8 @@ from atypicality.validation import check_integer
 
 __all__ = ["UNKNOWN", "Options", "Scored", "score"]
 
+LISTED = 10
+"""Members of a set that are kept of every sample."""
 UNKNOWN = (np.nan, np.nan, np.nan)
 """Standard error, low and high of a value without an interval."""
 
@@ -56,6 +60,10 @@ class Scored:
     n_classes : int
     whole : dict of str to tuple of four floats
         Value, standard error, low and high of metrics that need whole matrices, and so are known for all rows only.
+    advice : ndarray of shape (n,), or None where the method gives none of its own
+        Numbers in the order of `formula.ADVICE`.
+    members : ndarray of shape (n, 10), or None without prediction sets
+        Classes in each set, the most probable first, and -1 where there are no more.
     """
 
     name: str
@@ -67,6 +75,8 @@ class Scored:
     class_scores: NDArray[np.float64] | None
     n_classes: int
     whole: dict[str, tuple[float, ...]]
+    advice: NDArray[np.intp] | None = None
+    members: NDArray[np.int32] | None = None
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""
@@ -76,8 +86,29 @@ class Scored:
             "brier": self.losses.brier,
             "set_size": self.sizes,
             "coverage": self.covered,
+            "followed": self._followed(),
         }
         return np.asarray(columns[metric], np.float64)
+
+    def _followed(self) -> NDArray[np.bool_] | None:
+        """Whether the advice of every row was right."""
+        correct = self.losses.pairs.correct
+        if self.advice is None:
+            return None
+        return right_if_followed(self.advice, correct, correct if self.covered is None else self.covered)
+
+    def advised(self, atypical: NDArray[np.bool_] | None) -> "Scored":
+        """The same with the advice that follows from confidence, sets and who is atypical, unless there is one."""
+        if self.advice is not None:
+            return self
+        confident = self.confidence >= self.trusted
+        longest = longest_choice(self.n_classes)
+        return replace(self, advice=advice(np, confident, atypical=atypical, size=self.sizes, longest=longest))
+
+    @property
+    def trusted(self) -> float:
+        """The confidence that an advice to trust needs: 1 - alpha, or 0.9 of a method without sets."""
+        return 0.9 if self.alpha is None else 1 - self.alpha
 
     @property
     def confidence(self) -> NDArray[np.float64]:
@@ -99,7 +130,26 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
         answer.class_scores,
         probs.shape[1],
         {"classwise_ece": _classwise(probs, losses, options)} | _coverage_gaps(answer, labels),
+        answer.advice,
+        None if sets is None or not options.keep_samples else _members(probs, sets),
     )
+
+
+def _members(probs: NDArray[np.floating[Any]], sets: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Classes in each set (n, 10), the most probable first, and -1 behind the last."""
+    found = np.full((len(sets), LISTED), -1, np.int32)
+
+    def fill(rows: slice) -> None:
+        inside = np.where(sets[rows], probs[rows], -1.0)
+        width = min(LISTED, inside.shape[1])
+        best = np.argpartition(-inside, width - 1, axis=1)[:, :width]
+        values = np.take_along_axis(inside, best, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        best, values = (np.take_along_axis(part, order, axis=1) for part in (best, values))
+        found[rows, :width] = np.where(values < 0, -1, best)
+
+    blocks.for_rows(fill, len(sets), block=blocks.block_rows(16 * sets.shape[1]))
+    return found
 
 
 def _classwise(probs: NDArray[np.floating[Any]], losses: Losses, options: Options) -> tuple[float, ...]:

@@ -19,7 +19,18 @@ from atypicality.validation import check_alpha, check_integer
 
 __all__ = ["compare", "measure_split"]
 
-WITHIN_UNIT = ("accuracy", "confidence", "coverage", "share", "risk", "ece", "rmsce", "adaptive_ece", "classwise_ece")
+WITHIN_UNIT = (
+    "accuracy",
+    "confidence",
+    "coverage",
+    "followed",
+    "share",
+    "risk",
+    "ece",
+    "rmsce",
+    "adaptive_ece",
+    "classwise_ece",
+)
 """Metrics that cannot leave [0, 1]; nor shall their intervals."""
 
 

@@ -61,7 +61,7 @@ def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     if metric == "share":
         return _binomial(count, count, np.full(n_groups, codes.size), wilson_interval)
     values = scored.column(metric)
-    if metric == "coverage":
+    if metric in ("coverage", "followed"):
         return _binomial(count, np.bincount(codes, values, minlength=n_groups), count, exact_interval)
     return each_group(lambda _, part: (values[part].mean(), *mean_interval(values[part])), codes, n_groups)
 

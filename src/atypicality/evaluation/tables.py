@@ -12,10 +12,12 @@ from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
 from atypicality.evaluation.methods import Answer, naming
 from atypicality.evaluation.result import Evaluation
+from atypicality.evaluation.samples import Told, kept_rows, sample_rows, told_by
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
 from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, temperature_rows
-from atypicality.groups import QUADRANTS, cut
+from atypicality.formula import ADVICE
+from atypicality.groups import cut
 from atypicality.metrics.rows import inner_edges
 
 __all__ = ["Measured", "assemble", "measure"]
@@ -32,6 +34,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "grid": CELL_METRICS,
     "class_grid": CELL_METRICS,
     "quadrants": ("share", *GROUP_METRICS),
+    "advice": ("share", "followed", "accuracy", "confidence"),
     "subgroups": GROUP_METRICS,
 }
 """Metrics of each table; those of prediction sets join where there are sets."""
@@ -76,14 +79,18 @@ def measure(
     """
     cuts = Cuts(context, options.n_groups, options.grid, edges or Edges())
     measured = Measured(notes=cuts.notes)
-    kept = _kept_rows(len(context.outputs), options)
     labels = context.outputs.need("labels")
+    told: list[Told] = []
     for name, answer, own in answers:
         progress.stage(f"measuring {name}")
         with naming(name), context.outputs._numbered():
             scored = score(name, answer, labels, options)
-        axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
-        measured.add(_method_rows(scored, axes, labels, kept, options), scored)
+        axes = cuts.axes(name, scored.confidence, own, scored.trusted)
+        scored = scored.advised(_atypical(axes))
+        axes += _more_axes(scored, labels, options.n_bins)
+        measured.add(_method_rows(scored, axes, labels, options), scored)
+        if options.keep_samples:
+            told.append(told_by(scored, axes))
         del answer  # its matrices go before the next method is asked
     progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:
@@ -91,7 +98,10 @@ def measure(
         measured.rows["temperatures"], measured.notes = rows, measured.notes + notes
     measured.rows["group_ranges"] = cuts.ranges
     measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)
-    measured.rows["samples"] = _sample_rows(context, cuts, kept)
+    if told:
+        kept, weight = kept_rows(told, labels, options)
+        measured.rows["samples"] = sample_rows(context, cuts, kept, weight)
+        measured.rows["predictions"] = [row for one in told for row in one.rows(kept)]
     return measured
 
 
@@ -142,7 +152,7 @@ def assemble(
 
 
 def _method_rows(
-    scored: Scored, axes: list[Axis], labels: NDArray[np.intp], kept: NDArray[np.intp], options: Options
+    scored: Scored, axes: list[Axis], labels: NDArray[np.intp], options: Options
 ) -> Iterator[tuple[str, list[Row]]]:
     """All rows of one method, with the table that they belong to."""
     for axis in axes:
@@ -150,7 +160,6 @@ def _method_rows(
     yield "overall", _whole_rows(scored)
     yield "risk_coverage", risk_rows(scored)
     yield "class_scores", class_score_rows(scored, labels)
-    yield "predictions", _prediction_rows(scored, axes, kept)
 
 
 def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
@@ -168,17 +177,24 @@ def _metrics(table: str, scored: Scored) -> tuple[str, ...]:
 
 
 def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Axis]:
-    """Axes that need no groups: classes, bins of confidence, sizes of sets."""
+    """Axes that need no groups: classes, bins of confidence, words of advice, sizes of sets."""
     pairs = scored.losses.pairs
     bins = cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
     axes = [
         Axis("classes", [{"class_index": index} for index in range(scored.n_classes)], labels),
         Axis("calibration_curve", [{"bin": index} for index in range(n_bins)], bins),
     ]
+    if scored.advice is not None:
+        axes.append(Axis("advice", [{"advice": word} for word in ADVICE], scored.advice))
     if scored.sizes is not None:
         found, codes = np.unique(scored.sizes, return_inverse=True)
         axes.append(Axis("set_sizes", [{"size": size} for size in found.tolist()], codes))
     return axes
+
+
+def _atypical(axes: list[Axis]) -> NDArray[np.bool_] | None:
+    """Which rows are in a quadrant of atypical ones; None where there are no quadrants."""
+    return next((axis.codes % 2 == 1 for axis in axes if axis.table == "quadrants"), None)
 
 
 def _whole_rows(scored: Scored) -> list[Row]:
@@ -197,46 +213,6 @@ def _class_rows(context: Context, cuts: Cuts, n_classes: int) -> list[Row]:
             "group": None if cuts.class_group_of is None else cuts.class_group_of[index],
         }
         for index in range(n_classes)
-    ]
-
-
-def _kept_rows(n_rows: int, options: Options) -> NDArray[np.intp]:
-    """The rows shown one by one: all of them, or a random part in their order."""
-    if n_rows <= options.keep_samples:
-        return np.arange(n_rows)
-    return np.sort(np.random.default_rng(options.seed).choice(n_rows, options.keep_samples, replace=False))
-
-
-def _sample_rows(context: Context, cuts: Cuts, kept: NDArray[np.intp]) -> list[Row]:
-    columns = {
-        "id": context.outputs.ids,
-        "label": context.outputs.labels,
-        "atypicality": context.atypicality,
-        "group": None if cuts.atypicality is None else cuts.atypicality.codes,
-        "grid_group": None if cuts.grid_atypicality is None else cuts.grid_atypicality.codes,
-        "class_group": None if cuts.classes is None else cuts.classes.codes,
-    }
-    return _records(columns, kept)
-
-
-def _prediction_rows(scored: Scored, axes: list[Axis], kept: NDArray[np.intp]) -> list[Row]:
-    codes = {axis.table: axis.codes for axis in axes}
-    columns = {
-        "prediction": scored.predicted,
-        "confidence": scored.confidence,
-        "confidence_group": codes["confidence_groups"],
-        "quadrant": np.array(QUADRANTS)[codes["quadrants"]] if "quadrants" in codes else None,
-        "set_size": scored.sizes,
-        "covered": scored.covered,
-    }
-    return [{"method": scored.name} | row for row in _records(columns, kept)]
-
-
-def _records(columns: Mapping[str, NDArray[Any] | None], kept: NDArray[np.intp]) -> list[Row]:
-    """The kept rows of columns (n,) as dictionaries; what is not known is left out."""
-    known = {name: column[kept].tolist() for name, column in columns.items() if column is not None}
-    return [
-        dict(zip(("row", *known), values, strict=True)) for values in zip(kept.tolist(), *known.values(), strict=True)
     ]
 
 

@@ -7,6 +7,16 @@ before, one number per row is a column (n, 1), index ranges are parameters, and 
 on the values of an array. `+=` is used on arrays made here, never on an argument.
 """
 
+from atypicality.formula.advice import (
+    ADVICE,
+    ASK,
+    CHOOSE,
+    AdviceRule,
+    advice,
+    advice_numbers,
+    advice_texts,
+    longest_choice,
+)
 from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity
 from atypicality.formula.head import HeadFormula, Outcome, guarded
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
@@ -31,6 +41,10 @@ from atypicality.formula.rows import Quadrant, Scale, softmax
 from atypicality.formula.sets import GridSets, ScoreRule, accepted, scores_along
 
 __all__ = [
+    "ADVICE",
+    "ASK",
+    "CHOOSE",
+    "AdviceRule",
     "ByGroup",
     "ClassDensity",
     "ClassMixing",
@@ -57,7 +71,11 @@ __all__ = [
     "TiedDensity",
     "Top",
     "accepted",
+    "advice",
+    "advice_numbers",
+    "advice_texts",
     "guarded",
+    "longest_choice",
     "moved",
     "named_arrays",
     "scores_along",

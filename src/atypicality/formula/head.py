@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from atypicality.formula.advice import ASK, AdviceRule
 from atypicality.formula.density import aligned
 from atypicality.formula.recalibration import Rows
 from atypicality.formula.rows import Quadrant, Scale, Xp
@@ -21,6 +22,8 @@ class Outcome(NamedTuple):
     atypicality: Any
     atypicality_quantile: Any
     quadrant: Any
+    advice: Any
+    accepted: Any
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class HeadFormula:
     sets : a formula of `formula.sets`
     scale : Scale or None
     quadrant : Quadrant or None
+    advice : AdviceRule
     """
 
     density: Any
@@ -45,6 +49,7 @@ class HeadFormula:
     sets: Any
     scale: Scale | None
     quadrant: Quadrant | None
+    advice: AdviceRule
 
     def rarity(self, xp: Xp, products: Any) -> tuple[Any, Any]:
         """Atypicality (n, 1), and class log-densities (n, k) in the order of the logits' columns, from products."""
@@ -73,14 +78,16 @@ class HeadFormula:
         if self.scale is not None and self.quadrant is not None:
             quantile = self.scale.quantiles(xp, atypicality)
             quadrant = self.quadrant.index(xp, confidence, atypicality)
-        return Outcome(label, confidence, proba, sets, known, atypicality, quantile, quadrant)
+        advice = self.advice.index(xp, confidence, atypicality, sets)
+        accepted = self.advice.accepted(xp, confidence, atypicality)
+        return Outcome(label, confidence, proba, sets, known, atypicality, quantile, quadrant, advice, accepted)
 
 
 def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atypicality: Any = None) -> Outcome:
     """The verdict where rows cannot be refused: bad ones are answered harmlessly, and `known` (n, 1) says which.
 
     A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality has the full set, label -1, NaN for
-    every number and the last quadrant; other rows do not notice.
+    every number, the last quadrant and the last advice, and is not accepted; other rows do not notice.
     """
     good = xp.any(xp.isfinite(logits), axis=1, keepdims=True)
     good = good & ~xp.any(xp.isnan(logits) | (logits == xp.inf), axis=1, keepdims=True)
@@ -105,4 +112,6 @@ def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atyp
         atypicality=None if atypicality is None else xp.where(good, found.atypicality, xp.nan),
         atypicality_quantile=None if found.quadrant is None else xp.where(good, found.atypicality_quantile, xp.nan),
         quadrant=None if found.quadrant is None else xp.where(good, found.quadrant, 3),
+        advice=xp.where(good, found.advice, ASK),
+        accepted=None if found.accepted is None else found.accepted & good,
     )

@@ -1,5 +1,7 @@
 """Drift: whether the atypicality of new rows has left that of the held-out rows."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +56,16 @@ class Drift:
         self.distance = _largest_gap(scale, values) if n else 0.0
         chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - level), (reaching, n, 1 - below))]
         self.chance = min(1.0, 2 * min(chances))  # twice: the smaller of two
-        self.significant = self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail
+        self.significant = bool(self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name, as plain values.
+
+        >>> Drift(QuantileScale.from_rows([1.0, 2.0]), np.array([1.0])).to_dict()["n_rows"]
+        1
+        """
+        names = ("n_rows", "share_beyond", "share_tail", "expected_tail", "distance", "chance", "significant")
+        return {name: getattr(self, name) for name in names}
 
     def message(self) -> str:
         """One sentence with the numbers."""
@@ -72,12 +83,14 @@ def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> 
     That value is an order statistic, so the chance of a new row to exceed it follows a beta law, and the count a
     beta-binomial one. With ties, or for a part of the distribution that is fixed, it is an upper bound (Thatcher 1964).
     """
-    from scipy.stats import betabinom
+    from scipy.special import betaln  # scipy.stats has this law, and takes longer to import than all else
 
     exceeding = round(held_out_share * n_held_out)
     if count == 0 or exceeding == n_held_out:
         return 1.0
-    return float(betabinom(n, exceeding + 1, n_held_out - exceeding).sf(count - 1))
+    more, a, b = np.arange(count, n + 1), exceeding + 1, n_held_out - exceeding
+    chances = betaln(more + a, n - more + b) - betaln(a, b) - betaln(n - more + 1, more + 1) - np.log(n + 1)
+    return min(1.0, float(np.exp(chances).sum()))
 
 
 def _largest_gap(scale: QuantileScale, values: Vector) -> float:

@@ -7,19 +7,19 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import conformal, density, recalibration
-from atypicality.arrays import like, on_device, to_host
+from atypicality.arrays import namespace, on_device, take_rows, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
-from atypicality.formula import HeadFormula, Outcome
+from atypicality.estimators import BaseEstimator, check_is_fitted, clone
+from atypicality.formula import AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
+from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
@@ -43,6 +43,7 @@ PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
+ROUNDING = 1e-9
 ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
 
 
@@ -76,6 +77,10 @@ class ReliabilityHead(BaseEstimator):
     quantiles_ : QuantileScale, or None without atypicality
         Of the held-out calibration rows, never of training rows.
     abstention_ : AbstentionRule
+    advice_ : dict
+        By word of `formula.ADVICE`, the number of rows ("count") and on how many of them the word was "right": the
+        prediction, or for a choice the set. Measured on the edge rows, or on the recalibration rows where the sets have
+        no edges: never on rows that set a threshold. Empty in heads that were saved before version 0.2.
     metrics_ : dict
         Accuracy, NLL and ECE before and after recalibration, on the rows that recalibration did not see.
     sizes_ : dict
@@ -108,6 +113,10 @@ class ReliabilityHead(BaseEstimator):
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
     quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
     abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
+    advice_: Annotated[
+        dict[str, dict[str, int]],
+        kinds.Later(kinds.MappingOf(kinds.MappingOf(kinds.Integer()), keys="[a-z, ]{1,40}"), absent=lambda head: {}),
+    ]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -228,7 +237,7 @@ class ReliabilityHead(BaseEstimator):
             self._fit_recalibration(first)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
-            probs, labels = self._fit_thresholds(rest, edge_rows)
+            probs, labels = self._fit_thresholds(first, rest, edge_rows)
         self.metrics_ = _before_and_after(rest.need("logits"), probs, labels)
         thresholds = getattr(self.prediction_sets_, "n_calibration_", len(rest))
         edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - thresholds)
@@ -240,12 +249,20 @@ class ReliabilityHead(BaseEstimator):
         }
         return self
 
-    def _fit_thresholds(self, outputs: ModelOutputs, edge_rows: NDArray[np.bool_] | None) -> tuple[Any, Any]:
-        """Sets, abstention and quantiles; the probabilities and labels of the rows."""
-        probs, atypicality = self._probabilities(outputs)
-        labels = outputs.need("labels")
+    def _fit_thresholds(
+        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None
+    ) -> tuple[Any, Any]:
+        """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
+        probs, atypicality = self._probabilities(rest)
+        labels = rest.need("labels")
         self._fit_sets(probs, labels, atypicality, edge_rows)
         self._remember(probs, labels, atypicality)
+        chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
+        if chosen is None:
+            self._measure_advice(*self._probabilities(first), first.need("labels"))
+        else:
+            rarity = None if atypicality is None else take_rows(atypicality, chosen)
+            self._measure_advice(take_rows(probs, chosen), rarity, take_rows(labels, chosen))
         return probs, labels
 
     def _fit_recalibration(self, outputs: ModelOutputs) -> None:
@@ -291,8 +308,32 @@ class ReliabilityHead(BaseEstimator):
         self.abstention_ = AbstentionRule.from_rows(confidence, correct)
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
-            self.quadrants_ = Quadrants().fit(confidence, atypicality)
+            self.quadrants_ = Quadrants(confidence=self._confident()).fit(confidence, atypicality)
             self.quantiles_ = QuantileScale.from_rows(atypicality)
+
+    def _confident(self) -> float:
+        """The confidence that an advice to trust needs: as many are right, if calibrated, as sets are to cover."""
+        return float(1 - check_alpha(getattr(self.prediction_sets_, "alpha", self.alpha)))
+
+    def _advice_rule(self, max_risk: float | None = None) -> AdviceRule:
+        longest = longest_choice(self.n_classes_)
+        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
+        if self.quadrants_ is None or self.quantiles_ is None:
+            return AdviceRule(self._confident(), longest, keep_from=keep_from)
+        confident = max(self._confident(), self.quadrants_.confidence_threshold_)  # those of older heads are relative
+        furthest = float(self.quantiles_.values[-1])
+        furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
+        return AdviceRule(confident, longest, self.quadrants_.atypicality_threshold_, furthest, keep_from)
+
+    def _measure_advice(self, probs: Any, atypicality: Any, labels: Any) -> None:
+        """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
+        sets = to_host(self._sets(probs, atypicality))
+        pairs, classes = read_pairs(probs, labels, None, None), to_host(labels)
+        confidence = np.minimum(pairs.confidence, 1.0)[:, None]
+        rarity = None if atypicality is None else to_host(atypicality)[:, None]
+        number = self._advice_rule().index(np, confidence, rarity, sets)[:, 0]
+        right = right_if_followed(number, pairs.correct, sets[np.arange(len(classes)), classes])
+        self.advice_ = checked_words(number, right, 1 - self._confident())
 
     def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
@@ -315,21 +356,16 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
-        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        found = predicted(self, outputs, number)
-        return self._reliability(found, outputs, keep_from)
+        found = predicted(self, outputs, number, max_risk=max_risk)
+        drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
+        if drift is not None and drift.significant:
+            warn(drift.message())
+        return self._reliability(found, outputs, drift)
 
-    def _reliability(self, found: Outcome, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
-        accepted = None if keep_from is None else found.confidence >= keep_from
-        quadrant = drift = None
-        if self.quantiles_ is not None and found.atypicality is not None:
-            rarity = to_host(found.atypicality)
-            quadrant = np.array(QUADRANTS)[to_host(found.quadrant)]
-            drift = Drift(self.quantiles_, rarity)
-            if accepted is not None:
-                accepted = accepted & like(~self.quantiles_.beyond(rarity), accepted)
-            if drift.significant:
-                warn(drift.message())
+    def _reliability(self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None) -> Reliability:
+        quadrant = None if found.quadrant is None else np.array(QUADRANTS)[to_host(found.quadrant)]
+        xp = namespace(found.prediction_set)
+        size = to_host(xp.sum(xp.astype(found.prediction_set, xp.int64), axis=1))
         return Reliability(
             label=found.label,
             confidence=found.confidence,
@@ -338,10 +374,11 @@ class ReliabilityHead(BaseEstimator):
             atypicality=found.atypicality,
             atypicality_quantile=found.atypicality_quantile,
             quadrant=quadrant,
-            accepted=accepted,
+            accepted=found.accepted,
             drift=drift,
             class_names=self.class_names_ if outputs.class_names is None else outputs.class_names,
             ids=outputs.ids,
+            advice=advice_texts(to_host(found.advice), size),
         )
 
     def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
@@ -364,8 +401,10 @@ class ReliabilityHead(BaseEstimator):
         densities = self.density_.class_log_density(embeddings)
         return self.density_.atypicality(embeddings), in_columns(densities, self._sources())
 
-    def formula(self) -> HeadFormula:
+    def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
+
+        With `max_risk`, as in `predict`, it also says which predictions are accepted.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -378,9 +417,8 @@ class ReliabilityHead(BaseEstimator):
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
-        return HeadFormula(
-            density, self._sources(), self.recalibration_.formula(), self.prediction_sets_.formula(), scale, quadrant
-        )
+        parts = self.recalibration_.formula(), self.prediction_sets_.formula()
+        return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
 
     def _sources(self) -> NDArray[np.intp] | None:
         """As `class_sources`, of this head's density."""
@@ -435,8 +473,10 @@ class ReliabilityHead(BaseEstimator):
 
         save(self, folder)
 
-    def export_onnx(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+    def export_onnx(self, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
         """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.
+
+        With `max_risk`, as in `predict`, the file also says which predictions are accepted.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -449,7 +489,7 @@ class ReliabilityHead(BaseEstimator):
         """
         from atypicality import export_onnx
 
-        export_onnx(self, path, verify=verify)
+        export_onnx(self, path, max_risk=max_risk, verify=verify)
 
     def _check_stored(self) -> None:
         """The parts have what they need from each other."""

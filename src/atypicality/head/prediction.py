@@ -12,7 +12,7 @@ from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
-from atypicality.formula import Given, HeadFormula, Outcome, moved, speaks_for
+from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, moved, speaks_for
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.prediction import any_masked, check_known
@@ -28,13 +28,24 @@ PRODUCT_ROWS = 1024
 WIDE = ("proba", "prediction_set")
 
 
-def predicted(head: Any, outputs: ModelOutputs, first_row: int) -> Outcome:
-    """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs."""
+def predicted(
+    head: Any,
+    outputs: ModelOutputs,
+    first_row: int,
+    *,
+    max_risk: float | None = None,
+    formula: HeadFormula | None = None,
+) -> Outcome:
+    """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs.
+
+    `formula` is the head's at this risk, where it was made before.
+    """
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
     with outputs._numbered():
-        if missing_formulas(head):
-            return _by_methods(head, outputs, first_row, order)
-        logits, formula = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False), head.formula()
+        if formula is None and missing_formulas(head):
+            return _by_methods(head, outputs, first_row, order, head._advice_rule(max_risk))
+        formula = formula or head.formula(max_risk)
+        logits = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False)
         given = {}
         if formula.density is not None:
             given["embeddings"] = outputs.need("embeddings")
@@ -70,7 +81,9 @@ def _name(part: Any) -> str:
     return type(part).__name__
 
 
-def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray[np.intp] | None) -> Outcome:
+def _by_methods(
+    head: Any, outputs: ModelOutputs, first_row: int, order: NDArray[np.intp] | None, rule: AdviceRule
+) -> Outcome:
     logits = outputs.need("logits")
     width = 8 * (head.n_classes_ + (0 if outputs.embeddings is None else outputs.embeddings.shape[1]))
 
@@ -85,12 +98,18 @@ def _by_methods(head: Any, outputs: ModelOutputs, first_row: int, order: NDArray
         if head.quantiles_ is not None:
             quantile = head.quantiles_.formula().quantiles(np, to_host(atypicality))
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
-        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant)
+        advice = rule.index(np, _column(confidence), _column(atypicality), to_host(sets))[:, 0]
+        accepted = rule.accepted(xp, confidence, atypicality)
+        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant, advice, accepted)
         return [_reordered(xp, found, order)]
 
     height = blocks.block_rows(width, budget=CHUNK_BYTES)
     found = blocks.compute(chunk, len(outputs), block=height, host=isinstance(logits, np.ndarray), threads=1)
     return Outcome(*found)
+
+
+def _column(values: Any) -> Any:
+    return None if values is None else to_host(values)[:, None]
 
 
 def verdict_rows(

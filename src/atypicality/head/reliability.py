@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import namespace, take_rows, to_host
+from atypicality.formula import ADVICE, advice_numbers
 from atypicality.groups import QUADRANTS
 from atypicality.head.drift import Drift
 from atypicality.outputs.files import write_npz
@@ -30,7 +31,7 @@ TEXT_BYTES = 32
 ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
 PER_SAMPLE = (
     *("label", "confidence", "proba", "prediction_set"),
-    *("atypicality", "atypicality_quantile", "quadrant", "accepted", "ids"),
+    *("atypicality", "atypicality_quantile", "quadrant", "accepted", "advice", "ids"),
 )
 
 
@@ -38,8 +39,8 @@ PER_SAMPLE = (
 class Reliability:
     """Per-sample answers of a `ReliabilityHead` for n samples and k classes.
 
-    Outputs on an accelerator have answers there: arrays are then of their library, on their device, all but `quadrant`
-    and `ids`, which are text. Tables and files come from the host.
+    Outputs on an accelerator have answers there: arrays are then of their library, on their device, all but `quadrant`,
+    `advice` and `ids`, which are text. Tables and files come from the host.
 
     Attributes
     ----------
@@ -55,6 +56,9 @@ class Reliability:
     prediction_set : ndarray of bool, of shape (n, k)
     accepted : ndarray of bool, of shape (n,), or None
         With `max_risk`: whether the prediction is kept; never for a row more atypical than every held-out row.
+    advice : ndarray of str, of shape (n,), or None
+        "trust", "trust, but rare", "choose among 2" (or as many classes as the set holds) or "ask a person"; see
+        `atypicality.formula.advice`. None in an answer that no head made.
     drift : Drift or None
         How far the samples' atypicality has moved from that of the held-out rows.
     class_names, ids : ndarray of str, or None
@@ -82,6 +86,7 @@ class Reliability:
     drift: Drift | None = None
     class_names: NDArray[Any] | None = None
     ids: NDArray[Any] | None = None
+    advice: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return int(self.label.shape[0])
@@ -127,6 +132,7 @@ class Reliability:
             "prediction_set": here._set_texts(),
             "set_size": here.prediction_set.sum(axis=1),
             "accepted": here.accepted,
+            "advice": here.advice,
         }
         return {name: values for name, values in parts.items() if values is not None}
 
@@ -147,6 +153,17 @@ class Reliability:
         for part in self._parts():
             columns = {name: values.tolist() for name, values in part.columns().items()}
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The table row by row with the set as a list of names, and the probabilities by column.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> next(answer.records())["proba"]
+        [0.2, 0.8]
+        """
+        names, here = self.names(), self.on_host()
+        for row, members, proba in zip(self.rows(), here.prediction_set, here.proba, strict=True):
+            yield row | {"prediction_set": names[members].tolist(), "proba": proba.tolist()}
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
         """The answers for some samples: a slice, positions or a boolean mask."""
@@ -189,7 +206,7 @@ class Reliability:
             writer.writerows([_defuse(value) for value in row.values()] for row in self.rows())
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON object per sample to `path`; the prediction set is a list of names.
+        """Write one JSON object per sample to `path`; the set is a list of names, `proba` one of numbers by column.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> import tempfile
@@ -199,10 +216,8 @@ class Reliability:
         ...     json.loads(path.read_text())["prediction_set"]
         ['1']
         """
-        names = self.names()
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-            for row, members in zip(self.rows(), self.on_host().prediction_set, strict=True):
-                stream.write(json.dumps(row | {"prediction_set": names[members].tolist()}, ensure_ascii=False) + "\n")
+            stream.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in self.records())
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table and the probabilities to `path` as Parquet, which needs the extra `parquet`.
@@ -259,8 +274,20 @@ class Reliability:
             return {}
         return {name: float(np.mean(self.quadrant == name)) for name in QUADRANTS}
 
+    def advice_shares(self) -> dict[str, float]:
+        """Share of the samples with each advice, all sizes of a choice together; empty where there is none.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> replace(answer, advice=np.array(["choose among 3"])).advice_shares()["choose among k"]
+        1.0
+        """
+        if self.advice is None or not len(self):
+            return {}
+        counts = np.bincount(advice_numbers(self.advice), minlength=len(ADVICE))
+        return dict(zip(ADVICE, (counts / len(self)).tolist(), strict=True))
+
     def summary(self) -> dict[str, Any]:
-        """Counts and means over all samples: confidence, set size, shares of quadrants and of kept rows.
+        """Counts and means over all samples: confidence, set size, shares of advice, quadrants and kept rows.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.summary()
@@ -278,7 +305,23 @@ class Reliability:
             found["accepted"] = float(to_host(self.accepted).mean())
         if self.quadrant is not None:
             found["quadrants"] = self.quadrant_shares()
+        if self.advice is not None:
+            found["advice"] = self.advice_shares()
         return found
+
+    def estimates(self) -> dict[str, float]:
+        """What the recalibrated confidence says of the rows: accuracy, and that of accepted rows; no labels enter.
+
+        Valid where the rows are like the calibration rows, which `drift` looks at.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> answer.estimates()
+        {'accuracy': 0.8}
+        """
+        confidence = to_host(self.confidence)
+        kept = None if self.accepted is None else confidence[to_host(self.accepted)]
+        parts = {"accuracy": confidence, "accuracy_of_accepted": kept}
+        return {name: float(part.mean()) for name, part in parts.items() if part is not None and part.size}
 
     def _headline(self) -> str:
         found = self.summary()
@@ -288,7 +331,8 @@ class Reliability:
         parts.append(f"mean set size {found['mean_set_size']:.2f}")
         if self.accepted is not None:
             parts.append(f"{found['accepted']:.1%} accepted")
-        return ", ".join(parts + [f"{name} {share:.1%}" for name, share in self.quadrant_shares().items()])
+        shares = self.advice_shares() or self.quadrant_shares()
+        return ", ".join(parts) + "".join(f"; {name} {share:.1%}" for name, share in shares.items())
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))

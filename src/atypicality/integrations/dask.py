@@ -15,12 +15,12 @@ import contextlib
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.density import distributed
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.neighbors import NeighborAtypicality
 from atypicality.density.statistics import ClassStatistics
+from atypicality.estimators import check_is_fitted
 from atypicality.integrations.dask_cluster import (
     PartPlace,
     compute,

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import to_numpy
 from atypicality.density.classes import check_classes, encode_labels, merge_classes
 from atypicality.density.neighbors import NeighborAtypicality, rows_by_code
 from atypicality.density.search import Reference, Search
+from atypicality.estimators import check_is_fitted
 from atypicality.integrations.dask_cluster import PartPlace, compute, connected, known_client, lazy_array, task, tree
 from atypicality.integrations.dask_rows import DaskRows, aligned, is_dask, is_paths, read, rows_of
 from atypicality.validation import check_embeddings

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
+from atypicality.estimators import clone
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
 from atypicality.integrations.dask_parts import Model, Moments, Shape, Summary

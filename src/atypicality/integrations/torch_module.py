@@ -8,9 +8,9 @@ import numpy as np
 import torch
 import torch.export
 from array_api_compat import torch as compat
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from atypicality.estimators import check_is_fitted
 from atypicality.formula import guarded, moved, named_arrays
 from atypicality.integrations.batches import logits_of
 from atypicality.integrations.tracing import Tap, find_site, named_site, unwrapped
@@ -37,10 +37,13 @@ class ReliabilityTensors:
     prediction_set : bool (n, k)
     valid : bool (n,)
         False for a row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality: its set is full, its
-        numbers are NaN, its quadrant the last.
+        numbers are NaN, its quadrant and its advice the last.
     atypicality, atypicality_quantile : float64 (n,), or None
     quadrant : int64 (n,), or None
         In the order of `atypicality.groups.QUADRANTS`.
+    advice : int64 (n,)
+        In the order of `atypicality.formula.ADVICE`; a choice is among as many classes as the set holds.
+    accepted : bool (n,), or None without `max_risk`
     """
 
     label: Tensor
@@ -51,6 +54,8 @@ class ReliabilityTensors:
     atypicality: Tensor | None
     atypicality_quantile: Tensor | None
     quadrant: Tensor | None
+    advice: Tensor
+    accepted: Tensor | None
 
 
 torch.export.register_dataclass(ReliabilityTensors, serialized_type_name="atypicality.ReliabilityTensors")
@@ -70,6 +75,8 @@ class ReliabilityModule(nn.Module):
         As in `from_head`.
     class_names : sequence of k names, optional
         As in `from_head`.
+    max_risk : float, optional
+        As in `from_head`.
 
     Attributes
     ----------
@@ -88,12 +95,12 @@ class ReliabilityModule(nn.Module):
     (torch.Size([4, 10]), tensor([True, True, True, True]))
     """
 
-    def __init__(self, head: Any, class_names: Any = None) -> None:
+    def __init__(self, head: Any, class_names: Any = None, max_risk: float | None = None) -> None:
         super().__init__()
         check_is_fitted(head, "recalibration_")
         if reasons := refusals(head, searched=True):
             raise ValueError(f"this head cannot be a torch module: {'; '.join(reasons)}. Use head.predict instead.")
-        formula = moved(head.formula(), lambda array: array if array.dtype == np.float16 else wide(array))
+        formula = moved(head.formula(max_risk), lambda array: array if array.dtype == np.float16 else wide(array))
         self.n_classes = head.n_classes_
         self._order_classes(head.class_names_, class_names)
         self.n_features = None if formula.density is None else head.density_.n_features_in_
@@ -119,7 +126,7 @@ class ReliabilityModule(nn.Module):
         self.class_names = None if known is None else tuple(known.tolist())
 
     @classmethod
-    def from_head(cls, head: Any, *, class_names: Any = None) -> Self:
+    def from_head(cls, head: Any, *, class_names: Any = None, max_risk: float | None = None) -> Self:
         """The module of a fitted head; refuses parts that are no formula of tensors, with the reasons.
 
         Parameters
@@ -130,8 +137,10 @@ class ReliabilityModule(nn.Module):
         class_names : sequence of k names, optional
             Of the columns that the model gives, compared with the head's: another order is put right on the way in and
             back on the way out, other names are refused. By default the columns are taken to be in the head's order.
+        max_risk : float, optional
+            As in `ReliabilityHead.predict`: answers then say which predictions are accepted.
         """
-        return cls(head, class_names)
+        return cls(head, class_names, max_risk)
 
     def behind(self, model: Any, *, layer: str | None = None) -> "ReliableModel":
         """A `model` with this module behind it: images in, `ReliabilityTensors` out.
@@ -190,7 +199,7 @@ class ReliabilityModule(nn.Module):
         if self.back is not None:
             proba, sets = proba[:, self.back], sets[:, self.back]
             label = torch.where(label < 0, label, self.order[label])
-        columns = (found.atypicality, found.atypicality_quantile, found.quadrant)
+        columns = (found.atypicality, found.atypicality_quantile, found.quadrant, found.advice, found.accepted)
         flat = [None if column is None else column[:, 0] for column in columns]
         return ReliabilityTensors(label, found.confidence[:, 0], proba, sets, found.known[:, 0], *flat)
 

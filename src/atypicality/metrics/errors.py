@@ -85,7 +85,9 @@ def classwise_interval(
         return np.asarray(np.abs(gaps).sum(axis=-1) / n_classes)
 
     error, low, high = norm_interval((confidence - correct) / bins.total, noise, norm, level)
-    return error, low, max(high, -2 * math.log((1 - level) / 2) / (bins.total * n_classes))
+    value = float(bins.expected_error().mean())  # biased upwards, so it may lie above: the interval holds it too
+    least = -2 * math.log((1 - level) / 2) / (bins.total * n_classes)
+    return error, min(low, value), max(high, value, least)
 
 
 def smooth_interval(pairs: Pairs, value: float, rng: np.random.Generator, *, level: float) -> Interval:

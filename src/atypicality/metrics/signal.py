@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from atypicality.metrics.rows import read_pairs
 from atypicality.validation import check_integer, check_vector
@@ -101,6 +100,8 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
     n_positive, n_negative = int(chosen.sum()), int((~chosen).sum())
     if not n_positive or not n_negative:
         return float("nan")
+    from scipy.stats import rankdata
+
     ranks = rankdata(np.asarray(scores, np.float64))
     return float((ranks[chosen].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
 
@@ -158,6 +159,8 @@ def held_out_likelihoods(
             f"rows must have at least {FOLDS} right and {FOLDS} wrong predictions to compare likelihoods; got "
             f"{int(correct.sum())} right and {int((~correct).sum())} wrong. Use more rows."
         )
+    from scipy.stats import rankdata
+
     folds = _folds(correct, seed)
     given = _logits(confidence)
     base = _log_likelihood([given], correct, folds)

@@ -13,8 +13,6 @@ is not resolved, and smECE_2h takes its place.
 import math
 
 import numpy as np
-import scipy.fft
-import scipy.optimize
 from numpy.typing import NDArray
 
 __all__ = ["cosine_moments", "smooth_calibration_error", "smoothed", "spread_on_grid"]
@@ -37,7 +35,9 @@ def smooth_calibration_error(confidence: NDArray[np.float64], correct: NDArray[n
         return high
     if excess(low) <= 0:
         return low
-    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=1e-9))
+    from scipy.optimize import brentq
+
+    return float(brentq(excess, low, high, xtol=1e-9, rtol=1e-9))
 
 
 def spread_on_grid(
@@ -53,19 +53,23 @@ def spread_on_grid(
 
 def cosine_moments(grid: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of weight times cos(pi m x), for m = 0, 1, ..., along the last axis."""
+    from scipy.fft import dct
+
     halved = grid / 2
     halved[..., [0, -1]] *= 2  # the transform counts inner points twice
-    return np.asarray(scipy.fft.dct(halved, type=1, axis=-1))
+    return np.asarray(dct(halved, type=1, axis=-1))
 
 
 def smoothed(moments: NDArray[np.float64], sigma: float, points_per_bandwidth: int = _POINTS) -> NDArray[np.float64]:
     """The smoothed residual at evenly spaced points of [0, 1], as many as the bandwidth asks for."""
+    from scipy.fft import dct
+
     n_cells = moments.shape[-1] - 1
     sigma = max(sigma, 2 / n_cells)
     points = min(n_cells, 1 << math.ceil(math.log2(max(points_per_bandwidth / sigma, 64))))
     modes = np.arange(points + 1)
     damped = moments[..., : points + 1] * np.exp(-((np.pi * sigma * modes) ** 2) / 2)
-    return np.asarray(scipy.fft.dct(damped, type=1, axis=-1))
+    return np.asarray(dct(damped, type=1, axis=-1))
 
 
 def _integral(values: NDArray[np.float64]) -> float:

@@ -53,6 +53,7 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
     if class_names is None:
         raise TypeError(
             f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
+            " From the shell: --class-names FILE."
         )
     order = np.argsort(class_names)
     values = check_names(labels, "labels").astype(class_names.dtype.type)

@@ -1,4 +1,4 @@
-"""Named arrays in files: .npz, a folder of .npy, .safetensors and .parquet, read without trusting what they claim.
+"""Named arrays in files: .npz, .npy or a folder of them, .safetensors, .parquet and .csv, read without trust.
 
 No pickle is ever loaded. Archives and Parquet files are read under a limit that counts the bytes as they come,
 because a few kilobytes can claim, or unpack to, more than the machine has.
@@ -23,6 +23,7 @@ from atypicality.blocks.spill import ScratchError
 from atypicality.outputs.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
 from atypicality.outputs.parquet import read_parquet, write_parquet
 from atypicality.outputs.paths import check_new_folder, check_source, check_target, members, new_folder, replacing
+from atypicality.outputs.tables import read_table
 from atypicality.terminal import printable
 from atypicality.validation import require
 
@@ -124,18 +125,20 @@ def _read_folder(path: Path, max_bytes: int) -> Arrays:
     """Rows of all Parquet files where there are any; else the arrays as maps, which no limit concerns."""
     if shards := members(path, ".parquet"):
         return read_parquet(shards, max_bytes)
-    arrays = {}
-    for file in members(path, ".npy"):
-        with open(check_source(file), "rb") as stream:
-            dtype, shape, _ = _read_npy_header(stream, path, file.stem)
-            claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
-        if claimed > held:
-            raise UnreadableFileError(
-                f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
-            )
-        mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
-        arrays[file.stem] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
-    return arrays
+    return {file.stem: _map_npy(file, path) for file in members(path, ".npy")}
+
+
+def _map_npy(file: Path, path: Path) -> NDArray[Any]:
+    """The array of a file, alone or in the folder `path`, as a map."""
+    with open(check_source(file), "rb") as stream:
+        dtype, shape, _ = _read_npy_header(stream, path, file.stem)
+        claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
+    if claimed > held:
+        raise UnreadableFileError(
+            f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
+        )
+    mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
+    return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)  # type: ignore[no-any-return]
 
 
 def _write_folder(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -263,8 +266,11 @@ def _from_code_points(array: NDArray[Any]) -> NDArray[Any]:
 
 READERS: dict[str, Callable[[Path, int], Arrays]] = {
     ".npz": _read_npz,
+    ".npy": lambda path, _: {path.stem: _map_npy(path, path)},
     ".safetensors": _read_safetensors,
     ".parquet": lambda path, limit: read_parquet([path], limit),
+    ".csv": read_table,
+    ".tsv": read_table,
 }
 WRITERS: dict[str, Callable[[Path, Mapping[str, NDArray[Any]]], None]] = {
     ".npz": write_npz,

@@ -1,10 +1,9 @@
 """What a model said: logits, embeddings and labels of the same rows, their files, and how to split them."""
 
 import contextlib
-import difflib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality import blocks
 from atypicality.arrays import take_columns, take_rows, to_host, to_numpy
 from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
-from atypicality.outputs.files import read_arrays, write_arrays
+from atypicality.outputs.files import write_arrays
+from atypicality.outputs.reading import ATTRIBUTE, PER_CLASS, PER_ROW, FilePath, read_parts
 from atypicality.terminal import listed
 from atypicality.validation import (
     check_groups,
@@ -24,15 +24,11 @@ from atypicality.validation import (
     check_rows,
     check_vector,
     numbered,
-    warn,
 )
 from atypicality.validation.device import any_logits, any_matrix
 
 __all__ = ["ModelOutputs", "Parts", "check_outputs", "three_way_split"]
 
-PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
-PER_CLASS = ("class_atypicality", "class_names")
-ATTRIBUTE = "attribute."
 FINGERPRINT_ROWS = 4096
 FINGERPRINT_BLOCK = 256
 
@@ -267,22 +263,44 @@ class ModelOutputs:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None, max_bytes: int | None = None
+        cls,
+        path: FilePath | Sequence[FilePath],
+        *,
+        names: Mapping[str, str] | None = None,
+        class_names: ArrayLike | None = None,
+        max_bytes: int | None = None,
     ) -> Self:
-        """Read outputs; a folder of .npy files is mapped, not read.
+        """Read outputs; a .npy file, or a folder of them, is mapped, not read.
 
         Parameters
         ----------
-        path : path of a .npz, .safetensors or .parquet file, or of a folder of .npy or of .parquet files
+        path : path, or sequence of paths
+            Of .npz, .npy, .safetensors, .parquet, .csv or .tsv files, or folders of .npy or of .parquet files. Arrays
+            of several files are put together. A .npy file holds one array, named as the file; of a table each column
+            is an array, and numeric columns `logits_0`, `logits_1`, ... are one matrix.
         names : mapping, optional
             Our name to the file's name, where they differ: `{"logits": "scores"}`.
+        class_names : sequence of k distinct names, optional
+            In the order of the columns of the logits, where no file has them: labels that are text are looked up there.
         max_bytes : int, optional
             Most bytes that a file may unpack to, 16 GiB by default; under a memory limit, where large arrays go
-            to the disk, or four times its own size if that is more. A folder of .npy files has no limit.
+            to the disk, or four times its own size if that is more. A .npy file has no limit.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     logits, labels = os.path.join(folder, "scores.npy"), os.path.join(folder, "truth.csv")
+        ...     np.save(logits, [[2.0, 0.0], [0.5, 1.5]])
+        ...     with open(labels, "w") as stream:
+        ...         print(*["label", "cat", "dog"], sep=os.linesep, file=stream)
+        ...     names = {"logits": "scores", "labels": "label"}
+        ...     ModelOutputs.load([logits, labels], names=names, class_names=["cat", "dog"])
+        ModelOutputs(2 rows, 2 classes; logits float64 (2, 2), labels)
         """
         limit = None if max_bytes is None else check_integer(max_bytes, "max_bytes", low=1)
-        arrays = read_arrays(path, max_bytes=limit)
-        return cls(**_known_parts(arrays, dict(names or {}), os.path.basename(os.fspath(path))))
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        return cls(**read_parts(paths, dict(names or {}), class_names, limit))
 
 
 class Parts(NamedTuple):
@@ -367,40 +385,3 @@ def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype.kind == "f" and array.ndim == 1:
         return array
     return check_groups(values, f"attributes[{name!r}]")
-
-
-def _known_parts(arrays: dict[str, NDArray[Any]], names: dict[str, str], file: str) -> dict[str, Any]:
-    there = listed(sorted(arrays)) or "nothing"
-    for ours, theirs in names.items():
-        if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
-            turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
-            known = ", ".join(PER_ROW + PER_CLASS)
-            raise ValueError(f"names must map our names ({known}) to the file's; got {ours!r}.{turned}")
-        if theirs not in arrays:
-            raise ValueError(f"{file!r} has no array {theirs!r} for {ours}; it has: {there}.")
-        arrays[ours] = arrays.pop(theirs)
-    parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
-    attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
-    _explain_unknown(set(arrays), parts, there, file)
-    return {**parts, "attributes": attributes}
-
-
-def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file: str) -> None:
-    for name in sorted(unknown):
-        missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
-        close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
-        if close:
-            raise ValueError(
-                f"{file!r} has no array {close[0]!r}; it has: {there}. "
-                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}."
-            )
-    if not parts:
-        raise ValueError(
-            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which, as in "
-            "ModelOutputs.load(path, names={'logits': 'theirs'}); for the commands .save(...) what it gives."
-        )
-    if unknown:
-        warn(
-            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
-            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
-        )

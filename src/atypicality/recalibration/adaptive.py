@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import returns_like_input
+from atypicality.estimators import check_is_fitted
 from atypicality.formula import Given, LogitModel
 from atypicality.recalibration.adaptive_network import Network, Targets, Training, train
 from atypicality.recalibration.base import Errors, Inputs, Recalibrator

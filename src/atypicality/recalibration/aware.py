@@ -6,8 +6,8 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
+from atypicality.estimators import check_is_fitted
 from atypicality.formula import ClassMixing, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, prior_scores

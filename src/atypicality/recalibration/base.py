@@ -5,10 +5,9 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality.arrays import namespace, on_device, returns_like_input, to_numpy
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.recalibration.device_rows import device_densities
 from atypicality.recalibration.prediction import predicted_rows
 from atypicality.recalibration.solver import TOLERANCE, Problem, Solution

@@ -2,16 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.formula import ASK, CHOOSE, advice_numbers
+from atypicality.report.examples import Examples
 from atypicality.report.pages import as_script
 
-__all__ = ["BUDGET", "LONGEST_TEXT", "page_data"]
+__all__ = ["BUDGET", "LONGEST_TEXT", "page_data", "shortened"]
 
-BUDGET = 2_400_000
-"""Most bytes of data: with script and style the page stays under 3 MB. Samples are thinned out evenly to keep it."""
+BUDGET = 14_000_000
+"""Most bytes of data without examples: with script and style the page stays under 15 MB. See `_fitting`."""
 THINNED = {"classes": 700_000, "subgroups": 300_000, "set_sizes": 150_000}
 """Most bytes of the tables that grow with the number of classes or subgroups; see `_thinned`."""
 NAMED = 300_000
@@ -28,6 +30,7 @@ _TABLES = {
     "classes": ("accuracy", "confidence", "coverage"),
     "grid": None,
     "quadrants": ("share", "accuracy", "confidence", "ece", "coverage", "set_size"),
+    "advice": ("share", "followed", "accuracy"),
     "subgroups": ("accuracy", "ece", "coverage", "set_size"),
     "calibration_curve": None,
     "risk_coverage": ("risk",),
@@ -38,19 +41,19 @@ _TABLES = {
 """The tables that the page draws, with their metrics where not all of them are drawn."""
 
 
-def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]:
+def page_data(evaluation: Evaluation, before: str, after: str, examples: Examples | None = None) -> dict[str, Any]:
     """Everything the page draws, as plain values: `null` stands for what is unknown.
 
     >>> import atypicality as aty
     >>> world = aty.datasets.make_world(500, n_classes=3)
     >>> data = page_data(aty.evaluate({"model": world.probs}, world.outputs()), "model", "model")
-    >>> len(data["samples"]["row"]), data["samples"]["kept"]
+    >>> len(data["samples"]["row"]), data["nSamples"]
     (500, 500)
     """
     settings = evaluation.settings
     tables = {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()}
     info = evaluation.table("class_info")
-    names = [_short(str(row["class_index"]) if row["name"] is None else row["name"]) for row in info]
+    names = shortened([str(row["class_index"]) if row["name"] is None else row["name"] for row in info])
     found = {name: _thinned(name, tables[name], after, THINNED[name]) for name in THINNED}
     data = {
         "kind": evaluation.kind,
@@ -63,11 +66,15 @@ def page_data(evaluation: Evaluation, before: str, after: str) -> dict[str, Any]
         "alpha": dict(settings.get("alpha") or {}),
         "tables": tables | {name: table for name, (table, _, _) in found.items()},
         "kept": {name: [kept, total] for name, (_, kept, total) in found.items() if kept < total},
+        "subgroups": _subgroups(evaluation),
+        "suspects": _listed(evaluation, "suspects"),
+        "duplicates": _listed(evaluation, "duplicates"),
     }
     samples = _samples(evaluation)
     data["classes"] = _names(names, data, samples)
-    room = max(1, BUDGET - _size(data))
-    return data | {"samples": _every(samples, math.ceil(_size(samples) / room))}
+    samples = _fitting(samples, BUDGET - _size(data))
+    shown = None if examples is None else examples.page_data(_by_harm(samples, evaluation.methods.index(after)))
+    return data | {"samples": samples, "examples": shown}
 
 
 def _thinned(name: str, table: Table, after: str, budget: int) -> tuple[Table, int, int]:
@@ -121,14 +128,17 @@ def _size(data: Any) -> int:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    """Long text without its middle: names tend to differ at their ends."""
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def _table(evaluation: Evaluation, name: str, metrics: Sequence[str] | None) -> Table:
     rows = evaluation.table(name)
     chosen = rows if metrics is None else [row for row in rows if row["metric"] in metrics]
     columns = [column for column in evaluation.tables[name] if column != "standard_error"]
-    return {column: [_plain(row[column]) for row in chosen] for column in columns}
+    digits = 16 if name == "group_ranges" else 6  # the edges of a very confident model differ in the last digits
+    return {column: [_plain(row[column], digits) for row in chosen] for column in columns}
 
 
 def _plain(value: Any, digits: int = 6) -> Any:
@@ -141,43 +151,147 @@ def _plain(value: Any, digits: int = 6) -> Any:
     return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
 
 
+def _subgroups(evaluation: Evaluation) -> dict[str, list[str]]:
+    """Names of subgroups by attribute, in the order of the codes that samples have."""
+    names: dict[str, dict[str, None]] = {}
+    for attribute, subgroup in zip(
+        *(evaluation.tables["subgroups"][key] for key in ("attribute", "subgroup")), strict=True
+    ):
+        names.setdefault(attribute, {}).setdefault(subgroup)
+    return {attribute: shortened(list(found)) for attribute, found in names.items()}
+
+
+def _listed(evaluation: Evaluation, table: str) -> Table | None:
+    columns = evaluation.tables[table]
+    return {name: [_plain(value) for value in values] for name, values in columns.items()} if columns["row"] else None
+
+
 def _samples(evaluation: Evaluation) -> dict[str, Any]:
     columns = evaluation.tables["samples"]
-    ids = columns["id"]
+    ids, weights = columns["id"], [_plain(1.0 if value is None else value) for value in columns["weight"]]
+    codes = [(text or "").split() for text in columns["subgroups"]]
     shared = {
         "row": columns["row"],
         "id": None if all(text is None for text in ids) else [text if text is None else _short(text) for text in ids],
         "label": columns["label"],
         "atypicality": [_plain(value, 5) for value in columns["atypicality"]],
         "group": columns["grid_group"],
+        "weight": None if set(weights) <= {1} else weights,
+        "subgroups": {
+            name: [int(row[place]) for row in codes]
+            for place, name in enumerate(_subgroups(evaluation))
+            if codes and len(codes[0]) > place
+        },
     }
-    return shared | {"methods": [_predictions(evaluation, method) for method in evaluation.methods]}
+    places = {row: place for place, row in enumerate(columns["row"])}
+    return shared | {"methods": [_predictions(evaluation, method, places) for method in evaluation.methods]}
 
 
-def _predictions(evaluation: Evaluation, method: str) -> dict[str, Any]:
+def _predictions(evaluation: Evaluation, method: str, places: Mapping[int, int]) -> dict[str, Any]:
+    """What a method said of every sample; null where it was not asked."""
     columns = evaluation.tables["predictions"]
-    places = [place for place, name in enumerate(columns["method"]) if name == method]
+    own = [place for place, name in enumerate(columns["method"]) if name == method]
 
-    def column(name: str) -> list[Any] | None:
-        values = [columns[name][place] for place in places]
+    def column(name: str, shown: Callable[[Any], Any] = lambda value: value) -> list[Any] | None:
+        values: list[Any] = [None] * len(places)
+        for place in own:
+            if (value := columns[name][place]) is not None:
+                values[places[columns["row"][place]]] = shown(value)
         return None if all(value is None for value in values) else values
 
-    covered, quadrants = column("covered"), column("quadrant")  # four names with four first letters
     return {
-        "prediction": column("prediction"),
-        "confidence": [_plain(value) for value in column("confidence") or ()],
+        "prediction": column("prediction") or [None] * len(places),
+        "confidence": column("confidence", _plain) or [],
         "group": column("confidence_group"),
-        "quadrant": None if quadrants is None else "".join(name[0] if name else "-" for name in quadrants),
+        "quadrant": _letters(column("quadrant", lambda name: name[0])),  # four names with four first letters
         "size": column("set_size"),
-        "covered": None if covered is None else [int(value) for value in covered],
+        "covered": column("covered", int),
+        "advice": _letters(column("advice", lambda text: str(advice_numbers([text])[0]))),
+        "members": column("members"),
     }
 
 
-def _every(samples: dict[str, Any], step: int) -> dict[str, Any]:
-    """Every `step`-th sample, and how many there were."""
+def _letters(values: list[str | None] | None) -> str | None:
+    return None if values is None else "".join(value or "-" for value in values)
 
-    def thin(columns: dict[str, Any]) -> dict[str, Any]:
-        return {name: None if values is None else values[::step] for name, values in columns.items()}
 
-    methods = [thin(method) for method in samples["methods"]]
-    return thin(samples) | {"methods": methods, "kept": len(samples["row"])}
+ALL_THAT_MATTER = "every sample that a method gets wrong or for which it asks for a person, and others at random"
+
+
+def _matters(samples: dict[str, Any]) -> list[bool]:
+    """Which samples stay as long as they fit: errors, and those for a person, of any method."""
+    found = [False] * len(samples["row"])
+    for method in samples["methods"]:
+        advice = method["advice"] or "-" * len(found)
+        for place, (said, label) in enumerate(zip(method["prediction"], samples["label"], strict=True)):
+            found[place] |= (said is not None and said != label) or advice[place] == str(ASK)
+    return found
+
+
+def _fitting(samples: dict[str, Any], room: int) -> dict[str, Any]:
+    """Samples that fit into `room` bytes: those that matter, and every so many of the others, with their weight."""
+    total = len(samples["row"])
+    fits = int(total * max(room, 1) / max(_size(samples), 1))
+    samples = samples | {"rule": ALL_THAT_MATTER}
+    if fits >= total:
+        return samples
+    matters = _matters(samples)
+    some, others = ([place for place in range(total) if matters[place] is which] for which in (True, False))
+    if len(some) > fits:
+        rule = "a random part of those that a method gets wrong or for which it asks for a person"
+        return _taken(samples, some, some[:: math.ceil(len(some) / max(fits, 1))]) | {"rule": rule}
+    step = math.ceil(len(others) / max(fits - len(some), 1))
+    return _taken(samples, others, sorted(some + others[::step]))
+
+
+def _taken(samples: dict[str, Any], thinned: list[int], kept: list[int]) -> dict[str, Any]:
+    """The samples at some places; those of a thinned part stand for those of it that are left out."""
+    part = set(thinned)
+    old = samples["weight"] or [1] * len(samples["row"])
+    left = sum(place in part for place in kept)
+    factor = sum(old[place] for place in thinned) / max(sum(old[place] for place in kept if place in part), 1)
+
+    def take(values: Any) -> Any:
+        if isinstance(values, dict):
+            return {name: take(column) for name, column in values.items()}
+        if values is None:
+            return None
+        some = [values[place] for place in kept]
+        return "".join(some) if isinstance(values, str) else some
+
+    methods = [take(method) for method in samples["methods"]]
+    shared: dict[str, Any] = take({name: column for name, column in samples.items() if name not in ("methods", "rule")})
+    shared["weight"] = [_plain(old[place] * (factor if place in part and left else 1.0)) for place in kept]
+    return shared | {"methods": methods, "rule": samples["rule"]}
+
+
+def _by_harm(samples: dict[str, Any], after: int) -> list[int]:
+    """Row numbers of the samples, those first that the page's table lists first."""
+    told = samples["methods"][after]
+    advice = told["advice"] or "-" * len(samples["row"])
+
+    def harm(place: int) -> float:
+        said, confidence = told["prediction"][place], told["confidence"][place] if told["confidence"] else None
+        if said is None or confidence is None:
+            return -1.0
+        if said == samples["label"][place]:
+            return 1.0 - float(confidence)
+        caught = advice[place] == str(ASK) or (advice[place] == str(CHOOSE) and told["covered"][place])
+        return (1.0 if caught else 2.0) + float(confidence)
+
+    return [samples["row"][place] for place in sorted(range(len(samples["row"])), key=harm, reverse=True)]
+
+
+def shortened(names: Sequence[str]) -> list[str]:
+    """Names of at most `LONGEST_TEXT` letters that still differ where they did: cut where they are alike.
+
+    >>> shortened(["a" * 200 + "1", "a" * 200 + "2"])[0][-3:]
+    'aa1'
+    """
+    short = [_short(text) for text in names]
+    if len(set(short)) == len(set(names)):
+        return short
+    return [
+        text if shown == text else f"{text[: LONGEST_TEXT // 2]}… ({place})"
+        for place, (text, shown) in enumerate(zip(names, short, strict=True))
+    ]

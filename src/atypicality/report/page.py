@@ -3,13 +3,15 @@
 import html
 import json
 import os
+from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atypicality.evaluation import Evaluation
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
+from atypicality.report.examples import read_examples
 from atypicality.report.pages import html_page
 from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
 from atypicality.validation import check_choice
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render_report", "write_report"]
 
-_SCRIPTS = ("base.js", "charts.js", "tables.js", "linked.js", "sections.js")
+_SCRIPTS = ("base.js", "charts.js", "tables.js", "samples.js", "linked.js", "sections.js")
 
 
 def write_report(
@@ -30,6 +32,7 @@ def write_report(
     title: str = "Reliability report",
     before: str | None = None,
     after: str | None = None,
+    examples: Any = None,
 ) -> None:
     """Write `render_report` to a file, whole or not at all.
 
@@ -37,7 +40,7 @@ def write_report(
     ----------
     evaluation : Evaluation
     path : path of the HTML file
-    head, title, before, after : as in `render_report`
+    head, title, before, after, examples : as in `render_report`
 
     Examples
     --------
@@ -50,7 +53,7 @@ def write_report(
     True
     """
     check_target(path)
-    text = render_report(evaluation, head=head, title=title, before=before, after=after)
+    text = render_report(evaluation, head=head, title=title, before=before, after=after, examples=examples)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="replace")
 
@@ -62,6 +65,7 @@ def render_report(
     title: str = "Reliability report",
     before: str | None = None,
     after: str | None = None,
+    examples: Any = None,
 ) -> str:
     """One self-contained page: a summary in words, linked views, prediction sets, subgroups and the model card.
 
@@ -75,6 +79,10 @@ def render_report(
     title : str
     before, after : str, optional
         Methods to show side by side; by default the first and the last.
+    examples : sequence of n images or texts, mapping of rows to them, or columns of a table, optional
+        The samples themselves, shown beside their predictions: images as uint8 arrays of shape (height, width) or
+        (height, width, 3) or as paths (`pathlib.Path`, which needs Pillow), texts, or a mapping of column names to
+        columns of shape (n,), as of a data frame. Those of the most harmful samples are shown where not all fit.
 
     Returns
     -------
@@ -92,9 +100,12 @@ def render_report(
     methods = evaluation.methods
     before = check_choice(methods[0] if before is None else before, "before", methods)
     after = check_choice(methods[-1] if after is None else after, "after", methods)
-    body = "\n".join([_header(evaluation, title), _summary(evaluation, before, after), *_sections(evaluation, head)])
-    data = page_data(evaluation, before, after)
-    return html_page(title=title, style=_asset("report.css"), body=body, data=data, script=_script())
+    shown = None if examples is None else read_examples(examples, evaluation.n_samples)
+    parts = [_header(evaluation, title), _navigation(evaluation), _summary(evaluation, before, after)]
+    data = page_data(evaluation, before, after, shown)
+    images = "data:" if shown is not None and shown.kind == "image" else "'none'"
+    body = "\n".join([*parts, *_sections(evaluation, head)])
+    return html_page(title=title, style=_asset("report.css"), body=body, data=data, script=_script(), images=images)
 
 
 def _asset(name: str) -> str:
@@ -118,29 +129,46 @@ def _header(evaluation: Evaluation, title: str) -> str:
     how = "on labelled samples"
     if evaluation.kind == "compare":
         how = f"refitted over {evaluation.n_splits} random halves; numbers are means over them"
-    links = "".join(f'<li><a href="#{place}">{words}</a></li>' for place, words in _places(evaluation).items())
     return (
         f"<header><h1>{_text(title)}</h1>\n<p>{evaluation.n_samples:,} samples, {evaluation.n_classes:,} classes. "
-        f'Measured {how}: {names}.</p>\n<nav aria-label="Sections"><ul>{links}</ul></nav></header>'
+        f"Measured {how}: {names}.</p></header>"
     )
+
+
+def _navigation(evaluation: Evaluation) -> str:
+    """Links to the sections, outside of the header, so that they stay in sight."""
+    places = {"summary": "Summary"} | _places(evaluation)
+    links = "".join(f'<li><a href="#{place}">{words}</a></li>' for place, words in places.items())
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
 
 
 def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     summary = summarise(evaluation, None if before == after else before, after)
-    said = f"From {_name(before)} to {_name(after)}" if before != after else f"What {_name(after)} does"
+    cards = [
+        ("good", f"What improved: {_name(before)} to {_name(after)}" if before != after else f"What {_name(after)} is",
+         _list(summary.improved, "Nothing improved by as much as is shown.")),
+        ("bad", "What got worse", _list(summary.worse, "Nothing got worse by as much as is shown.", summary.certain)),
+        ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, "The tables for it are empty.")),
+        ("next", "What to do next", _list(summary.advice, "The tables for it are empty.")),
+    ]  # fmt: skip
+    if before == after:
+        del cards[1]  # nothing to compare with
+    drawn = "\n".join(f'<div class="card {kind}"><h2>{title}</h2>{sentences}</div>' for kind, title, sentences in cards)
     return (
-        '<section id="summary" class="cards">\n'
-        f'<div class="card good"><h2>{said}</h2>{_list(summary.improved)}</div>\n'
-        f'<div class="card warn"><h2>Where not to trust {_name(after)}</h2>{_list(summary.caution)}</div>\n'
-        "</section>\n<noscript><p>The views below are drawn by the script in this file; allow it to see them.</p>"
-        "</noscript>"
+        f'<section id="summary" class="cards">\n{drawn}\n</section>\n<noscript><p>The views below are drawn by the '
+        "script in this file; allow it to see them.</p></noscript>"
     )
 
 
-def _list(sentences: tuple[Sentence, ...]) -> str:
+def _list(sentences: tuple[Sentence, ...], empty: str, certain: int = 0) -> str:
+    """Sentences as a list; the first `certain` of them are marked as beyond their intervals."""
     if not sentences:
-        return "<p>Nothing to say: the tables for it are empty.</p>"
-    return "<ul>" + "".join(f"<li>{''.join(map(_part, sentence))}</li>" for sentence in sentences) + "</ul>"
+        return f"<p>{empty}</p>"
+    items = [
+        f"<li{' class=certain' if place < certain else ''}>{''.join(map(_part, sentence))}</li>"
+        for place, sentence in enumerate(sentences)
+    ]
+    return f"<ul>{''.join(items)}</ul>"
 
 
 def _part(part: str | SourcedNumber | Name) -> str:
@@ -161,7 +189,8 @@ def _places(evaluation: Evaluation) -> dict[str, str]:
         "by-group": ("By atypicality", bool(tables["atypicality_groups"]["value"] or tables["class_groups"]["value"])),
         "prediction-sets": ("Prediction sets", "coverage" in tables["overall"]["metric"]),
         "by-subgroup": ("Subgroups", bool(tables["subgroups"]["value"])),
-        "risk-coverage": ("Keeping the surest", bool(tables["risk_coverage"]["value"])),
+        "risk-coverage": ("Keeping the most confident", bool(tables["risk_coverage"]["value"])),
+        "to-check": ("Labels and duplicates", bool(tables["suspects"]["row"] or tables["duplicates"]["row"])),
         "numbers": ("All numbers", True),
         "about": ("About", True),
     }
@@ -170,30 +199,35 @@ def _places(evaluation: Evaluation) -> dict[str, str]:
 
 _WORDS = {
     "where": "Rows: the model’s confidence. Columns: how rare the input is.",
-    "chosen": "Reliability diagrams: on the dashed line confidence is honest; below it the model is too sure. Bars are "
-    "95% intervals.",
+    "chosen": "Filters choose samples by what is known of them, and everything here follows. Reliability diagrams: on "
+    "the dashed line confidence is honest, below it the model is overconfident; bars are 95% intervals, and a mark "
+    "chooses its samples. Sort a table by a column, and with Shift by several.",
     "by-group": "Groups of about equally many samples. Bars are 95% intervals; hover for counts.",
     "prediction-sets": "A prediction set holds every class that cannot be ruled out. It should hold the true one as "
-    "often as was asked for, for rare inputs too.",
+    "often as the target says, for rare inputs too.",
     "by-subgroup": "Groups of samples by the attributes that came with the outputs, with 95% intervals.",
-    "risk-coverage": "If only the surest predictions are kept and the others go to a person: how many of those kept "
-    "are wrong?",
+    "risk-coverage": "If only the most confident predictions are kept and the others go to a person: how many of those "
+    "kept are wrong?",
+    "to-check": "For a person to look at. Labels are ranked by the probability of the label, recalibrated and with its "
+    "neighbours; duplicates by their distance to the nearest training row.",
     "numbers": "",
     "about": "",
 }
 _CHOOSE = (
-    " Choose a cell or one of the four kinds of prediction, by mouse or with the arrow keys and Enter: everything "
-    "under “The chosen samples” follows."
+    " Choose a cell, a word of advice or one of the four kinds of prediction, by mouse or with the arrow keys "
+    "and Enter: everything under “The chosen samples” follows."
 )
 _BODIES = {
     "where": '<div class="controls" id="choices"></div><div id="ramp"></div><div class="pair" id="grids"></div>'
+    '<h3>Advice: what to do</h3><div class="pair" id="advice"></div>'
     '<h3>Four kinds of prediction</h3><div class="pair" id="quadrants"></div><p id="hint" role="status"></p>',
-    "chosen": '<div id="selection"></div><div class="pair" id="reliability"></div><div id="classes"></div>'
-    '<div id="samples"></div>',
+    "chosen": '<div id="selection"></div><div class="controls" id="filters"></div>'
+    '<div class="pair" id="reliability"></div><div id="classes"></div><div id="samples"></div>',
     "by-group": '<div id="groups"></div>',
     "prediction-sets": '<div id="sets"></div>',
     "by-subgroup": '<div id="subgroups"></div>',
     "risk-coverage": '<div id="risk"></div>',
+    "to-check": '<div id="suspects"></div>',
     "numbers": '<div id="overall"></div>',
 }
 
@@ -208,9 +242,33 @@ def _sections(evaluation: Evaluation, head: "ReliabilityHead | None") -> list[st
     ]
 
 
+_SETTINGS = {
+    "n_groups": "groups of atypicality",
+    "grid": "grid: groups of atypicality by groups of confidence",
+    "n_bins": "bins of confidence",
+    "level": "level of intervals",
+    "alpha": "target of prediction sets: allowed share of misses",
+    "random_state": "random seed",
+    "groups": "attribute given to methods as groups",
+    "stored_edges": "edges of groups are those that a head has stored",
+    "fingerprint": "fingerprint of the outputs",
+}
+
+
+def _plainly(value: Any) -> str:
+    """A setting in words."""
+    if isinstance(value, bool) or value is None:
+        return "none" if value is None else "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {_plainly(one)}" for key, one in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return " × ".join(map(_plainly, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _about(evaluation: Evaluation, head: "ReliabilityHead | None") -> str:
     settings = "".join(
-        f"<tr><td>{_text(key)}</td><td>{_text(json.dumps(value, ensure_ascii=False))}</td></tr>"
+        f"<tr><td>{_text(_SETTINGS.get(key, key.replace('_', ' ')))}</td><td>{_text(_plainly(value))}</td></tr>"
         for key, value in evaluation.settings.items()
     )
     notes = "".join(f"<li>{_text(note)}</li>" for note in evaluation.notes)

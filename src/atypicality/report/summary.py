@@ -1,4 +1,4 @@
-"""The report in plain language: what improved and where not to trust the model. Every number is the evaluation's own.
+"""The report in plain language: what changed, where not to trust the model, what to do; numbers are the evaluation's.
 
 A sentence is a tuple of parts: our words, `SourcedNumber` (with the row of the evaluation it comes from) and `Name`
 (text from elsewhere). Nothing is measured here.
@@ -41,14 +41,17 @@ Sentence = tuple[str | SourcedNumber | Name, ...]
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Sentences for the top of the report."""
+    """Sentences for the top of the report, a card each; of `worse`, the first `certain` are beyond their intervals."""
 
     improved: tuple[Sentence, ...]
+    worse: tuple[Sentence, ...]
     caution: tuple[Sentence, ...]
+    advice: tuple[Sentence, ...]
+    certain: int = 0
 
 
 def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
-    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak.
+    """What changed from the method `before` (None: there is no other) to `after`, where `after` is weak, what to do.
 
     >>> import atypicality as aty
     >>> world = aty.datasets.make_world(500, n_classes=3)
@@ -57,9 +60,14 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     'Accuracy is '
     """
     facts = _Facts(evaluation, before, after)
-    improved = [*facts.overall(), *facts.most_atypical(), *facts.sets()]
-    caution = [*facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup(), *facts.gaps()]
-    return ReportSummary(tuple(improved), (*caution, _SELECTED) if caution else ())
+    better = [*facts.overall(True), *facts.most_atypical(), *facts.sets()]
+    certain, perhaps = facts.worse()
+    caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup()]
+    caution += facts.gaps()
+    steps = next_steps(facts)
+    return ReportSummary(
+        tuple(better), (*certain, *perhaps), (*caution, _SELECTED) if caution else (), tuple(steps), len(certain)
+    )
 
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
@@ -67,8 +75,24 @@ _OVERALL = {
     "accuracy": ("Accuracy", "{:.1%}"),
     "ece": ("The expected calibration error (ECE), a mean gap between confidence and accuracy,", "{:.1%}"),
     "nll": ("The log loss", "{:.3f}"),
-    "risk_coverage_area": ("The share of errors, averaged over how many of the surest predictions are kept,", "{:.1%}"),
+    "risk_coverage_area": (
+        "The share of errors, averaged over how many of the most confident predictions are kept,",
+        "{:.1%}",
+    ),
 }
+_MORE = {"brier": ("The Brier score", "{:.3f}"), "smooth_ece": ("The smooth ECE", "{:.1%}")}
+_RISES = ("accuracy", "coverage")
+"""Metrics of which more is better; of the others less is."""
+_COMPARED = {
+    "atypicality_groups": ("accuracy", "ece"),
+    "classes": ("accuracy",),
+    "class_groups": ("accuracy", "ece"),
+    "subgroups": ("accuracy", "ece"),
+}
+"""Where a change is looked for, group by group."""
+MOST_WORSE = 4
+"""Metrics, and groups, that are named."""
+_SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
 
 
 class _Facts:
@@ -80,8 +104,8 @@ class _Facts:
         self.class_names = dict(zip(info["class_index"], info["name"], strict=True))
 
     def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> SourcedNumber:
-        keys = ("method", "metric", "group", "confidence_group", "quadrant", "class_index", "attribute", "subgroup")
-        where = {key: row[key] for key in (*keys, "axis") if key in row}
+        keys = ("method", "metric", "group", "confidence_group", "quadrant", "advice", "class_index", "attribute")
+        where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent") if key in row}
         return SourcedNumber(form.format(row[column]), row[column], table, where, column)
 
     def share(self, table: str, row: Mapping[str, Any]) -> SourcedNumber:
@@ -94,22 +118,101 @@ class _Facts:
         found = self.rows(table, method=method or self.after, metric=metric, **where)
         return found[0] if found and math.isfinite(found[0]["value"]) else None
 
-    def overall(self) -> list[Sentence]:
-        found = [self.change("overall", metric, *_OVERALL[metric]) for metric in _OVERALL]
+    def overall(self, better: bool) -> list[Sentence]:
+        """Changes of metrics over all samples: those that are not worse, or those that are."""
+        wanted = [
+            metric for metric in (_OVERALL if better else _OVERALL | _MORE) if self.worsened(metric) is not better
+        ]
+        found = [self.change("overall", metric, *(_OVERALL | _MORE)[metric]) for metric in wanted]
         return [sentence for sentence in found if sentence]
 
-    def change(self, table: str, metric: str, words: str, form: str, **where: Any) -> Sentence:
+    def pair(self, table: str, metric: str, **where: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The rows of the methods before and after, where both are known."""
+        before = None if self.before is None else self.at(table, metric, self.before, **where)
+        after = self.at(table, metric, **where)
+        return None if before is None or after is None else (before, after)
+
+    def worsened(self, metric: str, table: str = "overall", **where: Any) -> bool:
+        """Whether a metric is worse after than before, by as much as is shown."""
+        both = self.pair(table, metric, **where)
+        if both is None:
+            return False
+        change = both[1]["value"] - both[0]["value"]
+        return bool((-change if metric in _RISES else change) > 5e-4)
+
+    def worse(self) -> tuple[list[Sentence], list[Sentence]]:
+        """What got worse: beyond the intervals, and within them, where it may be chance."""
+        whole: list[tuple[bool, float, Sentence]] = []
+        for metric, (words, form) in (_OVERALL | _MORE).items():
+            if self.worsened(metric) and (both := self.pair("overall", metric)):
+                whole.append((_parted(*both), 1.0, self.change("overall", metric, words, form)))
+        pairs = ((table, metric) for table, metrics in _COMPARED.items() for metric in metrics)
+        groups = [one for table, metric in pairs for one in self.worse_groups(table, metric)]
+        groups.sort(key=lambda one: -one[1])
+        sure = [sentence for parted, _, sentence in groups if parted]
+        certain = [sentence for parted, _, sentence in whole if parted][:MOST_WORSE] + sure[:MOST_WORSE]
+        if len(sure) > MOST_WORSE:
+            certain.append((f"So did {len(sure) - MOST_WORSE} more groups, each beyond its interval.",))
+        perhaps = [sentence for parted, _, sentence in whole + groups if not parted]
+        return certain, perhaps[: max(0, 3 - len(certain))]
+
+    def worse_groups(self, table: str, metric: str) -> list[tuple[bool, float, Sentence]]:
+        found: list[tuple[bool, float, Sentence]] = []
+        for row in self.rows(table, method=self.after, metric=metric):
+            where = {key: row[key] for key in ("group", "class_index", "attribute", "subgroup") if key in row}
+            if row["count"] < ENOUGH or not self.worsened(metric, table, **where):
+                continue
+            both = self.pair(table, metric, **where)
+            if both is None:
+                continue
+            words = f"{_SHORT[metric][0].upper()}{_SHORT[metric][1:]} of {{name}}"
+            sentence = self.change(table, metric, words, "{:.1%}", self.place_name(table, row), **where)
+            found.append((_parted(*both), abs(both[1]["value"] - both[0]["value"]), sentence))
+        return found
+
+    def place_name(self, table: str, row: Mapping[str, Any]) -> str:
+        if table == "classes":
+            return self.class_names.get(row["class_index"]) or str(row["class_index"])
+        if table == "subgroups":
+            return f"{row['attribute']}: {row['subgroup']}"
+        return f"{'atypicality group' if table == 'atypicality_groups' else 'group of classes'} {row['group'] + 1}"
+
+    def words(self) -> list[Sentence]:
+        """Advice that does not hold: right for fewer than the target, beyond the interval."""
+        alpha = self.evaluation.settings.get("alpha", {}).get(self.after)
+        rows = self.rows("advice", method=self.after, metric="followed")
+        short = [
+            row for row in rows
+            if alpha is not None and row["advice"] != "ask a person" and row["count"] > 0 and row["high"] < 1 - alpha
+        ]  # fmt: skip
+        return [
+            _say(
+                f"The advice “{row['advice']}” is right for {{share}} of {{count}} samples, less than the "
+                f"{100 * (1 - alpha):.4g}% that it stands for.",
+                share=self.share("advice", row),
+                count=self.count("advice", row),
+            )
+            for row in short
+        ]
+
+    def change(self, table: str, metric: str, words: str, form: str, named: str = "", /, **where: Any) -> Sentence:
+        """How a metric changed, in our words, with a name where they leave a place for it."""
+        name = Name(named)
         after = self.at(table, metric, **where)
         if after is None:
             return ()
         before = None if self.before is None else self.at(table, metric, self.before, **where)
+        form = _finer(form, [row["value"] for row in (before, after) if row is not None])
         end, ends = self.number(form, table, after), self.interval(form, table, after)
         if before is None:
-            return _say(f"{words} is {{end}} (95% interval {{ends}}).", end=end, ends=ends)
+            return _say(f"{words} is {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
         start, starts = self.number(form, table, before), self.interval(form, table, before)
+        if start.text == end.text:
+            return _say(f"{words} stayed at {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
         return _say(
-            f"{words} {_verb(start, end)}from {{start}} to {{end}} "
+            f"{words} {'rose' if end.value > start.value else 'fell'} from {{start}} to {{end}} "
             f"(95% intervals {{starts}} and {{ends}}{_overlap(before, after)}).",
+            name=name,
             start=start,
             end=end,
             starts=starts,
@@ -129,7 +232,8 @@ class _Facts:
         start = f"For the most atypical of {len(rows)} groups"
         found = [
             self.change("atypicality_groups", metric, f"{start} {text}", "{:.1%}", group=last["group"])
-            for metric, text in {"accuracy": "accuracy", "ece": "the ECE"}.items()
+            for metric, text in _SHORT.items()
+            if not self.worsened(metric, "atypicality_groups", group=last["group"])
         ]
         end = _say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
@@ -139,7 +243,7 @@ class _Facts:
         if coverage is None or size is None:
             return []
         alpha = self.evaluation.settings["alpha"].get(self.after)
-        asked = "" if alpha is None else f" (asked for: {100 * (1 - alpha):.4g}%)"
+        asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%)"
         words = f"Prediction sets hold the true class for {{coverage}} of the samples{asked}, "
         size_text = self.number("{:.2f}", "overall", size)
         return [
@@ -208,11 +312,11 @@ class _Facts:
         rows = [row for row in self.rows("coverage_gaps", method=self.after) if row["axis"] in _AXES]
         short = [row for row in rows if row["count"] >= ENOUGH and row["high"] < row["target"]]
         if rows and not short:
-            return [("No group’s prediction sets fall short of the promise beyond their 95% interval.",)]
+            return [("No group’s prediction sets fall short of the target beyond their 95% interval.",)]
         return [
             _say(
-                f"Prediction sets hold the true class less often than asked for the {_AXES[row['axis']]} {{name}}: "
-                f"{{share}} of {{count}} samples, where {100 * row['target']:.4g}% was asked for.",
+                f"Prediction sets hold the true class less often than the target for the {_AXES[row['axis']]} "
+                f"{{name}}: {{share}} of {{count}} samples, where the target is {100 * row['target']:.4g}%.",
                 name=Name(self.group_name(row)),
                 share=self.share("coverage_gaps", row),
                 count=self.count("coverage_gaps", row),
@@ -248,12 +352,114 @@ def _say(words: str, **parts: SourcedNumber | Name | Sentence) -> Sentence:
     return tuple(found)
 
 
-def _verb(before: SourcedNumber, after: SourcedNumber) -> str:
-    if before.text == after.text:
-        return "hardly changed, "
-    return "rose " if after.value > before.value else "fell "
+def _finer(form: str, values: list[float]) -> str:
+    """A form of percent with as many digits as make small numbers and small changes visible, three at most."""
+    if "%" not in form:
+        return form
+    for digits in (1, 2, 3):
+        texts = {f"{value:.{digits}%}" for value in values}
+        if len(texts) == len({round(value, 6) for value in values}) and all(float(text[:-1]) for text in texts):
+            return f"{{:.{digits}%}}"
+    return form
+
+
+def _parted(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return bool(before["high"] < after["low"] or after["high"] < before["low"])
 
 
 def _overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    parted = before["high"] < after["low"] or after["high"] < before["low"]
-    return "" if parted else "; they overlap"
+    return "" if _parted(before, after) else "; they overlap"
+
+
+RISK = 0.05
+"""The share of errors among kept predictions that the next steps are told for."""
+
+
+def next_steps(facts: _Facts) -> list[Sentence]:
+    """What a person can do next, the most useful first."""
+    return [*_for_a_person(facts), *_labels(facts), *_collect(facts), *_refit(facts)]
+
+
+def _for_a_person(facts: _Facts) -> list[Sentence]:
+    """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
+    rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
+    kept = [row for row in rows if row["high"] <= RISK]
+    if not rows or rows[-1]["high"] <= RISK:
+        return [("All predictions can be kept at an error rate of 5%.",)] if rows else []
+    if not kept:
+        return [("No share of the predictions has an error rate surely below 5%: send all of them to a person.",)]
+    best = max(kept, key=lambda row: row["percent"])
+    return [
+        _say(
+            f"Send the least confident {100 - best['percent']}% of the predictions to a person: of the other "
+            "{count}, {risk} are wrong (95% interval {ends}).",
+            count=facts.count("risk_coverage", best),
+            risk=facts.share("risk_coverage", best),
+            ends=facts.interval("{:.1%}", "risk_coverage", best),
+        )
+    ]
+
+
+def _labels(facts: _Facts) -> list[Sentence]:
+    """Labels to look at, by the class that has most of them."""
+    suspects, twins = facts.evaluation.table("suspects"), facts.evaluation.table("duplicates")
+    said: list[Sentence] = []
+    if suspects:
+        classes = [row["label"] for row in suspects]
+        most = max(dict.fromkeys(classes), key=classes.count)
+        name = Name(facts.class_names.get(most) or str(most))
+        said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
+                     f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
+    if twins:
+        said.append(
+            (f"{len(twins):,} samples are nearly training rows, listed below: leave them out of an evaluation.",)
+        )
+    return said
+
+
+def _collect(facts: _Facts) -> list[Sentence]:
+    """Classes that are recognised badly: of rare ones more rows help, of common ones a look at their labels."""
+    accuracy = [row for row in facts.rows("classes", method=facts.after, metric="accuracy") if row["count"] >= ENOUGH]
+    overall = facts.at("overall", "accuracy")
+    weak = [row for row in accuracy if overall is not None and row["high"] < overall["value"]]
+    if not weak:
+        return []
+    groups = {row["class_index"]: row["group"] for row in facts.evaluation.table("class_info")}
+    last = max((group for group in groups.values() if group is not None), default=None)
+    weak.sort(key=lambda row: row["value"])
+    rare = [row for row in weak if last is not None and groups[row["class_index"]] == last]
+    common = [row for row in weak if row not in rare]
+    return [
+        *_named(facts, "Collect training rows of classes that are rare and recognised least: ", rare),
+        *_named(facts, "Look at labels and confusions of classes that are recognised least: ", common),
+    ]
+
+
+def _named(facts: _Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentence]:
+    if not rows:
+        return []
+    parts: list[str | SourcedNumber | Name] = [words]
+    for place, row in enumerate(rows[:3]):
+        parts += [
+            ", " if place else "",
+            Name(facts.place_name("classes", row)),
+            " (",
+            facts.share("classes", row),
+            " right)",
+        ]
+    return [(*parts, ".")]
+
+
+def _refit(facts: _Facts) -> list[Sentence]:
+    """Whether the head should be fitted again, or on more rows."""
+    coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
+    if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
+        return [
+            ("Refit on newer rows: prediction sets hold the label less often than the target, beyond the interval.",)
+        ]
+    if facts.words():
+        return [("Give more calibration rows, or newer ones: a word of advice does not hold on these samples.",)]
+    over = facts.at("overall", "overconfidence")
+    if over is not None and over["low"] > 0.01:
+        return [("Recalibrate: confidence is above accuracy beyond its interval.",)]
+    return [("No refit is called for: coverage and advice hold on these samples.",)] if coverage is not None else []

@@ -29,6 +29,8 @@ class Record:
         Called before writing: work that was put off until it is needed.
     upgrade : callable, optional
         ``upgrade(fitted, place)`` turns the fields of an older file, as they were stored, into those of today.
+    former : tuple of str
+        Parameters that older files have and that mean nothing any more; they are read over.
     **parameters : Kind
         Of the constructor parameters of an estimator. One whose default is True or False is a flag without being named.
 
@@ -59,10 +61,11 @@ class Record:
         restore: Callable[[Any], None] | None = None,
         ready: Callable[[Any], Any] | None = None,
         upgrade: Callable[[dict[str, Any], Place], None] | None = None,
+        former: tuple[str, ...] = (),
         **parameters: Kind,
     ) -> None:
         self.check_fields, self.restore, self.ready, self.upgrade = check, restore, ready, upgrade
-        self._name, self._given = name, parameters
+        self._name, self._given, self.former = name, parameters, former
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.cls, self.name = owner, self._name or owner.__name__
@@ -100,7 +103,7 @@ class Record:
         if fitted and self.upgrade is not None and isinstance(stored["fitted"], dict):
             self.upgrade(stored["fitted"], inside)
         for section, kinds in sections.items():
-            _check_keys(stored[section], kinds, place)
+            _check_keys(stored[section], kinds, place, self.former if section == "parameters" else ())
             known = {name: kind for name, kind in kinds.items() if name in stored[section]}
             found[section] = {name: kind.read(stored[section][name], inside.at(name)) for name, kind in known.items()}
         made = self._make(found)
@@ -176,7 +179,8 @@ def _annotated(owner: type) -> dict[str, Kind]:
     return found
 
 
-def _check_keys(stored: Any, kinds: Mapping[str, Kind | None], place: Place) -> None:
+def _check_keys(stored: Any, kinds: Mapping[str, Kind | None], place: Place, former: tuple[str, ...] = ()) -> None:
     need(isinstance(stored, dict), f"{place.path} must be an object; got a {type(stored).__name__}.")
-    odd = sorted(key for key in kinds.keys() ^ stored.keys() if not isinstance(kinds.get(key), Later))
+    strange = (kinds.keys() ^ stored.keys()) - set(former)
+    odd = sorted(key for key in strange if not isinstance(kinds.get(key), Later))
     need(not odd, f"{place.path} must have exactly its own keys; missing or unknown: {listed(odd)[:200]}.")

@@ -43,6 +43,7 @@ function rows(table, where = {}) {
 
 const measured = (table, where) => rows(table, where).length > 0;
 const unique = (values) => [...new Set(values)];
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const methodClass = (method) => `m${DATA.methods.indexOf(method) % 8}`;
 const className = (index) => DATA.classes[index] ?? String(index);
 
@@ -66,7 +67,7 @@ const AMOUNT = [[0, 34, 78], [66, 78, 108], [124, 123, 120], [187, 175, 95], [25
 const DIFFERENCE = [[5, 88, 161], [120, 172, 215], [242, 242, 242], [240, 170, 100], [176, 78, 4]];
 
 function colour(stops, share) {
-  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const place = clamp(share, 0, 1) * (stops.length - 1);
   const left = Math.min(Math.floor(place), stops.length - 2);
   return stops[left].map((value, part) => Math.round(value + (stops[left + 1][part] - value) * (place - left)));
 }

@@ -86,8 +86,8 @@ function legend(methods, target = false) {
   return h("ul", { class: "legend" }, methods.map(entry), target ? h("li", {}, line, "asked for") : null);
 }
 
-// bins: [{ confidence, accuracy, low, high, count }]
-function reliability(method, bins) {
+// bins: [{ bin, confidence, accuracy, low, high, count }]; choose(bin) gives what a mark does, or null
+function reliability(method, bins, choose) {
   const x = scale(0, 1, SIZE.left, SIZE.width - SIZE.right);
   const y = scale(0, 1, SIZE.height - SIZE.bottom, SIZE.top);
   const five = [0, 0.2, 0.4, 0.6, 0.8, 1].map((value) => [value, percent(value, 0)]);
@@ -98,9 +98,10 @@ function reliability(method, bins) {
   group.append(s("polyline", { points: shown.map((bin) => `${x(bin.confidence)},${y(bin.accuracy)}`).join(" ") }));
   for (const bin of shown) {
     const at = x(bin.confidence);
+    const text = `confidence ${percent(bin.confidence)}, right ${percent(bin.accuracy)} (${percent(bin.low)} to ${percent(bin.high)}), ${whole(bin.count)} samples`;
     group.append(s("line", { class: "interval", x1: at, x2: at, y1: y(bin.low), y2: y(bin.high) }));
-    group.append(mark(at, y(bin.accuracy), DATA.methods.indexOf(method), { class: "mark" }, `confidence ${percent(bin.confidence)}, right ${percent(bin.accuracy)} (${percent(bin.low)} to ${percent(bin.high)}), ${whole(bin.count)} samples`));
+    group.append(mark(at, y(bin.accuracy), DATA.methods.indexOf(method), { class: "mark", ...choose(bin, text) }, text));
   }
   svg.append(group);
-  return h("figure", {}, h("figcaption", {}, name(method)), svg);
+  return h("figure", {}, h("figcaption", {}, "Reliability of ", name(method)), svg);
 }

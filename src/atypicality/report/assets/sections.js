@@ -6,7 +6,7 @@ function groupPoints(table, method, metric) {
 
 const AXES = {
   atypicality_groups: "input atypicality group, 1 = most typical",
-  confidence_groups: "confidence group, 1 = least sure",
+  confidence_groups: "confidence group, 1 = least confident",
   class_groups: "class atypicality group, 1 = most common",
 };
 
@@ -16,7 +16,8 @@ function groupChart(table, metric, yTitle, extra = {}) {
   const series = methods.map((method) => ({ method, points: groupPoints(table, method, metric) }));
   const xTicks = unique(series.flatMap((one) => one.points.map((point) => point.x))).sort((a, b) => a - b).map((value) => [value, String(value)]);
   const chart = lineChart({ label: `${yTitle} by ${AXES[table]}`, xTitle: AXES[table], yTitle, series, xTicks, ...extra });
-  return h("figure", {}, chart);
+  const title = `${yTitle} by ${AXES[table].split(",")[0]}`;
+  return h("figure", {}, h("figcaption", {}, title[0].toUpperCase() + title.slice(1)), chart);
 }
 
 const targetOf = () => {
@@ -49,7 +50,7 @@ function overallTable() {
 
 function gapName(row) {
   if (row.axis === "class") return className(+row.worst);
-  return ["quadrant", "subgroup", "set_size"].includes(row.axis) ? row.worst : row.worst.split(", ").map((part) => +part + 1).join(", ");
+  return ["quadrant", "subgroup", "set_size", "advice"].includes(row.axis) ? row.worst : row.worst.split(", ").map((part) => +part + 1).join(", ");
 }
 
 function gapTable() {
@@ -76,7 +77,7 @@ function drawSets() {
   const every = Math.ceil(sizes.length / 12);
   const series = methods.map((method) => ({ method, points: rows("set_sizes", { method, metric: "share" }).map((row) => ({ ...row, x: row.size, y: row.value })) }));
   const shares = lineChart({ label: "Share of samples by set size", xTitle: "classes in the prediction set", yTitle: "share of samples", series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
-  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
+  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, "Share of samples by set size"), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
 }
 
 function drawSubgroups() {
@@ -89,20 +90,45 @@ function drawSubgroups() {
     const column = (metric, title, form) => (method) => ({ title: `${title}, ${method}`, value: (subgroup) => find(subgroup, method, metric)?.value, show: (subgroup) => shown(find(subgroup, method, metric), form) });
     const ranges = new Map(rows("group_ranges", { axis: `attribute ${attribute}` }).map((row) => [`group ${row.group + 1}`, rangeText(row.axis, row.group, null, (value) => decimal(value, 3))]));
     const text = (subgroup) => (ranges.has(subgroup) ? `${subgroup}: ${ranges.get(subgroup)}` : subgroup);
+    const codes = new Map((DATA.subgroups[attribute] ?? []).map((subgroup, code) => [subgroup, code]));
     const withSets = DATA.methods.filter((method) => measured("subgroups", { method, metric: "coverage" }));
     const columns = [
-      { title: attribute, text: true, value: text, show: (subgroup) => name(text(subgroup)) },
+      { title: attribute, text: true, value: text, show: (subgroup) => (codes.has(subgroup) ? filterLink(`in ${attribute}`, codes.get(subgroup), text(subgroup)) : name(text(subgroup))) },
       { title: "samples", value: (subgroup) => find(subgroup, DATA.methods[0], "accuracy")?.count, show: (subgroup) => whole(find(subgroup, DATA.methods[0], "accuracy")?.count) },
       ...DATA.methods.map(column("accuracy", "accuracy", percent)), ...DATA.methods.map(column("ece", "ECE", percent)), ...withSets.map(column("coverage", "coverage", percent)),
     ];
-    return dataTable({ caption: `By ${attribute}`, columns, data: subgroups });
+    return dataTable({ caption: `By ${attribute}`, columns, data: subgroups, paged: subgroups.length > 30 });
   }), leftOut("subgroups", "subgroups", [", those with the lowest accuracy of ", name(DATA.after)]));
 }
 
 function drawRisk() {
   const series = DATA.methods.map((method) => ({ method, points: rows("risk_coverage", { method, metric: "risk" }).map((row) => ({ ...row, x: row.percent, y: row.value })) }));
   const xTicks = [1, 20, 40, 60, 80, 100].map((value) => [value, `${value}%`]);
-  put("risk", legend(DATA.methods), h("figure", {}, lineChart({ label: "Share of errors among the surest predictions", xTitle: "share of predictions kept, the surest first", yTitle: "share of them that are wrong", series, xTicks, floor: 0, marks: false })));
+  put("risk", legend(DATA.methods), h("figure", {}, h("figcaption", {}, "Errors among the predictions that are kept"), lineChart({ label: "Share of errors among the most confident predictions", xTitle: "share of predictions kept, the most confident first", yTitle: "share of them that are wrong", series, xTicks, floor: 0, marks: false })));
+}
+
+function rowLink(row) {
+  const filter = () => { clear(); setFilter("text", String(row)); byId("chosen").scrollIntoView(); };
+  return h("button", { type: "button", class: "link", on: { click: filter } }, String(row));
+}
+
+function drawSuspects() {
+  const listed = (columns) => columns.row.map((_, place) => place);
+  const wrong = DATA.suspects;
+  const pairs = DATA.duplicates;
+  put("suspects",
+    wrong?.row.length ? dataTable({ id: "suspect-table", caption: "Labels that may be wrong", order: "the least credible first", columns: [
+      { title: "row", value: (k) => wrong.row[k], show: (k) => rowLink(wrong.row[k]) },
+      { title: "label", text: true, value: (k) => className(wrong.label[k]), show: (k) => name(className(wrong.label[k])) },
+      { title: "may be", text: true, value: (k) => className(wrong.suggested[k]), show: (k) => name(className(wrong.suggested[k])) },
+      { title: "credibility of the label", value: (k) => wrong.score[k], show: (k) => wrong.score[k].toExponential(1) },
+    ], data: listed(wrong), paged: true }) : null,
+    pairs?.row.length ? dataTable({ id: "duplicate-table", caption: "Samples that are also among the training rows, or nearly", order: "the nearest first", columns: [
+      { title: "row", value: (k) => pairs.row[k], show: (k) => rowLink(pairs.row[k]) },
+      { title: "training row", value: (k) => pairs.train_row[k] },
+      { title: "same label", text: true, value: (k) => (pairs.same_label[k] ? "yes" : "no") },
+      { title: "distance / usual distance", value: (k) => pairs.distance[k], show: (k) => decimal(pairs.distance[k], 3) },
+    ], data: listed(pairs), paged: true }) : null);
 }
 
 function chooser(label, id, values, texts, now, change) {
@@ -116,14 +142,14 @@ function start() {
   const measures = Object.keys(MEASURES).filter((metric) => measured("grid", { metric }));
   put("choices",
     chooser("Show", "measure", measures, measures.map((metric) => MEASURES[metric].title), state.measure, redraw("measure")),
-    DATA.methods.length > 2 ? chooser("Left", "before", DATA.methods, DATA.methods, state.before, redraw("before")) : null,
-    DATA.methods.length > 2 ? chooser("Right", "after", DATA.methods, DATA.methods, state.after, redraw("after")) : null);
+    DATA.methods.length > 2 ? chooser("Left", "before", DATA.methods, DATA.methods, state.before, (method) => changeSide("before", method)) : null,
+    DATA.methods.length > 2 ? chooser("Right", "after", DATA.methods, DATA.methods, state.after, (method) => changeSide("after", method)) : null);
   drawLinked();
   const errors = { floor: 0 };
   put("groups", legend(DATA.methods), h("div", { class: "pair" }, ["atypicality_groups", "class_groups"].flatMap((table) => [groupChart(table, "ece", "expected calibration error", errors), groupChart(table, "accuracy", "accuracy", { ceiling: 1 })])));
   drawSets();
-  drawSubgroups();
   drawRisk();
+  drawSuspects();
   put("overall", overallTable());
 }
 

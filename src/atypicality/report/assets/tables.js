@@ -1,13 +1,14 @@
-// Tables that sort by any column and copy as tab-separated text.
+// Tables that sort by several columns, by mouse or by keys, and copy as tab-separated text.
 
 const PAGE_ROWS = 15;
 
-// columns: [{ title, value: row => sortable, show: row => node or text, text: true for words }]
-function dataTable({ id, caption, columns, data, paged = false }) {
-  const state = { column: null, down: false, page: 0 };
+// columns: [{ title, value: row => sortable, show: row => node or text, text: true for words }]; order: the data as given
+function dataTable({ id, caption, columns, data, paged = false, order = "" }) {
+  const state = { keys: [], page: 0 }; // keys: [{ place, down }], the first decides first
   const body = h("tbody");
   const heads = columns.map((column, place) => {
-    const button = h("button", { type: "button", on: { click: () => sortBy(place) } }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }));
+    const press = (event) => sortBy(place, event.shiftKey);
+    const button = h("button", { type: "button", title: "Shift adds a column to those sorted by", on: { click: press } }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }));
     return h("th", { scope: "col", class: column.text ? "words" : null }, button);
   });
   const status = h("span", { class: "quiet", role: "status" });
@@ -18,17 +19,28 @@ function dataTable({ id, caption, columns, data, paged = false }) {
   const where = h("span", { class: "quiet" });
 
   function ordered() {
-    if (state.column === null) return data;
-    const value = columns[state.column].value;
-    const sign = state.down ? -1 : 1;
-    return [...data].sort((a, b) => sign * compare(value(a), value(b)));
+    if (!state.keys.length) return data;
+    const values = state.keys.map(({ place }) => new Map(data.map((row) => [row, columns[place].value(row)])));
+    return [...data].sort((a, b) => {
+      for (let k = 0; k < state.keys.length; k++) {
+        const found = compare(values[k].get(a), values[k].get(b));
+        if (found) return state.keys[k].down ? -found : found;
+      }
+      return 0;
+    });
   }
 
-  function sortBy(place) {
-    state.down = state.column === place ? !state.down : false;
-    state.column = place;
+  function sortBy(place, more) {
+    const old = state.keys.find((key) => key.place === place);
+    const key = { place, down: old ? !old.down : false };
+    if (more) state.keys = old ? state.keys.map((one) => (one === old ? key : one)) : [...state.keys, key];
+    else state.keys = [key];
     state.page = 0;
-    heads.forEach((head, other) => head.setAttribute("aria-sort", other === place ? (state.down ? "descending" : "ascending") : "none"));
+    heads.forEach((head, other) => {
+      const rank = state.keys.findIndex((one) => one.place === other);
+      head.setAttribute("aria-sort", rank < 0 ? "none" : state.keys[rank].down ? "descending" : "ascending");
+      head.querySelector(".arrow").textContent = rank >= 0 && state.keys.length > 1 ? String(rank + 1) : "";
+    });
     draw();
   }
 
@@ -43,7 +55,7 @@ function dataTable({ id, caption, columns, data, paged = false }) {
   }
 
   draw();
-  const table = h("table", { id }, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body);
+  const table = h("table", { id }, h("caption", {}, caption, order ? h("span", { class: "quiet" }, ` ${order}`) : null), h("thead", {}, h("tr", {}, heads)), body);
   const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
   return h("div", { class: "table" }, scroll, h("div", { class: "controls" }, paged ? [back, where, next] : null, copy, status));
 }

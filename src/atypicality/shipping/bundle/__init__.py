@@ -52,8 +52,7 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
     >>> bool((again.predict(test).proba == head.predict(test).proba).all())
     True
     """
-    from sklearn.utils.validation import check_is_fitted
-
+    from atypicality.estimators import check_is_fitted
     from atypicality.head import ReliabilityHead
     from atypicality.shipping.card import model_card
 

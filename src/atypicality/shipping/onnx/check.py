@@ -30,6 +30,8 @@ OUTPUTS = {
     "atypicality": "atypicality",
     "atypicality_quantile": "atypicality_quantile",
     "quadrant": "quadrant",
+    "advice": "advice",
+    "accepted": "accepted",
 }
 """Names in the file of what `formula.Outcome` holds."""
 MATRICES = ("proba", "prediction_set")
@@ -44,10 +46,10 @@ TOLERANCES = {
 PATIENCE = 600.0
 
 
-def check_file(head: Any, path: Path) -> None:
+def check_file(head: Any, path: Path, max_risk: float | None = None) -> None:
     """Refuse a file that onnxruntime does not answer as `head` does, or on which it crashes."""
     rows = sample_rows(head)
-    expected = expected_answers(head, rows)
+    expected = expected_answers(head, rows, max_risk)
     names, answers = _run(path, rows, [len(rows["logits"]), 1, 0])
     if head.class_names_ is not None and not np.array_equal(names, head.class_names_):
         raise RuntimeError("the ONNX file does not name the classes as the head does. Nothing was written.")
@@ -84,13 +86,13 @@ def hostile_rows(row: Arrays) -> Arrays:
     return spoilt
 
 
-def expected_answers(head: Any, rows: Arrays) -> Arrays:
+def expected_answers(head: Any, rows: Arrays, max_risk: float | None = None) -> Arrays:
     """What the graph should say: the head's formula, run by NumPy."""
     logits, embeddings, given = (rows.get(name) for name in ("logits", "embeddings", "atypicality"))
     wider = None if embeddings is None else embeddings.astype(np.float64)
     column = None if given is None else given[:, None]
     with np.errstate(all="ignore"):  # hostile rows are among them
-        found = guarded(namespace(logits), moved(head.formula(), wide), logits, wider, column)
+        found = guarded(namespace(logits), moved(head.formula(max_risk), wide), logits, wider, column)
     answers = {
         OUTPUTS[name]: value if name in MATRICES else value[:, 0]
         for name, value in found._asdict().items()

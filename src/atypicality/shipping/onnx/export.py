@@ -5,10 +5,10 @@ import os
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality._version import __version__
-from atypicality.formula import guarded, moved
+from atypicality.estimators import check_is_fitted
+from atypicality.formula import ADVICE, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file
@@ -21,12 +21,14 @@ __all__ = ["export_onnx"]
 
 DOC = (
     "Reliability head. Rows whose valid is false had NaN, +inf, no finite logit, or a non-finite embedding or "
-    "atypicality: their set is full, their label is -1, their numbers are NaN, their quadrant is 3. "
-    f"quadrant: {', '.join(f'{i} {name}' for i, name in enumerate(QUADRANTS))}."
+    "atypicality: their set is full, their label is -1, their numbers are NaN, their quadrant and their "
+    "advice are 3. "
+    f"quadrant: {', '.join(f'{i} {name}' for i, name in enumerate(QUADRANTS))}. "
+    f"advice: {'; '.join(f'{i} {name}' for i, name in enumerate(ADVICE))}, k the size of the set."
 )
 
 
-def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+def export_onnx(head: Any, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
     """Write a fitted head as one ONNX file, with nothing but standard operators and a batch of any size.
 
     ======================  ========================  ==================================================
@@ -45,14 +47,16 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     probabilities           float32 (batch, k)        always
     prediction_set          bool (batch, k)           always
     valid                   bool (batch,)             always
+    advice                  int64 (batch,)            always; 0 to 3 in the order of `formula.ADVICE`
+    accepted                bool (batch,)             `max_risk` was given
     atypicality             float64 (batch,)          the head has a density, or takes atypicality as given
     atypicality_quantile    float64 (batch,)          as above
     quadrant                int64 (batch,)            as above; 0 to 3 in the order of `groups.QUADRANTS`
     ======================  ========================  ==================================================
 
     A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality is answered with valid = false,
-    the full set, label -1, NaN and the last quadrant (a given atypicality comes back as it is); other rows do not
-    notice.
+    the full set, label -1, NaN, the last quadrant and the last advice, and is not accepted (a given atypicality comes
+    back as it is); other rows do not notice.
 
     Parameters
     ----------
@@ -60,6 +64,8 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
         Fitted.
     path : str or path
         The file; it is replaced as a whole or not at all. Missing folders above it are made.
+    max_risk : float, optional
+        As in `ReliabilityHead.predict`: the file then has the output `accepted`, and its advice heeds it.
     verify : bool, default=True
         Run the file with onnxruntime, in a process of its own, on made-up and hostile rows, and compare with the head
         before the file takes its place.
@@ -87,11 +93,11 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, verify: bool = True)
     if reasons := refusals(head, searched=False):
         raise ValueError(f"this head cannot be an ONNX graph: {'; '.join(reasons)}. Save it as a bundle instead.")
     check_target(path)
-    content = _serialised(_build(head))
+    content = _serialised(_build(head, max_risk))
     with replacing(path) as temporary:
         temporary.write_bytes(content)
         if verify:
-            check_file(head, temporary)
+            check_file(head, temporary, max_risk)
 
 
 def _serialised(model: Any) -> bytes:
@@ -99,10 +105,10 @@ def _serialised(model: Any) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _build(head: Any) -> Any:
+def _build(head: Any, max_risk: float | None) -> Any:
     graph = Graph()
     xp = GraphNamespace(graph, head.n_classes_)
-    formula = moved(head.formula(), lambda array: xp.asarray(wide(array)))
+    formula = moved(head.formula(max_risk), lambda array: xp.asarray(wide(array)))
     logits = xp.input("logits", np.float32, head.n_classes_)
     embeddings = atypicality = None
     if formula.density is not None:
@@ -115,17 +121,19 @@ def _build(head: Any) -> Any:
             graph.pass_through(name)
         elif value is not None:
             xp.output(OUTPUTS[name], value, head.n_classes_ if name in MATRICES else None)
-    return graph.model("reliability_head", doc=DOC, metadata=_metadata(head))
+    return graph.model("reliability_head", doc=DOC, metadata=_metadata(head, max_risk))
 
 
-def _metadata(head: Any) -> dict[str, str]:
+def _metadata(head: Any, max_risk: float | None) -> dict[str, str]:
     sets = head.prediction_sets_
     names = range(head.n_classes_) if head.class_names_ is None else head.class_names_.tolist()
     return {
         "atypicality_version": __version__,
         "alpha": str(sets.alpha),
+        **({} if max_risk is None else {"max_risk": str(max_risk)}),
         "class_names": json.dumps([str(name) for name in names], ensure_ascii=False),
         "quadrants": json.dumps(QUADRANTS),
+        "advice": json.dumps(ADVICE),
         "density": "none" if head.density_ is None else type(head.density_).__name__,
         "recalibration": type(head.recalibration_).__name__,
         "prediction_sets": f"{type(head.prediction_sets_).__name__} {head.prediction_sets_.formula().rule.name}",

@@ -1,0 +1,66 @@
+"""Files of outputs as commands take them: one or several, with names of arrays and of classes beside them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from atypicality.outputs import ModelOutputs
+
+__all__ = ["ClassNames", "Names", "load_outputs", "load_together", "parse_names"]
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option(help="Our name of an array and the file's, where they differ: logits=scores,labels=label."),
+]
+ClassNames = Annotated[
+    Path | None,
+    typer.Option(help="Names of the classes in the order of the logits' columns: one per line, or one array."),
+]
+
+
+def parse_names(texts: list[str] | None) -> dict[str, str]:
+    """Pairs of names by our name.
+
+    >>> parse_names(["logits=scores,labels=label", "attribute.site=hospital"])
+    {'logits': 'scores', 'labels': 'label', 'attribute.site': 'hospital'}
+    """
+    found: dict[str, str] = {}
+    for pair in (pair.strip() for text in texts or [] for pair in text.split(",")):
+        ours, sign, theirs = (part.strip() for part in pair.partition("="))
+        if not (ours and sign and theirs):
+            raise ValueError(f"--names must be pairs OURS=THEIRS, separated by commas; got {pair!r}.")
+        if ours in found:
+            raise ValueError(f"--names must give each of our names once; {ours!r} stands there twice.")
+        found[ours] = theirs
+    return found
+
+
+def load_outputs(path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":
+    """Outputs of a file, or of several whose paths are separated by commas."""
+    return load_together({"the file": path}, names, class_names)["the file"]
+
+
+def load_together(
+    paths: dict[str, Path], names: list[str] | None, class_names: Path | None
+) -> dict[str, "ModelOutputs"]:
+    """Outputs of several purposes, by purpose: one list of names serves all, and each name must be found in one."""
+    from atypicality.outputs import ModelOutputs
+    from atypicality.outputs.reading import read_class_names, read_parts
+
+    known, classes = parse_names(names), None if class_names is None else read_class_names(class_names)
+    found, absent = {}, []
+    for purpose, path in paths.items():
+        missing: set[str] = set()
+        parts = read_parts(_split(path), known, classes, absent=missing if len(paths) > 1 else None)
+        found[purpose] = ModelOutputs(**parts)
+        absent.append(missing)
+    if nowhere := sorted(set.intersection(*absent)):
+        raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
+    return found
+
+
+def _split(path: Path) -> list[Path]:
+    """The paths of a list, unless there is a file of that name."""
+    return [path] if path.exists() else [Path(part) for part in str(path).split(",")]

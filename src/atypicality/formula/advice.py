@@ -1,0 +1,143 @@
+"""What to do with a prediction, in one of four words, from its set, its confidence and its atypicality."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.formula.rows import Xp
+
+__all__ = ["ADVICE", "ASK", "CHOOSE", "AdviceRule", "advice", "advice_numbers", "advice_texts", "longest_choice"]
+
+ADVICE = ("trust", "trust, but rare", "choose among k", "ask a person")
+"""The four words in the order of their numbers; k is the size of the set."""
+CHOOSE, ASK = 2, 3
+CHOICE = re.compile(r"choose among \d+")
+LONGEST_CHOICE = 10
+"""Most classes that a person is asked to choose among."""
+
+
+def advice(
+    xp: Xp,
+    confident: Any,
+    *,
+    atypical: Any = None,
+    size: Any = None,
+    longest: int = LONGEST_CHOICE,
+    refused: Any = None,
+) -> Any:
+    """Number of each row's advice (n, 1), in the order of `ADVICE`; the first of these rules that applies decides.
+
+    ==========================================  ===============
+    refused                                     ask a person
+    a set without classes, or of too many       ask a person
+    atypical and not confident                  ask a person
+    a set of k classes, k at least 2            choose among k
+    not confident                               ask a person
+    atypical                                    trust, but rare
+    otherwise                                   trust
+    ==========================================  ===============
+
+    Parameters
+    ----------
+    xp : namespace
+    confident : array of bool, of shape (n, 1)
+    atypical : array of bool, of shape (n, 1), optional
+        Without it no row is atypical.
+    size : array of int, of shape (n, 1), optional
+        Of the prediction sets; without it every set holds one class.
+    longest : int, default=10
+        Most classes that a person is asked to choose among; see `longest_choice`.
+    refused : array of bool, of shape (n, 1), optional
+        Rows whose prediction is not kept, or of which nothing was measured.
+
+    Examples
+    --------
+    >>> confident, atypical = np.array([True, True, False]), np.array([False, True, False])
+    >>> advice_texts(advice(np, confident, atypical=atypical, size=np.array([1, 1, 2])), [1, 1, 2]).tolist()
+    ['trust', 'trust, but rare', 'choose among 2']
+    """
+    atypical = confident & ~confident if atypical is None else atypical
+    found = xp.where(confident, xp.astype(atypical, xp.int64), ASK)
+    last = atypical & ~confident
+    if size is not None:
+        found = xp.where(size > 1, CHOOSE, found)
+        last = last | (size == 0) | (size > longest)
+    return xp.where(last if refused is None else last | refused, ASK, found)
+
+
+def longest_choice(n_classes: int) -> int:
+    """Most classes that a person is asked to choose among: ten, and never all of them.
+
+    >>> longest_choice(3), longest_choice(1000)
+    (2, 10)
+    """
+    return min(LONGEST_CHOICE, n_classes - 1)
+
+
+def advice_texts(number: ArrayLike, set_size: ArrayLike | None = None) -> NDArray[np.str_]:
+    """The words (n,) of advice by number, with the sizes (n,) of the sets where these are given.
+
+    >>> advice_texts([0, 2, 3], [1, 4, 0]).tolist()
+    ['trust', 'choose among 4', 'ask a person']
+    """
+    codes = np.asarray(number, np.intp).ravel()
+    texts = np.array(ADVICE)[codes]
+    if set_size is not None:
+        chosen = codes == CHOOSE
+        texts[chosen] = [f"choose among {size}" for size in np.asarray(set_size).ravel()[chosen]]
+    return texts
+
+
+def advice_numbers(texts: ArrayLike) -> NDArray[np.intp]:
+    """The number (n,) of each advice in words: the inverse of `advice_texts`.
+
+    >>> advice_numbers(["trust", "choose among 4"]).tolist()
+    [0, 2]
+    """
+    words = [CHOICE.sub(ADVICE[CHOOSE], text) for text in np.asarray(texts, str).tolist()]
+    return np.array([ADVICE.index(word) for word in words], np.intp)
+
+
+@dataclass(frozen=True)
+class AdviceRule:
+    """What counts as confident and as atypical where a head gives advice.
+
+    Parameters
+    ----------
+    confidence : float
+        A confidence equal to it is confident.
+    longest : int
+        Most classes to choose among.
+    atypicality : float or None
+        A value equal to it is typical; None without atypicality.
+    furthest : float or None
+        Largest atypicality of the held-out rows: of what lies beyond, nothing was measured.
+    keep_from : float or None
+        Confidence from which on a prediction is accepted; None where nothing was said of a risk.
+    """
+
+    confidence: float
+    longest: int
+    atypicality: float | None = None
+    furthest: float | None = None
+    keep_from: float | None = None
+
+    def accepted(self, xp: Xp, confidence: Any, atypicality: Any) -> Any:
+        """Which predictions are kept (n, 1), from confidence and atypicality (n, 1); None without `keep_from`."""
+        if self.keep_from is None:
+            return None
+        kept = confidence >= self.keep_from
+        return kept if atypicality is None or self.furthest is None else kept & (atypicality <= self.furthest)
+
+    def index(self, xp: Xp, confidence: Any, atypicality: Any, sets: Any) -> Any:
+        """Number of each row's advice (n, 1), from confidence and atypicality (n, 1) and sets (n, k)."""
+        confident, size = confidence >= self.confidence, xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
+        kept = self.accepted(xp, confidence, atypicality)
+        if self.atypicality is None or atypicality is None:
+            refused = None if kept is None else ~kept
+            return advice(xp, confident, size=size, longest=self.longest, refused=refused)
+        rare, refused = atypicality > self.atypicality, atypicality > self.furthest if kept is None else ~kept
+        return advice(xp, confident, atypical=rare, size=size, longest=self.longest, refused=refused)

@@ -1,0 +1,97 @@
+"""What outputs hold, as numbers that show a mistake: which arrays, which classes, and whether labels fit the logits."""
+
+from typing import Any
+
+import numpy as np
+
+from atypicality import blocks
+from atypicality.arrays import to_host
+from atypicality.outputs.model_outputs import ModelOutputs
+from atypicality.validation import check_probs
+
+__all__ = ["describe", "findings", "from_probabilities"]
+
+BLOCK_ROWS = 4096
+SUM_TOLERANCE = 1e-3
+"""Of rows that sum to 1: probabilities in half precision do so to about this."""
+
+
+def from_probabilities(outputs: ModelOutputs) -> ModelOutputs:
+    """The same outputs, whose logits are probabilities (n, k), with their logarithms; a 0 masks the class.
+
+    >>> from_probabilities(ModelOutputs([[0.5, 0.5]])).logits.round(3).tolist()
+    [[-0.693, -0.693]]
+    """
+    probs = check_probs(to_host(outputs.need("logits")))
+    with np.errstate(divide="ignore"):
+        return outputs._replaced(logits=np.log(probs))
+
+
+def describe(outputs: ModelOutputs) -> dict[str, Any]:
+    """Rows, arrays with type and shape, classes with their counts, and the accuracy of the bare model.
+
+    >>> described = describe(ModelOutputs([[2.0, 0.0], [0.0, 1.0]], labels=[0, 1]))
+    >>> described["arrays"], described["accuracy"], described["chance"]
+    ({'logits': ['float64', [2, 2]], 'labels': ['int64', [2]]}, 1.0, 0.5)
+    """
+    arrays = {name: [str(to_host(array[:1]).dtype), list(array.shape)] for name, array in outputs._per_row().items()}
+    found: dict[str, Any] = {"rows": len(outputs), "classes": outputs.n_classes, "arrays": arrays}
+    if outputs.class_names is not None:
+        found["class_names"] = outputs.class_names.tolist()
+    if outputs.labels is not None and len(outputs):
+        found["label_counts"] = np.bincount(outputs.labels, minlength=outputs.n_classes or 0).tolist()
+    if outputs.logits is not None and len(outputs):
+        found |= _of_logits(outputs)
+    if outputs.embeddings is not None:
+        found["rows_with_bad_embeddings"] = sum(
+            int((~np.isfinite(block).all(axis=1)).sum()) for block in _host_blocks(outputs.embeddings)
+        )
+    return found
+
+
+def _of_logits(outputs: ModelOutputs) -> dict[str, Any]:
+    """Rows that no head answers, whether all are probabilities, and how often the largest is the label's."""
+    bad, like_probs, places = 0, True, []
+    for block in _host_blocks(outputs.logits):
+        top = block.max(axis=1)
+        bad += int((~np.isfinite(top)).sum())
+        inside = bool((block >= 0).all()) and bool((top <= 1 + SUM_TOLERANCE).all())
+        like_probs = like_probs and inside and bool((abs(block.sum(axis=1) - 1) <= SUM_TOLERANCE).all())
+        places.append(block.argmax(axis=1))
+    found: dict[str, Any] = {"rows_with_bad_logits": bad, "logits_look_like_probabilities": like_probs}
+    if outputs.labels is None or bad:
+        return found
+    predicted, shares = np.concatenate(places), outputs.n_classes or 0
+    mix = [np.bincount(each, minlength=shares) / len(outputs) for each in (predicted, outputs.labels)]
+    return found | {"accuracy": float((predicted == outputs.labels).mean()), "chance": float(mix[0] @ mix[1])}
+
+
+def _host_blocks(array: Any) -> Any:
+    for rows in blocks.row_slices(array.shape[0], BLOCK_ROWS):
+        yield to_host(array[rows, ...]).astype(np.float64)
+
+
+def findings(described: dict[str, Any]) -> list[str]:
+    """What of `describe` is likely a mistake, in words; empty where nothing is.
+
+    >>> findings(describe(ModelOutputs([[0.9, 0.1], [0.2, 0.8]], labels=[1, 0])))[0]
+    'logits lie between 0 and 1 and sum to 1 in every row: ... Pass --probabilities ...'
+    """
+    found = []
+    if described.get("logits_look_like_probabilities"):
+        found.append(
+            "logits lie between 0 and 1 and sum to 1 in every row: these are probabilities. Pass --probabilities to "
+            "store their logarithms."
+        )
+    for name in ("logits", "embeddings"):
+        if bad := described.get(f"rows_with_bad_{name}"):
+            found.append(f"{name} of {bad:,} rows are not numbers (NaN or infinite), and no head answers such rows.")
+    if (accuracy := described.get("accuracy")) is not None and accuracy < described["chance"]:
+        found.append(
+            f"the largest logit is the label's in {accuracy:.1%} of the rows, and {described['chance']:.1%} would be "
+            "chance: are rows or columns in another order?"
+        )
+    counts = described.get("label_counts", [])
+    if unseen := sum(count == 0 for count in counts):
+        found.append(f"{unseen:,} of {len(counts):,} classes have no label among the rows.")
+    return found

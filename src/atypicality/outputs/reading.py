@@ -1,0 +1,126 @@
+"""Files as parts of outputs: arrays of several files together, under our names."""
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.outputs.class_names import check_class_names
+from atypicality.outputs.files import READERS, read_arrays
+from atypicality.outputs.limits import UnreadableFileError
+from atypicality.outputs.paths import check_source
+from atypicality.terminal import listed
+from atypicality.validation import warn
+
+__all__ = ["ATTRIBUTE", "PER_CLASS", "PER_ROW", "FilePath", "read_class_names", "read_parts"]
+
+FilePath = str | os.PathLike[str]
+
+PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
+PER_CLASS = ("class_atypicality", "class_names")
+ATTRIBUTE = "attribute."
+
+
+def read_parts(
+    paths: Sequence[FilePath],
+    names: Mapping[str, str],
+    class_names: ArrayLike | None = None,
+    max_bytes: int | None = None,
+    absent: set[str] | None = None,
+) -> dict[str, Any]:
+    """The arguments of `ModelOutputs` that some files hold; `names` maps ours to theirs.
+
+    A name that no file has is an error, or joins `absent` where that is given.
+    """
+    file, arrays = _file_names(paths), _read_together(paths, max_bytes)
+    if absent is not None:
+        absent |= {theirs for theirs in names.values() if theirs not in arrays}
+        names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
+    parts = _known_parts(arrays, names, file)
+    if class_names is not None:
+        parts["class_names"] = _agreed_names(class_names, parts.get("class_names"), file)
+    return parts
+
+
+def read_class_names(path: FilePath) -> NDArray[Any]:
+    """Names of classes in the order of the columns: the one array of a file that holds arrays, else a line each."""
+    source = check_source(path)
+    if source.suffix.lower() in READERS:
+        arrays = read_arrays(source)
+        if len(arrays) != 1:
+            raise ValueError(f"{source.name!r} must hold one array, of names of classes; it has: {listed(arrays)}.")
+        return check_class_names(next(iter(arrays.values())))
+    try:
+        lines = source.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UnreadableFileError(f"{source.name!r} must be text in UTF-8, one class per line: {error}.") from error
+    return check_class_names([line.strip() for line in lines if line.strip()])
+
+
+def _file_names(paths: Sequence[FilePath]) -> str:
+    return ", ".join(os.path.basename(os.path.normpath(path)) for path in paths)
+
+
+def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str, NDArray[Any]]:
+    """Arrays of all files by name; a name that two of them have is an error."""
+    if not paths:
+        raise ValueError("path must be a file or a folder, or several; got none.")
+    found: dict[str, NDArray[Any]] = {}
+    for path in paths:
+        arrays = read_arrays(path, max_bytes=max_bytes)
+        both = sorted(found.keys() & arrays.keys())
+        if twice := [name for name in both if name != "class_names" or not np.array_equal(found[name], arrays[name])]:
+            raise ValueError(
+                f"{_file_names([path])!r} has an array {twice[0]!r}, and so has a file before it. Rename one of them."
+            )
+        found |= arrays
+    return found
+
+
+def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArray[Any]:
+    names = check_class_names(given)
+    if found is not None and not np.array_equal(names, check_class_names(found)):
+        raise ValueError(
+            f"class_names must be those of {file!r}, in the same order, where both are given. Leave out the wrong ones."
+        )
+    return names
+
+
+def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, Any]:
+    there = listed(sorted(arrays)) or "nothing"
+    for ours, theirs in names.items():
+        if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
+            turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
+            known = ", ".join(PER_ROW + PER_CLASS)
+            raise ValueError(f"names must map our names ({known}) to the file's; got {ours!r}.{turned}")
+        if theirs not in arrays:
+            raise ValueError(f"{file!r} has no array {theirs!r} for {ours}; it has: {there}.")
+        arrays[ours] = arrays.pop(theirs)
+    parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
+    attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
+    _explain_unknown(set(arrays), parts, there, file)
+    return {**parts, "attributes": attributes}
+
+
+def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file: str) -> None:
+    for name in sorted(unknown):
+        missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
+        close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
+        if close:
+            raise ValueError(
+                f"{file!r} has no array {close[0]!r}; it has: {there}. "
+                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}."
+            )
+    if not parts:
+        raise ValueError(
+            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which, as in "
+            "ModelOutputs.load(path, names={'logits': 'theirs'}); for the commands .save(...) what it gives."
+        )
+    if unknown:
+        warn(
+            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
+            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
+        )

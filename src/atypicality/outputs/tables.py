@@ -1,0 +1,88 @@
+"""Columns of .csv and .tsv files, as arrays: labels, ids and attributes, or a matrix as columns name_0, name_1, ..."""
+
+import csv
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.outputs.limits import UnreadableFileError, refuse_size
+
+__all__ = ["read_table"]
+
+BATCH_ROWS = 4096
+INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
+NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?|nan", re.IGNORECASE)
+"""Digits behind a zero, as in 007, are no number: they are somebody's name."""
+NUMBERED = re.compile(r"(?P<name>.+?)(?:[._](?P<plain>\d+)|\[(?P<index>\d+)\])")
+
+
+def read_table(path: Path, max_bytes: int) -> dict[str, NDArray[Any]]:
+    """One array (n,) per column: whole numbers, numbers or text; numeric columns name_0, name_1, ... are one matrix.
+
+    The first line names the columns. A cell without a value is refused.
+    """
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        cells = csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        header = _checked_header(next(cells, []), path)
+        pieces, left, rows = [], max_bytes, _checked_rows(cells, len(header), path)
+        while batch := list(islice(rows, BATCH_ROWS)):
+            pieces.append(np.array(batch, str))
+            left -= pieces[-1].nbytes
+            refuse_size(0 if left >= 0 else max_bytes - left, max_bytes, path, "all columns", max_bytes)
+    whole = np.concatenate(pieces) if pieces else np.empty((0, len(header)), str)
+    return _joined({name: _typed(column) for name, column in zip(header, whole.T, strict=True)})
+
+
+def _checked_header(header: list[str], path: Path) -> list[str]:
+    names = [name.strip() for name in header]
+    if not names or all(NUMBER.fullmatch(name) or not name for name in names):
+        raise UnreadableFileError(
+            f"{path.name!r}: the first line must name the columns, such as labels; it holds "
+            f"{'no name' if names else 'nothing'}. Write a line of names above the values."
+        )
+    if odd := sorted({name for name in names if names.count(name) > 1}):
+        raise UnreadableFileError(f"{path.name!r}: two columns have the name {odd[0]!r}. Rename one.")
+    return names
+
+
+def _checked_rows(cells: Any, width: int, path: Path) -> Iterator[list[str]]:
+    """The rows that a CSV reader gives; blank lines may end the file, and stand nowhere else."""
+    blank = 0
+    for row in cells:
+        filled = sum(bool(cell.strip()) for cell in row)
+        if blank or (row and not filled == len(row) == width):
+            raise UnreadableFileError(
+                f"{path.name!r}: every row needs a value in each of the {width} columns; line "
+                f"{blank or cells.line_num} has {0 if blank else filled} values in {0 if blank else len(row)} cells. "
+                "Drop such rows, in the other arrays too."
+            )
+        if row:
+            yield row
+        else:
+            blank = cells.line_num
+
+
+def _typed(column: NDArray[Any]) -> NDArray[Any]:
+    cells = [cell.strip() for cell in column.tolist()]
+    if all(map(INTEGER.fullmatch, cells)):
+        return np.array(cells, str).astype(np.int64)
+    if all(map(NUMBER.fullmatch, cells)):
+        return np.array(cells, str).astype(np.float64)
+    return np.array(cells, str)
+
+
+def _joined(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Numeric columns that count from 0 under one name, two or more, as one matrix in the place of the first."""
+    parts: dict[str, dict[int, str]] = {}
+    for column, values in columns.items():
+        if (found := NUMBERED.fullmatch(column)) and values.dtype.kind in "if":
+            parts.setdefault(found["name"], {})[int(found["plain"] or found["index"])] = column
+    for name, places in parts.items():
+        if len(places) > 1 and sorted(places) == list(range(len(places))) and name not in columns:
+            columns[name] = np.stack([columns.pop(places[place]) for place in range(len(places))], axis=1)
+    return columns

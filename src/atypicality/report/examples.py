@@ -1,0 +1,165 @@
+"""The samples themselves beside their predictions: images as thumbnails, texts, or rows of a table."""
+
+import base64
+import os
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.validation import require
+
+__all__ = ["EXAMPLE_BYTES", "Examples", "checked_pixels", "png_url", "read_examples"]
+
+EXAMPLE_BYTES = 12_000_000
+"""Most bytes of examples in a page."""
+THUMBNAIL = 96
+"""Longest side of an image in a page, in pixels."""
+LONGEST_TEXT = 600
+MOST_COLUMNS = 30
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples by row of the outputs.
+
+    Attributes
+    ----------
+    kind : {"image", "text", "table"}
+    at : mapping of int to image, str or list
+    columns : list of str
+        Of a table.
+    """
+
+    kind: str
+    at: Mapping[int, Any]
+    columns: Sequence[str] = ()
+
+    def page_data(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Examples of these rows, in this order, as long as they fit: thumbnails as data URLs, texts cut."""
+        shown: dict[int, Any] = {}
+        room = EXAMPLE_BYTES
+        for row in rows:
+            if row not in self.at:
+                continue
+            one = self._shown(self.at[row])
+            room -= len(one) if isinstance(one, str) else sum(len(str(part)) + 3 for part in one)
+            if room < 0:
+                break
+            shown[row] = one
+        return {"kind": self.kind, "columns": list(self.columns), "at": shown, "shown": len(shown)}
+
+    def _shown(self, one: Any) -> Any:
+        if self.kind == "image":
+            return png_url(_thumbnail(checked_pixels(one)))
+        if self.kind == "text":
+            return _cut(one)
+        return [value if isinstance(value, bool | int | float) and value == value else _cut(value) for value in one]
+
+
+def read_examples(examples: Any, n_samples: int) -> Examples:
+    """Examples in any of the forms that `render_report` takes, checked.
+
+    >>> read_examples(["one text", "another"], 2).kind
+    'text'
+    """
+    if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a data frame
+        examples = {str(name): examples[name].to_numpy() for name in examples.columns}
+    if isinstance(examples, Mapping) and examples and all(isinstance(key, str) for key in examples):
+        return _table(examples, n_samples)
+    if isinstance(examples, Mapping):
+        at = {_row(row, n_samples): value for row, value in examples.items()}
+    elif isinstance(examples, (str, bytes)) or not hasattr(examples, "__len__"):
+        raise TypeError(_forms(f"got {type(examples).__name__}"))
+    elif len(examples) != n_samples:
+        raise ValueError(f"examples must have one entry per sample, {n_samples}; got {len(examples)}.")
+    else:
+        at = dict(enumerate(examples))
+    kinds = {_kind(value) for value in at.values()}
+    if len(kinds) != 1:
+        raise TypeError(_forms(f"got {'none' if not kinds else 'several kinds'}"))
+    return Examples(kinds.pop(), at)
+
+
+def _forms(got: str) -> str:
+    return (
+        "examples must be images (uint8 arrays, or paths as pathlib.Path), texts, a mapping of names to columns, "
+        f"or a mapping of rows to images or texts; {got}."
+    )
+
+
+def _row(row: Any, n_samples: int) -> int:
+    number = int(row) if isinstance(row, int | np.integer) and not isinstance(row, bool) else -1
+    if not 0 <= number < n_samples:
+        raise ValueError(f"examples must be of rows 0 to {n_samples - 1}; got {row!r:.60}.")
+    return number
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, os.PathLike | np.ndarray):
+        return "image"
+    raise TypeError(_forms(f"one is a {type(value).__name__}"))
+
+
+def _table(columns: Mapping[str, Any], n_samples: int) -> Examples:
+    if len(columns) > MOST_COLUMNS:
+        raise ValueError(f"examples must have at most {MOST_COLUMNS} columns to show; got {len(columns)}.")
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    for name, column in arrays.items():
+        if column.shape != (n_samples,):
+            raise ValueError(f"examples column {name!r} must have shape ({n_samples},); got {column.shape}.")
+    rows = zip(*(column.tolist() for column in arrays.values()), strict=True)
+    return Examples("table", dict(enumerate(map(list, rows))), list(arrays))
+
+
+def _cut(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+
+
+def checked_pixels(image: Any) -> NDArray[np.uint8]:
+    """An image as uint8 of shape (height, width) or (height, width, 3)."""
+    if isinstance(image, os.PathLike):
+        opened = require("PIL.Image", feature="showing image files").open(image)
+        with opened:
+            opened.thumbnail((THUMBNAIL, THUMBNAIL))
+            return np.asarray(opened.convert("RGB"), np.uint8)
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3):
+        raise ValueError(
+            "examples must be texts or uint8 arrays of shape (height, width) or (height, width, 3); "
+            f"got {pixels.dtype} of shape {pixels.shape}."
+        )
+    return pixels
+
+
+def _thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Means of equal blocks, so that no side is longer than a thumbnail's."""
+    step = -(-max(pixels.shape[:2]) // THUMBNAIL)
+    if step <= 1:
+        return pixels
+    height, width = (max(side // step, 1) for side in pixels.shape[:2])
+    blocks = pixels[: height * step, : width * step].reshape(height, step, width, step, *pixels.shape[2:])
+    return np.asarray(blocks.mean(axis=(1, 3)).round(), np.uint8)
+
+
+def png_url(pixels: NDArray[np.uint8]) -> str:
+    """A uint8 image as a data URL: PNG, by its specification a header, deflated rows each led by 0, and an end.
+
+    >>> png_url(np.zeros((2, 2), np.uint8))[:22]
+    'data:image/png;base64,'
+    """
+    height, width = pixels.shape[:2]
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    body = b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()

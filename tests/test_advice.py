@@ -1,0 +1,196 @@
+"""Advice: the words follow from set, acceptance and quadrant, and they hold on rows that nobody fitted on."""
+
+import itertools
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import atypicality as aty
+from atypicality.datasets import load_fashion_mnist, load_fashion_mnist_lt, make_world
+from atypicality.formula import ADVICE, advice, advice_numbers, advice_texts, longest_choice
+from atypicality.head.advice import checked_words, unthresholded_rows
+
+ALPHA = 0.1
+
+
+def test_every_combination_follows_the_table():
+    for confident, atypical, refused, size in itertools.product([True, False], [True, False], [True, False], range(8)):
+        if refused or size in (0, 6, 7) or (atypical and not confident):  # seven classes: at most six to choose from
+            expected = "ask a person"
+        elif size > 1:
+            expected = f"choose among {size}"
+        else:
+            expected = ("trust, but rare" if atypical else "trust") if confident else "ask a person"
+        columns = {"atypical": np.array([atypical]), "size": np.array([size]), "refused": np.array([refused])}
+        found = advice(np, np.array([confident]), **columns, longest=5)
+        assert advice_texts(found, [size]).tolist() == [expected]
+
+
+def test_what_is_not_known_changes_nothing_else():
+    confident = np.array([True, False])
+    assert advice_texts(advice(np, confident)).tolist() == ["trust", "ask a person"]
+    assert advice_texts(advice(np, confident, size=np.array([1, 2])), [1, 2]).tolist() == ["trust", "choose among 2"]
+
+
+def test_nobody_chooses_among_all_or_many():
+    assert [longest_choice(k) for k in (2, 3, 10, 11, 1000)] == [1, 2, 9, 10, 10]
+
+
+def test_numbers_and_words_are_one_to_one():
+    numbers = np.array([0, 1, 2, 3, 2])
+    assert_array_equal(advice_numbers(advice_texts(numbers, [1, 1, 2, 5, 10])), numbers)
+
+
+def pooled(load):
+    train, calibration, test = load()
+    rows = {
+        name: np.concatenate([getattr(calibration, name), getattr(test, name)])
+        for name in ("logits", "embeddings", "labels")
+    }
+    return aty.GaussianAtypicality().fit(train.embeddings, train.labels), aty.ModelOutputs(**rows)
+
+
+def forest():
+    """A random forest on a table of seven classes, a twentieth of whose labels are wrong."""
+    from sklearn.datasets import make_classification
+    from sklearn.ensemble import RandomForestClassifier
+
+    columns = {"n_features": 12, "n_informative": 12, "n_redundant": 0, "n_classes": 7, "class_sep": 1.5}
+    x, y = make_classification(8000, **columns, flip_y=0.05, random_state=0)
+    model = RandomForestClassifier(60, min_samples_leaf=3, random_state=0).fit(x[:2000], y[:2000])
+    logits = np.log(np.clip(model.predict_proba(x[2000:]), 1e-6, 1.0))
+    rows = aty.ModelOutputs(logits, embeddings=x[2000:], labels=y[2000:])
+    return aty.GaussianAtypicality().fit(x[:2000], y[:2000]), rows
+
+
+SOURCES = {
+    "bundled": cache(lambda: pooled(load_fashion_mnist)),
+    "long-tailed": cache(lambda: pooled(load_fashion_mnist_lt)),
+    "forest": cache(forest),
+}
+
+
+def measured(density, rows, seed, **options):
+    chosen = rows._chosen(0.4, seed)
+    head = aty.ReliabilityHead(alpha=ALPHA, **options).fit(train=density, calibration=rows[chosen])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*drifted.*")  # one random split in twenty looks like it
+        said = head.predict(rows[~chosen])
+    labels = rows.labels[~chosen]
+    right = np.where(
+        advice_numbers(said.advice) == 2, said.prediction_set[np.arange(labels.size), labels], said.label == labels
+    )
+    return [right[advice_numbers(said.advice) == word] for word in range(4)]
+
+
+def below(first, second):
+    """How many standard errors of the difference, were there none, the first share is below the second."""
+    if not (first.size and second.size):
+        return -np.inf
+    share = np.r_[first, second].mean()
+    return (second.mean() - first.mean()) / (share * (1 - share) * (1 / first.size + 1 / second.size)) ** 0.5
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_trust_holds_and_the_words_are_ordered(name):
+    """Random splits: "trust" within two standard errors of 1 - alpha, and each word at least the next up to two.
+
+    Two words that are right equally often are two standard errors apart in one split of forty: one of twenty may be.
+    """
+    density, rows = SOURCES[name]()
+    disorder = []
+    for seed in range(20 if name == "long-tailed" else 5):
+        trusted, *others = measured(density, rows, seed)
+        assert trusted.mean() >= 1 - ALPHA - 2 * (ALPHA * (1 - ALPHA) / trusted.size) ** 0.5
+        disorder.append([below(first, second) for first, second in itertools.pairwise([trusted, *others])])
+    assert (np.array(disorder) > 2).sum(axis=0).max() <= 1
+    assert np.mean(disorder, axis=0).max() < 1
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("max_risk", [None, 0.05])
+def test_advice_never_contradicts_what_stands_beside_it(name, max_risk):
+    density, rows = SOURCES[name]()
+    head = aty.ReliabilityHead().fit(train=density, calibration=rows[:3000])
+    said = head.predict(rows[3000:], max_risk=max_risk)
+    size, trusted = said.prediction_set.sum(axis=1), np.isin(said.advice, ADVICE[:2])
+    assert (size[trusted] == 1).all()
+    assert (said.confidence[trusted] >= 0.9).all()
+    assert set(said.quadrant[said.advice == "trust"]) <= {"reliable"}
+    assert set(said.quadrant[said.advice == "trust, but rare"]) <= {"extrapolation"}
+    assert set(said.advice[said.quadrant == "untrustworthy"]) <= {"ask a person"}
+    chosen = advice_numbers(said.advice) == 2
+    assert_array_equal(said.advice[chosen], [f"choose among {k}" for k in size[chosen]])
+    if max_risk is not None:
+        assert set(said.advice[~said.accepted]) == {"ask a person"}
+
+
+def test_without_atypicality_the_words_are_those_of_confidence_and_sets():
+    world = make_world(4000, n_classes=4)
+    with pytest.warns(UserWarning, match="without atypicality"):
+        head = aty.ReliabilityHead(density=None).fit(calibration=world.take(slice(0, 2000)).outputs())
+    said = head.predict(world.take(slice(2000, 4000)).outputs())
+    size = said.prediction_set.sum(axis=1)
+    expected = np.where(size == 1, np.where(said.confidence >= 0.9, "trust", "ask a person"), "choose among k")
+    expected = np.where(size == 4, "ask a person", expected)
+    assert_array_equal(np.array(ADVICE)[advice_numbers(said.advice)], expected)
+
+
+def test_words_are_measured_on_rows_that_set_no_threshold():
+    density, rows = SOURCES["long-tailed"]()
+    head = aty.ReliabilityHead().fit(train=density, calibration=rows[:4000])
+    assert sum(row["count"] for row in head.advice_.values()) == head.sizes_["edges"]
+    first, rest = rows[:4000].split(0.5, random_state=0)
+    edges = unthresholded_rows(head.prediction_sets_, len(rest), None)
+    said = head.predict(rest[edges])
+    assert head.advice_["trust"] == {
+        "count": int((said.advice == "trust").sum()),
+        "right": int((said.label == rest.labels[edges])[said.advice == "trust"].sum()),
+    }
+    split = aty.ReliabilityHead(prediction_sets=aty.SplitConformal("aps")).fit(train=density, calibration=rows[:4000])
+    assert sum(row["count"] for row in split.advice_.values()) == len(first)
+
+
+def test_a_word_that_does_not_hold_is_said():
+    # 40 errors of 200 where a tenth is allowed: a chance of 2e-5; 25 of 200 has one of 15 %
+    number, right = np.zeros(200, int), np.arange(200) >= 40
+    with pytest.warns(
+        UserWarning, match="the advice 'trust' was right for 160 of 200 held-out rows, less than the 0.9"
+    ):
+        checked_words(number, right, 0.1)
+    assert checked_words(number, np.arange(200) >= 25, 0.1)["trust"] == {"count": 200, "right": 175}
+
+
+def test_evaluate_measures_every_word():
+    density, rows = SOURCES["long-tailed"]()
+    head = aty.ReliabilityHead().fit(train=density, calibration=rows[:4000])
+    test, said = rows[4000:], head.predict(rows[4000:])
+    evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, test, train=density)
+    covered = said.prediction_set[np.arange(len(test)), test.labels]
+    for number, word in enumerate(ADVICE):
+        members = advice_numbers(said.advice) == number
+        [row] = evaluation.table("advice", method="head", advice=word, metric="followed")
+        right = covered if number == 2 else said.label == test.labels
+        assert (row["count"], row["value"]) == (members.sum(), pytest.approx(right[members].mean()))
+        assert row["low"] < row["value"] < row["high"]
+        [row] = evaluation.table("advice", method="head", advice=word, metric="accuracy")
+        assert row["value"] == pytest.approx((said.label == test.labels)[members].mean())
+    assert [row["advice"] for row in evaluation.table("predictions", method="head")] == said.advice.tolist()
+    # the model makes no sets: it is trusted, or a person is asked
+    counts = [row["count"] for row in evaluation.table("advice", method="model", metric="share")]
+    assert counts[2] == 0
+    assert sum(counts) == len(test)
+
+
+def test_an_evaluation_of_an_earlier_version_is_read_without_advice():
+    import json
+
+    evaluation = aty.evaluate("uncalibrated", make_world(300).outputs())
+    document = json.loads(evaluation.to_json())
+    del document["tables"]["advice"], document["tables"]["predictions"]["advice"]
+    earlier = aty.Evaluation.from_json(json.dumps(document))
+    assert earlier.table("advice") == []
+    assert {row["advice"] for row in earlier.table("predictions")} == {None}

@@ -1,0 +1,131 @@
+"""Two heads on one file, and one head on two files, beside each other in one report."""
+
+import json
+
+import numpy as np
+import pytest
+from report_cases import CALIBRATION, TEST, TRAIN, Opened, evaluation_and_head, needs_chromium, world_outputs
+
+import atypicality as aty
+from atypicality.cli import main
+from atypicality.evaluation.beside import beside
+from atypicality.evaluation.schema import TABLES
+from atypicality.head import ReliabilityHead
+
+DAYS = slice(3500, 4500), slice(4500, 5000)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two saved heads, and test outputs whole and in two days."""
+    place = tmp_path_factory.mktemp("beside")
+    evaluation_and_head()[1].save(place / "old")
+    sets = aty.ConditionalConformal()
+    other = ReliabilityHead(prediction_sets=sets, random_state=1)
+    other.fit(train=world_outputs()[TRAIN], calibration=world_outputs()[CALIBRATION]).save(place / "new")
+    world_outputs()[TEST].save(place / "test.npz")
+    for name, rows in zip(("monday", "tuesday"), DAYS, strict=True):
+        world_outputs()[rows].save(place / f"{name}.npz")
+    return place
+
+
+def written(folder, *names, **options):
+    out = folder / f"{'-'.join(names)}.html"
+    more = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    assert main(["report", *(str(folder / name) for name in names), "--out", str(out), *more]) == 0
+    return out
+
+
+@needs_chromium
+def test_two_heads_have_every_linked_view(browser, folder):
+    with Opened(browser, written(folder, "old", "new", "test.npz")) as opened:
+        page = opened.page
+        for place in ("#grids table caption", "#advice figcaption", "#quadrants figcaption", "#reliability figcaption"):
+            texts = page.locator(place).all_inner_texts()
+            assert ["old" in texts[0], "new" in texts[1], len(texts)] == [True, True, 2], place
+        heads = page.locator("#sample-table thead th").all_inner_texts()
+        assert {"advice, old", "advice, new"} <= {head.strip() for head in heads}
+        for side in (0, 1):
+            button = page.locator("#advice figure").nth(side).locator("button").first
+            button.click()
+            expected = int(page.locator("#advice figure").nth(side).locator("button").first.get_attribute("data-count"))
+            assert opened.count() == expected
+
+
+@needs_chromium
+def test_two_days_have_their_own_samples(browser, folder):
+    with Opened(browser, written(folder, "old", "monday.npz", "tuesday.npz")) as opened:
+        page = opened.page
+        assert opened.count() == 1500
+        assert page.locator("#before").input_value() != page.locator("#after").input_value()
+        for side, n in ((0, 1000), (1, 500)):
+            total = 0
+            for place in range(4):
+                page.locator("#quadrants figure").nth(side).locator("button").nth(place).click()
+                total += opened.count()
+            assert total == n
+        page.click("#clear")
+        page.select_option('[data-filter="right"]', label="wrong")
+        marks = page.locator("#reliability figure")
+        assert [marks.nth(side).locator("path.mark").count() > 0 for side in (0, 1)] == [True, True]
+
+
+def test_beside_keeps_every_row_of_both():
+    _, head = evaluation_and_head()
+    parts = [aty.evaluate(head, world_outputs()[rows]) for rows in DAYS]
+    both = beside(*parts, ("monday", "tuesday"))
+    assert both.methods == ("head, monday", "head, tuesday")
+    for table, columns in TABLES.items():
+        for place, part in enumerate(parts):
+            name = f"head, {('monday', 'tuesday')[place]}"
+            if "method" in columns and "row" not in columns:
+                found = [row | {"method": "head"} for row in both.table(table, method=name)]
+                assert repr(found) == repr(part.table(table, method="head")), table
+    assert [row["row"] for row in both.table("samples")] == list(range(1500))
+    labels = np.array([row["label"] for row in both.table("samples")])
+    assert labels.tolist() == world_outputs()[TEST].labels.tolist()
+    assert aty.Evaluation.from_json(both.to_json()) == both
+
+
+def test_subgroups_that_one_day_lacks_keep_their_names():
+    _, head = evaluation_and_head()
+    days = [world_outputs()[rows] for rows in DAYS]
+    shop = [np.array(["b"] * 1000), np.array(["a", "b"] * 250)]
+    days = [day._replaced(attributes={"shop": values}) for day, values in zip(days, shop, strict=True)]
+    both = beside(*(aty.evaluate(head, day) for day in days), ("monday", "tuesday"))
+    names = list(dict.fromkeys(row["subgroup"] for row in both.table("subgroups")))
+    found = [names[int(row["subgroups"])] for row in both.table("samples")]
+    assert found == [*shop[0], *shop[1]]
+
+
+def test_what_cannot_stand_beside_is_refused():
+    _, head = evaluation_and_head()
+    first = aty.evaluate(head, world_outputs()[DAYS[0]])
+    with pytest.raises(ValueError, match="must have the same n_groups; got 5 and 3"):
+        beside(first, aty.evaluate(head, world_outputs()[DAYS[1]], n_groups=3), ("a", "b"))
+    with pytest.raises(ValueError, match="of the same classes"):
+        beside(first, aty.evaluate("uncalibrated", aty.datasets.make_world(300, 3).outputs()), ("a", "b"))
+    with pytest.raises(ValueError, match="names must differ"):
+        beside(first, first, ("a", "a"))
+
+
+def test_the_command_refuses_what_it_cannot_place(folder, capsys):
+    assert main(["report", str(folder / "test.npz"), str(folder / "monday.npz"), "--out", str(folder / "x.html")]) == 2
+    assert "got 0 heads (folders with a head.json) and 2 files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["npy", "txt", "csv", "bin"])
+def test_examples_come_from_files(folder, ending, capsys):
+    path = folder / f"examples.{ending}"
+    if ending == "npy":
+        np.save(path, np.zeros((1500, 4, 4), np.uint8))
+    else:
+        path.write_text("age,name\n" * (ending == "csv") + "".join(f"{row},text {row}\n" for row in range(1500)))
+    if ending == "bin":
+        assert main(["report", str(folder / "old"), str(folder / "test.npz"), "--examples", str(path)]) == 2
+        assert ".npy, .txt or .csv" in capsys.readouterr().err
+        return
+    page = written(folder, "old", "test.npz", examples=path).read_text(encoding="utf-8")
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert data["examples"]["kind"] == {"npy": "image", "txt": "text", "csv": "table"}[ending]
+    assert data["examples"]["shown"] == 1500
