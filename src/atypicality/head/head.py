@@ -35,6 +35,7 @@ from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
+from atypicality.terminal import html_table
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
@@ -449,7 +450,38 @@ class ReliabilityHead(BaseEstimator):
         if self.density_choice_ is not None:
             lines.insert(3, f"                  {self.density_choice_}")
         before, after = self.metrics_["before"], self.metrics_["after"]
-        return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
+        lines += [f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED]
+        if self.advice_:
+            lines.append("  advice          right on rows that set no threshold")
+            lines += [f"    {word:<15} {row['right']:,} of {row['count']:,}" for word, row in self.advice_.items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what was fitted and what it changed, or the parameters before `fit`."""
+        if not hasattr(self, "recalibration_"):
+            return html_table(
+                "ReliabilityHead, not fitted", ("parameter", "value"), self.get_params(deep=False).items()
+            )
+        sets = self.prediction_sets_
+        alpha = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
+        parts = [
+            ("rows", ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)),
+            ("density", "none" if self.density_ is None else type(self.density_).__name__),
+            ("recalibration", type(self.recalibration_).__name__),
+            ("prediction sets", type(sets).__name__ + alpha),
+        ]
+        before, after = self.metrics_["before"], self.metrics_["after"]
+        changes = [(name, f"{before[name]:.4f}", f"{after[name]:.4f}") for name in before]
+        words = [(word, row["count"], row["right"]) for word, row in self.advice_.items()]
+        tables = [
+            html_table(f"ReliabilityHead for {self.n_classes_} classes", (), parts),
+            html_table("On held-out rows", ("", "before", "after recalibration"), changes),
+        ]
+        return "".join([*tables, html_table("Advice", ("word", "rows", "right"), words)] if words else tables)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """What scikit-learn's diagram of parameters makes way for."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the head to `folder` as a bundle: one safetensors file, one JSON file, one model card; see `load`.
