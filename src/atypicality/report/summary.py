@@ -391,8 +391,8 @@ def _for_a_person(facts: _Facts) -> list[Sentence]:
     best = max(kept, key=lambda row: row["percent"])
     return [
         _say(
-            f"Send the least confident {100 - best['percent']}% of the predictions to a person: of the other "
-            "{count}, {risk} are wrong (95% interval {ends}).",
+            f"For an error rate of at most {RISK:.0%}, send the least confident {100 - best['percent']}% of the "
+            "predictions to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
             count=facts.count("risk_coverage", best),
             risk=facts.share("risk_coverage", best),
             ends=facts.interval("{:.1%}", "risk_coverage", best),
