@@ -17,7 +17,7 @@ from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
-from atypicality.formula import ASK, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
+from atypicality.formula import ADVICE, ASK, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
@@ -453,8 +453,13 @@ class ReliabilityHead(BaseEstimator):
         lines += [f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED]
         if self.advice_:
             lines.append("  advice          right on rows that set no threshold")
-            lines += [f"    {word:<15} {row['right']:,} of {row['count']:,}" for word, row in self.advice_.items()]
+            lines += [f"    {word:<15} {right:,} of {count:,}" for word, count, right in self._words()]
         return "\n".join(lines)
+
+    def _words(self) -> list[tuple[str, int, int]]:
+        """Every word of advice with its rows and on how many it was right, in the order of the words."""
+        found = ((word, self.advice_[word]) for word in ADVICE if word in self.advice_)
+        return [(word, row["count"], row["right"]) for word, row in found]
 
     def _repr_html_(self) -> str:
         """For a notebook: what was fitted and what it changed, or the parameters before `fit`."""
@@ -472,7 +477,7 @@ class ReliabilityHead(BaseEstimator):
         ]
         before, after = self.metrics_["before"], self.metrics_["after"]
         changes = [(name, f"{before[name]:.4f}", f"{after[name]:.4f}") for name in before]
-        words = [(word, row["count"], row["right"]) for word, row in self.advice_.items()]
+        words = self._words()
         tables = [
             html_table(f"ReliabilityHead for {self.n_classes_} classes", (), parts),
             html_table("On held-out rows", ("", "before", "after recalibration"), changes),
