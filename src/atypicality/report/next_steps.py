@@ -30,7 +30,7 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
     if not rows or rows[-1]["high"] <= RISK:
         return [("All predictions can be kept at an error rate of 5%.",)] if rows else []
     if not kept:
-        return [("No share of the predictions has an error rate surely below 5%: send all of them to a person.",)]
+        return [("No share of the predictions has an error rate below 5% beyond its interval: send all to a person.",)]
     best = max(kept, key=lambda row: row["percent"])
     return [
         say(
