@@ -15,6 +15,8 @@ from atypicality import charts
 from atypicality.datasets import load_fashion_mnist, load_fashion_mnist_lt
 
 INK = {"light": "#222832", "dark": "#ced6dd"}
+PAPER = {"light": "#ffffff", "dark": "#14181e"}
+"""Of the site. Half-transparent marks on a transparent picture come out in other colours."""
 LINES = {"light": "#d1d5da", "dark": "#48566b"}
 BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa"}
 """Colours that are too dark for a dark page, and what takes their place there."""
@@ -63,7 +65,7 @@ def figures() -> dict[str, Any]:
 
 def _drawn(spec: dict[str, Any], mode: str, ending: str) -> bytes:
     config = {
-        "background": None,
+        "background": PAPER[mode] if ending == ".png" else None,
         "style": {
             "guide-label": {"fill": INK[mode], "fontSize": 12},
             "guide-title": {"fill": INK[mode], "fontSize": 13},

@@ -49,10 +49,10 @@ table = aty.metrics.by_group(
 print(table)
 
 # %%
-# *Reliable* predictions are almost always right. *Untrustworthy* ones, rare and unsure,
-# are right two times in three. *Extrapolation* is the kind that confidence alone would
-# miss: the model is sure, but it has seen little like this, and it errs more than twice
-# as often as where it is sure of something typical.
+# *Reliable* predictions are almost always right. *Untrustworthy* ones, of rare inputs
+# and low confidence, are right two times in three. *Extrapolation* is the kind that
+# confidence alone would miss: the model is confident, but it has seen little like this,
+# and it errs more than twice as often as where it is confident of something typical.
 
 reliable, extrapolation, ambiguous, untrustworthy = table.value
 assert reliable > extrapolation > ambiguous > untrustworthy

@@ -33,7 +33,7 @@ for risk in (0.10, 0.05, 0.02, 0.01):
 # Why not a threshold on the model's own confidence?
 # --------------------------------------------------
 # Because it does not mean what it says. Whoever keeps the answers of which the network
-# is 98 % sure expects fewer than 2 % of them to be wrong.
+# is 98 % confident expects fewer than 2 % of them to be wrong.
 
 confidence = softmax(test.logits.astype(float), axis=1).max(axis=1)
 naive = confidence >= 0.98
@@ -46,7 +46,7 @@ assert wrong > 0.04
 # %%
 # Who goes to the person?
 # -----------------------
-# At 2 %, every prediction that is unsure; and among the confident ones, those for
+# At 2 %, every low-confidence prediction; and among the confident ones, those for
 # atypical inputs rather than those for typical ones.
 
 answer = head.predict(test, max_risk=0.02)

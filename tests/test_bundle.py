@@ -105,6 +105,10 @@ def test_bundles_of_the_first_format_still_load():
     np.testing.assert_allclose(found["atypicality"], expected["atypicality"], rtol=1e-9)
     assert found["prediction_set"].tolist() == expected["prediction_set"]
     assert found["quadrant"].tolist() == expected["quadrant"]
+    assert head.quadrants_.confidence == head.quadrants_.confidence_threshold_ < 0.9  # a quantile then, as it came out
+    assert head.advice_ == {}  # not measured then; advice needs the confidence of today's heads
+    said = cases.quiet(head.predict, cases.asked(head))
+    assert (said.confidence[np.isin(said.advice, ["trust", "trust, but rare"])] >= 0.9).all()
     assert head.density_.normalize is None
     assert head.density_choice_ is None
     assert head.recalibration_.errors_ is None  # not recorded then

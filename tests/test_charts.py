@@ -21,8 +21,8 @@ from report_cases import (
 )
 
 from atypicality import charts
-from atypicality.charts.samples import _png
 from atypicality.paper.theory import theorem_1, theorem_2
+from atypicality.report.examples import checked_pixels, png_url
 
 pytestmark = needs("altair", "vl_convert")
 
@@ -302,7 +302,7 @@ def test_images_become_png_byte_for_byte():
     import zlib
 
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    body = base64.b64decode(_png(image).partition(",")[2])
+    body = base64.b64decode(png_url(checked_pixels(image)).partition(",")[2])
     assert struct.unpack(">II", body[16:24]) == (4, 3)
     start = body.index(b"IDAT") + 4
     [length] = struct.unpack(">I", body[start - 8 : start - 4])

@@ -29,6 +29,7 @@ from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
+from atypicality.report.next_steps import next_steps
 from atypicality.report.pages import as_script
 from atypicality.report.summary import SourcedNumber, summarise
 from atypicality.shipping.card import model_card
@@ -457,6 +458,7 @@ def test_a_comparison_opens_without_trouble(browser, tmp_path):
 def test_no_number_of_a_summary_is_unknown():
     for evaluation in (evaluation_and_head()[0], comparison()):
         summary = summarise(evaluation, evaluation.methods[0], evaluation.methods[-1])
-        cards = (*summary.improved, *summary.worse, *summary.caution, *summary.advice)
+        steps = next_steps(evaluation, evaluation.methods[-1])
+        cards = (*summary.improved, *summary.worse, *summary.caution, *steps)
         parts = [part for sentence in cards for part in sentence]
         assert all(math.isfinite(part.value) for part in parts if isinstance(part, SourcedNumber))

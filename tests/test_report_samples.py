@@ -79,6 +79,21 @@ def test_search_finds_ids_texts_and_rows(browser, page_path):
 
 
 @needs_chromium
+def test_suspected_labels_lead_to_their_samples(browser, tmp_path):
+    evaluation = aty.evaluate(evaluation_and_head()[1], world_outputs()[TEST], suspects=40)
+    evaluation.report(tmp_path / "page.html")
+    suspects = evaluation.table("suspects")
+    with Opened(browser, tmp_path / "page.html") as opened:
+        page = opened.page
+        page.select_option('[data-filter="suspect"]', label="may be wrong")
+        assert opened.count() == len(suspects)
+        page.locator("#suspect-table .link").first.click()
+        assert opened.count() == 1
+        assert page.inner_text("#selection-text").startswith(f"row {suspects[0]['row']}:")
+        assert NAMES[suspects[0]["suggested"]] in page.inner_text("#sample-table tbody")
+
+
+@needs_chromium
 def test_the_most_harmful_come_first_and_columns_sort_together(browser, page_path):
     def harm(row):
         if row["prediction"] == row["label"]:

@@ -1,8 +1,9 @@
-"""Text for a terminal: that of others with control characters as escapes, and tables in aligned columns."""
+"""Text for a terminal or a notebook: that of others with escapes, and tables in aligned columns or as HTML."""
 
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 
-__all__ = ["aligned", "listed", "printable"]
+__all__ = ["aligned", "html_table", "listed", "printable"]
 
 
 def printable(text: object) -> str:
@@ -48,3 +49,16 @@ def aligned(
         names.append(name.ljust(room))
     cells = [[justify(cell, width) for cell, width in zip(line, widths, strict=True)] for line in lines]
     return ["  ".join(line).rstrip() for line in ([names, *cells] if over else cells)]
+
+
+def html_table(title: str, header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table for a notebook, with a title above it; names and texts are shown as they are.
+
+    >>> html_table("One", ["a"], [["<b>"]])
+    '<table><caption>One</caption><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+    """
+    top = "".join(f"<th>{escape(printable(name))}</th>" for name in header)
+    cells = ("".join(f"<td>{escape(printable(cell))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in cells)
+    head = f"<thead><tr>{top}</tr></thead>" if top else ""
+    return f"<table><caption>{escape(printable(title))}</caption>{head}<tbody>{body}</tbody></table>"

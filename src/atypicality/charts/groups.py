@@ -273,7 +273,7 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
 
 @public_chart
 def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
-    """Share of errors among the surest predictions against how many are kept, with interval bands.
+    """Share of errors among the most confident predictions against how many are kept, with interval bands.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None
     names = methods_of(evaluation, methods)
     rows = filled(evaluation, "risk_coverage", names, metric="risk")
     alt, chart = altair(), base(rows, "risk and coverage")
-    x = alt.X("percent:Q", title="Predictions kept, the surest first (percent)")
+    x = alt.X("percent:Q", title="Predictions kept, the most confident first (percent)")
     colour, title = style.method_colour(evaluation, names), "Share of the kept that are wrong"
     shown = ("method:N", "Method"), ("percent:Q", "Percent kept"), ("value:Q", "Share wrong", ".4f")
     tip = tips(*shown, SAMPLES)

@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True)
 class QuadrantRow:
-    """One of the four kinds of prediction: how many, how sure, and how often right."""
+    """One of the four kinds of prediction: how many, how confident, and how often right."""
 
     quadrant: str
     count: int

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.head.quantiles import QuantileScale
+from atypicality.terminal import aligned, html_table
 
 __all__ = ["Drift"]
 
@@ -66,6 +67,22 @@ class Drift:
         """
         names = ("n_rows", "share_beyond", "share_tail", "expected_tail", "distance", "chance", "significant")
         return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        return "\n".join(["Drift of atypicality:", *aligned([(name, text) for name, text in self._rows()])])
+
+    def _repr_html_(self) -> str:
+        return html_table("Drift of atypicality", (), self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            ("rows", f"{self.n_rows:,}"),
+            ("significant", "yes" if self.significant else "no"),
+            (f"above {TAIL:.0%} of held-out rows", f"{self.share_tail:.1%} (expected {self.expected_tail:.1%})"),
+            ("above all held-out rows", f"{self.share_beyond:.1%}"),
+            ("largest gap of distributions", f"{self.distance:.3f}"),
+            ("chance without drift", f"{self.chance:.2g}"),
+        ]
 
     def message(self) -> str:
         """One sentence with the numbers."""

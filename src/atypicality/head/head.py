@@ -16,7 +16,7 @@ from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
+from atypicality.formula import ADVICE, ASK, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
@@ -34,6 +34,7 @@ from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
+from atypicality.terminal import html_table
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
@@ -455,7 +456,43 @@ class ReliabilityHead(BaseEstimator):
         if self.density_choice_ is not None:
             lines.insert(3, f"                  {self.density_choice_}")
         before, after = self.metrics_["before"], self.metrics_["after"]
-        return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
+        lines += [f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED]
+        if self.advice_:
+            lines.append("  advice          right on rows that set no threshold")
+            lines += [f"    {word:<15} {right:,} of {count:,}" for word, count, right in self._words()]
+        return "\n".join(lines)
+
+    def _words(self) -> list[tuple[str, int, int]]:
+        """Every word of advice with its rows and on how many it was right, in the order of the words."""
+        found = ((word, self.advice_[word]) for word in ADVICE if word in self.advice_)
+        return [(word, row["count"], row["right"]) for word, row in found]
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what was fitted and what it changed, or the parameters before `fit`."""
+        if not hasattr(self, "recalibration_"):
+            return html_table(
+                "ReliabilityHead, not fitted", ("parameter", "value"), self.get_params(deep=False).items()
+            )
+        sets = self.prediction_sets_
+        alpha = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
+        parts = [
+            ("rows", ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)),
+            ("density", "none" if self.density_ is None else type(self.density_).__name__),
+            ("recalibration", type(self.recalibration_).__name__),
+            ("prediction sets", type(sets).__name__ + alpha),
+        ]
+        before, after = self.metrics_["before"], self.metrics_["after"]
+        changes = [(name, f"{before[name]:.4f}", f"{after[name]:.4f}") for name in before]
+        words = self._words()
+        tables = [
+            html_table(f"ReliabilityHead for {self.n_classes_} classes", (), parts),
+            html_table("On held-out rows", ("", "before", "after recalibration"), changes),
+        ]
+        return "".join([*tables, html_table("Advice", ("word", "rows", "right"), words)] if words else tables)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """What scikit-learn's diagram of parameters makes way for."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the head to `folder` as a bundle: one safetensors file, one JSON file, one model card; see `load`.

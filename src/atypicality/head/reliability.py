@@ -1,7 +1,6 @@
 """What a head says about each sample, as plain arrays, a table, a file, or a line a person can read."""
 
 import csv
-import html
 import json
 import os
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from atypicality.head.drift import Drift
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
-from atypicality.terminal import aligned, printable
+from atypicality.terminal import aligned, html_table, printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_place"]
@@ -345,13 +344,8 @@ class Reliability:
         return "\n".join([f"Reliability: {self._headline()}", *aligned([header, *rows]), *rest])
 
     def _repr_html_(self) -> str:
-        header, rows = self._preview()
-        cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
-        title = html.escape(self._headline())
-        table = f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p><b>Reliability</b>: {title}</p>{table}{more}"
+        return html_table(f"Reliability: {self._headline()}", *self._preview()) + more
 
 
 def check_place(path: str | os.PathLike[str]) -> None:

@@ -13,7 +13,7 @@ from atypicality.arrays import on_device, take_rows, to_host, to_numpy
 from atypicality.metrics import calibration, errors, rows, sets
 from atypicality.metrics.intervals import bootstrap, check_level, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
-from atypicality.terminal import aligned, printable
+from atypicality.terminal import aligned, html_table, printable
 from atypicality.validation import check_groups, check_integer, check_labels, check_length
 from atypicality.validation.device import any_probs, device_matrix
 
@@ -73,13 +73,21 @@ class GroupTable:
         return len(self.group)
 
     def __repr__(self) -> str:
+        return "\n".join(aligned(self._lines(), justify=str.rjust))
+
+    def _repr_html_(self) -> str:
+        header, *rows = self._lines()
+        return html_table(f"{self.metric} by group", header, rows)
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """The table as text, its header first."""
         interval = f"{100 * self.level:g} % interval"
-        lines = [("group", "count", printable(self.metric), "std. error", interval)]
+        lines: list[tuple[str, ...]] = [("group", "count", printable(self.metric), "std. error", interval)]
         digits = 4 if np.nanmax(np.abs(self.value), initial=0.0) >= 0.05 else 6
         for row in self.rows():
             value, error, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "standard_error", "low", "high"))
             lines.append((printable(row["group"]), str(row["count"]), value, error, f"[{low}, {high}]"))
-        return "\n".join(aligned(lines, justify=str.rjust))
+        return lines
 
 
 def by_group(

@@ -14,7 +14,7 @@ from atypicality.arrays import take_columns, take_rows, to_host, to_numpy
 from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
 from atypicality.outputs.files import write_arrays
 from atypicality.outputs.reading import ATTRIBUTE, PER_CLASS, PER_ROW, FilePath, read_parts
-from atypicality.terminal import listed
+from atypicality.terminal import html_table, listed
 from atypicality.validation import (
     check_groups,
     check_integer,
@@ -187,9 +187,16 @@ class ModelOutputs:
             parts["class_atypicality"] = self.class_atypicality[order]
         return self._replaced(**parts)
 
+    def _repr_html_(self) -> str:
+        """For a notebook: every part with its type and shape."""
+        parts = {name: getattr(self, name) for name in PER_ROW + PER_CLASS} | dict(self.attributes)
+        rows = [(name, _type(part), tuple(part.shape)) for name, part in parts.items() if part is not None]
+        classes = "" if self.n_classes is None else f", {self.n_classes} classes"
+        return html_table(f"ModelOutputs: {len(self):,} rows{classes}", ("part", "type", "shape"), rows)
+
     def __repr__(self) -> str:
         matrices = [
-            f"{name} {str(array.dtype).rpartition('.')[2]} {tuple(array.shape)}"
+            f"{name} {_type(array)} {tuple(array.shape)}"
             for name in ("logits", "embeddings")
             if (array := getattr(self, name)) is not None
         ]
@@ -385,3 +392,8 @@ def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype.kind == "f" and array.ndim == 1:
         return array
     return check_groups(values, f"attributes[{name!r}]")
+
+
+def _type(array: Any) -> str:
+    """The type of an array of any library, by its name alone."""
+    return str(array.dtype).rpartition(".")[2]

@@ -1,5 +1,6 @@
 """What the report's script reads: the tables it draws, and the samples for the linked views, as compact JSON."""
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -206,9 +207,14 @@ def _predictions(evaluation: Evaluation, method: str, places: Mapping[int, int])
         "quadrant": _letters(column("quadrant", lambda name: name[0])),  # four names with four first letters
         "size": column("set_size"),
         "covered": column("covered", int),
-        "advice": _letters(column("advice", lambda text: str(advice_numbers([text])[0]))),
+        "advice": _letters(column("advice", _advice_digit)),
         "members": column("members"),
     }
+
+
+@functools.cache
+def _advice_digit(text: str) -> str:
+    return str(advice_numbers([text])[0])
 
 
 def _letters(values: list[str | None] | None) -> str | None:

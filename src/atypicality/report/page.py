@@ -12,6 +12,7 @@ from atypicality.outputs.paths import check_target, replacing
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
 from atypicality.report.examples import read_examples
+from atypicality.report.next_steps import next_steps
 from atypicality.report.pages import html_page
 from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
 from atypicality.validation import check_choice
@@ -149,7 +150,7 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
          _list(summary.improved, "Nothing improved by as much as is shown.")),
         ("bad", "What got worse", _list(summary.worse, "Nothing got worse by as much as is shown.", summary.certain)),
         ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, "The tables for it are empty.")),
-        ("next", "What to do next", _list(summary.advice, "The tables for it are empty.")),
+        ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
     ]  # fmt: skip
     if before == after:
         del cards[1]  # nothing to compare with

@@ -1,4 +1,4 @@
-"""The report in plain language: what changed, where not to trust the model, what to do; numbers are the evaluation's.
+"""The report in plain language: what changed and where not to trust the model; numbers are the evaluation's.
 
 A sentence is a tuple of parts: our words, `SourcedNumber` (with the row of the evaluation it comes from) and `Name`
 (text from elsewhere). Nothing is measured here.
@@ -12,7 +12,7 @@ from typing import Any
 
 from atypicality.evaluation import Evaluation
 
-__all__ = ["ENOUGH", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
+__all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "say", "summarise"]
 
 ENOUGH = 30
 """Groups with fewer samples are not singled out in the summary: their intervals say too little."""
@@ -46,12 +46,11 @@ class ReportSummary:
     improved: tuple[Sentence, ...]
     worse: tuple[Sentence, ...]
     caution: tuple[Sentence, ...]
-    advice: tuple[Sentence, ...]
     certain: int = 0
 
 
 def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
-    """What changed from the method `before` (None: there is no other) to `after`, where `after` is weak, what to do.
+    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak.
 
     >>> import atypicality as aty
     >>> world = aty.datasets.make_world(500, n_classes=3)
@@ -59,15 +58,13 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     >>> summary.improved[0][0]
     'Accuracy is '
     """
-    facts = _Facts(evaluation, before, after)
+    facts = Facts(evaluation, before, after)
     better = [*facts.overall(True), *facts.most_atypical(), *facts.sets()]
     certain, perhaps = facts.worse()
     caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup()]
     caution += facts.gaps()
-    steps = next_steps(facts)
-    return ReportSummary(
-        tuple(better), (*certain, *perhaps), (*caution, _SELECTED) if caution else (), tuple(steps), len(certain)
-    )
+    selected = (*caution, _SELECTED) if caution else ()
+    return ReportSummary(tuple(better), (*certain, *perhaps), selected, len(certain))
 
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
@@ -95,7 +92,7 @@ MOST_WORSE = 4
 _SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
 
 
-class _Facts:
+class Facts:
     """Finds rows of one evaluation and puts them into sentences."""
 
     def __init__(self, evaluation: Evaluation, before: str | None, after: str) -> None:
@@ -104,17 +101,21 @@ class _Facts:
         self.class_names = dict(zip(info["class_index"], info["name"], strict=True))
 
     def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> SourcedNumber:
+        """A number of a row as text, with its source."""
         keys = ("method", "metric", "group", "confidence_group", "quadrant", "advice", "class_index", "attribute")
         where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent") if key in row}
         return SourcedNumber(form.format(row[column]), row[column], table, where, column)
 
     def share(self, table: str, row: Mapping[str, Any]) -> SourcedNumber:
+        """The value of a row in percent."""
         return self.number("{:.1%}", table, row)
 
     def count(self, table: str, row: Mapping[str, Any]) -> SourcedNumber:
+        """How many samples a row rests on."""
         return self.number("{:,.0f}", table, row, "count")
 
     def at(self, table: str, metric: str, method: str | None = None, **where: Any) -> dict[str, Any] | None:
+        """The row of a metric, where its value is known."""
         found = self.rows(table, method=method or self.after, metric=metric, **where)
         return found[0] if found and math.isfinite(found[0]["value"]) else None
 
@@ -157,6 +158,7 @@ class _Facts:
         return certain, perhaps[: max(0, 3 - len(certain))]
 
     def worse_groups(self, table: str, metric: str) -> list[tuple[bool, float, Sentence]]:
+        """Groups of a table in which a metric got worse: beyond its interval or not, by how much, in words."""
         found: list[tuple[bool, float, Sentence]] = []
         for row in self.rows(table, method=self.after, metric=metric):
             where = {key: row[key] for key in ("group", "class_index", "attribute", "subgroup") if key in row}
@@ -171,6 +173,7 @@ class _Facts:
         return found
 
     def place_name(self, table: str, row: Mapping[str, Any]) -> str:
+        """The group of a row in words."""
         if table == "classes":
             return self.class_names.get(row["class_index"]) or str(row["class_index"])
         if table == "subgroups":
@@ -186,7 +189,7 @@ class _Facts:
             if alpha is not None and row["advice"] != "ask a person" and row["count"] > 0 and row["high"] < 1 - alpha
         ]  # fmt: skip
         return [
-            _say(
+            say(
                 f"The advice “{row['advice']}” is right for {{share}} of {{count}} samples, less than the "
                 f"{100 * (1 - alpha):.4g}% that it stands for.",
                 share=self.share("advice", row),
@@ -205,11 +208,11 @@ class _Facts:
         form = _finer(form, [row["value"] for row in (before, after) if row is not None])
         end, ends = self.number(form, table, after), self.interval(form, table, after)
         if before is None:
-            return _say(f"{words} is {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
+            return say(f"{words} is {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
         start, starts = self.number(form, table, before), self.interval(form, table, before)
         if start.text == end.text:
-            return _say(f"{words} stayed at {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
-        return _say(
+            return say(f"{words} stayed at {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
+        return say(
             f"{words} {'rose' if end.value > start.value else 'fell'} from {{start}} to {{end}} "
             f"(95% intervals {{starts}} and {{ends}}{_overlap(before, after)}).",
             name=name,
@@ -220,11 +223,13 @@ class _Facts:
         )
 
     def interval(self, form: str, table: str, row: Mapping[str, Any]) -> Sentence:
+        """The ends of a row's interval."""
         if not (math.isfinite(row["low"]) and math.isfinite(row["high"])):
             return ("unknown",)
         return (self.number(form, table, row, "low"), " to ", self.number(form, table, row, "high"))
 
     def most_atypical(self) -> list[Sentence]:
+        """What changed for the most atypical group."""
         rows = self.rows("atypicality_groups", method=self.after, metric="accuracy")
         if not rows:
             return []
@@ -235,10 +240,11 @@ class _Facts:
             for metric, text in _SHORT.items()
             if not self.worsened(metric, "atypicality_groups", group=last["group"])
         ]
-        end = _say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
+        end = say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
 
     def sets(self) -> list[Sentence]:
+        """Coverage and size of the prediction sets."""
         coverage, size = self.at("overall", "coverage"), self.at("overall", "set_size")
         if coverage is None or size is None:
             return []
@@ -247,15 +253,16 @@ class _Facts:
         words = f"Prediction sets hold the true class for {{coverage}} of the samples{asked}, "
         size_text = self.number("{:.2f}", "overall", size)
         return [
-            _say(words + "with {size} classes on average.", coverage=self.share("overall", coverage), size=size_text)
+            say(words + "with {size} classes on average.", coverage=self.share("overall", coverage), size=size_text)
         ]
 
     def quadrant(self) -> list[Sentence]:
+        """The weakest of the four kinds of prediction."""
         row = self.lowest("quadrants")
         if row is None:
             return []
         confidence = self.at("quadrants", "confidence", quadrant=row["quadrant"])
-        said = _say(
+        said = say(
             f"The weakest of the four kinds of prediction is “{row['quadrant']}”: {{share}} of its {{count}} samples "
             "are right",
             share=self.share("quadrants", row),
@@ -265,6 +272,7 @@ class _Facts:
         return [(*said, *known, ".")]
 
     def cell(self) -> list[Sentence]:
+        """The most overconfident cell of the grid."""
         rows = self.rows("grid", method=self.after, metric="overconfidence")
         certain = [row for row in rows if row["count"] >= ENOUGH and row["low"] > 0]
         if not rows:
@@ -276,7 +284,7 @@ class _Facts:
         confidence, accuracy = self.at("grid", "confidence", **place), self.at("grid", "accuracy", **place)
         if confidence is None or accuracy is None:
             return []
-        said = _say(
+        said = say(
             f"The most overconfident cell of the grid is atypicality group {worst['group'] + 1}, confidence group "
             f"{worst['confidence_group'] + 1}: mean confidence {{confidence}}, and {{accuracy}} right "
             "({count} samples).",
@@ -287,6 +295,7 @@ class _Facts:
         return [said]
 
     def worst_class(self) -> list[Sentence]:
+        """The class that is recognised least."""
         row = self.lowest("classes")
         if row is None:
             return []
@@ -294,6 +303,7 @@ class _Facts:
         return [self.weakest("The class that is recognised least is ", name, "classes", row)]
 
     def worst_subgroup(self) -> list[Sentence]:
+        """The subgroup with the lowest accuracy."""
         row = self.lowest("subgroups")
         if row is None:
             return []
@@ -301,6 +311,7 @@ class _Facts:
         return [self.weakest("The subgroup with the lowest accuracy is ", name, "subgroups", row)]
 
     def weakest(self, words: str, name: str, table: str, row: Mapping[str, Any]) -> Sentence:
+        """A group and how many of its samples are right."""
         return (words, Name(name), ": ", self.share(table, row), " of ", self.count(table, row), " samples are right.")
 
     def lowest(self, table: str) -> dict[str, Any] | None:
@@ -309,12 +320,13 @@ class _Facts:
         return min(rows, key=lambda row: row["value"], default=None)
 
     def gaps(self) -> list[Sentence]:
+        """Groups whose sets cover less than the target."""
         rows = [row for row in self.rows("coverage_gaps", method=self.after) if row["axis"] in _AXES]
         short = [row for row in rows if row["count"] >= ENOUGH and row["high"] < row["target"]]
         if rows and not short:
             return [("No group’s prediction sets fall short of the target beyond their 95% interval.",)]
         return [
-            _say(
+            say(
                 f"Prediction sets hold the true class less often than the target for the {_AXES[row['axis']]} "
                 f"{{name}}: {{share}} of {{count}} samples, where the target is {100 * row['target']:.4g}%.",
                 name=Name(self.group_name(row)),
@@ -325,6 +337,7 @@ class _Facts:
         ]
 
     def group_name(self, row: Mapping[str, Any]) -> str:
+        """The group that is covered least, by name."""
         worst = str(row["worst"])
         if row["axis"] == "class":
             return self.class_names.get(int(worst)) or worst
@@ -343,7 +356,7 @@ _AXES = {
 }
 
 
-def _say(words: str, **parts: SourcedNumber | Name | Sentence) -> Sentence:
+def say(words: str, **parts: SourcedNumber | Name | Sentence) -> Sentence:
     """Our words with parts in the place of their names in braces."""
     found: list[str | SourcedNumber | Name] = []
     for text, name, _, _ in Formatter().parse(words):
@@ -369,97 +382,3 @@ def _parted(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 def _overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return "" if _parted(before, after) else "; they overlap"
-
-
-RISK = 0.05
-"""The share of errors among kept predictions that the next steps are told for."""
-
-
-def next_steps(facts: _Facts) -> list[Sentence]:
-    """What a person can do next, the most useful first."""
-    return [*_for_a_person(facts), *_labels(facts), *_collect(facts), *_refit(facts)]
-
-
-def _for_a_person(facts: _Facts) -> list[Sentence]:
-    """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
-    rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
-    kept = [row for row in rows if row["high"] <= RISK]
-    if not rows or rows[-1]["high"] <= RISK:
-        return [("All predictions can be kept at an error rate of 5%.",)] if rows else []
-    if not kept:
-        return [("No share of the predictions has an error rate surely below 5%: send all of them to a person.",)]
-    best = max(kept, key=lambda row: row["percent"])
-    return [
-        _say(
-            f"Send the least confident {100 - best['percent']}% of the predictions to a person: of the other "
-            "{count}, {risk} are wrong (95% interval {ends}).",
-            count=facts.count("risk_coverage", best),
-            risk=facts.share("risk_coverage", best),
-            ends=facts.interval("{:.1%}", "risk_coverage", best),
-        )
-    ]
-
-
-def _labels(facts: _Facts) -> list[Sentence]:
-    """Labels to look at, by the class that has most of them."""
-    suspects, twins = facts.evaluation.table("suspects"), facts.evaluation.table("duplicates")
-    said: list[Sentence] = []
-    if suspects:
-        classes = [row["label"] for row in suspects]
-        most = max(dict.fromkeys(classes), key=classes.count)
-        name = Name(facts.class_names.get(most) or str(most))
-        said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
-                     f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
-    if twins:
-        said.append(
-            (f"{len(twins):,} samples are nearly training rows, listed below: leave them out of an evaluation.",)
-        )
-    return said
-
-
-def _collect(facts: _Facts) -> list[Sentence]:
-    """Classes that are recognised badly: of rare ones more rows help, of common ones a look at their labels."""
-    accuracy = [row for row in facts.rows("classes", method=facts.after, metric="accuracy") if row["count"] >= ENOUGH]
-    overall = facts.at("overall", "accuracy")
-    weak = [row for row in accuracy if overall is not None and row["high"] < overall["value"]]
-    if not weak:
-        return []
-    groups = {row["class_index"]: row["group"] for row in facts.evaluation.table("class_info")}
-    last = max((group for group in groups.values() if group is not None), default=None)
-    weak.sort(key=lambda row: row["value"])
-    rare = [row for row in weak if last is not None and groups[row["class_index"]] == last]
-    common = [row for row in weak if row not in rare]
-    return [
-        *_named(facts, "Collect training rows of classes that are rare and recognised least: ", rare),
-        *_named(facts, "Look at labels and confusions of classes that are recognised least: ", common),
-    ]
-
-
-def _named(facts: _Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentence]:
-    if not rows:
-        return []
-    parts: list[str | SourcedNumber | Name] = [words]
-    for place, row in enumerate(rows[:3]):
-        parts += [
-            ", " if place else "",
-            Name(facts.place_name("classes", row)),
-            " (",
-            facts.share("classes", row),
-            " right)",
-        ]
-    return [(*parts, ".")]
-
-
-def _refit(facts: _Facts) -> list[Sentence]:
-    """Whether the head should be fitted again, or on more rows."""
-    coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
-    if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
-        return [
-            ("Refit on newer rows: prediction sets hold the label less often than the target, beyond the interval.",)
-        ]
-    if facts.words():
-        return [("Give more calibration rows, or newer ones: a word of advice does not hold on these samples.",)]
-    over = facts.at("overall", "overconfidence")
-    if over is not None and over["low"] > 0.01:
-        return [("Recalibrate: confidence is above accuracy beyond its interval.",)]
-    return [("No refit is called for: coverage and advice hold on these samples.",)] if coverage is not None else []

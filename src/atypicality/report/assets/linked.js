@@ -234,6 +234,7 @@ function selectionWords() {
 
 function filterWords([key, value]) {
   if (key === "right") return value === "true" ? "right" : "wrong";
+  if (key === "row") return `row ${value}`;
   if (key === "label") return ["true class ", name(className(+value))];
   if (key === "predicted") return ["predicted ", name(className(+value))];
   if (key === "advice") return `advice “${ADVICE[+value]}”`;

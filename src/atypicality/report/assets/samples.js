@@ -37,6 +37,7 @@ function searchText(i) {
 
 const FILTERS = {
   right: (i, value) => String(isRight(speaker(i), i)) === value,
+  row: (i, value) => SAMPLES.row[i] === +value,
   label: (i, value) => SAMPLES.label[i] === +value,
   predicted: (i, value) => ofMethod(speaker(i)).prediction[i] === +value,
   advice: (i, value) => adviceOf(speaker(i), i) === +value,
@@ -135,15 +136,15 @@ function sampleTable(chosen) {
   const words = (title, text) => columns.push({ title, text: true, value: text, show: (i) => name(text(i)) });
   if (SAMPLES.id) words("id", (i) => SAMPLES.id[i] ?? "");
   words("true class", (i) => className(SAMPLES.label[i]));
+  columns.push({ title: "right", text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
   for (const method of shownMethods().reverse()) {
     words(`prediction, ${method}`, (i) => (told(method, i) ? className(ofMethod(method).prediction[i]) : "–"));
     columns.push({ title: `confidence, ${method}`, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
     if (ofMethod(method).advice) words(`advice, ${method}`, (i) => (told(method, i) ? adviceText(method, i) : "–"));
+    if (method === state.after && spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(speaker(i), i).map(className).join(" | "), show: showSet });
   }
-  columns.push({ title: "right", text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
-  if (SAMPLES.atypicality.some(known)) columns.push({ title: "atypicality", value: (i) => SAMPLES.atypicality[i], show: (i) => decimal(SAMPLES.atypicality[i], 1) });
-  if (spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(speaker(i), i).map(className).join(" | "), show: showSet });
   if (spoken.size) columns.push({ title: "set size", value: (i) => ofMethod(speaker(i)).size?.[i] }, { title: "set holds label", text: true, value: (i) => (ofMethod(speaker(i)).covered?.[i] ? "yes" : "no") });
+  if (SAMPLES.atypicality.some(known)) columns.push({ title: "atypicality", value: (i) => SAMPLES.atypicality[i], show: (i) => decimal(SAMPLES.atypicality[i], 1) });
   if (SUSPECTS.size) words("label may be", (i) => (SUSPECTS.has(SAMPLES.row[i]) ? className(DATA.suspects.suggested[SUSPECTS.get(SAMPLES.row[i])]) : ""));
   columns.push({ title: "expected harm", value: (i) => harms.get(i), show: (i) => decimal(harms.get(i)) });
   const sorted = [...chosen].sort((a, b) => harms.get(b) - harms.get(a));

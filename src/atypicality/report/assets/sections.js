@@ -108,7 +108,7 @@ function drawRisk() {
 }
 
 function rowLink(row) {
-  const filter = () => { clear(); setFilter("text", String(row)); byId("chosen").scrollIntoView(); };
+  const filter = () => { clear(); setFilter("row", row); byId("chosen").scrollIntoView(); };
   return h("button", { type: "button", class: "link", on: { click: filter } }, String(row));
 }
 

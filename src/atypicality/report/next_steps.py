@@ -1,0 +1,108 @@
+"""The report's last card: what to do next, from the evaluation's tables. Every number is the evaluation's own."""
+
+from typing import Any
+
+from atypicality.evaluation import Evaluation
+from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNumber, say
+
+__all__ = ["next_steps"]
+
+RISK = 0.05
+"""The share of errors among kept predictions that the next steps are told for."""
+
+
+def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
+    """What a person can do next about the method `after`, the most useful first.
+
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(500, n_classes=3)
+    >>> next_steps(aty.evaluate({"model": world.probs}, world.outputs()), "model")[0][0][:30]
+    'For an error rate of at most 5'
+    """
+    facts = Facts(evaluation, None, after)
+    return (*_for_a_person(facts), *_labels(facts), *_collect(facts), *_refit(facts))
+
+
+def _for_a_person(facts: Facts) -> list[Sentence]:
+    """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
+    rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
+    kept = [row for row in rows if row["high"] <= RISK]
+    if not rows or rows[-1]["high"] <= RISK:
+        return [("All predictions can be kept at an error rate of 5%.",)] if rows else []
+    if not kept:
+        return [("No share of the predictions has an error rate below 5% beyond its interval: send all to a person.",)]
+    best = max(kept, key=lambda row: row["percent"])
+    return [
+        say(
+            f"For an error rate of at most {RISK:.0%}, send the least confident {100 - best['percent']}% of the "
+            "predictions to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
+            count=facts.count("risk_coverage", best),
+            risk=facts.share("risk_coverage", best),
+            ends=facts.interval("{:.1%}", "risk_coverage", best),
+        )
+    ]
+
+
+def _labels(facts: Facts) -> list[Sentence]:
+    """Labels to look at, by the class that has most of them."""
+    suspects, twins = facts.evaluation.table("suspects"), facts.evaluation.table("duplicates")
+    said: list[Sentence] = []
+    if suspects:
+        classes = [row["label"] for row in suspects]
+        most = max(dict.fromkeys(classes), key=classes.count)
+        name = Name(facts.class_names.get(most) or str(most))
+        said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
+                     f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
+    if twins:
+        said.append(
+            (f"{len(twins):,} samples are nearly training rows, listed below: leave them out of an evaluation.",)
+        )
+    return said
+
+
+def _collect(facts: Facts) -> list[Sentence]:
+    """Classes that are recognised badly: of rare ones more rows help, of common ones a look at their labels."""
+    accuracy = [row for row in facts.rows("classes", method=facts.after, metric="accuracy") if row["count"] >= ENOUGH]
+    overall = facts.at("overall", "accuracy")
+    weak = [row for row in accuracy if overall is not None and row["high"] < overall["value"]]
+    if not weak:
+        return []
+    groups = {row["class_index"]: row["group"] for row in facts.evaluation.table("class_info")}
+    last = max((group for group in groups.values() if group is not None), default=None)
+    weak.sort(key=lambda row: row["value"])
+    rare = [row for row in weak if last is not None and groups[row["class_index"]] == last]
+    common = [row for row in weak if row not in rare]
+    return [
+        *_named(facts, "Collect training rows of classes that are rare and recognised least: ", rare),
+        *_named(facts, "Look at labels and confusions of classes that are recognised least: ", common),
+    ]
+
+
+def _named(facts: Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentence]:
+    if not rows:
+        return []
+    parts: list[str | SourcedNumber | Name] = [words]
+    for place, row in enumerate(rows[:3]):
+        parts += [
+            ", " if place else "",
+            Name(facts.place_name("classes", row)),
+            " (",
+            facts.share("classes", row),
+            " right)",
+        ]
+    return [(*parts, ".")]
+
+
+def _refit(facts: Facts) -> list[Sentence]:
+    """Whether the head should be fitted again, or on more rows."""
+    coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
+    if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
+        return [
+            ("Refit on newer rows: prediction sets hold the label less often than the target, beyond the interval.",)
+        ]
+    if facts.words():
+        return [("Give more calibration rows, or newer ones: a word of advice does not hold on these samples.",)]
+    over = facts.at("overall", "overconfidence")
+    if over is not None and over["low"] > 0.01:
+        return [("Recalibrate: confidence is above accuracy beyond its interval.",)]
+    return [("No refit is called for: coverage and advice hold on these samples.",)] if coverage is not None else []
