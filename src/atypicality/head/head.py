@@ -16,7 +16,7 @@ from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import ADVICE, ASK, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
+from atypicality.formula import ADVICE, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
