@@ -35,6 +35,14 @@ REGIONS = "In every region of `AtypicalityAwareConformal` the sets hold the labe
 SOFT = (
     "Weighted by any soft group of `ConditionalConformal`, the sets hold the label with probability at least 1 - alpha."
 )
+GROUPS = (
+    "In every group that `groups=` of `ConditionalConformal` asks for, the sets hold the label with probability "
+    "at least 1 - alpha."
+)
+EXACT_GROUPS = (
+    "With `randomized=True` the sets of `ConditionalConformal` hold the label with probability 1 - alpha, weighted "
+    "by any soft group and in every group asked for."
+)
 HEAD = "The sets of a head hold the label with probability at least 1 - alpha."
 RISK = "Rows kept with `max_risk` err more often than `max_risk` with probability at most 5 %."
 CHANCE = "Without drift, `drift.chance` is at most p with probability at most p."
@@ -197,6 +205,28 @@ def soft_coverage(world, n, whole=False):
     return one_repetition
 
 
+def group_coverage(groups, member, world=continuous, **options):
+    """As `soft_coverage`, of the rows that a function of (labels, attribute) marks."""
+
+    def one_repetition(seed):
+        rng, n = np.random.default_rng(seed), 500
+        probs, labels = world(rng, n + 400)
+        biased = probs * np.array([1.0, 1.0, 1.0, 0.3, 0.3, 0.3])  # the model knows half of the classes too little
+        probs, rarity = biased / biased.sum(axis=1, keepdims=True), rng.standard_normal(n + 400)
+        age = np.where(probs.argmax(axis=1) == labels, rng.choice(["young", "old"], n + 400), "old")
+        sets = ConditionalConformal(0.1, groups=groups, cells=3, knots=2, random_state=seed, **options)
+        extras = {"atypicality": rarity, "attributes": {"age": age}}
+        old, new = ({k: v[part] if k != "attributes" else {"age": age[part]} for k, v in extras.items()}
+                    for part in (slice(0, n), slice(n, None)))  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of corners with too few rows
+            sets.fit(probs[:n], labels[:n], class_share=[6, 5, 4, 3, 2, 1], **old)
+        hits = sets.predict_set(probs[n:], **new)[np.arange(400), labels[n:]]
+        return float(0.9 + np.mean(member(labels[n:], age[n:]) * (hits - 0.9)))
+
+    return one_repetition
+
+
 def fitted_head(seed, n_new, **options):
     """A head fitted on 200 training and 1000 calibration rows of a world, and its new rows."""
     world = make_world(1200 + n_new, 4, temperature=2.0, atypical_noise=0.5, random_state=seed)
@@ -235,6 +265,18 @@ def coverage_guarantees() -> Iterator[Guarantee]:
             case = f"atypical, {world.__name__.replace('_', ' ')}, n = {n}"
             yield Guarantee(SOFT, case, soft_coverage(world, n), 0.9, "at least")
     yield Guarantee(SOFT, "all inputs, tied, n = 120", soft_coverage(tied, 120, whole=True), 0.9, "at least")
+    rarest, old = (lambda labels, age: labels == 5), (lambda labels, age: age == "old")
+    halves = dict(enumerate(("known", "known", "known", "less", "less", "less")))
+    less, everyone = (lambda labels, age: labels >= 3), (lambda labels, age: np.ones(labels.size))
+    for case, asked, member in (
+        ("rarest fifth of classes", "class rarity", rarest),
+        ("a group of classes", halves, less),
+        ("an attribute", ("age", halves), old),
+    ):
+        yield Guarantee(GROUPS, case, group_coverage(asked, member), 0.9, "at least")
+        yield Guarantee(EXACT_GROUPS, case, group_coverage(asked, member, randomized=True), 0.9, "equal")
+    yield Guarantee(GROUPS, "a group of classes, tied", group_coverage(halves, less, tied), 0.9, "at least")
+    yield Guarantee(EXACT_GROUPS, "all inputs", group_coverage(halves, everyone, randomized=True), 0.9, "equal")
     yield Guarantee(HEAD, "default sets, in chunks", head_coverage(), 0.8, "at least")
     smooth = ConditionalConformal(0.2)
     yield Guarantee(HEAD, "conditional sets, in chunks", head_coverage(prediction_sets=smooth), 0.8, "at least")

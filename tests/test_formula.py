@@ -67,6 +67,8 @@ SETS = {
     "conditional": aty.ConditionalConformal(),
     "conditional, coarse": aty.ConditionalConformal(0.2, cells=3, knots=1),
     "conditional, full corners": aty.ConditionalConformal(0.02, knots=3),
+    "conditional, class rarity": aty.ConditionalConformal(groups="class rarity"),
+    "conditional, groups": aty.ConditionalConformal(groups=("confidence", dict(enumerate("aabbc")))),
     "full sets": aty.SplitConformal(alpha=0.001, k_reg=1, penalty=0.1),
 }
 HEADS = (

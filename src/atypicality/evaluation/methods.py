@@ -168,20 +168,31 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
     fresh = clone(conformal, safe=False)
     labels = rest.outputs.need("labels")
     with rest.outputs._numbered():
-        return recalibrator, call_with_known(fresh.fit, probs, labels, atypicality=rest.atypicality)
+        return recalibrator, call_with_known(fresh.fit, probs, labels, **_set_extras(rest))
 
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
     source, sets = _check_pair(method)
     first, alpha = ask(source, context), _alpha(sets)
     if hasattr(sets, "predict_set"):
-        sets = call_with_known(sets.predict_set, first.probs, atypicality=context.atypicality)
+        sets = call_with_known(sets.predict_set, first.probs, **_set_extras(context))
     sets = to_numpy(sets, "sets")
     if sets.dtype != np.bool_ or sets.shape != first.probs.shape:
         raise ValueError(
             f"sets must be boolean of shape {first.probs.shape}, like the probabilities; got {sets.dtype} {sets.shape}."
         )
     return Answer(first.probs, sets, alpha, class_scores=first.class_scores)
+
+
+def _set_extras(context: Context) -> dict[str, Any]:
+    """What prediction sets may ask for beside probabilities and labels."""
+    rarity = context.class_atypicality
+    return {
+        "atypicality": context.atypicality,
+        "attributes": context.outputs.attributes,
+        "class_names": context.outputs.class_names,
+        "class_share": None if rarity is None else np.exp(rarity.min() - rarity),
+    }
 
 
 def _check_fixed(method: Any) -> Any:

@@ -125,10 +125,14 @@ class GridSets:
     ----------
     rule : ScoreRule
     thresholds : array of shape (n_cells,)
-        Cells in the order of atypicality groups, then confidence groups.
+        Cells in the order of atypicality groups, then confidence groups; several such tables one after the other.
     rank : array of float64, of shape (k,)
         1 to k.
     atypicality_edges, confidence_edges : array, or None where there is one threshold
+    class_starts : array of int, of shape (k,), or None
+        Where the table of each class begins, where classes have thresholds of their own ("lac" alone).
+    steps : tuple of pairs of arrays, each of the shape of `thresholds`
+        Draws above which a cell has another, larger threshold; in increasing order.
     """
 
     rule: ScoreRule
@@ -136,16 +140,30 @@ class GridSets:
     rank: Any
     atypicality_edges: Any = None
     confidence_edges: Any = None
+    class_starts: Any = None
+    steps: tuple[tuple[Any, Any], ...] = ()
 
-    def row_thresholds(self, xp: Xp, confidence: Any, atypicality: Any) -> Any:
-        """Threshold of each row (n, 1), or the one of all (1,)."""
+    def row_thresholds(
+        self, xp: Xp, confidence: Any, atypicality: Any, draws: Any = None, row_starts: Any = None
+    ) -> Any:
+        """Threshold of each row (n, 1) or of each of its classes (n, k), or the one of all (1,).
+
+        `row_starts` (n, 1) are where the tables of each row begin.
+        """
         if self.atypicality_edges is None:
             return self.thresholds
         row = xp.searchsorted(self.atypicality_edges, atypicality)
-        column = xp.searchsorted(self.confidence_edges, confidence)
-        return self.thresholds[row * (self.confidence_edges.shape[0] + 1) + column]
+        place = row * (self.confidence_edges.shape[0] + 1) + xp.searchsorted(self.confidence_edges, confidence)
+        for starts in (row_starts, self.class_starts):
+            place = place if starts is None else place + starts
+        found = self.thresholds[place]
+        for levels, thresholds in self.steps:
+            found = xp.where(levels[place] < draws, thresholds[place], found)
+        return found
 
-    def __call__(self, xp: Xp, probs: Any, confidence: Any, atypicality: Any, draws: Any = None) -> Any:
+    def __call__(
+        self, xp: Xp, probs: Any, confidence: Any, atypicality: Any, draws: Any = None, row_starts: Any = None
+    ) -> Any:
         """Sets, bool (n, k)."""
-        threshold = self.row_thresholds(xp, confidence, atypicality)
+        threshold = self.row_thresholds(xp, confidence, atypicality, draws, row_starts)
         return accepted(xp, self.rule, probs, threshold, self.rank, draws)

@@ -244,7 +244,7 @@ class ReliabilityHead(BaseEstimator):
         """Sets, abstention and quantiles; the probabilities and labels of the rows."""
         probs, atypicality = self._probabilities(outputs)
         labels = outputs.need("labels")
-        self._fit_sets(probs, labels, atypicality, edge_rows)
+        self._fit_sets(probs, labels, outputs, {"atypicality": atypicality, "edge_rows": edge_rows})
         self._remember(probs, labels, atypicality)
         return probs, labels
 
@@ -257,19 +257,26 @@ class ReliabilityHead(BaseEstimator):
             recalibration = AtypicalityAwareRecalibration(covariates=covariates)
         offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
         self.recalibration_ = call_with_known(clone(recalibration).fit, logits, labels, **offered)
-        if hasattr(self.recalibration_, "training_shares_") and hasattr(self.density_, "counts_"):
-            shares = np.zeros(self.n_classes_)
-            shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
-            self.recalibration_.training_shares_ = shares / shares.sum()
+        if hasattr(self.recalibration_, "training_shares_") and (shares := self._training_shares()) is not None:
+            self.recalibration_.training_shares_ = shares
 
-    def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
-        sets = self.prediction_sets
+    def _training_shares(self) -> NDArray[np.float64] | None:
+        """Share of each class (k,) among the rows of the density; None where it does not count them."""
+        if not hasattr(self.density_, "counts_"):
+            return None
+        shares = np.zeros(self.n_classes_)
+        shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
+        return np.asarray(shares / shares.sum())
+
+    def _fit_sets(self, probs: FloatArray, labels: Any, outputs: ModelOutputs, offered: dict[str, Any]) -> None:
+        sets, atypicality = self.prediction_sets, offered["atypicality"]
         if isinstance(sets, str) and sets == "auto":
             sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(probs.shape[0], self.alpha)
         sets = clone(sets)
         if atypicality is None and "atypicality" in inspect.signature(sets.fit).parameters:
             raise ValueError(f"prediction_sets={type(sets).__name__} needs atypicality: give train= or a density.")
-        offered = {"atypicality": atypicality, "edge_rows": edge_rows}
+        offered |= {"attributes": outputs.attributes, "class_names": self.class_names_}
+        offered |= {"class_share": self._training_shares()}
         self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
     def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
@@ -332,8 +339,8 @@ class ReliabilityHead(BaseEstimator):
             ids=outputs.ids,
         )
 
-    def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
-        offered = {"first_row": first_row, "atypicality": atypicality}
+    def _sets(self, probs: FloatArray, atypicality: Any, attributes: Any, first_row: int = 0) -> NDArray[np.bool_]:
+        offered = {"first_row": first_row, "atypicality": atypicality, "attributes": attributes}
         found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
         return found if on_device(probs) else np.asarray(found, bool)
 
