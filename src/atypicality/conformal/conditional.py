@@ -211,7 +211,11 @@ class ConditionalConformal(BaseEstimator):
         self._set_groups(rarity[edge], top[edge], alpha)
         self.bandwidth_ = _bandwidth(self.bandwidth, own.size)
         starts = self._row_starts(values, n)
-        cells = self._cells(rarity, top) + self._class_starts()[classes] + (0 if starts is None else starts)
+        cells = (
+            self._cells(rarity, top)
+            + self._group_starts()[self.class_groups_[classes]]
+            + (0 if starts is None else starts)
+        )
         self._set_thresholds(found.take(own), cells[own], seeds.draws("fit", n)[own], alpha)
         return self
 
@@ -224,9 +228,10 @@ class ConditionalConformal(BaseEstimator):
                 np.pad(part, ((0, 0), (0, self._row_size())), constant_values=fill)
                 for part, fill in ((tables, 1.0), (levels, 1.0))
             )
-        rank, starts = np.arange(1.0, self.n_classes_ + 1), self._class_starts() if self.class_group_names_ else None
-        edges = self.atypicality_edges_, self.confidence_edges_
-        return GridSets(self._rule, tables[0], rank, *edges, starts, tuple(zip(levels, tables[1:], strict=True)))
+        edges, rank = (self.atypicality_edges_, self.confidence_edges_), np.arange(1.0, self.n_classes_ + 1)
+        labels = self.class_group_names_
+        classes = (self._group_starts(), self.class_groups_) if labels else (None, None)
+        return GridSets(self._rule, tables[0], rank, *edges, *classes, tuple(zip(levels, tables[1:], strict=True)))
 
     @property
     def _rule(self) -> ScoreRule:
@@ -321,9 +326,9 @@ class ConditionalConformal(BaseEstimator):
         width = self.confidence_edges_.size + 1
         return cut(self.atypicality_edges_, rarity) * width + cut(self.confidence_edges_, confidence)
 
-    def _class_starts(self) -> Integers:
-        """Where the table of each class begins."""
-        return self.class_groups_ * math.prod(self._shape[2:])
+    def _group_starts(self) -> Integers:
+        """Where the table of each group of classes begins."""
+        return np.arange(self._shape[1]) * math.prod(self._shape[2:])
 
     def _row_starts(self, values: NDArray[Any] | None, n_rows: int) -> Integers | None:
         """Where the tables of each row begin, by its value of the attribute."""

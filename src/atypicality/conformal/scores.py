@@ -171,9 +171,10 @@ def grid_sets(sets: GridSets, probs: Any, *columns: NDArray[Any] | None) -> Any:
 
     def one_block(rows: slice) -> list[tuple[Any]]:
         block = np.asarray(probs[rows]) if host else probs[rows, :]
-        top = xp.astype(xp.max(block, axis=1, keepdims=True), xp.float64)
+        top = xp.max(block, axis=1, keepdims=True)
+        wide = xp.astype(top, xp.float64)
         own = (None if column is None else column[rows, None] for column in columns)
-        return [(sets(xp, block, xp.where(top < 1.0, top, 1.0), *own),)]
+        return [(sets(xp, block, xp.where(wide < 1.0, wide, 1.0), *own, top=top),)]
 
     height = _block(probs) if host else blocks.block_rows(8 * probs.shape[1], budget=BLOCK_BYTES)
     return blocks.compute(one_block, probs.shape[0], block=height, host=host)[0]

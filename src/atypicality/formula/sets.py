@@ -101,11 +101,18 @@ def in_order(xp: Xp, probs: Any) -> Any:
 
 
 def accepted(
-    xp: Xp, rule: ScoreRule, probs: Any, threshold: Any, rank: Any, draws: Any = None, ordered: Any = None
+    xp: Xp,
+    rule: ScoreRule,
+    probs: Any,
+    threshold: Any,
+    rank: Any,
+    draws: Any = None,
+    ordered: Any = None,
+    top: Any = None,
 ) -> Any:
     """All labels whose score is at most their row's threshold (n, 1): bool (n, k).
 
-    `ordered` are the same rows `in_order`, where several rules share the work.
+    `ordered` are the same rows `in_order`, and `top` (n, 1) their largest entries, where somebody has them already.
     """
     if rule.name == "lac":
         found = 1.0 - xp.astype(probs, xp.float64, copy=False) <= threshold
@@ -114,7 +121,9 @@ def accepted(
         within = scores_along(xp, rule, ordered, rank, draws) <= threshold
         rejected = xp.max(xp.where(within, -xp.ones_like(ordered), ordered), axis=1, keepdims=True)
         found = probs > rejected
-    return found if rule.nonempty is None else found | (probs == xp.max(probs, axis=1, keepdims=True))
+    if rule.nonempty is None:
+        return found
+    return found | (probs == (xp.max(probs, axis=1, keepdims=True) if top is None else top))
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,10 @@ class GridSets:
     rank : array of float64, of shape (k,)
         1 to k.
     atypicality_edges, confidence_edges : array, or None where there is one threshold
-    class_starts : array of int, of shape (k,), or None
-        Where the table of each class begins, where classes have thresholds of their own ("lac" alone).
+    group_starts : array of int, of shape (n_groups,), or None
+        Where the table of each group of classes begins, where these have thresholds of their own ("lac" alone).
+    class_groups : array of int, of shape (k,), or None
+        Group of each class.
     steps : tuple of pairs of arrays, each of the shape of `thresholds`
         Draws above which a cell has another, larger threshold; in increasing order.
     """
@@ -140,7 +151,8 @@ class GridSets:
     rank: Any
     atypicality_edges: Any = None
     confidence_edges: Any = None
-    class_starts: Any = None
+    group_starts: Any = None
+    class_groups: Any = None
     steps: tuple[tuple[Any, Any], ...] = ()
 
     def row_thresholds(
@@ -154,16 +166,23 @@ class GridSets:
             return self.thresholds
         row = xp.searchsorted(self.atypicality_edges, atypicality)
         place = row * (self.confidence_edges.shape[0] + 1) + xp.searchsorted(self.confidence_edges, confidence)
-        for starts in (row_starts, self.class_starts):
+        for starts in (row_starts, self.group_starts):
             place = place if starts is None else place + starts
         found = self.thresholds[place]
         for levels, thresholds in self.steps:
             found = xp.where(levels[place] < draws, thresholds[place], found)
-        return found
+        return found if self.class_groups is None else xp.take(found, self.class_groups, axis=1)
 
     def __call__(
-        self, xp: Xp, probs: Any, confidence: Any, atypicality: Any, draws: Any = None, row_starts: Any = None
+        self,
+        xp: Xp,
+        probs: Any,
+        confidence: Any,
+        atypicality: Any,
+        draws: Any = None,
+        row_starts: Any = None,
+        top: Any = None,
     ) -> Any:
         """Sets, bool (n, k)."""
         threshold = self.row_thresholds(xp, confidence, atypicality, draws, row_starts)
-        return accepted(xp, self.rule, probs, threshold, self.rank, draws)
+        return accepted(xp, self.rule, probs, threshold, self.rank, draws, top=top)
