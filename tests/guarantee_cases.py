@@ -51,6 +51,9 @@ SHARES = (
     "The 95 % interval of an accuracy or a coverage holds the true share with probability 95 %, on average over shares."
 )
 MEANS = "The 95 % interval of a mean (NLL, Brier score, set size) holds the true mean with probability 95 %."
+WORST = (
+    "The 95 % interval of `worst_coverage` holds the coverage of the truly worst group with probability at least 95 %."
+)
 ERRORS = (
     "The 95 % interval of a calibration error or of overconfidence holds the true value with probability at least 94 %."
 )
@@ -385,6 +388,16 @@ def mean_interval(seed):
     return interval_holds(metrics.set_size, 2.0, np.arange(4) <= sizes[:, None])
 
 
+def worst_interval(shares):
+    def one_repetition(seed):
+        groups = np.arange(600) % len(shares)
+        hits = np.random.default_rng(seed).random(600) < np.asarray(shares)[groups]
+        found = metrics.worst_coverage(np.column_stack([hits, ~hits]), np.zeros(600, int), groups)
+        return bool(found.low <= min(shares) <= found.high)
+
+    return one_repetition
+
+
 def overconfidence_interval(accuracy):
     def one_repetition(seed):
         rng = np.random.default_rng(seed)
@@ -436,6 +449,8 @@ def error_interval(metric, accuracy):
 
 def interval_guarantees() -> Iterator[Guarantee]:
     yield Guarantee(SHARES, "150 rows", share_interval, 0.95, "equal")
+    for case, shares in {"six alike": (0.9,) * 6, "one worse": (0.95, 0.95, 0.95, 0.8)}.items():
+        yield Guarantee(WORST, case, worst_interval(shares), 0.95, "at least")
     yield Guarantee(MEANS, "set size, 150 rows", mean_interval, 0.95, "equal")
     errors = {
         "overconfidence, accuracy 0.7": overconfidence_interval(0.7),

@@ -230,8 +230,9 @@ class ConditionalConformal(BaseEstimator):
             )
         edges, rank = (self.atypicality_edges_, self.confidence_edges_), np.arange(1.0, self.n_classes_ + 1)
         labels = self.class_group_names_
-        classes = (self._group_starts(), self.class_groups_) if labels else (None, None)
-        return GridSets(self._rule, tables[0], rank, *edges, *classes, tuple(zip(levels, tables[1:], strict=True)))
+        starts, classes = (self._group_starts(), self.class_groups_) if labels else (None, None)
+        steps = tuple(zip(levels, tables[1:], strict=True))
+        return GridSets(self._rule, tables[0], rank, edges[0], edges[1], starts, classes, steps)
 
     @property
     def _rule(self) -> ScoreRule:

@@ -154,27 +154,27 @@ def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any
     return sets
 
 
-def grid_sets(sets: GridSets, probs: Any, *columns: NDArray[Any] | None) -> Any:
+def grid_sets(sets: GridSets, probs: Any, atypicality: Doubles, draws: Any = None, row_starts: Any = None) -> Any:
     """The sets of checked rows by their formula, block by block: bool (n, k), on the device of the probabilities.
 
-    `columns` (n,) are atypicality, and draws and starts of tables where the formula has them.
+    `atypicality` is (n,), as are `draws` and the starts of each row's tables where the formula has them.
 
     >>> sets = GridSets(ScoreRule("lac", None), np.array([0.4, 0.7]), np.arange(1.0, 4.0), np.array([1.0]), np.empty(0))
     >>> grid_sets(sets, np.array([[0.625, 0.375, 0.0]] * 2), np.array([0.0, 2.0]))
     array([[ True, False, False],
            [ True,  True, False]])
     """
-    xp, host = namespace(probs), isinstance(probs, np.ndarray)
+    xp, host, columns = namespace(probs), isinstance(probs, np.ndarray), [atypicality, draws, row_starts]
     if not host:
         sets = moved(sets, lambda array: to_device(array, probs))
-        columns = tuple(None if column is None else to_device(column, probs) for column in columns)
+        columns = [None if column is None else to_device(column, probs) for column in columns]
 
     def one_block(rows: slice) -> list[tuple[Any]]:
         block = np.asarray(probs[rows]) if host else probs[rows, :]
         top = xp.max(block, axis=1, keepdims=True)
         wide = xp.astype(top, xp.float64)
-        own = (None if column is None else column[rows, None] for column in columns)
-        return [(sets(xp, block, xp.where(wide < 1.0, wide, 1.0), *own, top=top),)]
+        own = [None if column is None else column[rows, None] for column in columns]
+        return [(sets(xp, block, xp.where(wide < 1.0, wide, 1.0), own[0], own[1], own[2], top),)]
 
     height = _block(probs) if host else blocks.block_rows(8 * probs.shape[1], budget=BLOCK_BYTES)
     return blocks.compute(one_block, probs.shape[0], block=height, host=host)[0]
