@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from atypicality.arrays import to_numpy
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
 from atypicality.evaluation.context import Context
 from atypicality.head.keywords import call_with_known
 from atypicality.outputs import ModelOutputs
@@ -32,6 +32,7 @@ __all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods
 SCORES = ("lac", "aps", "raps", "saps")
 UNCALIBRATED = "uncalibrated"
 CONTENT_FREE = "content-free"
+CONDITIONAL = "conditional"
 RECALIBRATORS: dict[str, Callable[[], Any]] = {
     UNCALIBRATED: lambda: None,
     "ts": TemperatureScaling,
@@ -42,7 +43,7 @@ RECALIBRATORS: dict[str, Callable[[], Any]] = {
     "aar": AtypicalityAwareRecalibration.paper,
     "aware": AtypicalityAwareRecalibration,
 }
-KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES))
+KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES), CONDITIONAL)
 """Names that `compare` knows. Conformal names recalibrate with one temperature first, as the paper does."""
 
 
@@ -86,6 +87,8 @@ def by_name(method: Any, alpha: float) -> Any:
     if (score := method.removeprefix("aa-")) in SCORES:
         conformal = SplitConformal if method == score else AtypicalityAwareConformal
         return TemperatureScaling(), conformal(score, alpha)
+    if method == CONDITIONAL:
+        return TemperatureScaling(), ConditionalConformal(alpha)
     if method == CONTENT_FREE:
         raise ValueError(
             "content-free calibration learns from content-free prompts, not from these rows; pass "
