@@ -52,7 +52,7 @@ RECALIBRATIONS = {
     ),
 }
 PREDICTION_SETS = {
-    "split": aty.SplitConformal(),
+    "split": aty.SplitConformal("raps"),
     "lac": aty.SplitConformal("lac", alpha=Fraction(1, 10), nonempty="after"),
     "saps": aty.SplitConformal("saps", randomized=True, random_state=None),
     "too few": aty.SplitConformal("aps", alpha=0.001, nonempty=None),

@@ -262,7 +262,9 @@ def coverage_guarantees() -> Iterator[Guarantee]:
         yield Guarantee(EXACT, f"{score}, n = {n}", exact_coverage(score, n, alpha), level, "equal")
     for region, name in enumerate(("typical", "middle", "atypical")):
         yield Guarantee(REGIONS, f"{name} third", region_coverage(region), 0.8, "at least")
-    yield Guarantee(REGIONS, "atypical and low-confidence, in a head", head_coverage(rare=True), 0.8, "at least")
+    regions = AtypicalityAwareConformal(alpha=0.2, n_groups=(4, 4))
+    rare = head_coverage(rare=True, prediction_sets=regions)
+    yield Guarantee(REGIONS, "atypical and low-confidence, in a head", rare, 0.8, "at least")
     for world in (continuous, tied, one_hot, saturated, miscalibrated):
         for n in (120, 500, 2000):
             case = f"atypical, {world.__name__.replace('_', ' ')}, n = {n}"
@@ -281,8 +283,8 @@ def coverage_guarantees() -> Iterator[Guarantee]:
     yield Guarantee(GROUPS, "a group of classes, tied", group_coverage(halves, less, tied), 0.9, "at least")
     yield Guarantee(EXACT_GROUPS, "all inputs", group_coverage(halves, everyone, randomized=True), 0.9, "equal")
     yield Guarantee(HEAD, "default sets, in chunks", head_coverage(), 0.8, "at least")
-    smooth = ConditionalConformal(0.2)
-    yield Guarantee(HEAD, "conditional sets, in chunks", head_coverage(prediction_sets=smooth), 0.8, "at least")
+    one = SplitConformal(alpha=0.2)
+    yield Guarantee(HEAD, "one threshold, in chunks", head_coverage(prediction_sets=one), 0.8, "at least")
     randomised = SplitConformal("aps", 0.2, randomized=True)
     yield Guarantee(HEAD, "randomised sets, in chunks", head_coverage(prediction_sets=randomised), 0.8, "at least")
 

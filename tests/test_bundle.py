@@ -137,7 +137,7 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
         "validation_fraction": 0.25, "random_state": 7,
     },
     aty.SplitConformal: {
-        "score": "lac", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
+        "score": "aps", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
         "random_state": 7, "tuning_fraction": 0.25,
     },
     aty.AtypicalityAwareConformal: {

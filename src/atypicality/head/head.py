@@ -1,7 +1,6 @@
 """The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
 
 import inspect
-import math
 import os
 from typing import Annotated, Any, Self
 
@@ -13,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from atypicality import conformal, density, recalibration
 from atypicality.arrays import like, on_device, to_host
 from atypicality.blocks import progress
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.conformal import ConditionalConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
@@ -34,7 +33,7 @@ from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
-from atypicality.validation import FloatArray, check_alpha, check_integer, warn
+from atypicality.validation import FloatArray, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
 
@@ -43,7 +42,6 @@ PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
-ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
 
 
 class ReliabilityHead(BaseEstimator):
@@ -59,8 +57,7 @@ class ReliabilityHead(BaseEstimator):
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
-        "auto" is `AtypicalityAwareConformal` with as many groups as the rows support, or `SplitConformal` without
-        atypicality.
+        "auto" is `ConditionalConformal`, or `SplitConformal` without atypicality.
     alpha : float in (0, 1), default=0.1
         Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
@@ -93,7 +90,7 @@ class ReliabilityHead(BaseEstimator):
     >>> train, calibration, test = load_fashion_mnist_lt()
     >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
     >>> head.sizes_
-    {'train': 10000, 'recalibration': 2500, 'edges': 833, 'thresholds': 1667}
+    {'train': 10000, 'recalibration': 2500, 'edges': 250, 'thresholds': 2250}
     >>> answer = head.predict(test)
     >>> answer.prediction_set.shape
     (5000, 10)
@@ -136,8 +133,8 @@ class ReliabilityHead(BaseEstimator):
             Left out where `calibration` brings its own `atypicality`.
         calibration : ModelOutputs with logits and labels, or Parts
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
-            third of the rest draws group edges, the remainder is the threshold set. `Parts` (see `three_way_split`)
-            are taken as they are.
+            tenth of the rest is the edge set, the remainder the threshold set (`edge_fraction` of the prediction
+            sets says how many). `Parts` (see `three_way_split`) are taken as they are.
 
         Examples
         --------
@@ -176,7 +173,7 @@ class ReliabilityHead(BaseEstimator):
         >>> train, calibration, test = load_fashion_mnist_lt()
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> head.refit(calibration[:3000]).sizes_
-        {'recalibration': 1500, 'edges': 500, 'thresholds': 1000}
+        {'recalibration': 1500, 'edges': 150, 'thresholds': 1350}
         """
         check_is_fitted(self, "recalibration_")
         return self._fit(self.density_, calibration, self.class_names_)
@@ -271,7 +268,7 @@ class ReliabilityHead(BaseEstimator):
     def _fit_sets(self, probs: FloatArray, labels: Any, outputs: ModelOutputs, offered: dict[str, Any]) -> None:
         sets, atypicality = self.prediction_sets, offered["atypicality"]
         if isinstance(sets, str) and sets == "auto":
-            sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(probs.shape[0], self.alpha)
+            sets = (SplitConformal if atypicality is None else ConditionalConformal)(alpha=self.alpha)
         sets = clone(sets)
         if atypicality is None and "atypicality" in inspect.signature(sets.fit).parameters:
             raise ValueError(f"prediction_sets={type(sets).__name__} needs atypicality: give train= or a density.")
@@ -392,7 +389,7 @@ class ReliabilityHead(BaseEstimator):
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> print(head.summary())
         ReliabilityHead for 10 classes
-          rows            train 10,000, recalibration 2,500, edges 833, thresholds 1,667
+          rows            train 10,000, recalibration 2,500, edges 250, thresholds 2,250
         ...
         """
         check_is_fitted(self, "recalibration_")
@@ -488,16 +485,6 @@ def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, Mo
         raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
     chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
     return calibration._part(chosen), calibration._part(~chosen), None
-
-
-def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
-    """As many groups, up to the paper's six by six, as leave every cell 2 / alpha threshold rows on average."""
-    sets = AtypicalityAwareConformal(alpha=alpha)
-    needed = math.ceil(ROWS_PER_GROUP / check_alpha(alpha))
-    thresholds = n_rows * (1 - sets.edge_fraction)
-    largest = max(sets.n_groups)
-    groups = max([g for g in range(1, largest + 1) if thresholds / g**2 >= needed], default=1)
-    return AtypicalityAwareConformal(alpha=alpha, n_groups=(groups, groups))
 
 
 def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:
