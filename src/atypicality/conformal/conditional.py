@@ -19,16 +19,24 @@ from atypicality.conformal.guaranteed import (
     distinct_values,
     group_names,
     indicators,
+    places_among,
     row_values,
 )
 from atypicality.conformal.pinball import cutoff_steps, cutoffs
 from atypicality.conformal.scores import LabelStatistics, ScoreRule, grid_sets, label_statistics
-from atypicality.conformal.soft_groups import chosen_knots, group_name, local_quantiles, soft_groups
+from atypicality.conformal.soft_groups import (
+    checked_bandwidth,
+    chosen_knots,
+    expected_coverage,
+    group_name,
+    local_quantiles,
+    soft_groups,
+)
 from atypicality.conformal.split import checked_rows, row_draws
 from atypicality.formula import GridSets
 from atypicality.groups import cut, quantile_edges
 from atypicality.stored import Record, kinds, need
-from atypicality.validation import check_alpha, check_choice, check_integer, check_number, check_vector, warn
+from atypicality.validation import check_alpha, check_choice, check_integer, check_vector, warn
 from atypicality.validation.device import any_probs
 
 __all__ = ["ConditionalConformal"]
@@ -209,8 +217,8 @@ class ConditionalConformal(BaseEstimator):
 
         self.n_edge_, self.n_calibration_, self.n_classes_, self.seed_ = edge.size, own.size, k, seeds.seed
         self._set_groups(rarity[edge], top[edge], alpha)
-        self.bandwidth_ = _bandwidth(self.bandwidth, own.size)
-        starts = self._row_starts(values, n)
+        self.bandwidth_ = checked_bandwidth(self.bandwidth, own.size)
+        starts = self._row_starts(values)
         cells = (
             self._cells(rarity, top)
             + self._group_starts()[self.class_groups_[classes]]
@@ -283,7 +291,7 @@ class ConditionalConformal(BaseEstimator):
         rows = any_probs(probs, n_classes=self.n_classes_)
         n = int(rows.shape[0])
         rarity = check_vector(atypicality, "atypicality", n_rows=n)
-        starts = self._row_starts(row_values(Asked.of(self.groups), attributes, n), n)
+        starts = self._row_starts(row_values(Asked.of(self.groups), attributes, n))
         sets: NDArray[np.bool_] = grid_sets(self.formula(), rows, rarity, row_draws(self, n, first_row), starts)
         return sets
 
@@ -331,19 +339,12 @@ class ConditionalConformal(BaseEstimator):
         """Where the table of each group of classes begins."""
         return np.arange(self._shape[1]) * math.prod(self._shape[2:])
 
-    def _row_starts(self, values: NDArray[Any] | None, n_rows: int) -> Integers | None:
+    def _row_starts(self, values: NDArray[Any] | None) -> Integers | None:
         """Where the tables of each row begin, by its value of the attribute."""
         known = self.attribute_values_
         if values is None or known is None:
             return None
-        place = np.minimum(np.searchsorted(known, values), known.size - 1)
-        unseen = known[place] != values
-        if unseen.any():
-            warn(
-                f"{int(unseen.sum())} of {n_rows} rows have a value of the attribute that no calibration row had, as "
-                f"{values[unseen][0]!r} in row {int(unseen.argmax())}: their sets hold all classes."
-            )
-        return np.where(unseen, known.size, place) * self._row_size()
+        return places_among(known, values) * self._row_size()
 
     def _flat_tables(self) -> tuple[Doubles, Doubles]:
         """Levels, and thresholds of 1 - p, one row of entries for each step."""
@@ -372,7 +373,7 @@ class ConditionalConformal(BaseEstimator):
         self.few_ = few.reshape(shape)
         if few.any():
             self._warn_of_few_rows(phi, phi[cells].sum(axis=0), alpha)
-        self.expected_coverage_ = _expected_coverage(phi[cells], self._covered(found, cells, draws))
+        self.expected_coverage_ = expected_coverage(phi[cells], self._covered(found, cells, draws))
 
     def _covered(self, found: LabelStatistics, cells: Integers, draws: Doubles) -> NDArray[np.bool_]:
         """Whether the sets of rows in some entries of the table hold their label."""
@@ -398,14 +399,9 @@ class ConditionalConformal(BaseEstimator):
         n_soft = self.soft_groups_.shape[2]
         groups = f"each of {n_soft} soft groups of atypicality and confidence"
         if self.expected_coverage_.size > n_soft:
-            groups += f", and in each of {self.expected_coverage_.size - n_soft} groups ({self._asked_words()})"
+            groups += f", and in each of {self.expected_coverage_.size - n_soft} groups ({Asked.of(self.groups)})"
         rows = f"from {self.n_calibration_:,} rows"
         return f"on average over all inputs and weighted by {groups}, {rows}; not in every subgroup."
-
-    def _asked_words(self) -> str:
-        asked = Asked.of(self.groups)
-        classes = "groups of true classes" if isinstance(asked.classes, Mapping) else asked.classes
-        return ", ".join(filter(None, (*asked.axes, asked.attribute, classes)))
 
     def _check_stored(self) -> None:
         asked, shape = Asked.of(self.groups), self._shape
@@ -440,13 +436,6 @@ def _edges(values: Doubles, n_cells: int) -> Doubles:
     return np.asarray(edges[edges < values.max()])
 
 
-def _bandwidth(given: float | str, n_rows: int) -> float:
-    if isinstance(given, str):
-        check_choice(given, "bandwidth", ("auto",))
-        return float(np.clip(0.2 * (2000 / n_rows) ** 0.25, 0.1, 0.35))
-    return check_number(given, "bandwidth", low=0, low_open=True)
-
-
 def _thresholds(cutoff: Doubles) -> Doubles:
     """Thresholds of -log p from cutoffs of 1 / p; no probability scores more than the smallest that counts."""
     inside = np.log(np.clip(cutoff, 1.0, 1 / SMALLEST))
@@ -456,9 +445,3 @@ def _thresholds(cutoff: Doubles) -> Doubles:
 def _as_lac(thresholds: Doubles) -> Doubles:
     """Thresholds of 1 - p from those of -log p, rounded outward: a logarithm and an exponential lie between."""
     return 1.0 - np.exp(-thresholds) * (1 - OUTWARD)
-
-
-def _expected_coverage(phi: Doubles, covered: NDArray[np.bool_]) -> Doubles:
-    """Share of covered rows by soft group, one row more in the denominator: with one group it is k / (n + 1)."""
-    rows = phi.sum(axis=0) * (len(phi) + 1) / len(phi)
-    return np.where(rows > 0, covered @ phi / np.where(rows > 0, rows, 1.0), 1.0)

@@ -11,7 +11,16 @@ from atypicality.groups import ClassGroups
 from atypicality.stored import kinds, need
 from atypicality.validation import check_groups, check_vector, warn
 
-__all__ = ["Asked", "GroupsKind", "class_groups", "distinct_values", "group_names", "indicators", "row_values"]
+__all__ = [
+    "Asked",
+    "GroupsKind",
+    "class_groups",
+    "distinct_values",
+    "group_names",
+    "indicators",
+    "places_among",
+    "row_values",
+]
 
 Integers = NDArray[np.intp]
 
@@ -54,6 +63,10 @@ class Asked:
                 "classes. Cross two attributes in one column of pairs of values."
             )
         return cls(axes, names[0] if names else None, classes[0] if classes else None)
+
+    def __str__(self) -> str:
+        classes = "groups of true classes" if isinstance(self.classes, Mapping) else self.classes
+        return ", ".join(filter(None, (*self.axes, self.attribute, classes)))
 
 
 _OPTIONS = '"atypicality", "confidence", "class rarity", the name of an attribute, a mapping of classes to groups'
@@ -136,6 +149,22 @@ def distinct_values(values: NDArray[Any], name: str | None) -> NDArray[Any]:
             f"attributes[{name!r}] has {found.size} values, too many for groups; at most {MOST_VALUES}. Join some."
         )
     return found
+
+
+def places_among(known: NDArray[Any], values: NDArray[Any]) -> Integers:
+    """Place of each value (n,) among the sorted `known` ones; one beyond the last, with a warning, where it is new.
+
+    >>> places_among(np.array(["a", "c"]), np.array(["c", "a"]))
+    array([1, 0])
+    """
+    place = np.minimum(np.searchsorted(known, values), known.size - 1)
+    unseen = known[place] != values
+    if unseen.any():
+        warn(
+            f"{int(unseen.sum())} of {values.size} rows have a value of the attribute that no calibration row had, as "
+            f"{values[unseen][0]!r} in row {int(unseen.argmax())}: their sets hold all classes."
+        )
+    return np.where(unseen, known.size, place)
 
 
 def indicators(shape: tuple[int, int, int, int], asked: Asked) -> NDArray[np.float64]:
