@@ -7,10 +7,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 import atypicality as aty
 from atypicality import metrics
 from atypicality.arrays import to_host
+from atypicality.head.keywords import call_with_known
 from benchmarks.gpu_data import Embeddings, Outputs, Size, embeddings, outputs
 from benchmarks.gpu_library import best_seconds
 
@@ -184,21 +186,22 @@ def recalibration_stages(data: Outputs) -> Iterator[Stage]:
 
 
 def set_stages(calibration: Outputs, test: Outputs) -> Iterator[Stage]:
-    """RAPS with tuning: the work is to read both halves once and to write the sets."""
+    """RAPS with tuning, and conditional sets: the work is to read both halves once and to write the sets."""
     n, k = test.probs.shape
-
-    def run() -> Any:
-        fitted = aty.SplitConformal("raps", ALPHA).fit(calibration.probs, calibration.labels)
-        return fitted, fitted.predict_set(test.probs)
-
-    yield Stage(
-        "RAPS fit and sets",
-        f"{n:,} + {n:,} x {k}",
-        run,
-        lambda _: 9.0 * n * k,
-        "copy",
-        lambda found: _sets(calibration, test, *found),
-    )
+    methods = {
+        "RAPS": aty.SplitConformal("raps", ALPHA),
+        "conditional": aty.ConditionalConformal(ALPHA),
+        "conditional, class rarity": aty.ConditionalConformal(ALPHA, groups="class rarity"),
+    }
+    for name, method in methods.items():
+        yield Stage(
+            f"{name} fit and sets",
+            f"{n:,} + {n:,} x {k}",
+            lambda method=method: _fitted_sets(method, calibration, test),
+            lambda _: 9.0 * n * k,
+            "copy",
+            lambda found, method=method: _sets(method, calibration, test, *found),
+        )
 
 
 def metric_stages(data: Outputs) -> Iterator[Stage]:
@@ -271,11 +274,24 @@ def _probabilities(make: Callable[[], Any], data: Outputs, found: Any, checked: 
     return Agreement(f"probabilities after a fit on {checked:,} rows", difference, 2 * (2 * CERTIFICATE) ** 0.5)
 
 
-def _sets(calibration: Outputs, test: Outputs, fitted: Any, sets: Any) -> Agreement:
-    cpu = aty.SplitConformal("raps", ALPHA).fit(to_host(calibration.probs), to_host(calibration.labels))
-    differing = int((cpu.predict_set(to_host(test.probs)) != to_host(sets)).sum())
+def _fitted_sets(method: Any, calibration: Outputs, test: Outputs, convert: Callable[[Any], Any] = lambda a: a) -> Any:
+    """A fitted method and its sets, from the arrays as they are or converted."""
+    shares = np.arange(1.0, calibration.probs.shape[1] + 1)
+    offered = {"atypicality": convert(calibration.atypicality), "class_share": shares}
+    fitted = call_with_known(clone(method).fit, convert(calibration.probs), convert(calibration.labels), **offered)
+    own = {"atypicality": convert(test.atypicality)}
+    return fitted, call_with_known(fitted.predict_set, convert(test.probs), **own)
+
+
+def _sets(method: Any, calibration: Outputs, test: Outputs, fitted: Any, sets: Any) -> Agreement:
+    cpu, expected = _fitted_sets(method, calibration, test, to_host)
+    differing = int((expected != to_host(sets)).sum())
     what = f"entries of the sets that differ, of {sets.shape[0] * sets.shape[1]:,}; thresholds"
-    return Agreement(f"{what} {'equal' if cpu.threshold_ == fitted.threshold_ else 'differ'}", differing, 0.0)
+    return Agreement(f"{what} {'equal' if _thresholds(cpu) == _thresholds(fitted) else 'differ'}", differing, 0.0)
+
+
+def _thresholds(fitted: Any) -> list[float]:
+    return np.ravel(fitted.threshold_ if hasattr(fitted, "threshold_") else fitted.thresholds_).tolist()
 
 
 def _metrics(data: Outputs, found: dict[str, float]) -> Agreement:

@@ -138,12 +138,12 @@ def all_metrics(size: Size) -> Callable[[], Any]:
 
 def raps_fit(size: Size) -> Callable[[], Any]:
     probs, labels = _probs(size)
-    return lambda: SplitConformal().fit(probs, labels)
+    return lambda: SplitConformal("raps").fit(probs, labels)
 
 
 def raps_sets(size: Size) -> Callable[[], Any]:
     probs, labels = _probs(size)
-    fitted = SplitConformal(k_reg=3, penalty=0.5).fit(probs[:2000], labels[:2000])
+    fitted = SplitConformal("raps", k_reg=3, penalty=0.5).fit(probs[:2000], labels[:2000])
     return lambda: fitted.predict_set(probs)
 
 

@@ -24,7 +24,7 @@ from fuzz.texts import LABELS, PROMPT
 Seeds = dict[str, bytes]
 
 HEADS: dict[str, tuple[Any, Any, Any]] = {
-    "temperature": (aty.GaussianAtypicality(), aty.TemperatureScaling(), aty.SplitConformal()),
+    "temperature": (aty.GaussianAtypicality(), aty.TemperatureScaling(), aty.SplitConformal("raps")),
     "aware": (
         aty.GaussianAtypicality("full", shrinkage=0.1),
         aty.AtypicalityAwareRecalibration(),

@@ -57,13 +57,15 @@ RECALIBRATIONS = {
     "terms": aty.AtypicalityAwareRecalibration(strength=0.01),
 }
 PREDICTION_SETS = {
-    "split": aty.SplitConformal(),
+    "split": aty.SplitConformal("raps"),
     "lac": aty.SplitConformal("lac", alpha=Fraction(1, 10), nonempty="after"),
     "saps": aty.SplitConformal("saps", randomized=True, random_state=None),
     "too few": aty.SplitConformal("aps", alpha=0.001, nonempty=None),
     "regions": aty.AtypicalityAwareConformal(n_groups=[2, 2]),
     "conditional": aty.ConditionalConformal(),
     "conditional, too few": aty.ConditionalConformal(0.01, cells=5, knots=2, bandwidth=0.3, random_state=None),
+    "conditional, groups": aty.ConditionalConformal(groups=("atypicality", {0: "a", 1: "b", 2: "b", 3: "a"})),
+    "conditional, randomised": aty.ConditionalConformal(groups="class rarity", randomized=True),
     "paper sets": aty.AtypicalityAwareConformal("raps", n_groups=(3, 1), mode="paper", k_reg=1, penalty=0.1),
 }
 

@@ -35,6 +35,14 @@ REGIONS = "In every region of `AtypicalityAwareConformal` the sets hold the labe
 SOFT = (
     "Weighted by any soft group of `ConditionalConformal`, the sets hold the label with probability at least 1 - alpha."
 )
+GROUPS = (
+    "In every group that `groups=` of `ConditionalConformal` asks for, the sets hold the label with probability "
+    "at least 1 - alpha."
+)
+EXACT_GROUPS = (
+    "With `randomized=True` the sets of `ConditionalConformal` hold the label with probability 1 - alpha, weighted "
+    "by any soft group and in every group asked for."
+)
 HEAD = "The sets of a head hold the label with probability at least 1 - alpha."
 RISK = "Rows kept with `max_risk` err more often than `max_risk` with probability at most 5 %."
 CHANCE = "Without drift, `drift.chance` is at most p with probability at most p."
@@ -43,6 +51,9 @@ SHARES = (
     "The 95 % interval of an accuracy or a coverage holds the true share with probability 95 %, on average over shares."
 )
 MEANS = "The 95 % interval of a mean (NLL, Brier score, set size) holds the true mean with probability 95 %."
+WORST = (
+    "The 95 % interval of `worst_coverage` holds the coverage of the truly worst group with probability at least 95 %."
+)
 ERRORS = (
     "The 95 % interval of a calibration error or of overconfidence holds the true value with probability at least 94 %."
 )
@@ -197,6 +208,28 @@ def soft_coverage(world, n, whole=False):
     return one_repetition
 
 
+def group_coverage(groups, member, world=continuous, **options):
+    """As `soft_coverage`, of the rows that a function of (labels, attribute) marks."""
+
+    def one_repetition(seed):
+        rng, n = np.random.default_rng(seed), 500
+        probs, labels = world(rng, n + 400)
+        biased = probs * np.array([1.0, 1.0, 1.0, 0.3, 0.3, 0.3])  # the model knows half of the classes too little
+        probs, rarity = biased / biased.sum(axis=1, keepdims=True), rng.standard_normal(n + 400)
+        age = np.where(probs.argmax(axis=1) == labels, rng.choice(["young", "old"], n + 400), "old")
+        sets = ConditionalConformal(0.1, groups=groups, cells=3, knots=2, random_state=seed, **options)
+        extras = {"atypicality": rarity, "attributes": {"age": age}}
+        old, new = ({k: v[part] if k != "attributes" else {"age": age[part]} for k, v in extras.items()}
+                    for part in (slice(0, n), slice(n, None)))  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of corners with too few rows
+            sets.fit(probs[:n], labels[:n], class_share=[6, 5, 4, 3, 2, 1], **old)
+        hits = sets.predict_set(probs[n:], **new)[np.arange(400), labels[n:]]
+        return float(0.9 + np.mean(member(labels[n:], age[n:]) * (hits - 0.9)))
+
+    return one_repetition
+
+
 def fitted_head(seed, n_new, **options):
     """A head fitted on 200 training and 1000 calibration rows of a world, and its new rows."""
     world = make_world(1200 + n_new, 4, temperature=2.0, atypical_noise=0.5, random_state=seed)
@@ -229,15 +262,29 @@ def coverage_guarantees() -> Iterator[Guarantee]:
         yield Guarantee(EXACT, f"{score}, n = {n}", exact_coverage(score, n, alpha), level, "equal")
     for region, name in enumerate(("typical", "middle", "atypical")):
         yield Guarantee(REGIONS, f"{name} third", region_coverage(region), 0.8, "at least")
-    yield Guarantee(REGIONS, "atypical and low-confidence, in a head", head_coverage(rare=True), 0.8, "at least")
+    regions = AtypicalityAwareConformal(alpha=0.2, n_groups=(4, 4))
+    rare = head_coverage(rare=True, prediction_sets=regions)
+    yield Guarantee(REGIONS, "atypical and low-confidence, in a head", rare, 0.8, "at least")
     for world in (continuous, tied, one_hot, saturated, miscalibrated):
         for n in (120, 500, 2000):
             case = f"atypical, {world.__name__.replace('_', ' ')}, n = {n}"
             yield Guarantee(SOFT, case, soft_coverage(world, n), 0.9, "at least")
     yield Guarantee(SOFT, "all inputs, tied, n = 120", soft_coverage(tied, 120, whole=True), 0.9, "at least")
+    rarest, old = (lambda labels, age: labels == 5), (lambda labels, age: age == "old")
+    halves = dict(enumerate(("known", "known", "known", "less", "less", "less")))
+    less, everyone = (lambda labels, age: labels >= 3), (lambda labels, age: np.ones(labels.size))
+    for case, asked, member in (
+        ("rarest fifth of classes", "class rarity", rarest),
+        ("a group of classes", halves, less),
+        ("an attribute", ("age", halves), old),
+    ):
+        yield Guarantee(GROUPS, case, group_coverage(asked, member), 0.9, "at least")
+        yield Guarantee(EXACT_GROUPS, case, group_coverage(asked, member, randomized=True), 0.9, "equal")
+    yield Guarantee(GROUPS, "a group of classes, tied", group_coverage(halves, less, tied), 0.9, "at least")
+    yield Guarantee(EXACT_GROUPS, "all inputs", group_coverage(halves, everyone, randomized=True), 0.9, "equal")
     yield Guarantee(HEAD, "default sets, in chunks", head_coverage(), 0.8, "at least")
-    smooth = ConditionalConformal(0.2)
-    yield Guarantee(HEAD, "conditional sets, in chunks", head_coverage(prediction_sets=smooth), 0.8, "at least")
+    one = SplitConformal(alpha=0.2)
+    yield Guarantee(HEAD, "one threshold, in chunks", head_coverage(prediction_sets=one), 0.8, "at least")
     randomised = SplitConformal("aps", 0.2, randomized=True)
     yield Guarantee(HEAD, "randomised sets, in chunks", head_coverage(prediction_sets=randomised), 0.8, "at least")
 
@@ -343,6 +390,16 @@ def mean_interval(seed):
     return interval_holds(metrics.set_size, 2.0, np.arange(4) <= sizes[:, None])
 
 
+def worst_interval(shares):
+    def one_repetition(seed):
+        groups = np.arange(600) % len(shares)
+        hits = np.random.default_rng(seed).random(600) < np.asarray(shares)[groups]
+        found = metrics.worst_coverage(np.column_stack([hits, ~hits]), np.zeros(600, int), groups)
+        return bool(found.low <= min(shares) <= found.high)
+
+    return one_repetition
+
+
 def overconfidence_interval(accuracy):
     def one_repetition(seed):
         rng = np.random.default_rng(seed)
@@ -394,6 +451,8 @@ def error_interval(metric, accuracy):
 
 def interval_guarantees() -> Iterator[Guarantee]:
     yield Guarantee(SHARES, "150 rows", share_interval, 0.95, "equal")
+    for case, shares in {"six alike": (0.9,) * 6, "one worse": (0.95, 0.95, 0.95, 0.8)}.items():
+        yield Guarantee(WORST, case, worst_interval(shares), 0.95, "at least")
     yield Guarantee(MEANS, "set size, 150 rows", mean_interval, 0.95, "equal")
     errors = {
         "overconfidence, accuracy 0.7": overconfidence_interval(0.7),

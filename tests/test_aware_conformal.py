@@ -188,7 +188,7 @@ def partitions(long_tail, seed, repeats=10):
 def test_long_tail_worst_sixth_is_lifted_at_little_cost(long_tail, seed):
     sixths, sizes = {"split": [], "aware": []}, {"split": [], "aware": []}
     for (probs, labels, rarity), (new, truth, new_rarity) in partitions(long_tail, seed):
-        split = SplitConformal(alpha=0.05).fit(probs, labels)
+        split = SplitConformal("raps", 0.05).fit(probs, labels)
         aware = AtypicalityAwareConformal(alpha=0.05).fit(probs, labels, atypicality=rarity)
         assert (aware.n_edge_, aware.n_calibration_) == (1500, 3000)
         groups = QuantileGroups(6).fit(new_rarity).assign(new_rarity)

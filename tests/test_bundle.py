@@ -141,7 +141,7 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
         "validation_fraction": 0.25, "random_state": 7,
     },
     aty.SplitConformal: {
-        "score": "lac", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
+        "score": "aps", "alpha": 0.01, "nonempty": "after", "k_reg": 2, "penalty": 0.5, "randomized": True,
         "random_state": 7, "tuning_fraction": 0.25,
     },
     aty.AtypicalityAwareConformal: {
@@ -150,6 +150,7 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
     },
     aty.ConditionalConformal: {
         "alpha": 0.01, "cells": 5, "knots": 2, "bandwidth": 0.3, "edge_fraction": 0.25, "random_state": 7,
+        "groups": ("confidence", "age", {0: "a", "b": 1}), "randomized": True,
     },
 }  # fmt: skip
 PARTS = {"density": DENSITIES, "recalibration": RECALIBRATIONS, "prediction_sets": PREDICTION_SETS}
@@ -373,19 +374,22 @@ def test_tensors_are_checked_behind_right_hashes(bundle, head, tmp_path, name, c
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("thresholds_", lambda a: a * np.nan, "must hold no NaN"),
-        ("thresholds_", lambda a: -1 - a, "must not be negative"),
-        ("thresholds_", lambda a: a[:-1], "has size .* where other parts"),
+        ("table_", lambda a: a * np.nan, "must hold no NaN"),
+        ("table_", lambda a: -1 - a, "must not be negative"),
+        ("table_", lambda a: a[..., :-1], "has size .* where other parts"),
+        ("table_", lambda a: np.concatenate([a, a]), "one table more than levels"),
+        ("class_groups_", lambda a: a + 1, "classes must be in groups that have a name"),
         ("atypicality_edges_", lambda a: a[:-1], "there must be thresholds of shape"),
         ("confidence_edges_", lambda a: a + 1, r"must lie in \[0, 1\]"),
         ("confidence_edges_", lambda a: a[::-1], "must be strictly increasing"),
-        ("too_few_", lambda a: ~a, "infinite where rows were too few"),
+        ("few_", lambda a: ~a, "infinite where rows were too few"),
         ("expected_coverage_", lambda a: a[:-1], "every soft group must expect a coverage"),
         ("expected_coverage_", lambda a: a + 1, r"must lie in \[0, 1\]"),
         (None, lambda h: h.update(knots_=[2, 2, 2]), "knots_ must have 2 entries; got 3"),
         (None, lambda h: h.update(knots_=[50, 2]), "no more knots than cells"),
         (None, lambda h: h.update(knots_=[10**9, 2]), "no more knots than cells"),
         (None, lambda h: h.update(bandwidth_=0.0), "bandwidth_ must be a finite number in"),
+        (None, lambda h: h.update(class_group_names_=["a"]), "where they are asked for, and only there"),
         (None, lambda h: h.update(soft_groups_=7), "exactly its own keys; missing or unknown: soft_groups_"),
     ],
 )

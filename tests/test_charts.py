@@ -20,6 +20,7 @@ from report_cases import (
     world_outputs,
 )
 
+import atypicality as aty
 from atypicality import charts
 from atypicality.paper.theory import theorem_1, theorem_2
 from atypicality.report.examples import checked_pixels, png_url
@@ -36,6 +37,14 @@ def texts():
 def held_out():
     _, head = evaluation_and_head()
     return head.density_.atypicality(world_outputs()[TEST].embeddings)
+
+
+def curve(least):
+    """Sets of at least some of four classes, more of them where alpha is small."""
+    rank = np.arange(4)
+    return aty.metrics.pareto_curve(
+        lambda alpha: np.tile(rank <= least + 2 * (alpha < 0.1), (120, 1)), np.arange(120) % 4, np.arange(120) % 2
+    )
 
 
 DRAWN = {
@@ -58,6 +67,8 @@ DRAWN = {
     "coverage_by_atypicality": lambda e, h: charts.coverage_by_group(e),
     "size_by_confidence": lambda e, h: charts.coverage_by_group(e, "set_size", by="confidence"),
     "coverage_at_levels": lambda e, h: charts.coverage_at_levels({0.1: e, 0.05: e}),
+    "coverage_against_size": lambda e, h: charts.coverage_against_size(e),
+    "pareto_curves": lambda e, h: charts.pareto_curves({"one": curve(0), "two": curve(1)}),
     "subgroup_bars": lambda e, h: charts.subgroup_bars(e, "ece"),
     "reliability_diagram": lambda e, h: charts.reliability_diagram(e),
     "risk_coverage": lambda e, h: charts.risk_coverage(e),

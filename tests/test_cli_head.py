@@ -35,7 +35,7 @@ def test_fit_says_what_it_did(folder, capsys):
     code, out, _ = run(capsys, "fit", *outputs, "--out", folder / "again", "--json")
     assert code == 0
     told = json.loads(out)
-    assert told["sizes"] == {"train": 3000, "recalibration": 600, "edges": 200, "thresholds": 400}
+    assert told["sizes"] == {"train": 3000, "recalibration": 600, "edges": 60, "thresholds": 540}
     assert told["metrics"]["after"]["nll"] < told["metrics"]["before"]["nll"]
     assert aty.load(folder / "again").sizes_ == told["sizes"]
 

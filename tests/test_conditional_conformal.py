@@ -194,7 +194,7 @@ def test_expected_coverage_is_near_the_coverage_of_new_rows(seed):
 def test_too_few_rows_give_full_sets_and_name_the_group():
     world = make_world(60)
     with pytest.warns(
-        UserWarning, match=r"needs at least 100 threshold rows in every soft group; got 54.0 in that of a"
+        UserWarning, match=r"needs at least 100 threshold rows in every group; got 54.0 in that of all inputs"
     ):
         conformal = fit(ConditionalConformal(0.01), world)
     assert conformal.too_few_.all()

@@ -38,7 +38,7 @@ def test_sets_keep_their_promise(demo):
 
 
 def test_parts_are_counted(demo):
-    assert demo.sizes == {"train": 10000, "recalibration": 2500, "edges": 833, "thresholds": 1667, "test": 5000}
+    assert demo.sizes == {"train": 10000, "recalibration": 2500, "edges": 250, "thresholds": 2250, "test": 5000}
     assert sum(demo.class_counts.values()) == 10000
     assert sum(row.count for row in demo.quadrants) == 5000
 

@@ -158,11 +158,12 @@ def test_aware_conformal_fits_and_predicts_the_same(put, where, rng):
     assert same_library(sets, test)
 
 
+@pytest.mark.parametrize("options", [{}, {"groups": {i: i % 3 for i in range(20)}}, {"randomized": True}], ids=str)
 @pytest.mark.parametrize("where", ["device", "host"])
-def test_conditional_conformal_fits_and_predicts_the_same(put, where, rng):
+def test_conditional_conformal_fits_and_predicts_the_same(put, where, options, rng):
     probs, rarity = softmax(900, 20, rng), rng.gamma(2.0, size=900)
     labels, place = labels_of(probs, rng), put if where == "device" else np.asarray
-    conformal = ConditionalConformal().fit(probs[:600], labels[:600], atypicality=rarity[:600])
+    conformal = ConditionalConformal(**options).fit(probs[:600], labels[:600], atypicality=rarity[:600])
     thresholds, expected = conformal.thresholds_, conformal.predict_set(probs[600:], atypicality=rarity[600:])
 
     conformal.fit(put(probs[:600]), place(labels[:600]), atypicality=place(rarity[:600]))

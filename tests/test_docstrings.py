@@ -47,7 +47,7 @@ NOT_RUN = {  # no example of these can run everywhere
 SOURCES = ("atypicality.metrics", "atypicality.density", "atypicality.conformal", "atypicality.recalibration")
 PLAIN = {  # nobody's formula: what they are is said in their first line
     *("accuracy", "overconfidence", "summary", "set_size", "by_group", "calibration_curve"),
-    *("CalibrationCurve", "GroupTable", "RiskCoverage"),
+    *("CalibrationCurve", "GroupTable", "ParetoCurve", "RiskCoverage", "WorstCoverage"),
 }
 SOURCE = re.compile(r"math::|:math:|\b(19|20)\d\d\b|section|appendix|the paper", re.IGNORECASE)
 SHOWN = ("Evaluation", "Reliability", "ReliabilityHead")  # every method of theirs has an example of its own

@@ -13,9 +13,9 @@ import atypicality as aty
 from atypicality import metrics
 from atypicality.datasets import make_world
 from atypicality.evaluation.schema import STATISTICS, TABLES
-from atypicality.evaluation.statistics import exact_interval
 from atypicality.groups import QUADRANTS, QuantileGroups
 from atypicality.head import ReliabilityHead
+from atypicality.metrics.intervals import exact_interval
 
 GROUPED = ("atypicality_groups", "confidence_groups", "class_groups", "classes", "grid", "class_grid", "quadrants")
 MEASURED = [name for name, columns in TABLES.items() if set(STATISTICS) <= set(columns)]
@@ -51,6 +51,7 @@ def test_a_perfect_predictor(outputs, world, train):
     certain = np.eye(4)[world.labels]
     with_sets = aty.evaluate({"truth": (certain, certain.astype(bool))}, outputs, train=train)
     best = {"accuracy": 1, "confidence": 1, "coverage": 1, "set_size": 1}
+    best |= {f"worst_{group}_coverage": 1 for group in ("sixth", "cell", "size")}
     for table in ("overall", "atypicality_groups", "class_groups", "subgroups"):
         for row in (row for row in with_sets.table(table) if row["count"]):
             assert row["value"] == best.get(row["metric"], 0), (table, row)
@@ -376,3 +377,25 @@ def test_the_worst_group_and_the_gap(outputs, world, train):
     overall = {row["metric"]: row["value"] for row in evaluation.table("overall")}
     assert overall["coverage_gap_class"] == pytest.approx(metrics.coverage_gap(sets, world.labels, 0.2, by="class"))
     assert overall["coverage_gap_size"] == pytest.approx(metrics.coverage_gap(sets, world.labels, 0.2, by="size"))
+
+
+def test_worst_groups_are_those_of_the_metrics():
+    world = make_world(1200, atypical_noise=1.0)
+    conformal = aty.SplitConformal("lac", 0.2).fit(world.probs[:600], world.labels[:600])
+    test = world.take(slice(600, None))
+    outputs = aty.ModelOutputs(test.logits, labels=test.labels, atypicality=test.atypicality)
+    evaluation = aty.evaluate({"sets": (test.probs, conformal)}, outputs)
+    sets = conformal.predict_set(test.probs)
+    rare, confidence = test.atypicality, test.probs.max(axis=1)
+    groups = {
+        "worst_sixth_coverage": QuantileGroups(6).fit(rare).assign(rare),
+        "worst_cell_coverage": aty.groups.GridGroups((3, 3)).fit(confidence, rare).assign(confidence, rare),
+        "worst_size_coverage": np.minimum(sets.sum(axis=1) // 2, 2),  # of five classes: 0-1, 2-3, 4-5
+    }
+    for metric, codes in groups.items():
+        [row] = evaluation.table("overall", metric=metric)
+        worst = metrics.worst_coverage(sets, test.labels, codes)
+        assert [row[name] for name in ("count", "value", "low", "high")] == pytest.approx(
+            [worst.count, worst.value, worst.low, worst.high]
+        )
+    assert worst.value == min(metrics.size_stratified_coverage(sets, test.labels).value[:3])

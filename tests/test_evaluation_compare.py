@@ -87,7 +87,7 @@ def test_compare_takes_names_objects_pairs_heads_and_fixed_things(outputs, train
     assert column(comparison, "overall", method="content-free", metric="nll") == pytest.approx(np.mean(losses))
 
 
-@pytest.mark.parametrize("name", ["lac", "aps", "raps", "saps", "aa-aps"])
+@pytest.mark.parametrize("name", ["lac", "aps", "raps", "saps", "aa-aps", "conditional"])
 def test_conformal_names_keep_their_promise_on_average(name, seed):
     world = make_world(4000, 4, random_state=seed)
     outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)

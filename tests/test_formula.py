@@ -67,7 +67,9 @@ SETS = {
     "conditional": aty.ConditionalConformal(),
     "conditional, coarse": aty.ConditionalConformal(0.2, cells=3, knots=1),
     "conditional, full corners": aty.ConditionalConformal(0.02, knots=3),
-    "full sets": aty.SplitConformal(alpha=0.001, k_reg=1, penalty=0.1),
+    "conditional, class rarity": aty.ConditionalConformal(groups="class rarity"),
+    "conditional, groups": aty.ConditionalConformal(groups=("confidence", dict(enumerate("aabbc")))),
+    "full sets": aty.SplitConformal("raps", 0.001, k_reg=1, penalty=0.1),
 }
 HEADS = (
     {f"density: {name}": (part, PAPER, SETS["raps by grid"]) for name, part in DENSITIES.items()}

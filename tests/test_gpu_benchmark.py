@@ -38,7 +38,7 @@ def test_every_stage_runs_on_the_device_and_agrees_with_the_cpu(tmp_path, script
     results = json.loads((tmp_path / "gpu-cpu.json").read_text())
     assert [row["stage"] for row in results["rows"] if not row["met"]] == [], done.stderr
     assert done.returncode == 0
-    assert len(results["rows"]) == 11
+    assert len(results["rows"]) == 13
     assert {"fp64", "fp32", "copy"} <= set(results["rates"])
     assert script.page_of(results) in done.stdout
 

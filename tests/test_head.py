@@ -38,9 +38,9 @@ def bundled():
 
 def test_parts_are_disjoint_complete_and_told(bundled):
     head, calibration, _ = bundled
-    assert head.sizes_ == {"train": 10_000, "recalibration": 2500, "edges": 833, "thresholds": 1667}
+    assert head.sizes_ == {"train": 10_000, "recalibration": 2500, "edges": 250, "thresholds": 2250}
     assert sum(head.sizes_.values()) - 10_000 == len(calibration)
-    for size in ("2,500", "833", "1,667"):
+    for size in ("2,500", "250", "2,250"):
         assert size in head.summary()
 
 
@@ -141,10 +141,13 @@ def test_given_parts_are_taken_as_they_are():
     assert head.sizes_ == {"train": 2000, "recalibration": 1200, "edges": 600, "thresholds": 1200}
 
 
-def test_few_rows_mean_few_groups():
-    head = quick_head().fit(train=world_outputs(1000, seed=1), calibration=world_outputs(600))
-    # 300 rows for sets, 200 of them thresholds: 2 / 0.1 = 20 rows in each of 3 x 3 cells, 200 / 16 < 20 in 4 x 4
-    assert head.prediction_sets_.n_groups == (3, 3)
+def test_sets_are_conditional_where_there_is_atypicality_and_one_threshold_where_there_is_none():
+    calibration = world_outputs(600)
+    sets = quick_head(alpha=0.2).fit(train=world_outputs(1000, seed=1), calibration=calibration).prediction_sets_
+    assert (type(sets), sets.alpha) == (aty.ConditionalConformal, 0.2)
+    with pytest.warns(UserWarning, match="works without atypicality"):
+        plain = ReliabilityHead(density=None, alpha=0.2).fit(calibration=calibration).prediction_sets_
+    assert (type(plain), plain.score, plain.alpha) == (aty.SplitConformal, "lac", 0.2)
 
 
 def test_a_fitted_density_may_be_given_and_kept():

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta
 
+from atypicality import metrics
 from atypicality.metrics import coverage, coverage_gap, risk_coverage, set_size
 
 SETS = np.array([[1, 0, 0], [0, 0, 0], [1, 1, 0], [1, 1, 1]], bool)
@@ -101,3 +103,59 @@ def test_probabilities_rank_by_their_top_class():
     assert risk_coverage([[0.9, 0.1], [0.4, 0.6]], [0, 0]).risk.tolist() == [0.0, 0.5]
     with pytest.raises(ValueError, match="probs must hold at least one sample"):
         risk_coverage(np.empty((0, 2)), [])
+
+
+def test_worst_coverage_by_hand():
+    # groups of 60 (54 held), 60 (45 held) and 10 (none held, too few to count)
+    groups = np.repeat([0, 1, 2], [60, 60, 10])
+    hits = np.r_[np.arange(60) < 54, np.arange(60) < 45, np.zeros(10, bool)]
+    found = metrics.worst_coverage(np.column_stack([hits, ~hits]), np.zeros(130, int), groups)
+    assert (found.value, found.group, found.count) == (0.75, 1, 60)
+    # Clopper and Pearson at 1 - .05 / 2: beta quantiles of (45, 16) and (46, 15)
+    assert found.low == pytest.approx(beta.ppf(0.0125, 45, 16))
+    assert found.high == pytest.approx(beta.ppf(0.9875, 46, 15))
+    few = metrics.worst_coverage(np.column_stack([hits, ~hits]), np.zeros(130, int), groups, least=10)
+    assert (few.value, few.low, few.group) == (0.0, 0.0, 2)
+    with pytest.raises(ValueError, match="least must be at most the rows of the largest group, 60; got 61"):
+        metrics.worst_coverage(np.column_stack([hits, ~hits]), np.zeros(130, int), groups, least=61)
+
+
+def test_size_strata_by_hand():
+    # ten sets of each of the sizes 1, 2, 4 of 12 classes; the label is class 2, which sets of at least 3 hold
+    sets = np.arange(12) < np.repeat([1, 2, 4], 10)[:, None]
+    table = metrics.size_stratified_coverage(sets, np.full(30, 2))
+    assert table.group == ("0-1", "2-3", "4-10", "11-100")
+    assert table.count.tolist() == [10, 10, 10, 0]
+    np.testing.assert_array_equal(table.value, [0, 0, 1, np.nan])
+
+
+def curve_of(size, worst):
+    unused = np.zeros(len(size))
+    return metrics.ParetoCurve(unused, np.array(size), unused, np.array(worst), unused, unused)
+
+
+def test_efficient_points_by_hand():
+    # the third has larger sets than the second and covers less; the last is a double of the first
+    curve = curve_of([1.0, 2.0, 3.0, 4.0, 1.0], [0.7, 0.9, 0.8, 0.95, 0.7])
+    assert curve.efficient.tolist() == [True, True, False, True, True]
+    assert curve.size_at(0.8) == pytest.approx(1.5)
+    assert curve.size_at(0.925) == pytest.approx(3.0)
+    assert curve.size_at(0.5) == 1.0
+    assert curve.size_at(0.96) == np.inf
+
+
+def test_pareto_curve_measures_every_alpha():
+    labels, groups = np.arange(120) % 4, np.arange(120) % 2
+    curve = metrics.pareto_curve(
+        lambda alpha: np.tile(np.arange(4) < (1 if alpha > 0.1 else 3), (120, 1)), labels, groups, alphas=(0.05, 0.2)
+    )
+    assert curve.alpha.tolist() == [0.05, 0.2]
+    assert curve.size.tolist() == [3.0, 1.0]
+    assert curve.coverage.tolist() == [0.75, 0.25]
+    assert curve.worst.tolist() == [0.5, 0.0]  # odd classes 1 and 3, of which 1 is held; and neither
+    assert [row["alpha"] for row in curve.rows()] == [0.05, 0.2]
+    assert "worst group" in str(curve)
+    with pytest.raises(ValueError, match="at least one alpha"):
+        metrics.pareto_curve(lambda alpha: None, labels, groups, alphas=())
+    with pytest.raises(ValueError, match="alpha"):
+        metrics.pareto_curve(lambda alpha: None, labels, groups, alphas=(2.0,))

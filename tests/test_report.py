@@ -323,6 +323,18 @@ def test_a_click_on_a_cell_filters_everything(browser, page_path):
 
 
 @needs_chromium
+def test_target_coverage_and_size_are_in_one_picture(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    overall = {row["metric"]: row["value"] for row in evaluation.table("overall", method="head")}
+    with Opened(browser, page_path) as opened:
+        picture = opened.page.locator('svg[aria-label="Coverage against mean set size"]')
+        said = " ".join(picture.locator("title").all_text_contents())
+    for metric in ("coverage", "worst_sixth_coverage", "worst_cell_coverage"):
+        assert f": {overall[metric]:.1%} (" in said
+    assert f"asked for: {1 - evaluation.settings['alpha']['head']:.1%}" in said
+
+
+@needs_chromium
 def test_keys_reach_cells_and_quadrants(browser, page_path):
     evaluation, _ = evaluation_and_head()
     shares = {r["quadrant"]: r["count"] for r in evaluation.table("quadrants", method="head", metric="share")}

@@ -254,7 +254,7 @@ def test_without_a_seed_a_fitted_object_still_repeats_itself():
 def test_the_global_generator_is_left_alone():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     world = make_world(200)
-    SplitConformal(randomized=True).fit(world.probs, world.labels).predict_set(world.probs)
+    SplitConformal("raps", randomized=True).fit(world.probs, world.labels).predict_set(world.probs)
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
 
 
@@ -334,16 +334,26 @@ GOOD = make_world(50)
         ),
         ({"alpha": 0.0}, GOOD.probs, GOOD.labels, "alpha must lie strictly between 0 and 1; got 0"),
         ({"score": "tops"}, GOOD.probs, GOOD.labels, "score must be one of"),
-        ({"tuning_fraction": 1.0}, GOOD.probs, GOOD.labels, r"tuning_fraction must be a finite number in \(0, 1\)"),
+        (
+            {"score": "raps", "tuning_fraction": 1.0},
+            GOOD.probs,
+            GOOD.labels,
+            r"tuning_fraction must be a finite number in \(0, 1\)",
+        ),
         ({"random_state": -1}, GOOD.probs, GOOD.labels, "random_state must be at least 0; got -1"),
         ({}, GOOD.logits, GOOD.labels, "probs must lie between 0 and 1; row 0 .* Are these logits"),
         ({}, GOOD.probs * 0.9, GOOD.labels, r"probs must have rows summing to 1; row 0 sums to 0\.9"),
         ({}, np.where(np.arange(50)[:, None] == 7, np.nan, GOOD.probs), GOOD.labels, "probs must be finite; row 7"),
         ({}, GOOD.probs, GOOD.labels + 5, r"labels must lie in 0 .. 4, the columns"),
         ({}, GOOD.probs, GOOD.labels[:10], "labels must have one entry per row; got 10 for 50"),
-        ({}, GOOD.probs[:0], GOOD.labels[:0], "probs must have at least 2 rows to fit on; got 0"),
-        ({}, GOOD.probs[:1], GOOD.labels[:1], "at least 2 rows .* got 1. Give more rows, or give k_reg and penalty"),
-        ({"score": "aps"}, GOOD.probs[:0], GOOD.labels[:0], "probs must have at least 1 row to fit on; got 0"),
+        ({"score": "raps"}, GOOD.probs[:0], GOOD.labels[:0], "probs must have at least 2 rows to fit on; got 0"),
+        (
+            {"score": "raps"},
+            GOOD.probs[:1],
+            GOOD.labels[:1],
+            "at least 2 rows .* got 1. Give more rows, or give k_reg and penalty",
+        ),
+        ({}, GOOD.probs[:0], GOOD.labels[:0], "probs must have at least 1 row to fit on; got 0"),
         ({}, GOOD.probs[0], GOOD.labels, "probs must be two-dimensional"),
     ],
     ids=lambda value: str(value)[:25] if not isinstance(value, np.ndarray) else "",

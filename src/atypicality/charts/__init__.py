@@ -21,16 +21,19 @@ from atypicality.charts.groups import (
     subgroup_bars,
 )
 from atypicality.charts.samples import atypicality_distribution, extreme_samples, quadrant_scatter
+from atypicality.charts.sets import coverage_against_size, pareto_curves
 from atypicality.charts.theorems import theorem_1_curves, theorem_2_curves
 
 __all__ = [
     "atypicality_distribution",
     "class_scores",
     "confidence_grid",
+    "coverage_against_size",
     "coverage_at_levels",
     "coverage_by_group",
     "extreme_samples",
     "multiplier",
+    "pareto_curves",
     "quadrant_scatter",
     "quality_by_group",
     "reliability_diagram",

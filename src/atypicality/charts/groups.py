@@ -155,15 +155,7 @@ def coverage_by_group(
     check_choice(metric, "metric", _SETS)
     chart = quality_by_group(evaluation, metric, by=by, methods=methods)
     targets = sorted({1 - alpha for alpha in evaluation.settings["alpha"].values() if alpha is not None})
-    return chart + _target(targets) if metric == "coverage" and targets else chart
-
-
-def _target(targets: list[float]) -> Any:
-    alt = altair()
-    rule = alt.Chart(alt.Data(values=[{"target": target} for target in targets]))
-    return rule.mark_rule(strokeDash=[5, 4], color="#555").encode(
-        alt.Y("target:Q", title=METRICS["coverage"]), tooltip=tips(("target:Q", "Asked for"))
-    )
+    return chart + style.targets(targets) if metric == "coverage" and targets else chart
 
 
 @public_chart

@@ -144,6 +144,15 @@ def error_lines(
     return (lines if below is None else below + lines) + bars + marks
 
 
+def targets(levels: list[float]) -> Any:
+    """Dashed lines at target coverages."""
+    alt = altair()
+    rule = alt.Chart(alt.Data(values=[{"target": level} for level in levels]))
+    return rule.mark_rule(strokeDash=[5, 4], color="#555").encode(
+        alt.Y("target:Q", title=METRICS["coverage"]), tooltip=tips(("target:Q", "Target"))
+    )
+
+
 def interval_of(title: str) -> tuple[Any, Any]:
     """From the lower to the upper end of an interval along y."""
     alt = altair()

@@ -10,14 +10,16 @@ its steepest edge and goes on to the weighted median of the rows it meets. The o
 next, so a few steps each are enough.
 """
 
+import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
-__all__ = ["cutoffs"]
+__all__ = ["cutoff_steps", "cutoffs"]
 
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -30,6 +32,9 @@ NUDGE = 1e-9
 """The test row pulls this much harder than tau, so that of several optima the one with the largest cutoff is found."""
 FEW_CROSSINGS = 64
 MAX_STEPS = 100_000
+SMALLEST_SLOPE = 1e-300
+"""Of an edge that is just about to fall: the first row met ends it."""
+DEGENERATE = f"no optimum after {MAX_STEPS} steps: the scores are degenerate. Give distinct scores."
 
 
 def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> Doubles:
@@ -66,6 +71,44 @@ def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> Do
     for cell in spanned:
         found[cell] = vertex.cutoff(cell)
     return found
+
+
+def cutoff_steps(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> tuple[Doubles, Doubles]:
+    """The cutoff of every cell as a step function of a uniform draw, for randomised sets with exact coverage.
+
+    With the draw u the test row pulls by tau - 1 + u in place of tau: the cutoff is the score at which its dual
+    variable has that value (Gibbs, Cherian and Candes 2023). It grows with u, to that of `cutoffs`.
+
+    Parameters
+    ----------
+    groups, cells, scores, tau : as in `cutoffs`
+
+    Returns
+    -------
+    levels : ndarray of shape (n_steps, n_cells)
+        Draws at which the cutoff rises, in increasing order; 1 where a cell has fewer steps than another.
+    cutoffs : ndarray of shape (n_steps + 1, n_cells)
+        Before the first level, and after each.
+
+    Examples
+    --------
+    Of nine scores the seventh or the eighth: 0.75 of ten rows is 7.5.
+
+    >>> levels, found = cutoff_steps(np.ones((1, 1)), np.zeros(9, int), np.arange(9.0), 0.75)
+    >>> levels.round(9).tolist(), found.tolist()
+    ([[0.5]], [[6.0], [7.0]])
+    """
+    paths: list[tuple[list[float], list[float]]] = [([], [math.inf])] * len(groups)
+    if cells.size:
+        columns, spanned = _independent(groups, np.unique(cells))
+        vertex = _Vertex(np.ascontiguousarray(groups[:, columns]), cells, scores, tau)
+        vertex._optimum(0.0 * vertex.groups[0])  # without the test row, where every program is bounded
+        for cell in spanned:
+            paths[cell] = vertex.path(cell)
+    longest = max(len(levels) for levels, _ in paths)
+    levels = np.array([levels + [1.0] * (longest - len(levels)) for levels, _ in paths]).reshape(-1, longest)
+    found = np.array([values + values[-1:] * (longest + 1 - len(values)) for _, values in paths])
+    return np.ascontiguousarray(levels.T), np.ascontiguousarray(found.T)
 
 
 def _independent(groups: Doubles, present: Integers) -> tuple[Integers, Integers]:
@@ -121,24 +164,61 @@ class _Vertex:
 
     def cutoff(self, cell: int) -> float:
         """The cutoff of a cell: steps from where the last one ended."""
+        bounded = self._optimum(self.tau * (1 + NUDGE) * self.groups[cell])
+        return self._rounded_up(self.groups[cell]) if bounded else math.inf
+
+    def path(self, cell: int) -> tuple[list[float], list[float]]:
+        """Draws at which the cutoff of a cell rises, and the cutoffs before and after them, from the optimum at 0."""
+        group = self.groups[cell]
+        middle = float(group @ self.coefficients)
+        down, up = (
+            list(copy.copy(self)._way(group, sign, end)) for sign, end in ((-1.0, 1 - self.tau), (1.0, self.tau))
+        )
+        levels = [1 - self.tau - pull for pull, _ in reversed(down)] + [1 - self.tau + pull for pull, _ in up]
+        return levels, [value for _, value in reversed(down)] + [middle] + [value for _, value in up]
+
+    def _way(self, group: Doubles, sign: float, end: float) -> Iterator[tuple[float, float]]:
+        """Pulls up to `end` at which the optimum moves, and the cutoff beyond each, from the optimum without a pull."""
+        pull, self.below, self.basis = 0.0, self.below.copy(), self.basis.copy()
         for _ in range(MAX_STEPS):
-            edge = self._steepest(self.groups[cell])
+            slopes, pace = self._slopes(sign * pull * group), sign * (group @ self.inverse)
+            paces = np.stack([pace, -pace])
+            falling = paces > RANK_TOLERANCE * np.abs(pace).max()
+            room = np.divide(np.maximum(slopes, 0.0), paces, out=np.full(paces.shape, math.inf), where=falling)
+            side, place = np.unravel_index(np.argmin(room), room.shape)
+            pull += float(room[side, place])
+            if pull >= end:
+                return
+            if not self._step(int(place), 1.0 - 2.0 * float(side), -SMALLEST_SLOPE):
+                yield pull, sign * math.inf
+                return
+            yield pull, float(group @ self.coefficients)
+        raise RuntimeError(DEGENERATE)
+
+    def _optimum(self, pull: Doubles) -> bool:
+        """Steps to the optimum under a pull (d,) of the test row; False where there is none."""
+        for _ in range(MAX_STEPS):
+            edge = self._steepest(pull)
             if edge is None:
-                return self._rounded_up(self.groups[cell])
+                return True
             if not self._step(*edge):
-                return math.inf
-        raise RuntimeError(f"no optimum after {MAX_STEPS} steps: the scores are degenerate. Give distinct scores.")
+                return False
+        raise RuntimeError(DEGENERATE)
 
-    def _steepest(self, pull: Doubles) -> tuple[int, float, float] | None:
-        """Place in the basis, side and slope of the edge that falls fastest; None at the optimum.
+    def _slopes(self, pull: Doubles) -> Doubles:
+        """Slopes (2, d) of the edges that leave the vertex.
 
-        On side 1 the row that leaves the basis comes to be below the vertex, on side -1 above.
+        On the first side, 1, the row that leaves the basis comes to be below the vertex, on the other, -1, above.
         """
         own = self.weights[self.basis]
         counts = self.tau * self.per_cell - np.bincount(self.cells, self.weights * self.below, len(self.groups))
         np.subtract.at(counts, self.cells[self.basis], self.tau * own)
-        gradient = -(counts @ self.groups + self.tau * (1 + NUDGE) * pull) @ self.inverse
-        slopes = np.stack([gradient + (1 - self.tau) * own, self.tau * own - gradient])
+        gradient = -(counts @ self.groups + pull) @ self.inverse
+        return np.stack([gradient + (1 - self.tau) * own, self.tau * own - gradient])
+
+    def _steepest(self, pull: Doubles) -> tuple[int, float, float] | None:
+        """Place in the basis, side and slope of the edge that falls fastest; None at the optimum."""
+        slopes = self._slopes(pull)
         scale = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
         lengths = np.sqrt((self.inverse**2).sum(axis=0))
         side, place = np.unravel_index(np.argmin(np.where(slopes < -scale, slopes / lengths, 0.0)), slopes.shape)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace, on_device, to_host
+from atypicality.arrays import BLOCK_BYTES, namespace, on_device, to_device, to_host
 from atypicality.conformal import device_scores
-from atypicality.formula import GridSets, ScoreRule, scores_along
+from atypicality.formula import GridSets, ScoreRule, moved, scores_along
 from atypicality.formula.sets import exact
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
@@ -29,6 +29,7 @@ __all__ = [
     "Selection",
     "checked_score",
     "confidences",
+    "grid_sets",
     "label_scores",
     "label_statistics",
     "prediction_sets",
@@ -151,6 +152,32 @@ def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any
     accept = _accepter(probs, [(rule, thresholds)], draws)
     blocks.for_rows(lambda rows: np.copyto(sets[rows], next(accept(rows))), len(probs), block=_block(probs))
     return sets
+
+
+def grid_sets(sets: GridSets, probs: Any, atypicality: Doubles, draws: Any = None, row_starts: Any = None) -> Any:
+    """The sets of checked rows by their formula, block by block: bool (n, k), on the device of the probabilities.
+
+    `atypicality` is (n,), as are `draws` and the starts of each row's tables where the formula has them.
+
+    >>> sets = GridSets(ScoreRule("lac", None), np.array([0.4, 0.7]), np.arange(1.0, 4.0), np.array([1.0]), np.empty(0))
+    >>> grid_sets(sets, np.array([[0.625, 0.375, 0.0]] * 2), np.array([0.0, 2.0]))
+    array([[ True, False, False],
+           [ True,  True, False]])
+    """
+    xp, host, columns = namespace(probs), isinstance(probs, np.ndarray), [atypicality, draws, row_starts]
+    if not host:
+        sets = moved(sets, lambda array: to_device(array, probs))
+        columns = [None if column is None else to_device(column, probs) for column in columns]
+
+    def one_block(rows: slice) -> list[tuple[Any]]:
+        block = np.asarray(probs[rows]) if host else probs[rows, :]
+        top = xp.max(block, axis=1, keepdims=True)
+        wide = xp.astype(top, xp.float64)
+        own = [None if column is None else column[rows, None] for column in columns]
+        return [(sets(xp, block, xp.where(wide < 1.0, wide, 1.0), own[0], own[1], own[2], top),)]
+
+    height = _block(probs) if host else blocks.block_rows(8 * probs.shape[1], budget=BLOCK_BYTES)
+    return blocks.compute(one_block, probs.shape[0], block=height, host=host)[0]
 
 
 def total_sizes(probs: Any, candidates: Sequence[Candidate], draws: Any = 1.0) -> NDArray[np.intp]:

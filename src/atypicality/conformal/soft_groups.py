@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["chosen_knots", "group_name", "local_quantiles", "soft_groups"]
+from atypicality.validation import check_choice, check_number
+
+__all__ = [
+    "checked_bandwidth",
+    "chosen_knots",
+    "expected_coverage",
+    "group_name",
+    "local_quantiles",
+    "soft_groups",
+]
 
 Doubles = NDArray[np.float64]
 Shape = tuple[int, int]
@@ -77,6 +86,18 @@ def _supported(expected: Doubles, knots: Shape, least: float) -> bool:
     return bool(rows.min() >= least and np.linalg.matrix_rank(groups[expected > 0]) == rows.size)
 
 
+def checked_bandwidth(given: float | str, n_rows: int) -> float:
+    """The bandwidth of `local_quantiles`: as given, or "auto" by the number of threshold rows.
+
+    >>> checked_bandwidth("auto", 2000), checked_bandwidth("auto", 10)
+    (0.2, 0.35)
+    """
+    if isinstance(given, str):
+        check_choice(given, "bandwidth", ("auto",))
+        return float(np.clip(0.2 * (2000 / n_rows) ** 0.25, 0.1, 0.35))
+    return check_number(given, "bandwidth", low=0, low_open=True)
+
+
 def group_name(knots: Shape, group: int) -> str:
     """A soft group in words.
 
@@ -110,3 +131,13 @@ def local_quantiles(shape: Shape, cells: NDArray[np.intp], scores: Doubles, tau:
         if rank < scores.size:
             found[cell] = ordered[rank]
     return found
+
+
+def expected_coverage(phi: Doubles, covered: NDArray[np.bool_]) -> Doubles:
+    """Share of covered rows by soft group, one row more in the denominator: with one group it is k / (n + 1).
+
+    >>> expected_coverage(np.ones((9, 1)), np.arange(9) < 8)
+    array([0.8])
+    """
+    rows = phi.sum(axis=0) * (len(phi) + 1) / len(phi)
+    return np.where(rows > 0, covered @ phi / np.where(rows > 0, rows, 1.0), 1.0)

@@ -50,7 +50,8 @@ def class_sources(positions: NDArray[np.intp], n_classes: int) -> NDArray[np.int
     """
     sources = np.full(n_classes, positions.size)
     sources[positions] = np.arange(positions.size)
-    return None if np.array_equal(sources, np.arange(n_classes)) else sources
+    agree = positions.size == n_classes and np.array_equal(sources, np.arange(n_classes))
+    return None if agree else sources
 
 
 def in_columns(values: Any, sources: NDArray[np.intp] | None) -> Any:

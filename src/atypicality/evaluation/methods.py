@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import to_numpy
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
 from atypicality.estimators import clone
 from atypicality.evaluation.context import Context
 from atypicality.formula import advice_numbers
@@ -33,6 +33,7 @@ __all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods
 SCORES = ("lac", "aps", "raps", "saps")
 UNCALIBRATED = "uncalibrated"
 CONTENT_FREE = "content-free"
+CONDITIONAL = "conditional"
 RECALIBRATORS: dict[str, Callable[[], Any]] = {
     UNCALIBRATED: lambda: None,
     "ts": TemperatureScaling,
@@ -43,7 +44,7 @@ RECALIBRATORS: dict[str, Callable[[], Any]] = {
     "aar": AtypicalityAwareRecalibration.paper,
     "aware": AtypicalityAwareRecalibration,
 }
-KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES))
+KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCORES), CONDITIONAL)
 """Names that `compare` knows. Conformal names recalibrate with one temperature first, as the paper does."""
 
 
@@ -88,6 +89,8 @@ def by_name(method: Any, alpha: float) -> Any:
     if (score := method.removeprefix("aa-")) in SCORES:
         conformal = SplitConformal if method == score else AtypicalityAwareConformal
         return TemperatureScaling(), conformal(score, alpha)
+    if method == CONDITIONAL:
+        return TemperatureScaling(), ConditionalConformal(alpha)
     if method == CONTENT_FREE:
         raise ValueError(
             "content-free calibration learns from content-free prompts, not from these rows; pass "
@@ -170,20 +173,31 @@ def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> t
     fresh = clone(conformal, safe=False)
     labels = rest.outputs.need("labels")
     with rest.outputs._numbered():
-        return recalibrator, call_with_known(fresh.fit, probs, labels, atypicality=rest.atypicality)
+        return recalibrator, call_with_known(fresh.fit, probs, labels, **_set_extras(rest))
 
 
 def _ask_pair(method: tuple[Any, ...], context: Context) -> Answer:
     source, sets = _check_pair(method)
     first, alpha = ask(source, context), _alpha(sets)
     if hasattr(sets, "predict_set"):
-        sets = call_with_known(sets.predict_set, first.probs, atypicality=context.atypicality)
+        sets = call_with_known(sets.predict_set, first.probs, **_set_extras(context))
     sets = to_numpy(sets, "sets")
     if sets.dtype != np.bool_ or sets.shape != first.probs.shape:
         raise ValueError(
             f"sets must be boolean of shape {first.probs.shape}, like the probabilities; got {sets.dtype} {sets.shape}."
         )
     return Answer(first.probs, sets, alpha, class_scores=first.class_scores)
+
+
+def _set_extras(context: Context) -> dict[str, Any]:
+    """What prediction sets may ask for beside probabilities and labels."""
+    rarity = context.class_atypicality
+    return {
+        "atypicality": context.atypicality,
+        "attributes": context.outputs.attributes,
+        "class_names": context.outputs.class_names,
+        "class_share": None if rarity is None else np.exp(rarity.min() - rarity),
+    }
 
 
 def _check_fixed(method: Any) -> Any:

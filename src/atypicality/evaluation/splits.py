@@ -30,6 +30,9 @@ WITHIN_UNIT = (
     "rmsce",
     "adaptive_ece",
     "classwise_ece",
+    "worst_sixth_coverage",
+    "worst_cell_coverage",
+    "worst_size_coverage",
 )
 """Metrics that cannot leave [0, 1]; nor shall their intervals."""
 
@@ -58,10 +61,10 @@ def compare(
     ----------
     methods : name, sequence of names, or mapping of names to names or objects
         Names: "uncalibrated", "ts", "group-ts", "vector", "ensemble", "adats", "aar" (the paper's), "aware" (the
-        default form), and the prediction sets "lac", "aps", "raps", "saps" and "aa-lac" ... "aa-saps", which use one
-        half of the calibration rows for a temperature and the other for the sets. Objects: a recalibrator, a head,
-        or a pair (recalibrator or None, conformal predictor). A copy of each is fitted on every half; an object
-        that does not learn from labelled logits (content-free calibration) is used as it is.
+        default form), and the prediction sets "lac", "aps", "raps", "saps", "aa-lac" ... "aa-saps" and "conditional",
+        which use one half of the calibration rows for a temperature and the other for the sets. Objects: a
+        recalibrator, a head, or a pair (recalibrator or None, conformal predictor). A copy of each is fitted on every
+        half; an object that does not learn from labelled logits (content-free calibration) is used as it is.
     outputs : ModelOutputs
         Logits and labels; embeddings, unless `atypicality` is given with them.
     train : ModelOutputs or fitted density, optional

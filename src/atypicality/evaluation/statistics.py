@@ -1,8 +1,8 @@
 """One metric over the groups of an axis: count, value, standard error and interval, all from `atypicality.metrics`.
 
 What is here and not there: means of a number per row go straight to Student's interval, and the coverage of prediction
-sets gets the exact binomial interval. At the end stand the tables that are no metric over groups: risk against
-coverage, scores of classes, a temperature per group.
+sets gets the exact binomial interval. At the end stand the tables that are no metric over groups: the worst group of
+sets, risk against coverage, scores of classes, a temperature per group.
 """
 
 from collections.abc import Callable
@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import beta, norm
+from scipy.stats import norm
 
 from atypicality import blocks, metrics
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis
 from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
-from atypicality.metrics.intervals import mean_interval, wilson_interval
+from atypicality.groups import cut, quantile_edges
+from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
 from atypicality.metrics.tables import each_group
+from atypicality.metrics.worst_groups import size_strata, worst_share
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
-__all__ = ["Column", "class_score_rows", "exact_interval", "grouped", "risk_rows", "temperature_rows"]
-
-FloatArray = NDArray[np.float64]
+__all__ = ["Column", "class_score_rows", "grouped", "risk_rows", "temperature_rows", "worst_rows"]
 
 
 def area_under_risk(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -66,20 +66,6 @@ def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     return each_group(lambda _, part: (values[part].mean(), *mean_interval(values[part])), codes, n_groups)
 
 
-def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-    """Clopper and Pearson's (1934) interval of a share: it covers at least as often as it says, for every n and share.
-
-    >>> [round(float(bound), 4) for bound in exact_interval(8, 10)]
-    [0.4439, 0.9748]
-    """
-    hits, size = np.asarray(successes, np.float64), np.asarray(count, np.float64)
-    tail = (1 - level) / 2
-    with np.errstate(invalid="ignore"):
-        low = np.where(hits > 0, beta.ppf(tail, hits, size - hits + 1), 0.0)
-        high = np.where(hits < size, beta.ppf(1 - tail, hits + 1, size - hits), 1.0)
-    return low, high
-
-
 def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
     pairs = scored.losses.pairs
     confidence, correct = pairs.confidence.astype(pairs.dtype), pairs.correct  # edges round as dtype does
@@ -103,6 +89,24 @@ def _binomial(
     share = np.divide(hits, size, out=np.full(hits.shape, np.nan), where=size > 0)
     error = np.sqrt(share * (1 - share) / np.maximum(size, 1))
     return count, share, error, *interval(hits, size)
+
+
+def worst_rows(scored: Scored, atypicality: NDArray[np.float64] | None) -> list[Row]:
+    """Coverage of the sixth of atypicality, of the cell of 3 x 3 and of the set size that are covered least."""
+    if scored.covered is None or scored.sizes is None:
+        return []
+    codes = {"worst_size_coverage": size_strata(scored.sizes)}
+    if atypicality is not None:
+        thirds = [cut(quantile_edges(values, 3), values) for values in (atypicality, scored.confidence)]
+        codes["worst_sixth_coverage"] = cut(quantile_edges(atypicality, 6), atypicality)
+        codes["worst_cell_coverage"] = 3 * thirds[0] + thirds[1]
+    found = {metric: worst_share(scored.covered, groups) for metric, groups in codes.items()}
+    return [
+        {"method": scored.name, "metric": metric, "count": worst[4], "value": worst[0]}
+        | {"standard_error": np.nan, "low": worst[1], "high": worst[2]}
+        for metric, worst in found.items()
+        if worst is not None
+    ]
 
 
 def risk_rows(scored: Scored) -> list[Row]:

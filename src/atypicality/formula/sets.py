@@ -101,11 +101,18 @@ def in_order(xp: Xp, probs: Any) -> Any:
 
 
 def accepted(
-    xp: Xp, rule: ScoreRule, probs: Any, threshold: Any, rank: Any, draws: Any = None, ordered: Any = None
+    xp: Xp,
+    rule: ScoreRule,
+    probs: Any,
+    threshold: Any,
+    rank: Any,
+    draws: Any = None,
+    ordered: Any = None,
+    top: Any = None,
 ) -> Any:
     """All labels whose score is at most their row's threshold (n, 1): bool (n, k).
 
-    `ordered` are the same rows `in_order`, where several rules share the work.
+    `ordered` are the same rows `in_order`, and `top` (n, 1) their largest entries, where somebody has them already.
     """
     if rule.name == "lac":
         found = 1.0 - xp.astype(probs, xp.float64, copy=False) <= threshold
@@ -114,7 +121,9 @@ def accepted(
         within = scores_along(xp, rule, ordered, rank, draws) <= threshold
         rejected = xp.max(xp.where(within, -xp.ones_like(ordered), ordered), axis=1, keepdims=True)
         found = probs > rejected
-    return found if rule.nonempty is None else found | (probs == xp.max(probs, axis=1, keepdims=True))
+    if rule.nonempty is None:
+        return found
+    return found | (probs == (xp.max(probs, axis=1, keepdims=True) if top is None else top))
 
 
 @dataclass(frozen=True)
@@ -125,10 +134,16 @@ class GridSets:
     ----------
     rule : ScoreRule
     thresholds : array of shape (n_cells,)
-        Cells in the order of atypicality groups, then confidence groups.
+        Cells in the order of atypicality groups, then confidence groups; several such tables one after the other.
     rank : array of float64, of shape (k,)
         1 to k.
     atypicality_edges, confidence_edges : array, or None where there is one threshold
+    group_starts : array of int, of shape (n_groups,), or None
+        Where the table of each group of classes begins, where these have thresholds of their own ("lac" alone).
+    class_groups : array of int, of shape (k,), or None
+        Group of each class.
+    steps : tuple of pairs of arrays, each of the shape of `thresholds`
+        Draws above which a cell has another, larger threshold; in increasing order.
     """
 
     rule: ScoreRule
@@ -136,16 +151,38 @@ class GridSets:
     rank: Any
     atypicality_edges: Any = None
     confidence_edges: Any = None
+    group_starts: Any = None
+    class_groups: Any = None
+    steps: tuple[tuple[Any, Any], ...] = ()
 
-    def row_thresholds(self, xp: Xp, confidence: Any, atypicality: Any) -> Any:
-        """Threshold of each row (n, 1), or the one of all (1,)."""
+    def row_thresholds(
+        self, xp: Xp, confidence: Any, atypicality: Any, draws: Any = None, row_starts: Any = None
+    ) -> Any:
+        """Threshold of each row (n, 1) or of each of its classes (n, k), or the one of all (1,).
+
+        `row_starts` (n, 1) are where the tables of each row begin.
+        """
         if self.atypicality_edges is None:
             return self.thresholds
         row = xp.searchsorted(self.atypicality_edges, atypicality)
-        column = xp.searchsorted(self.confidence_edges, confidence)
-        return self.thresholds[row * (self.confidence_edges.shape[0] + 1) + column]
+        place = row * (self.confidence_edges.shape[0] + 1) + xp.searchsorted(self.confidence_edges, confidence)
+        for starts in (row_starts, self.group_starts):
+            place = place if starts is None else place + starts
+        found = self.thresholds[place]
+        for levels, thresholds in self.steps:
+            found = xp.where(levels[place] < draws, thresholds[place], found)
+        return found if self.class_groups is None else xp.take(found, self.class_groups, axis=1)
 
-    def __call__(self, xp: Xp, probs: Any, confidence: Any, atypicality: Any, draws: Any = None) -> Any:
+    def __call__(
+        self,
+        xp: Xp,
+        probs: Any,
+        confidence: Any,
+        atypicality: Any,
+        draws: Any = None,
+        row_starts: Any = None,
+        top: Any = None,
+    ) -> Any:
         """Sets, bool (n, k)."""
-        threshold = self.row_thresholds(xp, confidence, atypicality)
-        return accepted(xp, self.rule, probs, threshold, self.rank, draws)
+        threshold = self.row_thresholds(xp, confidence, atypicality, draws, row_starts)
+        return accepted(xp, self.rule, probs, threshold, self.rank, draws, top=top)

@@ -57,7 +57,9 @@ def first_and_rest(parts: Parts) -> tuple[ModelOutputs, ModelOutputs]:
         return f"{row} of edges" if row < len(edges) else f"{row - len(edges)} of thresholds"
 
     first = parts.recalibration._replaced(_number=lambda row: f"{row} of recalibration")
-    return first, edges._replaced(**joined, ids=None, attributes={}, _number=number)
+    shared = [name for name in edges.attributes if name in thresholds.attributes]
+    attributes = {name: np.concatenate([part.attributes[name] for part in (edges, thresholds)]) for name in shared}
+    return first, edges._replaced(**joined, ids=None, attributes=attributes, _number=number)
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:

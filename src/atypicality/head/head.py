@@ -1,7 +1,6 @@
 """The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
 
 import inspect
-import math
 import os
 from typing import Annotated, Any, Self
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from atypicality import conformal, density, recalibration
 from atypicality.arrays import namespace, on_device, take_rows, to_host
 from atypicality.blocks import progress
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
+from atypicality.conformal import ConditionalConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice, choose_density, fit_family
 from atypicality.density.columns import class_positions, class_sources, in_columns
@@ -45,7 +44,6 @@ REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
 ROUNDING = 1e-9
-ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
 
 
 class ReliabilityHead(BaseEstimator):
@@ -61,8 +59,7 @@ class ReliabilityHead(BaseEstimator):
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
-        "auto" is `AtypicalityAwareConformal` with as many groups as the rows support, or `SplitConformal` without
-        atypicality.
+        "auto" is `ConditionalConformal`, or `SplitConformal` without atypicality.
     alpha : float in (0, 1), default=0.1
         Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
@@ -99,7 +96,7 @@ class ReliabilityHead(BaseEstimator):
     >>> train, calibration, test = load_fashion_mnist_lt()
     >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
     >>> head.sizes_
-    {'train': 10000, 'recalibration': 2500, 'edges': 833, 'thresholds': 1667}
+    {'train': 10000, 'recalibration': 2500, 'edges': 250, 'thresholds': 2250}
     >>> answer = head.predict(test)
     >>> answer.prediction_set.shape
     (5000, 10)
@@ -146,8 +143,8 @@ class ReliabilityHead(BaseEstimator):
             Left out where `calibration` brings its own `atypicality`.
         calibration : ModelOutputs with logits and labels, or Parts
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
-            third of the rest draws group edges, the remainder is the threshold set. `Parts` (see `three_way_split`)
-            are taken as they are.
+            tenth of the rest is the edge set, the remainder the threshold set (`edge_fraction` of the prediction
+            sets says how many). `Parts` (see `three_way_split`) are taken as they are.
 
         Examples
         --------
@@ -186,7 +183,7 @@ class ReliabilityHead(BaseEstimator):
         >>> train, calibration, test = load_fashion_mnist_lt()
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> head.refit(calibration[:3000]).sizes_
-        {'recalibration': 1500, 'edges': 500, 'thresholds': 1000}
+        {'recalibration': 1500, 'edges': 150, 'thresholds': 1350}
         """
         check_is_fitted(self, "recalibration_")
         return self._fit(self.density_, calibration, self.class_names_)
@@ -256,14 +253,14 @@ class ReliabilityHead(BaseEstimator):
         """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
         probs, atypicality = self._probabilities(rest)
         labels = rest.need("labels")
-        self._fit_sets(probs, labels, atypicality, edge_rows)
+        self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
         self._remember(probs, labels, atypicality)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
-            self._measure_advice(*self._probabilities(first), first.need("labels"))
+            self._measure_advice(*self._probabilities(first), first)
         else:
             rarity = None if atypicality is None else take_rows(atypicality, chosen)
-            self._measure_advice(take_rows(probs, chosen), rarity, take_rows(labels, chosen))
+            self._measure_advice(take_rows(probs, chosen), rarity, rest[chosen])
         return probs, labels
 
     def _fit_recalibration(self, outputs: ModelOutputs) -> None:
@@ -285,21 +282,27 @@ class ReliabilityHead(BaseEstimator):
         """Logarithms of the class shares in training (k,): as the outputs have them, or of the density's rows."""
         if outputs.class_atypicality is not None:
             return -outputs.class_atypicality
+        shares = self._training_shares()
+        with np.errstate(divide="ignore"):
+            return None if shares is None else np.log(shares)
+
+    def _training_shares(self) -> NDArray[np.float64] | None:
+        """Share of each class (k,) among the rows of the density; None where it does not count them."""
         if not hasattr(self.density_, "counts_"):
             return None
-        counts = np.zeros(self.n_classes_)
-        counts[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
-        with np.errstate(divide="ignore"):
-            return np.log(counts)
+        shares = np.zeros(self.n_classes_)
+        shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
+        return np.asarray(shares / shares.sum())
 
-    def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
-        sets = self.prediction_sets
+    def _fit_sets(self, probs: FloatArray, labels: Any, outputs: ModelOutputs, offered: dict[str, Any]) -> None:
+        sets, atypicality = self.prediction_sets, offered["atypicality"]
         if isinstance(sets, str) and sets == "auto":
-            sets = SplitConformal(alpha=self.alpha) if atypicality is None else _aware_sets(probs.shape[0], self.alpha)
+            sets = (SplitConformal if atypicality is None else ConditionalConformal)(alpha=self.alpha)
         sets = clone(sets)
         if atypicality is None and "atypicality" in inspect.signature(sets.fit).parameters:
             raise ValueError(f"prediction_sets={type(sets).__name__} needs atypicality: give train= or a density.")
-        offered = {"atypicality": atypicality, "edge_rows": edge_rows}
+        offered |= {"attributes": outputs.attributes, "class_names": self.class_names_}
+        offered |= {"class_share": self._training_shares()}
         self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
     def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
@@ -326,9 +329,9 @@ class ReliabilityHead(BaseEstimator):
         furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
         return AdviceRule(confident, longest, self.quadrants_.atypicality_threshold_, furthest, keep_from)
 
-    def _measure_advice(self, probs: Any, atypicality: Any, labels: Any) -> None:
+    def _measure_advice(self, probs: Any, atypicality: Any, outputs: ModelOutputs) -> None:
         """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
-        sets = to_host(self._sets(probs, atypicality))
+        sets, labels = to_host(self._sets(probs, atypicality, outputs.attributes)), outputs.need("labels")
         pairs, classes = read_pairs(probs, labels, None, None), to_host(labels)
         confidence = np.minimum(pairs.confidence, 1.0)[:, None]
         rarity = None if atypicality is None else to_host(atypicality)[:, None]
@@ -382,8 +385,8 @@ class ReliabilityHead(BaseEstimator):
             advice=advice_texts(to_host(found.advice), size),
         )
 
-    def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
-        offered = {"first_row": first_row, "atypicality": atypicality}
+    def _sets(self, probs: FloatArray, atypicality: Any, attributes: Any, first_row: int = 0) -> NDArray[np.bool_]:
+        offered = {"first_row": first_row, "atypicality": atypicality, "attributes": attributes}
         found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
         return found if on_device(probs) else np.asarray(found, bool)
 
@@ -436,7 +439,7 @@ class ReliabilityHead(BaseEstimator):
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> print(head.summary())
         ReliabilityHead for 10 classes
-          rows            train 10,000, recalibration 2,500, edges 833, thresholds 1,667
+          rows            train 10,000, recalibration 2,500, edges 250, thresholds 2,250
         ...
         """
         check_is_fitted(self, "recalibration_")
@@ -570,16 +573,6 @@ def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, Mo
         raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
     chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
     return calibration._part(chosen), calibration._part(~chosen), None
-
-
-def _aware_sets(n_rows: int, alpha: float) -> AtypicalityAwareConformal:
-    """As many groups, up to the paper's six by six, as leave every cell 2 / alpha threshold rows on average."""
-    sets = AtypicalityAwareConformal(alpha=alpha)
-    needed = math.ceil(ROWS_PER_GROUP / check_alpha(alpha))
-    thresholds = n_rows * (1 - sets.edge_fraction)
-    largest = max(sets.n_groups)
-    groups = max([g for g in range(1, largest + 1) if thresholds / g**2 >= needed], default=1)
-    return AtypicalityAwareConformal(alpha=alpha, n_groups=(groups, groups))
 
 
 def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:

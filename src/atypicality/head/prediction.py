@@ -74,6 +74,8 @@ def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
         )
     if not speaks_for(sets, "predict_set"):
         found.append(f"its prediction_sets is {_name(sets)}, which has no formula of its own")
+    elif getattr(sets, "reads_attributes", False):
+        found.append(f"its prediction_sets is {_name(sets)} with groups= of an attribute, which comes with each row")
     return found
 
 
@@ -91,7 +93,7 @@ def _by_methods(
         part = outputs._part(rows)._in_order(order)
         with part._numbered():
             probs, atypicality = head._probabilities(part)
-            sets = head._sets(probs, atypicality, first_row + rows.start)
+            sets = head._sets(probs, atypicality, part.attributes, first_row + rows.start)
         xp = namespace(probs)
         label, top = xp.argmax(probs, axis=1), xp.astype(xp.max(probs, axis=1), xp.float64)
         confidence, quantile, quadrant = xp.where(top < 1.0, top, 1.0), None, None

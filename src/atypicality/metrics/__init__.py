@@ -18,11 +18,20 @@ from atypicality.metrics.calibration import (
 from atypicality.metrics.selective import RiskCoverage, risk_coverage
 from atypicality.metrics.sets import coverage, coverage_gap, set_size
 from atypicality.metrics.tables import GroupTable, by_group
+from atypicality.metrics.worst_groups import (
+    ParetoCurve,
+    WorstCoverage,
+    pareto_curve,
+    size_stratified_coverage,
+    worst_coverage,
+)
 
 __all__ = [
     "CalibrationCurve",
     "GroupTable",
+    "ParetoCurve",
     "RiskCoverage",
+    "WorstCoverage",
     "accuracy",
     "adaptive_ece",
     "brier",
@@ -35,9 +44,12 @@ __all__ = [
     "ece",
     "nll",
     "overconfidence",
+    "pareto_curve",
     "risk_coverage",
     "rmsce",
     "set_size",
+    "size_stratified_coverage",
     "smooth_ece",
     "summary",
+    "worst_coverage",
 ]

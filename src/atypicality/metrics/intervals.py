@@ -5,11 +5,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit  # those of scipy.stats check their arguments for longer than they work
+from scipy.special import (
+    betaincinv,
+    ndtri,
+    stdtrit,
+)  # those of scipy.stats check their arguments for longer than they work
 
 from atypicality.validation import check_number
 
-__all__ = ["bootstrap", "check_level", "difference_interval", "mean_interval", "norm_interval", "wilson_interval"]
+__all__ = [
+    "bootstrap",
+    "check_level",
+    "difference_interval",
+    "exact_interval",
+    "mean_interval",
+    "norm_interval",
+    "wilson_interval",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -27,6 +39,20 @@ def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95)
     spread = z * np.sqrt(size * share * (1 - share) + z**2 / 4)
     scale = size + z**2
     return np.clip((centre - spread) / scale, 0, 1), np.clip((centre + spread) / scale, 0, 1)
+
+
+def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """Clopper and Pearson's (1934) interval of a share: it covers at least as often as it says, for every n and share.
+
+    >>> [round(float(bound), 4) for bound in exact_interval(8, 10)]
+    [0.4439, 0.9748]
+    """
+    hits, size = np.asarray(successes, np.float64), np.asarray(count, np.float64)
+    tail = (1 - level) / 2
+    with np.errstate(invalid="ignore"):
+        low = np.where(hits > 0, betaincinv(hits, size - hits + 1, tail), 0.0)
+        high = np.where(hits < size, betaincinv(hits + 1, size - hits, 1 - tail), 1.0)
+    return low, high
 
 
 def mean_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float, float]:

@@ -32,7 +32,8 @@ const METRICS = {
   debiased_calibration_error: ["debiased squared calibration error", (value) => decimal(value, 4)], smooth_ece: ["smooth ECE", percent],
   risk_coverage_area: ["area under the risk-coverage curve", percent], coverage: ["coverage of prediction sets", percent],
   set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["largest coverage gap of a class", percent],
-  coverage_gap_size: ["largest coverage gap of a set size", percent],
+  coverage_gap_size: ["largest coverage gap of a set size", percent], worst_sixth_coverage: ["coverage, worst sixth of atypicality", percent],
+  worst_cell_coverage: ["coverage, worst of 3 × 3 cells", percent], worst_size_coverage: ["coverage, worst set size", percent],
 };
 
 function overallTable() {
@@ -66,6 +67,19 @@ function gapTable() {
   return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis", columns, data: TABLES.coverage_gaps });
 }
 
+const COVERED = { coverage: "all samples", worst_sixth_coverage: "worst sixth of atypicality", worst_cell_coverage: "worst of 3 × 3 cells of atypicality and confidence" };
+
+function coverageAgainstSize(methods, target) {
+  const at = (method, metric) => rows("overall", { method, metric })[0];
+  const points = (method) => Object.entries(COVERED).map(([metric, name]) => [at(method, metric), name]).filter(([row]) => row).map(([row, name]) => ({ ...row, name, x: at(method, "set_size").value, y: row.value }));
+  const series = methods.map((method) => ({ method, points: points(method) }));
+  const found = series.map((one) => one.points[0].x);
+  const [low, high] = [Math.floor(Math.min(...found)), Math.ceil(Math.max(...found))];
+  const xTicks = [[low, ""], ...ticks(low, high).map((value) => [value, decimal(value)]), [high, ""]];
+  const chart = lineChart({ label: "Coverage against mean set size", xTitle: "mean set size", yTitle: "sets that hold the label", series, xTicks, target, ceiling: 1 });
+  return h("figure", {}, h("figcaption", {}, "All samples, the worst sixth of atypicality, the worst of 3 × 3 cells; hover for which"), chart);
+}
+
 function drawSets() {
   const methods = DATA.methods.filter((method) => measured("overall", { method, metric: "coverage" }));
   if (!methods.length) return;
@@ -77,7 +91,7 @@ function drawSets() {
   const every = Math.ceil(sizes.length / 12);
   const series = methods.map((method) => ({ method, points: rows("set_sizes", { method, metric: "share" }).map((row) => ({ ...row, x: row.size, y: row.value })) }));
   const shares = lineChart({ label: "Share of samples by set size", xTitle: "classes in the prediction set", yTitle: "share of samples", series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
-  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, "Share of samples by set size"), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
+  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, coverageAgainstSize(methods, target), tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, "Share of samples by set size"), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
 }
 
 function drawSubgroups() {
