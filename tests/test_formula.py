@@ -74,6 +74,7 @@ HEADS = (
     | {f"recalibration: {name}": ("auto", part, SETS["raps by grid"]) for name, part in RECALIBRATIONS.items()}
     | {f"sets: {name}": ("auto", PAPER, part) for name, part in SETS.items()}
     | {"default": ("auto", "auto", "auto"), "no atypicality": (None, "auto", "auto")}
+    | {"two densities, one whitening": ("auto", "auto", SETS["conditional"])}
 )
 
 
@@ -94,13 +95,17 @@ def fitted(name, seed=0):
         warnings.simplefilter("ignore")
         head = aty.ReliabilityHead(*HEADS[name])
         train = None if HEADS[name][0] is None else outputs_of(400, seed)
-        return head.fit(train=train, calibration=outputs_of(900, seed + 1))
+        head.fit(train=train, calibration=outputs_of(900, seed + 1))
+        if name == "two densities, one whitening":
+            head.density_ = aty.RelativeAtypicality().fit(train.embeddings, train.labels)
+            head.refit(outputs_of(900, seed + 1))
+            assert head.formula().density.gaussian is None
+        return head
 
 
 def by_parts(head, outputs):
     """The answers of a head from its parts' methods on whole arrays."""
-    rarity, densities = head._rarity(outputs)
-    extras = {"atypicality": rarity, "class_log_density": densities, "embeddings": outputs.embeddings}
+    rarity, extras = head._rarity(outputs)
     probs = head.recalibration_.predict_proba(outputs.logits, **extras)
     grid = {} if isinstance(head.prediction_sets_, aty.SplitConformal) else {"atypicality": rarity}
     found = {"proba": probs, "prediction_set": head.prediction_sets_.predict_set(probs, **grid)}

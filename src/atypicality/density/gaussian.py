@@ -220,7 +220,7 @@ class GaussianAtypicality(BaseEstimator):
 
     def _scored(self, embeddings: Any, what: str) -> Any:
         formula = self.formula()
-        return score_rows(formula, any_matrix(embeddings, "embeddings", width=self.n_features_in_), what)
+        return score_rows(formula, any_matrix(embeddings, "embeddings", width=self.n_features_in_), what)[0]
 
     @property
     def means_(self) -> Float64:

@@ -7,8 +7,8 @@ before, one number per row is a column (n, 1), index ranges are parameters, and 
 on the values of an array. `+=` is used on arrays made here, never on an argument.
 """
 
-from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity
-from atypicality.formula.head import HeadFormula, Outcome, guarded
+from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity, TwoDensities
+from atypicality.formula.head import HeadFormula, Outcome, Rarity, guarded
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
 from atypicality.formula.recalibration import (
     ByGroup,
@@ -41,11 +41,13 @@ __all__ = [
     "Outcome",
     "Quadrant",
     "Quadratic",
+    "Rarity",
     "RelativeDensity",
     "Rows",
     "Scale",
     "ScoreRule",
     "TiedDensity",
+    "TwoDensities",
     "accepted",
     "guarded",
     "moved",

@@ -15,9 +15,10 @@ from atypicality.arrays import like, on_device, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
-from atypicality.density.choice import DensityChoice, choose_density, fit_family
+from atypicality.density.choice import GAUSSIAN, DensityChoice, choose_density
 from atypicality.density.columns import class_positions, class_sources, in_columns
-from atypicality.formula import HeadFormula, Outcome
+from atypicality.density.family import DensityFamily
+from atypicality.formula import HeadFormula, Outcome, TwoDensities
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
@@ -34,7 +35,7 @@ from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
-from atypicality.validation import FloatArray, check_alpha, check_integer, warn
+from atypicality.validation import FloatArray, check_alpha, check_choice, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
 
@@ -43,6 +44,8 @@ PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
+SHARED = ("centre", "whitening", "means")
+"""What a relative density has of the Gaussian."""
 ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
 
 
@@ -51,10 +54,11 @@ class ReliabilityHead(BaseEstimator):
 
     Parameters
     ----------
-    density : estimator, "auto", "choose" or None, default="auto"
-        "auto" is `GaussianAtypicality()` where there are embeddings; outputs that bring their own `atypicality`
-        (language models) need none. "choose" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or
-        normalised, that finds errors best on the recalibration rows; see `density_choice_`. None does without
+    density : estimator, "auto" or None, default="auto"
+        "auto" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or normalised, that finds errors
+        best on the recalibration rows, and by `RelativeAtypicality(normalize="l2")` where these have fewer than 500
+        rows or 20 errors; recalibration uses the Gaussian all the same. Outputs that bring their own `atypicality`
+        (language models) need none. `GaussianAtypicality()` is the paper's method, for everything. None does without
         atypicality.
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
@@ -70,7 +74,11 @@ class ReliabilityHead(BaseEstimator):
     ----------
     density_ : fitted density, or None
     density_choice_ : DensityChoice, or None
-        With density="choose", the candidates and what the recalibration rows say of each.
+        With density="auto", the candidates and what the recalibration rows say of each.
+    recalibration_density_ : GaussianAtypicality, or None
+        What recalibration takes atypicality and class log-densities from, where `density_` was chosen and is another.
+        Its length of the embedding, which a better score for errors removes, acts like a temperature. None where
+        recalibration uses `density_`.
     recalibration_, prediction_sets_ : fitted estimators
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
@@ -103,6 +111,9 @@ class ReliabilityHead(BaseEstimator):
     class_names_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("K", ordered=False))]
     density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
     density_choice_: Annotated[DensityChoice | None, kinds.Later(kinds.optional(Part(DensityChoice)), absent=None)]
+    recalibration_density_: Annotated[
+        GaussianAtypicality | None, kinds.Later(kinds.optional(Part(GaussianAtypicality)), absent=None)
+    ]
     recalibration_: Annotated[Any, Part(*RECALIBRATIONS)]
     prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
@@ -184,7 +195,7 @@ class ReliabilityHead(BaseEstimator):
     def _fit_density(self, train: Any, calibration: ModelOutputs, first: ModelOutputs) -> Any:
         """The density fitted on training rows, chosen where it is to be by the `first` rows, those of recalibration."""
         if train is None or train is not getattr(self, "density_", None):
-            self.density_choice_ = None
+            self.density_choice_ = self.recalibration_density_ = None
         if self.density is None or (train is None and calibration.atypicality is not None):
             if self.density is None:
                 _warn_without_atypicality("density=None")
@@ -192,6 +203,8 @@ class ReliabilityHead(BaseEstimator):
         if train is None:
             _warn_without_atypicality("no train= and no atypicality in the calibration outputs")
             return None
+        if isinstance(train, DensityFamily):
+            return self._chosen(train, first)
         if hasattr(train, "atypicality") and not isinstance(train, ModelOutputs):
             check_is_fitted(train)
             return train
@@ -203,12 +216,13 @@ class ReliabilityHead(BaseEstimator):
         embeddings, labels = train.need("embeddings", "labels")
         warn_of_training_rows(embeddings, calibration.embeddings)
         progress.stage("fitting the density")
+        auto = isinstance(self.density, str) and check_choice(self.density, "density, where it is text,", ("auto",))
         with train._numbered():
-            if isinstance(self.density, str) and self.density == "choose":
-                family = fit_family(embeddings, labels)
-            else:
-                auto = isinstance(self.density, str) and self.density == "auto"
-                return (GaussianAtypicality() if auto else clone(self.density)).fit(embeddings, labels)
+            density = (DensityFamily() if auto else clone(self.density)).fit(embeddings, labels)
+        return self._chosen(density, first) if auto else density
+
+    def _chosen(self, family: DensityFamily, first: ModelOutputs) -> GaussianAtypicality:
+        """The member that finds errors best among some rows, which carry no guarantee."""
         progress.stage("choosing the density")
         with first._numbered():
             self.density_choice_ = choose_density(
@@ -218,7 +232,9 @@ class ReliabilityHead(BaseEstimator):
                 first.need("labels"),
                 random_state=self.random_state,
             )
-        return family[self.density_choice_.name]
+        chosen = self.density_choice_.name
+        self.recalibration_density_ = None if chosen == GAUSSIAN else family.members_[GAUSSIAN]
+        return family.members_[chosen]
 
     def _fit_calibration(
         self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None, train_rows: int
@@ -250,12 +266,11 @@ class ReliabilityHead(BaseEstimator):
 
     def _fit_recalibration(self, outputs: ModelOutputs) -> None:
         logits, labels = outputs.need("logits", "labels")
-        atypicality, densities = self._rarity(outputs)
+        atypicality, offered = self._rarity(outputs)
         recalibration = self.recalibration
         if isinstance(recalibration, str) and recalibration == "auto":
             covariates = ("margin",) if atypicality is None else ("atypicality", "margin")
             recalibration = AtypicalityAwareRecalibration(covariates=covariates)
-        offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
         self.recalibration_ = call_with_known(clone(recalibration).fit, logits, labels, **offered)
         if hasattr(self.recalibration_, "training_shares_") and hasattr(self.density_, "counts_"):
             shares = np.zeros(self.n_classes_)
@@ -338,19 +353,21 @@ class ReliabilityHead(BaseEstimator):
         return found if on_device(probs) else np.asarray(found, bool)
 
     def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
-        atypicality, densities = self._rarity(outputs)
-        offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
+        atypicality, offered = self._rarity(outputs)
         return call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered), atypicality
 
-    def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-        """Atypicality (n,) and class log-densities (n, k) in the order of the logits' columns, where there are any."""
+    def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, dict[str, Any]]:
+        """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
+        given = None if self.density is None else outputs.atypicality
+        offered = {"atypicality": given, "class_log_density": None, "embeddings": outputs.embeddings}
         if self.density_ is None:
-            return (None if self.density is None else outputs.atypicality), None
+            return given, offered
         embeddings = outputs.need("embeddings")
-        if not hasattr(self.density_, "class_log_density"):
-            return self.density_.atypicality(embeddings), None
-        densities = self.density_.class_log_density(embeddings)
-        return self.density_.atypicality(embeddings), in_columns(densities, self._sources())
+        density = self.density_ if self.recalibration_density_ is None else self.recalibration_density_
+        offered["atypicality"] = covariate = density.atypicality(embeddings)
+        if hasattr(density, "class_log_density"):
+            offered["class_log_density"] = in_columns(density.class_log_density(embeddings), self._sources())
+        return covariate if density is self.density_ else self.density_.atypicality(embeddings), offered
 
     def formula(self) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
@@ -359,10 +376,13 @@ class ReliabilityHead(BaseEstimator):
         >>> train, calibration, test = load_fashion_mnist_lt()
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> type(head.formula().density).__name__
-        'TiedDensity'
+        'TwoDensities'
         """
         check_is_fitted(self, "recalibration_")
         density = None if self.density_ is None else self.density_.formula()
+        if self.recalibration_density_ is not None:
+            shared = self.density_.normalize is None  # rows of both are whitened alike; see _check_stored
+            density = TwoDensities(density, None if shared else self.recalibration_density_.formula())
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
@@ -404,6 +424,8 @@ class ReliabilityHead(BaseEstimator):
             lines.insert(4, f"                  {unseen}")
         if self.density_choice_ is not None:
             lines.insert(3, f"                  {self.density_choice_}")
+        if self.recalibration_density_ is not None:
+            lines.insert(4, f"                  recalibration uses {self.recalibration_density_}")
         before, after = self.metrics_["before"], self.metrics_["after"]
         return "\n".join([*lines, *(f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED)])
 
@@ -450,9 +472,23 @@ class ReliabilityHead(BaseEstimator):
         both = self.metrics_.keys() == {"before", "after"}
         need(both and len(set(map(frozenset, self.metrics_.values()))) == 1, "metrics must be before and after.")
         used = getattr(self.recalibration_, "terms_", {}).get("class_density") == "used"
+        self._check_two_densities()
         given = hasattr(self.density_, "class_log_density")
         need(given or not used, "the density must have what recalibration needs.")
         self._sources()  # an error of its own where classes do not fit
+
+    def _check_two_densities(self) -> None:
+        """A Gaussian beside the chosen density is that of the same rows."""
+        own, other = self.density_, self.recalibration_density_
+        if other is None:
+            return
+        need(isinstance(own, GaussianAtypicality), "a Gaussian for recalibration stands beside a chosen density.")
+        need(str(other) == GAUSSIAN and own.n_features_in_ == other.n_features_in_, "the Gaussian must read the rows.")
+        need(np.array_equal(own.classes_, other.classes_), "both densities must have the same classes.")
+        if own.normalize is None:
+            ours, theirs = own.formula(), other.formula()
+            same = all(np.array_equal(getattr(ours, name), getattr(theirs, name)) for name in SHARED)
+            need(same and ours.log_peak == theirs.log_peak, "both densities must whiten rows alike.")
 
     def _needs_atypicality(self) -> bool:
         recalibration, sets = self.recalibration_, self.prediction_sets_
@@ -464,7 +500,7 @@ class ReliabilityHead(BaseEstimator):
 
     _stored = Record(
         check=_check_stored,
-        density=kinds.Either(None, "auto", "choose", otherwise=Part(*DENSITIES, fitted=False)),
+        density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
         recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
         prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),

@@ -91,8 +91,11 @@ def _parts(head: Any) -> str:
     table = _table(
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
-    choice = head.density_choice_
-    return table if choice is None else f"{table}\n\nThe density was chosen: {choice}."
+    if head.density_choice_ is not None:
+        table += f"\n\nThe density was chosen: {head.density_choice_}."
+    if head.recalibration_density_ is not None:
+        table += f" Recalibration uses {head.recalibration_density_}."
+    return table
 
 
 def _rows(head: Any) -> str:
