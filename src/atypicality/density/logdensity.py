@@ -12,7 +12,7 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.density.unit import UnitRows
-from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, moved
+from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, TwoDensities, moved
 from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
@@ -144,7 +144,7 @@ class ClassGaussians:
 Gaussians = TiedGaussians | ClassGaussians
 
 
-def score_rows(formula: TiedDensity | ClassDensity, x: Any, *what: str) -> tuple[Any, ...]:
+def score_rows(formula: TiedDensity | ClassDensity | TwoDensities, x: Any, *what: str) -> tuple[Any, ...]:
     """What methods of a formula say, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d)."""
     xp, host = namespace(x), isinstance(x, np.ndarray)
     if not host:

@@ -179,6 +179,11 @@ class TwoDensities:
         return self.chosen.centre
 
     @property
+    def means(self) -> Any:
+        """Those of the first."""
+        return self.chosen.means
+
+    @property
     def normalize(self) -> str | None:
         """That of the first."""
         normalize: str | None = self.chosen.normalize

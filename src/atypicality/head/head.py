@@ -14,10 +14,11 @@ from atypicality import conformal, density, recalibration
 from atypicality.arrays import like, on_device, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
-from atypicality.density import GaussianAtypicality
+from atypicality.density import GaussianAtypicality, RelativeAtypicality
 from atypicality.density.choice import GAUSSIAN, DensityChoice, choose_density
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.density.family import DensityFamily
+from atypicality.density.logdensity import score_rows
 from atypicality.formula import HeadFormula, Outcome, TwoDensities
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
@@ -36,6 +37,7 @@ from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
 from atypicality.validation import FloatArray, check_alpha, check_choice, check_integer, warn
+from atypicality.validation.device import any_matrix
 
 __all__ = ["ReliabilityHead"]
 
@@ -44,6 +46,7 @@ PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
+GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
 SHARED = ("centre", "whitening", "means")
 """What a relative density has of the Gaussian."""
 ROWS_PER_GROUP = 2  # times 1 / alpha: a region that expects fewer threshold rows has wide coverage
@@ -363,11 +366,23 @@ class ReliabilityHead(BaseEstimator):
         if self.density_ is None:
             return given, offered
         embeddings = outputs.need("embeddings")
-        density = self.density_ if self.recalibration_density_ is None else self.recalibration_density_
-        offered["atypicality"] = covariate = density.atypicality(embeddings)
-        if hasattr(density, "class_log_density"):
-            offered["class_log_density"] = in_columns(density.class_log_density(embeddings), self._sources())
-        return covariate if density is self.density_ else self.density_.atypicality(embeddings), offered
+        atypicality, offered["atypicality"], densities = self._scores(embeddings)
+        if densities is not None:
+            offered["class_log_density"] = in_columns(densities, self._sources())
+        return atypicality, offered
+
+    def _scores(self, embeddings: Any) -> tuple[Any, Any, Any]:
+        """Atypicality (n,), that for recalibration, and class log-densities (n, m) in the order of the density."""
+        density = self.density_
+        if type(density) not in GAUSSIANS:  # a user's own, by its methods
+            atypicality, scored = density.atypicality(embeddings), hasattr(density, "class_log_density")
+            return atypicality, atypicality, density.class_log_density(embeddings) if scored else None
+        what = ["atypicality", "class_log_density"] + ([] if self.recalibration_density_ is None else ["covariate"])
+        x = any_matrix(embeddings, "embeddings", width=density.n_features_in_)
+        atypicality, densities, *covariate = (
+            like(found, embeddings) for found in score_rows(self._density_formula(), x, *what)
+        )
+        return atypicality[:, 0], (covariate or [atypicality])[0][:, 0], densities
 
     def formula(self) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
@@ -379,16 +394,20 @@ class ReliabilityHead(BaseEstimator):
         'TwoDensities'
         """
         check_is_fitted(self, "recalibration_")
-        density = None if self.density_ is None else self.density_.formula()
-        if self.recalibration_density_ is not None:
-            shared = self.density_.normalize is None  # rows of both are whitened alike; see _check_stored
-            density = TwoDensities(density, None if shared else self.recalibration_density_.formula())
+        density = None if self.density_ is None else self._density_formula()
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
         return HeadFormula(
             density, self._sources(), self.recalibration_.formula(), self.prediction_sets_.formula(), scale, quadrant
         )
+
+    def _density_formula(self) -> Any:
+        formula = self.density_.formula()
+        if self.recalibration_density_ is None:
+            return formula
+        shared = self.density_.normalize is None  # rows of both are whitened alike; see `_check_two_densities`
+        return TwoDensities(formula, None if shared else self.recalibration_density_.formula())
 
     def _sources(self) -> NDArray[np.intp] | None:
         """As `class_sources`, of this head's density."""

@@ -196,6 +196,7 @@ def _log_likelihood(columns: list[Float64], correct: NDArray[np.bool_], folds: N
     out = np.empty(correct.size)
     for fold in range(FOLDS):
         rest, own = folds != fold, folds == fold
-        model = LogisticRegression().fit(x[rest], correct[rest])  # its ridge of 1 keeps separable rows finite
+        model = LogisticRegression(solver="newton-cholesky")  # its ridge of 1 keeps separable rows finite
+        model.fit(x[rest], correct[rest])
         out[own] = np.where(correct[own], *model.predict_log_proba(x[own]).T[::-1])
     return out
