@@ -12,8 +12,9 @@ from atypicality import blocks
 from atypicality.density.choice import FEWEST_ERRORS, FEWEST_ROWS, choose_density
 from atypicality.density.family import DensityFamily
 from atypicality.density.statistics import gather_both
-from atypicality.metrics.signal import auroc, error_signal, held_out_likelihoods
+from atypicality.metrics.signal import auroc, auroc_and_error, error_signal, held_out_likelihoods
 from atypicality.outputs import Parts
+from atypicality.report.summary import summarise
 
 NAMES = [
     "GaussianAtypicality()",
@@ -27,6 +28,39 @@ def test_auroc_equals_scikit_learn_with_ties(rng):
     scores, wrong = rng.integers(0, 9, 500), rng.random(500) < 0.3
     assert auroc(scores, wrong) == pytest.approx(roc_auc_score(wrong, scores), abs=1e-12)
     assert np.isnan(auroc(scores, np.zeros(500, bool)))
+
+
+def test_the_error_of_auroc_is_delongs_by_pairs(rng):
+    scores, wrong = rng.integers(0, 9, 200).astype(float), rng.random(200) < 0.3
+    pairs = (scores[wrong][:, None] > scores[~wrong]) + 0.5 * (scores[wrong][:, None] == scores[~wrong])
+    variance = sum(pairs.mean(axis=axis).var(ddof=1) / pairs.shape[1 - axis] for axis in (0, 1))
+    assert auroc_and_error(scores, wrong) == pytest.approx((pairs.mean(), variance**0.5), abs=1e-12)
+
+
+def test_evaluate_states_what_atypicality_adds_and_when_it_adds_nothing(rng):
+    n = 3000
+    quantile, logit = rng.random(n), rng.normal(1.5, 1.0, n)
+    right = rng.random(n) < expit(logit - 4.0 * (quantile - 0.5))
+    probs = np.stack([expit(logit), expit(-logit)], axis=1)
+    labels = np.where(right, probs.argmax(axis=1), probs.argmin(axis=1))
+    for rarity, words in ((quantile, "adds to"), (rng.random(n), "adds nothing")):
+        evaluation = aty.evaluate({"model": probs}, aty.ModelOutputs(np.log(probs), labels=labels, atypicality=rarity))
+        signal = error_signal(rarity, probs, labels)
+        gain, alone, other = evaluation.table("overall")[-3:]
+        assert (gain["metric"], gain["value"], gain["low"]) == (
+            "atypicality_gain",
+            pytest.approx(signal.gain),
+            pytest.approx(signal.interval[0], abs=1e-6),  # 1.96 against the normal quantile
+        )
+        assert (alone["metric"], alone["value"], alone["standard_error"]) == (
+            "atypicality_auroc",
+            pytest.approx(signal.auroc),
+            pytest.approx(signal.auroc_error),
+        )
+        assert other["value"] == pytest.approx(auroc(-probs.max(axis=1), labels != probs.argmax(axis=1)))
+        assert f"Atypicality {words} " in repr(evaluation)
+        assert f"Atypicality {words} " in evaluation._repr_html_()
+        assert any(f"Atypicality {words} " in str(part[0]) for part in summarise(evaluation, None, "model").improved)
 
 
 def test_likelihoods_are_those_of_the_true_model(rng):
@@ -164,7 +198,11 @@ def test_lengths_without_meaning_are_normalised_away(criterion, rng):
     train, labels, _ = rows_of(rng, 2000, 1.0)
     x, _, right = rows_of(rng, 2000, 1.0)
     choice = choose_density(
-        DensityFamily().fit(train, labels), x, confidence=rng.uniform(0.5, 1.0, 2000), correct=right, criterion=criterion
+        DensityFamily().fit(train, labels),
+        x,
+        confidence=rng.uniform(0.5, 1.0, 2000),
+        correct=right,
+        criterion=criterion,
     )
     assert "normalize='l2'" in choice.name
     table = {row.name: row for row in choice.candidates}
@@ -194,7 +232,9 @@ def test_costs_are_multiply_adds(rng):
 @pytest.mark.parametrize(("n", "errors"), [(FEWEST_ROWS - 1, 100), (1000, FEWEST_ERRORS - 1), (1000, 0)])
 def test_few_rows_or_errors_take_the_stated_default(n, errors, rng):
     x, labels, _ = rows_of(rng, n, 1.0)
-    choice = choose_density(DensityFamily().fit(x, labels), x, confidence=np.full(n, 0.9), correct=np.arange(n) >= errors)
+    choice = choose_density(
+        DensityFamily().fit(x, labels), x, confidence=np.full(n, 0.9), correct=np.arange(n) >= errors
+    )
     assert choice.name == "RelativeAtypicality(normalize='l2')"
     assert f"by default: {n:,} rows with {errors} errors are too few to choose by" in str(choice)
     assert {row.gain for row in choice.candidates} == {None}
@@ -215,7 +255,7 @@ def chosen():
 
 
 def test_a_head_chooses_on_recalibration_rows_alone_and_says_so(chosen, tmp_path, rng):
-    head, train, rows, parts = chosen
+    head, train, _, parts = chosen
     assert head.density_choice_.n_rows == 1200
     assert str(head.density_) == head.density_choice_.name
     assert f"  {head.density_choice_}\n" in head.summary()
@@ -264,7 +304,7 @@ def test_a_word_that_is_no_density_is_refused(chosen):
 
 
 def test_a_stored_pair_of_densities_must_belong_together(chosen, tmp_path):
-    _, train, rows, parts = chosen
+    _, train, _, parts = chosen
     head = aty.ReliabilityHead().fit(train, parts)
     head.density_ = aty.RelativeAtypicality().fit(train.embeddings, train.labels)
     head.save(tmp_path / "good")

@@ -118,7 +118,6 @@ def choose_density(
     confidence: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     criterion: str = "alone",
-    random_state: int = 0,
 ) -> DensityChoice:
     """The density whose quantile says best, on held-out rows, which predictions are right.
 
@@ -137,8 +136,6 @@ def choose_density(
     criterion : {"alone", "added"}, default="alone"
         Likelihood from the quantile alone, as quadrants, groups and drift use it, or from the quantile and confidence.
         The second prefers what confidence lacks, which may be a score that finds few errors by itself.
-    random_state : int, default=0
-        Cuts the folds.
 
     Returns
     -------
@@ -158,11 +155,13 @@ def choose_density(
     wrong = ~pairs.correct
     scores = family.atypicality(embeddings)
     sizes: dict[str, Any] = {"criterion": criterion, "n_rows": wrong.size, "n_errors": int(wrong.sum())}
-    plain = [Candidate(name, cost(family.members_[name]), _known(auroc(score, wrong))) for name, score in scores.items()]
+    plain = [
+        Candidate(name, cost(family.members_[name]), _known(auroc(score, wrong))) for name, score in scores.items()
+    ]
     fallback = DensityChoice(DEFAULT if DEFAULT in scores else plain[-1].name, tuple(plain), **sizes)
     if not fallback.enough:
         return fallback
-    found = held_out_likelihoods(list(scores.values()), pairs.confidence, pairs.correct, random_state=random_state)
+    found = held_out_likelihoods(list(scores.values()), pairs.confidence, pairs.correct)
     table = _compared(plain, found, criterion)
     chosen = next(row.name for row in table if (row.behind or 0.0) <= (row.behind_error or 0.0))
     return DensityChoice(chosen, table, **sizes)

@@ -145,9 +145,7 @@ def gather_both(embeddings: Any, labels: Any) -> tuple[ClassStatistics, ClassSta
     return raw, unit if np.isfinite(unit.spread) else None
 
 
-def _gather(
-    views: list[Rows], labels: Any, *, layout: Layout, precision: str, moments: bool
-) -> list[ClassStatistics]:
+def _gather(views: list[Rows], labels: Any, *, layout: Layout, precision: str, moments: bool) -> list[ClassStatistics]:
     """Statistics of the same rows, seen in one or two ways."""
     x = views[0]
     classes, codes = encode_labels(labels, n_rows=x.shape[0])

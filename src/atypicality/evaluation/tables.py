@@ -14,7 +14,7 @@ from atypicality.evaluation.methods import Answer, naming
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
-from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, temperature_rows
+from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, signal_rows, temperature_rows
 from atypicality.groups import QUADRANTS, cut
 from atypicality.metrics.rows import inner_edges
 
@@ -84,6 +84,7 @@ def measure(
             scored = score(name, answer, labels, options)
         axes = cuts.axes(name, scored.confidence, own) + _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, kept, options), scored)
+        measured.rows["overall"] += signal_rows(scored, context.atypicality, options)
         del answer  # its matrices go before the next method is asked
     progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:

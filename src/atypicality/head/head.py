@@ -233,7 +233,6 @@ class ReliabilityHead(BaseEstimator):
                 first.need("embeddings"),
                 softmax_rows(first.need("logits")),
                 first.need("labels"),
-                random_state=self.random_state,
             )
         chosen = self.density_choice_.name
         self.recalibration_density_ = None if chosen == GAUSSIAN else family.members_[GAUSSIAN]

@@ -57,7 +57,7 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     'Accuracy is '
     """
     facts = _Facts(evaluation, before, after)
-    improved = [*facts.overall(), *facts.most_atypical(), *facts.sets()]
+    improved = [*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets()]
     caution = [*facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup(), *facts.gaps()]
     return ReportSummary(tuple(improved), (*caution, _SELECTED) if caution else ())
 
@@ -133,6 +133,21 @@ class _Facts:
         ]
         end = _say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
+
+    def signal(self) -> list[Sentence]:
+        gain, alone = self.at("overall", "atypicality_gain"), self.at("overall", "atypicality_auroc")
+        if gain is None or alone is None:
+            return []
+        adds = "adds to" if gain["low"] > 0 else "adds nothing that these samples show to"
+        said = _say(
+            f"Atypicality {adds} what confidence says of errors: {{gain}} nats per sample (95% interval {{ends}}). "
+            "Alone, it ranks a wrong prediction above a right one with a chance of {alone}.",
+            gain=self.number("{:.4f}", "overall", gain),
+            ends=self.interval("{:.4f}", "overall", gain),
+            alone=self.share("overall", alone),
+        )
+        chosen = self.evaluation.settings.get("density", {}).get(self.after)
+        return [said if chosen is None else (*said, " It was chosen: ", Name(chosen), ".")]
 
     def sets(self) -> list[Sentence]:
         coverage, size = self.at("overall", "coverage"), self.at("overall", "set_size")
