@@ -30,6 +30,7 @@ DENSITIES = {
     "projected tied": aty.GaussianAtypicality(n_components=4),
     "ledoit": aty.GaussianAtypicality(shrinkage="ledoit-wolf"),
     "relative": aty.RelativeAtypicality(),
+    "residual": aty.GaussianAtypicality(n_components=2, residual=True),
     "relative32": aty.RelativeAtypicality(precision="float32", normalize="l2", n_components=3),
     "directions": aty.GaussianAtypicality(normalize="l2"),
     "neighbours": aty.NeighborAtypicality(3),

@@ -106,7 +106,9 @@ def test_bundles_of_the_first_format_still_load():
     assert found["prediction_set"].tolist() == expected["prediction_set"]
     assert found["quadrant"].tolist() == expected["quadrant"]
     assert head.density_.normalize is None
+    assert head.density_.residual is False
     assert head.density_choice_ is None
+    assert head.recalibration_density_ is None
     assert head.recalibration_.errors_ is None  # not recorded then
     assert "no error" not in head.summary()
 
@@ -114,10 +116,10 @@ def test_bundles_of_the_first_format_still_load():
 OTHER_VALUES = {  # of every parameter of every part, none of them the default
     aty.GaussianAtypicality: {
         "covariance": "full", "shrinkage": 0.25, "n_components": 2, "marginal": True, "precision": "float32",
-        "normalize": "l2",
+        "normalize": "l2", "residual": True,
     },
     aty.RelativeAtypicality: {
-        "shrinkage": 0.25, "n_components": 2, "precision": "float32", "normalize": "l2",
+        "shrinkage": 0.25, "n_components": 2, "precision": "float32", "normalize": "l2", "residual": True,
     },
     aty.NeighborAtypicality: {
         "n_neighbors": 3, "reduction": "kth", "metric": "cosine", "per_class": True, "normalize": "l2",

@@ -38,6 +38,8 @@ DENSITIES = {
     "relative components": aty.RelativeAtypicality(n_components=3),
     "directions": aty.GaussianAtypicality(normalize="l2"),
     "full directions": aty.GaussianAtypicality("full", normalize="l2"),
+    "residual": aty.GaussianAtypicality(n_components=3, residual=True),
+    "relative residual": aty.RelativeAtypicality(n_components=3, residual=True),
     "neighbours": aty.NeighborAtypicality(),
     "neighbours by direction": aty.NeighborAtypicality(normalize="l2"),
     "neighbours by class": aty.NeighborAtypicality(2, reduction="kth", per_class=True),
