@@ -19,9 +19,11 @@ from atypicality.density.choice import GAUSSIAN, DensityChoice, choose_density
 from atypicality.density.columns import class_positions, class_sources, in_columns
 from atypicality.density.family import DensityFamily
 from atypicality.density.logdensity import score_rows
+from atypicality.density.ratio import NeighborRatio
 from atypicality.formula import HeadFormula, Outcome, TwoDensities
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
+from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
@@ -31,6 +33,7 @@ from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
+from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
@@ -68,6 +71,9 @@ class ReliabilityHead(BaseEstimator):
     prediction_sets : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareConformal` with as many groups as the rows support, or `SplitConformal` without
         atypicality.
+    acceptance : NeighborRatio, optional
+        Lets `predict(max_risk=...)` decide by confidence and the ambiguity of the prediction, a search among the
+        training rows, instead of confidence alone. Nothing else uses it.
     alpha : float in (0, 1), default=0.1
         Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
@@ -87,6 +93,9 @@ class ReliabilityHead(BaseEstimator):
     quantiles_ : QuantileScale, or None without atypicality
         Of the held-out calibration rows, never of training rows.
     abstention_ : AbstentionRule
+        Of confidence, or of the score of `acceptance_`.
+    neighbor_ratio_, acceptance_ : NeighborRatio and AcceptanceScore, or None
+        With `acceptance`.
     metrics_ : dict
         Accuracy, NLL and ECE before and after recalibration, on the rows that recalibration did not see.
     sizes_ : dict
@@ -122,6 +131,8 @@ class ReliabilityHead(BaseEstimator):
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
     quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
     abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
+    neighbor_ratio_: Annotated[NeighborRatio | None, kinds.Later(kinds.optional(Part(NeighborRatio)), absent=None)]
+    acceptance_: Annotated[AcceptanceScore | None, kinds.Later(kinds.optional(Part(AcceptanceScore)), absent=None)]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -132,12 +143,14 @@ class ReliabilityHead(BaseEstimator):
         recalibration: Any = "auto",
         prediction_sets: Any = "auto",
         *,
+        acceptance: Any = None,
         alpha: float = 0.1,
         random_state: int = 0,
     ) -> None:
         self.density = density
         self.recalibration = recalibration
         self.prediction_sets = prediction_sets
+        self.acceptance = acceptance
         self.alpha = alpha
         self.random_state = random_state
 
@@ -178,6 +191,7 @@ class ReliabilityHead(BaseEstimator):
         columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
         first, rest, edge_rows = _cut(calibration, seed)
+        self.neighbor_ratio_ = self._fit_ratio(train)
         self.density_ = self._fit_density(train, whole, first)
         self.fingerprint_ = fingerprint
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
@@ -224,6 +238,22 @@ class ReliabilityHead(BaseEstimator):
             density = (DensityFamily() if auto else clone(self.density)).fit(embeddings, labels)
         return self._chosen(density, first) if auto else density
 
+    def _fit_ratio(self, train: Any) -> NeighborRatio | None:
+        """The training rows by class, where acceptance looks at them."""
+        if self.acceptance is None:
+            return None
+        if isinstance(train, ModelOutputs):
+            with train._numbered():
+                fitted: NeighborRatio = clone(self.acceptance).fit(*train.need("embeddings", "labels"))
+            return fitted
+        known: NeighborRatio | None = getattr(self, "neighbor_ratio_", None)
+        if known is None or train is not self.density_:
+            raise ValueError(
+                f"acceptance={type(self.acceptance).__name__} needs train= with embeddings and labels: it searches "
+                "among training rows, which a fitted density has not. Give the outputs, or leave acceptance out."
+            )
+        return known
+
     def _chosen(self, family: DensityFamily, first: ModelOutputs) -> GaussianAtypicality:
         """The member that finds errors best among some rows, which carry no guarantee."""
         progress.stage("choosing the density")
@@ -244,6 +274,7 @@ class ReliabilityHead(BaseEstimator):
         progress.stage("fitting the recalibration")
         with first._numbered():
             self._fit_recalibration(first)
+            self._fit_acceptance(first)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
             probs, labels = self._fit_thresholds(rest, edge_rows)
@@ -263,8 +294,25 @@ class ReliabilityHead(BaseEstimator):
         probs, atypicality = self._probabilities(outputs)
         labels = outputs.need("labels")
         self._fit_sets(probs, labels, atypicality, edge_rows)
-        self._remember(probs, labels, atypicality)
+        self._remember(probs, labels, atypicality, outputs)
         return probs, labels
+
+    def _fit_acceptance(self, outputs: ModelOutputs) -> None:
+        self.acceptance_ = None
+        if self.neighbor_ratio_ is None:
+            return
+        probs = to_host(self._probabilities(outputs)[0])
+        pairs = read_pairs(probs, outputs.need("labels"), None, None)
+        ambiguity = self._ambiguity(outputs.need("embeddings"), probs.argmax(axis=1))
+        self.acceptance_ = AcceptanceScore.from_rows(np.minimum(pairs.confidence, 1.0), ambiguity, pairs.correct)
+
+    def _ambiguity(self, embeddings: Any, label: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Ambiguity (n,) of predicted classes, in the head's order."""
+        assert self.neighbor_ratio_ is not None
+        places = np.full(self.n_classes_, -1)
+        classes = self.neighbor_ratio_.classes_
+        places[class_positions(classes, self.n_classes_, self.class_names_)] = np.arange(classes.size)
+        return self.neighbor_ratio_.ambiguity(embeddings, places[label])
 
     def _fit_recalibration(self, outputs: ModelOutputs) -> None:
         logits, labels = outputs.need("logits", "labels")
@@ -289,11 +337,16 @@ class ReliabilityHead(BaseEstimator):
         offered = {"atypicality": atypicality, "edge_rows": edge_rows}
         self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
-    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
+    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any, outputs: ModelOutputs) -> None:
         pairs = read_pairs(probs, labels, None, None)
         confidence, correct = np.minimum(pairs.confidence, 1.0), pairs.correct
         atypicality = None if atypicality is None else to_host(atypicality)
-        self.abstention_ = AbstentionRule.from_rows(confidence, correct)
+        kept_by = confidence
+        if self.acceptance_ is not None:
+            kept_by = self.acceptance_(
+                confidence, self._ambiguity(outputs.need("embeddings"), to_host(probs).argmax(axis=1))
+            )
+        self.abstention_ = AbstentionRule.from_rows(kept_by, correct)
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
             self.quadrants_ = Quadrants().fit(confidence, atypicality)
@@ -325,7 +378,7 @@ class ReliabilityHead(BaseEstimator):
         return self._reliability(found, outputs, keep_from)
 
     def _reliability(self, found: Outcome, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
-        accepted = None if keep_from is None else found.confidence >= keep_from
+        accepted = None if keep_from is None else self._kept_by(found, outputs) >= keep_from
         quadrant = drift = None
         if self.quantiles_ is not None and found.atypicality is not None:
             rarity = to_host(found.atypicality)
@@ -348,6 +401,16 @@ class ReliabilityHead(BaseEstimator):
             class_names=self.class_names_ if outputs.class_names is None else outputs.class_names,
             ids=outputs.ids,
         )
+
+    def _kept_by(self, found: Outcome, outputs: ModelOutputs) -> Any:
+        """What `max_risk` is a threshold of (n,): confidence, or the score of acceptance."""
+        if self.acceptance_ is None:
+            return found.confidence
+        label, order = to_host(found.label), class_order(outputs.class_names, self.class_names_, "those of the head")
+        label = label if order is None else np.argsort(order)[label]
+        with outputs._numbered():
+            ambiguity = self._ambiguity(outputs.need("embeddings"), label)
+        return like(self.acceptance_(to_host(found.confidence), ambiguity), found.confidence)
 
     def _sets(self, probs: FloatArray, atypicality: Any, first_row: int = 0) -> NDArray[np.bool_]:
         offered = {"first_row": first_row, "atypicality": atypicality}
@@ -491,6 +554,7 @@ class ReliabilityHead(BaseEstimator):
         need(both and len(set(map(frozenset, self.metrics_.values()))) == 1, "metrics must be before and after.")
         used = getattr(self.recalibration_, "terms_", {}).get("class_density") == "used"
         self._check_two_densities()
+        self._check_acceptance()
         given = hasattr(self.density_, "class_log_density")
         need(given or not used, "the density must have what recalibration needs.")
         self._sources()  # an error of its own where classes do not fit
@@ -508,6 +572,12 @@ class ReliabilityHead(BaseEstimator):
             same = all(np.array_equal(getattr(ours, name), getattr(theirs, name)) for name in SHARED)
             need(same and ours.log_peak == theirs.log_peak, "both densities must whiten rows alike.")
 
+    def _check_acceptance(self) -> None:
+        parts = (self.acceptance, self.neighbor_ratio_, self.acceptance_)
+        need(len({part is None for part in parts}) == 1, "acceptance comes with its neighbours and its score.")
+        if self.neighbor_ratio_ is not None:
+            class_positions(self.neighbor_ratio_.classes_, self.n_classes_, self.class_names_)
+
     def _needs_atypicality(self) -> bool:
         recalibration, sets = self.recalibration_, self.prediction_sets_
         return (
@@ -521,6 +591,7 @@ class ReliabilityHead(BaseEstimator):
         density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
         recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
         prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
+        acceptance=kinds.Later(kinds.optional(Part(NeighborRatio, fitted=False)), absent=None),
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )

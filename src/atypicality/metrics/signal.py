@@ -10,7 +10,15 @@ from scipy.stats import rankdata
 from atypicality.metrics.rows import read_pairs
 from atypicality.validation import check_vector
 
-__all__ = ["Likelihoods", "Signal", "auroc", "auroc_and_error", "error_signal", "held_out_likelihoods"]
+__all__ = [
+    "Likelihoods",
+    "Signal",
+    "auroc",
+    "auroc_and_error",
+    "clipped_logits",
+    "error_signal",
+    "held_out_likelihoods",
+]
 
 Float64 = NDArray[np.float64]
 FOLDS = 5
@@ -175,7 +183,7 @@ def held_out_likelihoods(scores: list[Float64], confidence: Float64, correct: ND
             f"{int(correct.sum())} right and {int((~correct).sum())} wrong. Use more rows."
         )
     folds = _folds(correct, np.lexsort((*scores, confidence)))
-    given = _logits(confidence)
+    given = clipped_logits(confidence)
     base = _log_likelihood([given], correct, folds)
     quantiles = [rankdata(score) / score.size - 0.5 for score in scores]
     return [
@@ -189,7 +197,8 @@ def mean_and_error(values: Float64) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size))
 
 
-def _logits(confidence: Float64) -> Float64:
+def clipped_logits(confidence: Float64) -> Float64:
+    """Logits (n,) of confidence, at most `LOGIT_LIMIT` from 0."""
     with np.errstate(divide="ignore"):
         logits = np.log(confidence) - np.log1p(-np.minimum(confidence, 1.0))
     return np.asarray(np.clip(logits, -LOGIT_LIMIT, LOGIT_LIMIT))
