@@ -87,7 +87,9 @@ def test_acceptance_keeps_more_rows_at_the_same_risk_and_changes_nothing_else(fi
     assert_array_equal(more.prediction_set, fewer.prediction_set)
     assert more.accepted.mean() > fewer.accepted.mean() + 0.1
     wrong = (more.label != test.labels)[more.accepted]
-    assert wrong.mean() < 0.06 + 3 * np.sqrt(0.06 * 0.94 / wrong.size)  # the risk is below 0.06, its estimate may not be
+    assert wrong.mean() < 0.06 + 3 * np.sqrt(
+        0.06 * 0.94 / wrong.size
+    )  # the risk is below 0.06, its estimate may not be
 
 
 def test_the_threshold_is_that_of_rows_that_fitted_nothing(fitted):

@@ -18,7 +18,7 @@ from atypicality.density.statistics import ClassStatistics, gather_both, merge_s
 from atypicality.validation import warn
 from atypicality.validation.device import any_matrix
 
-__all__ = ["DensityFamily", "cost"]
+__all__ = ["Both", "DensityFamily", "cost", "joined"]
 
 Float64 = NDArray[np.float64]
 Both = tuple[ClassStatistics, ClassStatistics | None]
@@ -72,13 +72,13 @@ class DensityFamily(BaseEstimator):
     def partial_fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
         """Learn from more `embeddings` and `labels`; the result is that of one `fit` on all rows."""
         gathered = _gathered(embeddings, labels)
-        return self._store(_joined(self.statistics_, gathered) if hasattr(self, "statistics_") else gathered)
+        return self._store(joined(self.statistics_, gathered) if hasattr(self, "statistics_") else gathered)
 
     def merge(self, other: "DensityFamily") -> "DensityFamily":
         """A new family, as if fitted on the rows of this one and of the `other`."""
         check_is_fitted(self, "statistics_")
         check_is_fitted(other, "statistics_")
-        return DensityFamily()._store(_joined(self.statistics_, other.statistics_))
+        return DensityFamily()._store(joined(self.statistics_, other.statistics_))
 
     def atypicality(self, embeddings: ArrayLike) -> dict[str, Float64]:
         """Atypicality (n,) of `embeddings` (n, d) by every member, on the host.
@@ -131,7 +131,8 @@ def _gathered(embeddings: Any, labels: Any) -> Both:
     return raw, gather_on_device(embeddings, labels, layout="pooled", precision="float64", normalize="l2")
 
 
-def _joined(ours: Both, theirs: Both) -> Both:
+def joined(ours: Both, theirs: Both) -> Both:
+    """Statistics of the rows of both."""
     widths = [both[0].origins.shape[1] for both in (ours, theirs)]
     if widths[0] != widths[1]:
         raise ValueError(
