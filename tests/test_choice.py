@@ -1,5 +1,7 @@
 """What a score says of errors, and the choice of a density by it: laws, the null, and rows that may not choose."""
 
+import warnings
+
 import numpy as np
 import pytest
 from conftest import imported
@@ -311,3 +313,52 @@ def test_a_stored_pair_of_densities_must_belong_together(chosen, tmp_path):
     head.recalibration_density_ = aty.GaussianAtypicality().fit(2 * train.embeddings, train.labels)
     with pytest.raises(ValueError, match="both densities must whiten rows alike"):
         head.save(tmp_path / "bad")
+
+
+def spoilt(name, outputs):
+    """Outputs (train, calibration) of one kind of bad or thin input."""
+    x, labels = np.array(outputs.embeddings), np.array(outputs.labels)
+    if name == "zero rows in training":
+        x[5] = 0.0
+    elif name == "constant columns":
+        x = np.c_[x, np.ones((len(x), 2))]
+    elif name == "classes with one row":
+        labels = np.where(np.arange(len(x)) == 7, 3, np.minimum(labels, 2))
+    elif name == "one class":
+        labels = np.zeros(len(x), int)
+    return aty.ModelOutputs(outputs.logits, embeddings=x, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("zero rows in training", "train has rows of zeros"),
+        ("constant columns", "rank 6 of 8"),
+        ("fewer rows than columns", "rank 3 of 6"),
+        ("classes with one row", None),
+        ("one class", None),
+    ],
+)
+def test_thin_training_rows_give_a_head_or_a_warning_that_names_them(name, words, chosen):
+    _, train, _, parts = chosen
+    wide = name == "constant columns"
+    held_out = [part._replaced(embeddings=np.c_[part.embeddings, np.ones((len(part), 2))] if wide else part.embeddings)
+                for part in parts]  # fmt: skip
+    few = train[:7] if name == "fewer rows than columns" else spoilt(name, train)
+    head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = head.fit(few, Parts(*held_out)).predict(held_out[2])
+    assert np.isfinite(answer.atypicality).all()
+    assert ([words in str(one.message) for one in caught] if words else caught) == ([True] if words else [])
+
+
+def test_a_row_of_zeros_is_refused_where_directions_were_chosen(chosen):
+    head, _, rows, _ = chosen
+    assert head.density_.normalize == "l2"
+    zero = np.where(np.arange(len(rows))[:, None] == 3, 0.0, rows.embeddings)
+    with pytest.raises(ValueError, match=r"no row of zeros with normalize='l2'; row 3 is zero\. Drop those rows"):
+        head.predict(aty.ModelOutputs(rows.logits, embeddings=zero))
+    large = np.where(np.arange(len(rows))[:, None] == 3, 1e200, rows.embeddings)  # a direction, but no density
+    with pytest.raises(ValueError, match="squares that fit into float64; row 3 overflows"):
+        head.predict(aty.ModelOutputs(rows.logits, embeddings=large))

@@ -49,6 +49,7 @@ class DensityFamily(BaseEstimator):
     """
 
     statistics_: Both
+    _members: dict[str, GaussianAtypicality] | None
 
     def fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
         """Learn from training rows.
@@ -60,7 +61,7 @@ class DensityFamily(BaseEstimator):
             normalisation.
         labels : array-like of shape (n_samples,)
         """
-        factorise = triangular_whitening
+        factorise: Factorise = triangular_whitening
         if on_device(embeddings):
             from atypicality.density.device_gaussian import whitening_on
 
@@ -107,7 +108,7 @@ class DensityFamily(BaseEstimator):
     def _store(self, statistics: Both) -> Self:
         self.statistics_, self.classes_ = statistics, statistics[0].classes
         self.n_features_in_ = statistics[0].origins.shape[1]
-        self._members: dict[str, GaussianAtypicality] | None = None
+        self._members = None
         return self
 
 

@@ -249,6 +249,7 @@ def _gather_about(
     shapes: list[tuple[int, ...]] = [(k, d), {"pooled": (d, d), "full": (k, d, d), "diagonal": (k, d)}[layout]]
     totals = [[np.zeros(shape) for shape in shapes + ([(k, d), (k,)] if moments else [])] for _ in views]
     with np.errstate(invalid="ignore", over="ignore"):
+        parts: Iterator[list[Part]]
         if layout == "full":
             parts = ([part] for part in _parts_by_class(origins[0], views[0], codes))
         else:

@@ -141,7 +141,7 @@ def _more_limits(head: Any) -> list[str]:
     weakness = getattr(getattr(head.density_, "_solution", None), "weakness", "")
     if weakness:
         limits.append("The density is weaker than asked for: its covariance is not of full rank.")
-    held = (head.density_, getattr(head.neighbor_ratio_, "neighbors_", None))
+    held: tuple[Any, ...] = (head.density_, getattr(head.neighbor_ratio_, "neighbors_", None))
     rows = max((part.embeddings_.shape[0] for part in held if hasattr(part, "embeddings_")), default=0)
     if rows:
         limits.append(
