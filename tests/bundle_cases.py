@@ -89,6 +89,7 @@ def every_head():
     heads |= {f"sets {name}": fitted(prediction_sets=part) for name, part in PREDICTION_SETS.items()}
     heads["defaults"] = quiet(ReliabilityHead().fit, outputs_of(1), outputs_of(2))
     heads["chosen"] = quiet(ReliabilityHead().fit, outputs_of(1), outputs_of(2, 1200))
+    heads["acceptance"] = fitted(acceptance=aty.NeighborRatio(normalize=None))
     heads["without atypicality"] = quiet(ReliabilityHead(density=None).fit, None, outputs_of(2))
     heads["content-free"] = fitted(prediction_sets=aty.SplitConformal())
     heads["content-free"].recalibration_ = aty.ContentFreeCalibration().fit(outputs_of(3, 3).logits)

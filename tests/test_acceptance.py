@@ -113,6 +113,7 @@ def test_acceptance_follows_class_names_bundles_and_refits(fitted, tmp_path):
     assert_array_equal(head.predict(turned, max_risk=0.06).accepted, expected)
     head.save(tmp_path / "head")
     again = aty.load(tmp_path / "head")
+    assert again.acceptance.get_params() == head.acceptance.get_params()
     assert_array_equal(again.predict(test, max_risk=0.06).accepted, expected)
     assert "600 training embeddings themselves" in (tmp_path / "head" / "README.md").read_text("utf-8")
     ratio = again.neighbor_ratio_

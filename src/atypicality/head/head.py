@@ -568,8 +568,8 @@ class ReliabilityHead(BaseEstimator):
         need(str(other) == GAUSSIAN and own.n_features_in_ == other.n_features_in_, "the Gaussian must read the rows.")
         need(np.array_equal(own.classes_, other.classes_), "both densities must have the same classes.")
         if own.normalize is None:
-            ours, theirs = own.formula(), other.formula()
-            same = all(np.array_equal(getattr(ours, name, None), getattr(theirs, name)) for name in SHARED)
+            ours, theirs = vars(own.formula()), vars(other.formula())
+            same = set(SHARED) <= ours.keys() and all(np.array_equal(ours[name], theirs[name]) for name in SHARED)
             need(same, "both densities must whiten rows alike.")
 
     def _check_acceptance(self) -> None:
