@@ -119,7 +119,7 @@ def test_one_pass_gives_what_each_fit_gives(rng):
             alone = kind(normalize=normalize).fit(x, labels)
             # sums in the same order, or once more about other origins: a few roundings of d + |score|
             assert_allclose(family.members_[str(alone)].atypicality(x), alone.atypicality(x), rtol=1e-11, atol=1e-11)
-    scores = family.atypicality(x)
+    scores = family.scores(x)
     for name, member in family.members_.items():
         assert_allclose(scores[name], member.atypicality(x), rtol=1e-12, atol=1e-12)
 
@@ -145,9 +145,9 @@ def test_every_row_is_read_once(rng, monkeypatch):
 
 def test_parts_of_rows_merge_to_the_whole_family(rng):
     x, labels, _ = rows_of(rng, 600, 0.5)
-    whole = DensityFamily().fit(x, labels).atypicality(x)
+    whole = DensityFamily().fit(x, labels).scores(x)
     grown = DensityFamily().partial_fit(x[:100], labels[:100]).partial_fit(x[100:300], labels[100:300])
-    merged = grown.merge(DensityFamily().partial_fit(x[300:], labels[300:])).atypicality(x)
+    merged = grown.merge(DensityFamily().partial_fit(x[300:], labels[300:])).scores(x)
     for name, scores in whole.items():
         assert_allclose(merged[name], scores, rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match="other must have seen 6 columns too; it saw 2"):
@@ -158,7 +158,7 @@ def test_parts_of_rows_merge_to_the_whole_family(rng):
 def test_a_family_is_fitted_where_the_rows_are(library, as_device, rng):
     x, labels, _ = rows_of(rng, 300, 0.5)
     there = imported(library).asarray(x)
-    host, device = DensityFamily().fit(x, labels).atypicality(x), DensityFamily().fit(there, labels).atypicality(there)
+    host, device = DensityFamily().fit(x, labels).scores(x), DensityFamily().fit(there, labels).scores(there)
     for name, scores in host.items():
         assert_allclose(device[name], scores, rtol=1e-9, atol=1e-9)
     there[3, :] = 0.0

@@ -153,7 +153,7 @@ def choose_density(
     check_choice(criterion, "criterion", CRITERIA)
     pairs = read_pairs(probs, labels, confidence, correct)
     wrong = ~pairs.correct
-    scores = family.atypicality(embeddings)
+    scores = family.scores(embeddings)
     sizes: dict[str, Any] = {"criterion": criterion, "n_rows": wrong.size, "n_errors": int(wrong.sum())}
     plain = [
         Candidate(name, cost(family.members_[name]), _known(auroc(score, wrong))) for name, score in scores.items()

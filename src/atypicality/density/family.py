@@ -81,8 +81,8 @@ class DensityFamily(BaseEstimator):
         check_is_fitted(other, "statistics_")
         return DensityFamily()._store(joined(self.statistics_, other.statistics_))
 
-    def atypicality(self, embeddings: ArrayLike) -> dict[str, Float64]:
-        """Atypicality (n,) of `embeddings` (n, d) by every member, on the host.
+    def scores(self, embeddings: ArrayLike) -> dict[str, Float64]:
+        """Atypicality (n,) of `embeddings` (n, d) by every member, on the host; a family is no density itself.
 
         Rows are whitened once for each normalisation. Where one of them is zero, normalised members are left out.
         """
