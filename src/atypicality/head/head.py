@@ -62,10 +62,10 @@ class ReliabilityHead(BaseEstimator):
     ----------
     density : estimator, "auto" or None, default="auto"
         "auto" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or normalised, that finds errors
-        best on the recalibration rows, and by `RelativeAtypicality(normalize="l2")` where these have fewer than 500
-        rows or 20 errors; recalibration uses the Gaussian all the same. Outputs that bring their own `atypicality`
-        (language models) need none. `GaussianAtypicality()` is the paper's method, for everything. None does without
-        atypicality.
+        best on the recalibration rows, or `RelativeAtypicality(normalize="l2")` where these are fewer than 500 or have
+        fewer than 20 errors; recalibration uses the Gaussian all the same. Outputs that bring their own `atypicality`
+        (language models) need none. An estimator, such as the paper's `GaussianAtypicality()`, is used for everything.
+        None does without atypicality.
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
@@ -85,9 +85,8 @@ class ReliabilityHead(BaseEstimator):
     density_choice_ : DensityChoice, or None
         With density="auto", the candidates and what the recalibration rows say of each.
     recalibration_density_ : GaussianAtypicality, or None
-        What recalibration takes atypicality and class log-densities from, where `density_` was chosen and is another.
-        Its length of the embedding, which a better score for errors removes, acts like a temperature. None where
-        recalibration uses `density_`.
+        What recalibration takes atypicality and class log-densities from, where `density_` was chosen and is another:
+        it carries the length of the embedding, which acts like a temperature. None where recalibration uses `density_`.
     recalibration_, prediction_sets_ : fitted estimators
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
@@ -159,7 +158,7 @@ class ReliabilityHead(BaseEstimator):
 
         Parameters
         ----------
-        train : ModelOutputs with embeddings and labels, or a fitted density, optional
+        train : ModelOutputs with embeddings and labels, a fitted density, or a fitted DensityFamily, optional
             Left out where `calibration` brings its own `atypicality`.
         calibration : ModelOutputs with logits and labels, or Parts
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
