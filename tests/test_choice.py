@@ -7,6 +7,7 @@ import pytest
 from conftest import imported
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import atypicality as aty
@@ -14,7 +15,13 @@ from atypicality import blocks
 from atypicality.density.choice import FEWEST_ERRORS, FEWEST_ROWS, choose_density
 from atypicality.density.family import DensityFamily
 from atypicality.density.statistics import gather_both
-from atypicality.metrics.signal import auroc, auroc_and_error, error_signal, held_out_likelihoods
+from atypicality.metrics.signal import (
+    auroc,
+    auroc_and_error,
+    error_signal,
+    held_out_likelihoods,
+    logistic_coefficients,
+)
 from atypicality.outputs import Parts
 from atypicality.report.summary import summarise
 
@@ -79,6 +86,16 @@ def test_likelihoods_are_those_of_the_true_model(rng):
     assert signal.adds
     assert signal.gain == pytest.approx((found.both - found.confidence).mean())
     assert "Atypicality adds to confidence: gain 0." in str(signal)
+
+
+@pytest.mark.parametrize("kind", ["plain", "separable", "constant column", "far"])
+def test_logistic_regressions_are_those_of_scikit_learn(kind, rng):
+    x = rng.normal(size=(300, 2)) * (1e3 if kind == "far" else 1.0)
+    right = x[:, 0] > 0 if kind == "separable" else rng.random(300) < expit(1 + x[:, 0])
+    x[:, 1] = 0.0 if kind == "constant column" else x[:, 1]
+    model = LogisticRegression(solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x, right)
+    found = logistic_coefficients(np.c_[np.ones(300), x], right)
+    assert_allclose(found, np.r_[model.intercept_, model.coef_[0]], rtol=1e-4, atol=1e-6)
 
 
 def test_noise_is_reported_as_adding_nothing(rng):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from atypicality.metrics.signal import FOLDS, clipped_logits
+from atypicality.metrics.signal import FOLDS, clipped_logits, logistic_coefficients
 from atypicality.stored import Record, kinds
 
 __all__ = ["AcceptanceScore"]
@@ -44,11 +44,8 @@ class AcceptanceScore:
         """Fit to rows (n,); confidence alone where fewer than 5 predictions are right, or wrong."""
         if min(correct.sum(), (~correct).sum()) < FOLDS:
             return cls(0.0, 1.0, 0.0)
-        from sklearn.linear_model import LogisticRegression
-
-        columns = np.stack([clipped_logits(confidence), clipped_logits(ambiguity)], axis=1)
-        model = LogisticRegression(solver="newton-cholesky").fit(columns, correct)
-        return cls(float(model.intercept_[0]), *map(float, model.coef_[0]))
+        columns = [np.ones(correct.size), clipped_logits(confidence), clipped_logits(ambiguity)]
+        return cls(*map(float, logistic_coefficients(np.stack(columns, axis=1), correct)))
 
     def __call__(self, confidence: Float64, ambiguity: Float64) -> Float64:
         """Scores (n,) in [0, 1]."""
