@@ -30,6 +30,7 @@ DENSITIES = {
     "projected tied": aty.GaussianAtypicality(n_components=4),
     "ledoit": aty.GaussianAtypicality(shrinkage="ledoit-wolf"),
     "relative": aty.RelativeAtypicality(),
+    "residual": aty.GaussianAtypicality(n_components=2, residual=True),
     "relative32": aty.RelativeAtypicality(precision="float32", normalize="l2", n_components=3),
     "directions": aty.GaussianAtypicality(normalize="l2"),
     "neighbours": aty.NeighborAtypicality(3),
@@ -94,8 +95,8 @@ def every_head():
     heads |= {f"recalibration {name}": fitted(recalibration=part) for name, part in RECALIBRATIONS.items()}
     heads |= {f"sets {name}": fitted(prediction_sets=part) for name, part in PREDICTION_SETS.items()}
     heads["defaults"] = quiet(ReliabilityHead().fit, outputs_of(1), outputs_of(2))
-    heads["chosen"] = quiet(ReliabilityHead("choose").fit, outputs_of(1), outputs_of(2, 1200))
-    heads["chosen by default"] = quiet(ReliabilityHead("choose").fit, outputs_of(1), outputs_of(2))
+    heads["chosen"] = quiet(ReliabilityHead().fit, outputs_of(1), outputs_of(2, 1200))
+    heads["acceptance"] = fitted(acceptance=aty.NeighborRatio(normalize=None))
     heads["without atypicality"] = quiet(ReliabilityHead(density=None).fit, None, outputs_of(2))
     heads["content-free"] = fitted(prediction_sets=aty.SplitConformal())
     heads["content-free"].recalibration_ = aty.ContentFreeCalibration().fit(outputs_of(3, 3).logits)

@@ -25,6 +25,7 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.drift import Drift
 from atypicality.head.quantiles import QuantileScale
 from atypicality.metrics import by_group
+from atypicality.metrics.signal import error_signal
 
 COVERAGE = "The sets of `SplitConformal` hold the label with probability at least 1 - alpha."
 EXACT = (
@@ -57,6 +58,7 @@ WORST = (
 ERRORS = (
     "The 95 % interval of a calibration error or of overconfidence holds the true value with probability at least 94 %."
 )
+NOISE = "Atypicality that is noise is reported as adding nothing to confidence with probability at least 92 %."
 
 
 WIDTH = 50
@@ -449,7 +451,18 @@ def error_interval(metric, accuracy):
     return one_repetition
 
 
+def noise_adds_nothing(n):
+    def one_repetition(seed):
+        rng = np.random.default_rng(seed)
+        confidence = rng.uniform(0.5, 1.0, n)
+        return not error_signal(rng.random(n), confidence=confidence, correct=rng.random(n) < confidence).adds
+
+    return one_repetition
+
+
 def interval_guarantees() -> Iterator[Guarantee]:
+    for n in (200, 1000):
+        yield Guarantee(NOISE, f"{n} rows", noise_adds_nothing(n), 0.92, "at least")
     yield Guarantee(SHARES, "150 rows", share_interval, 0.95, "equal")
     for case, shares in {"six alike": (0.9,) * 6, "one worse": (0.95, 0.95, 0.95, 0.8)}.items():
         yield Guarantee(WORST, case, worst_interval(shares), 0.95, "at least")

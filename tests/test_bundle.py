@@ -110,7 +110,9 @@ def test_bundles_of_the_first_format_still_load():
     said = cases.quiet(head.predict, cases.asked(head))
     assert (said.confidence[np.isin(said.advice, ["trust", "trust, but rare"])] >= 0.9).all()
     assert head.density_.normalize is None
+    assert head.density_.residual is False
     assert head.density_choice_ is None
+    assert head.recalibration_density_ is None
     assert head.recalibration_.errors_ is None  # not recorded then
     assert "no error" not in head.summary()
 
@@ -118,10 +120,10 @@ def test_bundles_of_the_first_format_still_load():
 OTHER_VALUES = {  # of every parameter of every part, none of them the default
     aty.GaussianAtypicality: {
         "covariance": "full", "shrinkage": 0.25, "n_components": 2, "marginal": True, "precision": "float32",
-        "normalize": "l2",
+        "normalize": "l2", "residual": True,
     },
     aty.RelativeAtypicality: {
-        "shrinkage": 0.25, "n_components": 2, "precision": "float32", "normalize": "l2",
+        "shrinkage": 0.25, "n_components": 2, "precision": "float32", "normalize": "l2", "residual": True,
     },
     aty.NeighborAtypicality: {
         "n_neighbors": 3, "reduction": "kth", "metric": "cosine", "per_class": True, "normalize": "l2",
@@ -174,7 +176,7 @@ def test_every_constructor_parameter_of_every_part_comes_back(head, tmp_path, pl
 
 def test_every_constructor_parameter_of_the_head_comes_back(head, tmp_path):
     own = head.get_params(deep=False).keys() - PARTS.keys()
-    assert own == {"alpha", "random_state"}
+    assert own == {"acceptance", "alpha", "random_state"}  # tests/test_acceptance.py stores the first
     changed = copy.copy(head).set_params(alpha=0.01, random_state=7)
     save(changed, tmp_path)
     again = load(tmp_path)

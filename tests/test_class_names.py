@@ -41,7 +41,8 @@ def renamed(outputs, names):
 
 @pytest.fixture(scope="module")
 def data():
-    return outputs_of(1), outputs_of(2), outputs_of(3)
+    whole = outputs_of(1, 2700)
+    return whole[:900], whole[900:1800], whole[1800:]
 
 
 @pytest.fixture(scope="module")

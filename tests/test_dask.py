@@ -20,6 +20,7 @@ from atypicality import (
     ModelOutputs,
     NeighborAtypicality,
     RelativeAtypicality,
+    ReliabilityHead,
     TemperatureScaling,
     VectorScaling,
     blocks,
@@ -29,6 +30,7 @@ dask = imported("dask")
 da = imported("dask.array")
 dd = imported("distributed")
 from atypicality.density import distributed  # noqa: E402
+from atypicality.density.family import DensityFamily  # noqa: E402
 from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
 from atypicality.integrations import dask_cluster, dask_parts, dask_recalibration, dask_rows  # noqa: E402
 from atypicality.recalibration import passes, solver  # noqa: E402
@@ -568,3 +570,15 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows.npy")
     with pytest.raises(ValueError, match=r"rows\.npy' must be a regular file; it is a pipe"):
         dask_rows._open(str(tmp_path / "rows.npy"), "embeddings")
+
+
+def test_a_head_chooses_among_densities_fitted_on_a_cluster(client, world, rng):
+    x, labels = world
+    family = cluster.fit(DensityFamily(), da.from_array(x, chunks=(400, 3)), labels, client=client)
+    alone = DensityFamily().fit(x, labels)
+    for name, member in alone.members_.items():
+        np.testing.assert_allclose(family.members_[name].atypicality(x), member.atypicality(x), rtol=1e-8, atol=1e-8)
+    logits = 3 * np.eye(5)[np.where(np.arange(1500) % 4, labels, 0)] + rng.normal(size=(1500, 5))
+    outputs = ModelOutputs(logits, embeddings=x, labels=labels)
+    head, other = (ReliabilityHead(recalibration=TemperatureScaling()) for _ in range(2))
+    assert str(head.fit(family, outputs).density_) == str(other.fit(alone, outputs).density_)

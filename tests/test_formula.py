@@ -38,6 +38,8 @@ DENSITIES = {
     "relative components": aty.RelativeAtypicality(n_components=3),
     "directions": aty.GaussianAtypicality(normalize="l2"),
     "full directions": aty.GaussianAtypicality("full", normalize="l2"),
+    "residual": aty.GaussianAtypicality(n_components=3, residual=True),
+    "relative residual": aty.RelativeAtypicality(n_components=3, residual=True),
     "neighbours": aty.NeighborAtypicality(),
     "neighbours by direction": aty.NeighborAtypicality(normalize="l2"),
     "neighbours by class": aty.NeighborAtypicality(2, reduction="kth", per_class=True),
@@ -76,6 +78,7 @@ HEADS = (
     | {f"recalibration: {name}": ("auto", part, SETS["raps by grid"]) for name, part in RECALIBRATIONS.items()}
     | {f"sets: {name}": ("auto", PAPER, part) for name, part in SETS.items()}
     | {"default": ("auto", "auto", "auto"), "no atypicality": (None, "auto", "auto")}
+    | {"two densities, one whitening": ("auto", "auto", SETS["conditional"])}
 )
 
 
@@ -101,6 +104,10 @@ def fitted(name, seed=0):
         head = aty.ReliabilityHead(*HEADS[name])
         train = None if HEADS[name][0] is None else outputs_of(400, seed)
         head.fit(train=train, calibration=outputs_of(900, seed + 1))
+        if name == "two densities, one whitening":
+            head.density_ = aty.RelativeAtypicality().fit(train.embeddings, train.labels)
+            head.refit(outputs_of(900, seed + 1))
+            assert head.formula().density.gaussian is None
     if name.startswith("sets") or name in ("no atypicality", "density: neighbours"):
         RISKS[head] = 0.3
     return head
@@ -108,8 +115,7 @@ def fitted(name, seed=0):
 
 def by_parts(head, outputs):
     """The answers of a head from its parts' methods on whole arrays."""
-    rarity, densities = head._rarity(outputs)
-    extras = {"atypicality": rarity, "class_log_density": densities, "embeddings": outputs.embeddings}
+    rarity, extras = head._rarity(outputs)
     probs = head.recalibration_.predict_proba(outputs.logits, **extras)
     grid = {} if isinstance(head.prediction_sets_, aty.SplitConformal) else {"atypicality": rarity}
     found = {"proba": probs, "prediction_set": head.prediction_sets_.predict_set(probs, **grid)}

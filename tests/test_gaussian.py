@@ -661,3 +661,61 @@ def test_cholesky_never_counts_an_eigenvalue_that_does_not_count(log_smallest, d
         for options in ({}, {"factorise": lambda *_: None})
     ]
     assert ranks[0] == ranks[1]
+
+
+# What lies outside the directions in which training rows vary
+
+
+def completed(x, labels, n_components=None):
+    """Tied covariance with what it lacks, from eigenvalues: the smallest that counts, or the mean of those left out."""
+    within = sum((x[labels == y] - x[labels == y].mean(axis=0)).T @ (x[labels == y] - x[labels == y].mean(axis=0))
+                 for y in np.unique(labels)) / len(x)  # fmt: skip
+    if n_components is not None:
+        _, vectors = np.linalg.eigh(np.cov(x.T, bias=True))
+        inside, outside = vectors[:, -n_components:], vectors[:, :-n_components]
+        left = np.trace(outside.T @ within @ outside) / outside.shape[1]
+        return inside @ (inside.T @ within @ inside) @ inside.T + left * outside @ outside.T
+    values, vectors = np.linalg.eigh(within)
+    values[values < 1e-9 * values.max()] = values[values > 1e-9 * values.max()].min()
+    return (vectors * values) @ vectors.T
+
+
+RESIDUALS = {"constant columns": (400, 6, 3, None), "fewer rows": (20, 30, 0, None), "components": (300, 6, 0, 2)}
+
+
+@pytest.mark.parametrize("case", RESIDUALS)
+def test_a_residual_completes_the_covariance(case, rng):
+    n, d, constant, m = RESIDUALS[case]
+    x, labels = np.c_[rng.normal(size=(n, d)) * rng.uniform(1, 3, d), np.ones((n, constant))], np.arange(n) % 2
+    gaussian = GaussianAtypicality(n_components=m, residual=True).fit(x, labels)
+    new, covariance = rng.normal(size=(50, d + constant)), completed(x, labels, m)
+    means = [x[labels == y].mean(axis=0) for y in (0, 1)]
+    expected = -np.max([multivariate_normal(mean, covariance).logpdf(new) for mean in means], axis=0)
+    np.testing.assert_allclose(gaussian.atypicality(new), expected, rtol=1e-8)
+    assert gaussian.rank_ == d + constant
+
+
+@pytest.mark.parametrize("covariance", ["tied", "full", "diagonal"])
+def test_a_residual_sees_what_training_rows_never_did(covariance, rng):
+    x, labels = np.c_[rng.normal(size=(200, 3)), np.zeros(200)], np.arange(200) % 2
+    off = np.r_[x[0, :3], 5.0]
+    seen = GaussianAtypicality(covariance, residual=True).fit(x, labels)
+    with pytest.warns(UserWarning, match="rank 3 of 4.*or residual=True to count them"):
+        blind = GaussianAtypicality(covariance).fit(x, labels)
+    np.testing.assert_allclose(blind.atypicality([off]), blind.atypicality(x[:1]))
+    # at least half a squared distance of 25 over the smallest variance, which is below the largest of unit normals, 2
+    assert seen.atypicality([off])[0] > seen.atypicality(x[:1])[0] + 25 / 2 / 2
+
+
+def test_residuals_merge_and_refuse_what_has_no_meaning(rng):
+    x, labels = np.c_[rng.normal(size=(200, 3)), np.zeros(200)], np.arange(200) % 2
+    make = GaussianAtypicality(residual=True)
+    parts = [clone(make).partial_fit(x[s], labels[s]) for s in (slice(90), slice(90, None))]
+    whole = clone(make).fit(x, labels).atypicality(x)
+    np.testing.assert_allclose(parts[0].merge(parts[1]).atypicality(x), whole, rtol=1e-9)
+    with pytest.raises(ValueError, match="other must have the same residual; got False against True"):
+        parts[0].merge(GaussianAtypicality().partial_fit(x, labels))
+    with pytest.raises(ValueError, match="residual=True with n_components needs covariance='tied' or 'full'"):
+        GaussianAtypicality("diagonal", n_components=2, residual=True).fit(x, labels)
+    with pytest.raises(ValueError, match="residual must be one of False, True; got 'yes'"):
+        GaussianAtypicality(residual="yes").fit(x, labels)

@@ -53,9 +53,11 @@ def test_training_shares_are_known(bundled):
 def test_answers_equal_the_parts_called_by_hand(bundled):
     head, _, test = bundled
     answer = head.predict(test)
-    densities = head.density_.class_log_density(test.embeddings)
+    gaussian = head.recalibration_density_
+    given = {"atypicality": gaussian.atypicality(test.embeddings)}
+    given["class_log_density"] = gaussian.class_log_density(test.embeddings)
     rarity = head.density_.atypicality(test.embeddings)
-    probs = head.recalibration_.predict_proba(test.logits, atypicality=rarity, class_log_density=densities)
+    probs = head.recalibration_.predict_proba(test.logits, **given)
     assert_allclose(answer.atypicality, rarity, rtol=1e-12)
     assert_allclose(answer.proba, probs, atol=1e-6)
     assert_array_equal(answer.label, answer.proba.argmax(axis=1))
@@ -185,7 +187,7 @@ def test_classes_the_density_never_saw_get_the_row_minimum():
     train = world_outputs(2000, seed=1, n_classes=4)
     seen = train[np.flatnonzero(train.labels != 2)]
     head = quick_head().fit(train=seen, calibration=outputs)
-    densities = head._rarity(outputs[:30])[1]
+    densities = head._rarity(outputs[:30])[1]["class_log_density"]
     assert densities.shape == (30, 4)
     assert_array_equal(densities[:, 2], np.delete(densities, 2, axis=1).min(axis=1))
 

@@ -27,6 +27,7 @@ PUBLIC = [
     "GroupTemperatureScaling",
     "ModelOutputs",
     "NeighborAtypicality",
+    "NeighborRatio",
     "Quadrants",
     "QuantileGroups",
     "RelativeAtypicality",

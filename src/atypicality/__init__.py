@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         NeighborAtypicality,
         RelativeAtypicality,
     )
+    from atypicality.density.ratio import NeighborRatio
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
     from atypicality.head import ReliabilityHead
@@ -57,6 +58,7 @@ _HOME = {
     "GroupTemperatureScaling": "recalibration",
     "ModelOutputs": "outputs",
     "NeighborAtypicality": "density",
+    "NeighborRatio": "density.ratio",
     "Quadrants": "groups",
     "QuantileGroups": "groups",
     "RelativeAtypicality": "density",
@@ -100,6 +102,7 @@ __all__ = [
     "GroupTemperatureScaling",
     "ModelOutputs",
     "NeighborAtypicality",
+    "NeighborRatio",
     "Quadrants",
     "QuantileGroups",
     "RelativeAtypicality",

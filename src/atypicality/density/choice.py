@@ -1,13 +1,12 @@
 """A choice among Gaussian and relative atypicality, of rows as they are or divided by their length."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atypicality.arrays import to_host
+from atypicality.density.family import DensityFamily, cost
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.relative import RelativeAtypicality
 from atypicality.metrics.rows import read_pairs
@@ -15,12 +14,14 @@ from atypicality.metrics.signal import Likelihoods, auroc, held_out_likelihoods,
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice
 
-__all__ = ["FEWEST_ERRORS", "FEWEST_ROWS", "Candidate", "DensityChoice", "choose_density", "fit_family"]
+__all__ = ["FEWEST_ERRORS", "FEWEST_ROWS", "Candidate", "DensityChoice", "choose_density"]
 
 FEWEST_ROWS, FEWEST_ERRORS = 500, 20
 """With fewer, likelihoods differ by chance alone, and `DEFAULT` is taken."""
 DEFAULT = str(RelativeAtypicality(normalize="l2"))
 """Highest in mean AUROC for errors on the outputs of the method page."""
+GAUSSIAN = str(GaussianAtypicality())
+"""The paper's."""
 CRITERIA = ("alone", "added")
 NAME = kinds.Text(r"[A-Za-z]+\([a-z0-9_='., ]*\)", longest=100)  # nothing that a card would take for Markdown
 UNKNOWN = kinds.optional(kinds.Number())
@@ -81,62 +82,35 @@ class DensityChoice:
     def _check_stored(self) -> None:
         chosen = [candidate for candidate in self.candidates if candidate.name == self.name]
         need(len(chosen) == 1, "the density chosen must be one of the candidates.")
-        known = None not in (chosen[0].gain, chosen[0].gain_error, chosen[0].auroc) or not self.enough
+        chosen += [candidate for candidate in self.candidates if candidate.name == GAUSSIAN]
+        numbers = [number for one in chosen for number in (one.gain, one.gain_error, one.auroc)]
+        known = None not in numbers or not self.enough
         need(known and self.n_errors <= self.n_rows, "a choice must have its numbers, and no more errors than rows.")
 
     _stored = Record(check=_check_stored)
 
     @property
     def enough(self) -> bool:
-        """Whether there were rows and errors enough to choose by."""
-        return self.n_rows >= FEWEST_ROWS and self.n_errors >= FEWEST_ERRORS
+        """Whether there were rows, errors and right predictions enough to choose by."""
+        fewer = min(self.n_errors, self.n_rows - self.n_errors)
+        return self.n_rows >= FEWEST_ROWS and fewer >= FEWEST_ERRORS
 
     def __str__(self) -> str:
         """One sentence."""
         rows = f"{self.n_rows:,} rows with {self.n_errors:,} errors"
         if not self.enough:
             return f"{self.name} by default: {rows} are too few to choose by"
-        found = {candidate.name: candidate for candidate in self.candidates}[self.name]
+        table = {candidate.name: candidate for candidate in self.candidates}
+        found, gaussian = table[self.name], table.get(GAUSSIAN)
+        against = "" if gaussian is None or gaussian is found else f" ({GAUSSIAN} {gaussian.auroc:.3f})"
         return (
-            f"{self.name} of {len(self.candidates)}, by {rows}: AUROC for errors {found.auroc:.3f}, adds "
+            f"{self.name} of {len(self.candidates)}, by {rows}: AUROC for errors {found.auroc:.3f}{against}, adds "
             f"{found.gain:.4f} (standard error {found.gain_error:.4f}) nats per row to confidence"
         )
 
 
-def fit_family(embeddings: ArrayLike, labels: ArrayLike) -> dict[str, GaussianAtypicality]:
-    """Gaussian and, with two classes or more, relative atypicality, of rows as they are and of normalised rows.
-
-    The rows are read twice, once for each normalisation: a relative density has the sums and the whitening of the
-    Gaussian.
-
-    Parameters
-    ----------
-    embeddings : array-like of shape (n, d)
-    labels : array-like of shape (n,)
-
-    Returns
-    -------
-    dict of str to fitted density
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> list(fit_family(rng.normal(size=(60, 3)), np.arange(60) % 2))[:2]
-    ['GaussianAtypicality()', 'RelativeAtypicality()']
-    """
-    family: dict[str, GaussianAtypicality] = {}
-    for normalize in (None, "l2"):
-        gaussian = GaussianAtypicality(normalize=normalize).fit(embeddings, labels)
-        family[str(gaussian)] = gaussian
-        if gaussian.classes_.size > 1:
-            relative = RelativeAtypicality(normalize=normalize)
-            solution = relative._against_background(gaussian._solved(), gaussian.statistics_)
-            family[str(relative)] = relative._store(gaussian.statistics_, solution)
-    return family
-
-
 def choose_density(
-    family: Mapping[str, GaussianAtypicality],
+    family: DensityFamily,
     embeddings: ArrayLike,
     probs: ArrayLike | None = None,
     labels: ArrayLike | None = None,
@@ -144,7 +118,6 @@ def choose_density(
     confidence: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     criterion: str = "alone",
-    random_state: int = 0,
 ) -> DensityChoice:
     """The density whose quantile says best, on held-out rows, which predictions are right.
 
@@ -154,8 +127,8 @@ def choose_density(
 
     Parameters
     ----------
-    family : mapping of str to fitted density
-        From `fit_family`.
+    family : DensityFamily
+        Fitted.
     embeddings : array-like of shape (n, d)
         Rows that no density was fitted on.
     probs, labels, confidence, correct : array-like
@@ -163,8 +136,6 @@ def choose_density(
     criterion : {"alone", "added"}, default="alone"
         Likelihood from the quantile alone, as quadrants, groups and drift use it, or from the quantile and confidence.
         The second prefers what confidence lacks, which may be a score that finds few errors by itself.
-    random_state : int, default=0
-        Cuts the folds.
 
     Returns
     -------
@@ -175,24 +146,22 @@ def choose_density(
     >>> from atypicality.datasets import load_fashion_mnist_lt
     >>> from atypicality.recalibration.prediction import softmax_rows
     >>> train, calibration, test = load_fashion_mnist_lt()
-    >>> family = fit_family(train.embeddings, train.labels)
+    >>> family = DensityFamily().fit(train.embeddings, train.labels)
     >>> choose_density(family, calibration.embeddings, softmax_rows(calibration.logits), calibration.labels).name
     'RelativeAtypicality()'
     """
     check_choice(criterion, "criterion", CRITERIA)
     pairs = read_pairs(probs, labels, confidence, correct)
     wrong = ~pairs.correct
-    ordered = sorted(family, key=lambda name: _cost(family[name]))
-    scores = [to_host(family[name].atypicality(embeddings)) for name in ordered]
+    scores = family.scores(embeddings)
     sizes: dict[str, Any] = {"criterion": criterion, "n_rows": wrong.size, "n_errors": int(wrong.sum())}
     plain = [
-        Candidate(name, _cost(family[name]), _known(auroc(score, wrong)))
-        for name, score in zip(ordered, scores, strict=True)
+        Candidate(name, cost(family.members_[name]), _known(auroc(score, wrong))) for name, score in scores.items()
     ]
-    fallback = DensityChoice(DEFAULT if DEFAULT in family else ordered[0], tuple(plain), **sizes)
-    if not fallback.enough or wrong.all():
+    fallback = DensityChoice(DEFAULT if DEFAULT in scores else plain[-1].name, tuple(plain), **sizes)
+    if not fallback.enough:
         return fallback
-    found = held_out_likelihoods(scores, pairs.confidence, pairs.correct, random_state=random_state)
+    found = held_out_likelihoods(list(scores.values()), pairs.confidence, pairs.correct)
     table = _compared(plain, found, criterion)
     chosen = next(row.name for row in table if (row.behind or 0.0) <= (row.behind_error or 0.0))
     return DensityChoice(chosen, table, **sizes)
@@ -209,13 +178,6 @@ def _compared(plain: list[Candidate], found: list[Likelihoods], criterion: str) 
             Candidate(candidate.name, candidate.cost, candidate.auroc, float(value.mean()), *behind, *gain),
         )
     return tuple(table)
-
-
-def _cost(density: GaussianAtypicality) -> int:
-    formula = density.formula()
-    matrices = ("whitening", "targets", "spread")
-    sizes = [getattr(formula, name).size for name in matrices if hasattr(formula, name)]
-    return int(sum(sizes)) + (0 if density.normalize is None else density.n_features_in_)
 
 
 def _known(value: float) -> float | None:

@@ -68,7 +68,12 @@ def triangular_whitening(covariance: Float64, shift: float) -> tuple[Float64, Fl
 
 
 def whiten(
-    covariance: Float64, n_samples: int, *, epsilon: float, factorise: Factorise = triangular_whitening
+    covariance: Float64,
+    n_samples: int,
+    *,
+    epsilon: float,
+    factorise: Factorise = triangular_whitening,
+    residual: bool = False,
 ) -> Whitening:
     """Whitening of a covariance (d, d), or of a diagonal one (d,), estimated from `n_samples` rows.
 
@@ -80,11 +85,18 @@ def whiten(
     computed. That it runs through would show nothing, since rounding lets it on many singular matrices: it has to run
     through once the floor and its own rounding have been taken off the diagonal. Otherwise eigenvalues decide.
 
+    With `residual` those that do not count are replaced by the smallest that does: no direction varies more than that
+    where the rows do not vary at all.
+
     >>> whiten(np.diag([4.0, 1.0, 0.0]), 10, epsilon=2.2e-16).rank
     2
+    >>> np.abs(whiten(np.diag([4.0, 1.0, 0.0]), 10, epsilon=2.2e-16, residual=True).matrix).max(axis=1)
+    array([0.5, 1. , 1. ])
     """
     if covariance.ndim == 1:
         counts = covariance > _floor(covariance, n_samples, epsilon)
+        if residual and counts.any():
+            covariance, counts = np.where(counts, covariance, covariance[counts].min()), np.ones_like(counts)
         scale = np.zeros_like(covariance)
         scale[counts] = 1.0 / np.sqrt(covariance[counts])
         return Whitening(scale, float(np.log(covariance[counts]).sum()), int(counts.sum()))
@@ -93,6 +105,8 @@ def whiten(
         return Whitening(factors[0], 2.0 * float(np.log(factors[1]).sum()), covariance.shape[0])
     values, vectors = eigh(covariance, driver="evd")
     counts = values > _floor(values, n_samples, epsilon)
+    if residual and counts.any():
+        values, counts = np.where(counts, values, values[counts].min()), np.ones_like(counts)
     values = values[counts]
     return Whitening(vectors[:, counts] / np.sqrt(values), float(np.log(values).sum()), values.size)
 

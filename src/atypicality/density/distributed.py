@@ -1,4 +1,4 @@
-"""The Gaussian's fit as three functions, for any engine that can run one function per part and merge two results.
+"""The fit of Gaussians as three functions, for any engine that can run one function per part and merge two results.
 
 A part is a file, a partition or a block of rows. `part_statistics` reads one, `merge` joins two results in any order
 and grouping, `finish` makes the fitted estimator. What travels is statistics, never rows: for k classes and d columns
@@ -17,19 +17,24 @@ True
 
 from numpy.typing import ArrayLike
 
+from atypicality.density.family import Both, DensityFamily, joined
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.statistics import ClassStatistics, merge_statistics
 from atypicality.estimators import clone
 
 __all__ = ["finish", "merge", "part_statistics"]
 
+Estimator = GaussianAtypicality | DensityFamily
+Statistics = ClassStatistics | Both
+"""Two of them, of rows as they are and normalised, for a `DensityFamily`."""
 
-def part_statistics(estimator: GaussianAtypicality, embeddings: ArrayLike, labels: ArrayLike) -> ClassStatistics:
+
+def part_statistics(estimator: Estimator, embeddings: ArrayLike, labels: ArrayLike) -> Statistics:
     """What an estimator needs to know of some rows: counts, means and scatter of their classes.
 
     Parameters
     ----------
-    estimator : GaussianAtypicality
+    estimator : GaussianAtypicality or DensityFamily
         Says which statistics its parameters need; it is not changed, and need not be fitted.
     embeddings : array-like of shape (n, d)
         A memory map is read block by block.
@@ -37,7 +42,7 @@ def part_statistics(estimator: GaussianAtypicality, embeddings: ArrayLike, label
 
     Returns
     -------
-    ClassStatistics
+    ClassStatistics, or a pair of them for a family
         To be merged with those of other parts. It can be pickled, and weighs as much as its arrays.
 
     Examples
@@ -45,11 +50,11 @@ def part_statistics(estimator: GaussianAtypicality, embeddings: ArrayLike, label
     >>> part_statistics(GaussianAtypicality(), [[0.0], [2.0], [5.0]], ["a", "a", "b"]).counts
     array([2, 1])
     """
-    part: GaussianAtypicality = clone(estimator).partial_fit(embeddings, labels)
+    part: Estimator = clone(estimator).partial_fit(embeddings, labels)
     return part.statistics_
 
 
-def merge(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:
+def merge(first: Statistics, second: Statistics) -> Statistics:
     """Statistics of the rows of both; the parts may hold different classes (Chan, Golub and LeVeque 1983).
 
     Merging in another order or grouping changes the last digits only: fix the order where results must agree to the
@@ -57,11 +62,11 @@ def merge(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:
 
     Parameters
     ----------
-    first, second : ClassStatistics
+    first, second : ClassStatistics, or pairs of them
 
     Returns
     -------
-    ClassStatistics
+    as the arguments
 
     Examples
     --------
@@ -70,6 +75,10 @@ def merge(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:
     >>> merge(one, two).means
     array([[1.]])
     """
+    if isinstance(first, tuple) or isinstance(second, tuple):
+        assert isinstance(first, tuple)
+        assert isinstance(second, tuple)
+        return joined(first, second)
     ours, theirs = first.origins.shape[1], second.origins.shape[1]
     if ours != theirs:
         raise ValueError(
@@ -78,18 +87,18 @@ def merge(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:
     return merge_statistics(first, second)
 
 
-def finish(estimator: GaussianAtypicality, statistics: ClassStatistics) -> GaussianAtypicality:
+def finish(estimator: Estimator, statistics: Statistics) -> Estimator:
     """A fitted copy of an estimator from the statistics of all parts.
 
     Parameters
     ----------
-    estimator : GaussianAtypicality
+    estimator : GaussianAtypicality or DensityFamily
         With the parameters that the statistics were gathered for; it is not changed.
-    statistics : ClassStatistics
+    statistics : ClassStatistics, or a pair of them
 
     Returns
     -------
-    GaussianAtypicality
+    estimator
 
     Examples
     --------
@@ -98,5 +107,12 @@ def finish(estimator: GaussianAtypicality, statistics: ClassStatistics) -> Gauss
     >>> finish(gaussian, statistics).covariance_
     array([[1.]])
     """
-    fitted: GaussianAtypicality = clone(estimator)
-    return fitted._store(statistics, fitted._solve(statistics))
+    fitted: Any = clone(estimator)
+    found: Estimator
+    if isinstance(fitted, DensityFamily):
+        assert isinstance(statistics, tuple)
+        found = fitted._store(statistics)
+    else:
+        assert isinstance(statistics, ClassStatistics)
+        found = fitted._store(statistics, fitted._solve(statistics))
+    return found

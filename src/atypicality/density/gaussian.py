@@ -52,6 +52,10 @@ class GaussianAtypicality(BaseEstimator):
     normalize : None or "l2", default=None
         "l2" divides rows by their Euclidean length first, in `fit` and in scoring, so that densities are those of
         directions. Rows of zeros have none and are refused.
+    residual : bool, default=False
+        Count what lies outside the directions in which training rows vary (constant columns, fewer rows than columns),
+        with the smallest variance inside, and outside of `n_components`, which are then not projected on, with the mean
+        of what is left there. Otherwise it is ignored.
 
     Attributes
     ----------
@@ -65,7 +69,8 @@ class GaussianAtypicality(BaseEstimator):
         After shrinkage, in the space of `means_`.
     rank_ : int, or ndarray of shape (n_classes,) unless the covariance is tied
         Directions in which the training rows vary. Where it is below d, densities are those on that subspace
-        (pseudo-inverse, pseudo-determinant, rank x log 2 pi), and what lies across it is ignored, with a warning.
+        (pseudo-inverse, pseudo-determinant, rank x log 2 pi), and what lies across it is ignored, with a warning. With
+        `residual` it is d.
     components_ : ndarray of shape (n_components, n_features) or None
         Rows to project on.
     statistics_ : ClassStatistics
@@ -100,6 +105,7 @@ class GaussianAtypicality(BaseEstimator):
         marginal: bool = False,
         precision: str = "float64",
         normalize: str | None = None,
+        residual: bool = False,
     ) -> None:
         self.covariance = covariance
         self.shrinkage = shrinkage
@@ -107,6 +113,7 @@ class GaussianAtypicality(BaseEstimator):
         self.marginal = marginal
         self.precision = precision
         self.normalize = normalize
+        self.residual = residual
 
     def fit(self, embeddings: ArrayLike, labels: ArrayLike) -> Self:
         """Learn class means and covariance.
@@ -142,7 +149,7 @@ class GaussianAtypicality(BaseEstimator):
             raise TypeError(f"other must be a {type(self).__name__}; got {type(other).__name__}.")
         check_is_fitted(self, "statistics_")
         check_is_fitted(other, "statistics_")
-        for name in ("covariance", "shrinkage", "n_components", "normalize"):
+        for name in ("covariance", "shrinkage", "n_components", "normalize", "residual"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 raise ValueError(
@@ -164,6 +171,7 @@ class GaussianAtypicality(BaseEstimator):
         marginal: bool = False,
         precision: str = "float64",
         normalize: str | None = None,
+        residual: bool = False,
     ) -> Self:
         """A fitted estimator from what it would have learnt.
 
@@ -176,7 +184,7 @@ class GaussianAtypicality(BaseEstimator):
             By maximum likelihood about the class means: tied, full, or diagonal. A square one is tied.
         classes : array-like of shape (n_classes,), optional
             Sorted labels, 0 to n_classes - 1 by default.
-        shrinkage, n_components, marginal, precision, normalize
+        shrinkage, n_components, marginal, precision, normalize, residual
             As in the constructor; with `normalize` the statistics are those of normalised rows.
         """
         statistics = statistics_from_moments(counts, means, covariance, classes)
@@ -187,6 +195,7 @@ class GaussianAtypicality(BaseEstimator):
             "marginal": marginal,
             "precision": precision,
             "normalize": normalize,
+            "residual": residual,
         }
         made = cls(**{name: options[name] for name in cls._get_param_names()})
         for name, value in options.items():
@@ -219,7 +228,7 @@ class GaussianAtypicality(BaseEstimator):
 
     def _scored(self, embeddings: Any, what: str) -> Any:
         formula = self.formula()
-        return score_rows(formula, any_matrix(embeddings, "embeddings", width=self.n_features_in_), what)
+        return score_rows(formula, any_matrix(embeddings, "embeddings", width=self.n_features_in_), what)[0]
 
     @property
     def means_(self) -> Float64:
@@ -247,6 +256,7 @@ class GaussianAtypicality(BaseEstimator):
         check_choice(self.precision, "precision", ("float64", "float32"))
         check_choice(self.marginal, "marginal", (False, True))
         check_choice(self.normalize, "normalize", (None, "l2"))
+        check_choice(self.residual, "residual", (False, True))
         if self.n_components is not None:
             check_integer(self.n_components, "n_components", low=1)
         if self.shrinkage is not None and not isinstance(self.shrinkage, str):
@@ -255,6 +265,11 @@ class GaussianAtypicality(BaseEstimator):
             raise ValueError(
                 f"shrinkage must be None or a number with covariance='diagonal'; got {self.shrinkage!r}, "
                 "whose rule is about full matrices."
+            )
+        if self.residual and self.n_components is not None and self.covariance == "diagonal":
+            raise ValueError(
+                "residual=True with n_components needs covariance='tied' or 'full': variances of components are no "
+                "variances of columns. Leave one of the two out."
             )
         moments = self.shrinkage == "ledoit-wolf"
         if moments and self.n_components is not None:
@@ -287,6 +302,7 @@ class GaussianAtypicality(BaseEstimator):
             shrinkage=self.shrinkage,
             n_components=self.n_components,
             precision=self.precision,
+            residual=self.residual,
             factorise=factorise,
         )
         if solution.weakness:
@@ -310,9 +326,10 @@ class GaussianAtypicality(BaseEstimator):
         self._check_parameters()
         solution = self._solved()
         solution.check(self.covariance, self.precision)
-        width = self.n_features_in_ if self.n_components is None else self.n_components
+        whole = self.n_components is None or self.residual
+        width = self.n_features_in_ if whole else self.n_components
         need(solution.means.shape[1] == width, f"the means must have {width} columns.")
-        need((solution.components is None) == (self.n_components is None), "there must be components if n_components.")
+        need((solution.components is None) == whole, "there must be components if rows are projected.")
 
     def _restore(self) -> None:
         self.statistics_ = ScoringOnly()  # type: ignore[assignment]
@@ -326,6 +343,7 @@ class GaussianAtypicality(BaseEstimator):
         n_components=kinds.optional(kinds.Integer(1)),
         precision=kinds.Choice("float64", "float32"),
         normalize=kinds.Later(kinds.Choice(None, "l2"), absent=None),
+        residual=kinds.Later(kinds.FLAG, absent=False),
     )
 
 

@@ -12,7 +12,7 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.density.unit import UnitRows
-from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, moved
+from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, TwoDensities, moved
 from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
@@ -144,8 +144,8 @@ class ClassGaussians:
 Gaussians = TiedGaussians | ClassGaussians
 
 
-def score_rows(formula: TiedDensity | ClassDensity, x: Any, what: str) -> Any:
-    """`what`, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d), on their device."""
+def score_rows(formula: TiedDensity | ClassDensity | TwoDensities, x: Any, *what: str) -> tuple[Any, ...]:
+    """What methods of a formula say, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d)."""
     xp, host = namespace(x), isinstance(x, np.ndarray)
     if not host:
         from atypicality.arrays import to_device
@@ -154,13 +154,15 @@ def score_rows(formula: TiedDensity | ClassDensity, x: Any, what: str) -> Any:
     width = x.shape[1] + formula.means.shape[0]
     block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
-    def score(rows: slice) -> list[tuple[Any]]:
+    def score(rows: slice) -> list[tuple[Any, ...]]:
         with np.errstate(invalid="ignore", over="ignore"):
-            found = getattr(formula, what)(xp, formula.products(xp, x[rows, :]))
-        check_scores(xp, found, x, rows, formula)
-        return [(found,)]
+            products = formula.products(xp, x[rows, :])
+            found = tuple(getattr(formula, name)(xp, products) for name in what)
+        for scores in found:
+            check_scores(xp, scores, x, rows, formula)
+        return [found]
 
-    return blocks.compute(score, x.shape[0], block=block, host=host)[0]
+    return blocks.compute(score, x.shape[0], block=block, host=host)
 
 
 def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> None:

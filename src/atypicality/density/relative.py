@@ -34,6 +34,8 @@ class RelativeAtypicality(GaussianAtypicality):
         Of the matrix products.
     normalize : None or "l2", default=None
         "l2" divides rows by their Euclidean length first. Rows of zeros have none and are refused.
+    residual : bool, default=False
+        Count what lies outside the directions in which rows of a class vary, as in `GaussianAtypicality`.
 
     Attributes
     ----------
@@ -47,7 +49,7 @@ class RelativeAtypicality(GaussianAtypicality):
     Notes
     -----
     Where S is not of full rank, both distances are those of the row in the directions in which rows of a class vary,
-    with a warning.
+    with a warning, unless `residual` counts the others.
 
     Examples
     --------
@@ -69,11 +71,13 @@ class RelativeAtypicality(GaussianAtypicality):
         n_components: int | None = None,
         precision: str = "float64",
         normalize: str | None = None,
+        residual: bool = False,
     ) -> None:
         self.shrinkage = shrinkage
         self.n_components = n_components
         self.precision = precision
         self.normalize = normalize
+        self.residual = residual
 
     def _solve(self, statistics: ClassStatistics, factorise: Factorise = triangular_whitening) -> GaussianSolution:
         return self._against_background(super()._solve(statistics, factorise), statistics)
@@ -100,4 +104,5 @@ class RelativeAtypicality(GaussianAtypicality):
         n_components=kinds.optional(kinds.Integer(1)),
         precision=kinds.Choice("float64", "float32"),
         normalize=kinds.Choice(None, "l2"),
+        residual=kinds.Later(kinds.FLAG, absent=False),
     )

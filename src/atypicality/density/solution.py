@@ -75,6 +75,7 @@ def solve(
     shrinkage: str | float | None,
     n_components: int | None,
     precision: str,
+    residual: bool = False,
     factorise: Factorise = triangular_whitening,
 ) -> GaussianSolution:
     """Gaussians from statistics whose layout suits these parameters of `GaussianAtypicality`."""
@@ -83,8 +84,11 @@ def solve(
     components = None if n_components is None else _components(statistics, n_components)
     sizes = np.array([statistics.counts.sum()]) if tied else statistics.counts
     matrices = _matrices(statistics, covariance, components, sizes, shrinkage)
+    if residual and components is not None:
+        matrices = _completed(matrices, _matrices(statistics, covariance, None, sizes, None), components)
+        components = None
     whitenings = [
-        whiten(matrix, int(n), epsilon=statistics.epsilon, factorise=factorise)
+        whiten(matrix, int(n), epsilon=statistics.epsilon, factorise=factorise, residual=residual)
         for matrix, n in zip(matrices, sizes, strict=True)
     ]
     ranks = np.array([whitening.rank for whitening in whitenings])
@@ -121,6 +125,18 @@ def _matrices(
         return np.asarray(matrices)
     powers = [None] * sizes.size if fourth is None else fourth
     return np.stack([shrink(m, int(n), shrinkage, f) for m, n, f in zip(matrices, sizes, powers, strict=True)])
+
+
+def _completed(inside: Float64, whole: Float64, components: Float64) -> Float64:
+    """Covariances (k, d, d): those of components (k, m, m), and across them the mean of the variance that is left.
+
+    That is probabilistic principal component analysis (Tipping and Bishop 1999), about each class mean.
+    """
+    m, d = components.shape
+    left = np.trace(whole, axis1=1, axis2=2) - np.trace(components @ whole @ components.T, axis1=1, axis2=2)
+    left = np.maximum(left, 0.0) / max(d - m, 1)
+    across = np.eye(d) - components.T @ components
+    return np.asarray(components.T @ inside @ components + left[:, None, None] * across)
 
 
 def _components(statistics: ClassStatistics, n_components: int) -> Float64:
@@ -164,8 +180,8 @@ def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
     return (
         f"{whose} has rank {ranks[low].min()} of {d}: the embeddings have constant or dependent columns, or fewer rows "
         "than columns. Densities are those on the directions that vary, and the others are ignored. Set shrinkage "
-        f"as in GaussianAtypicality(shrinkage='oas'), or n_components of at most {ranks.min()}, or fit on more "
-        f"rows{advice}."
+        f"as in GaussianAtypicality(shrinkage='oas'), or residual=True to count them, or n_components of at most "
+        f"{ranks.min()}, or fit on more rows{advice}."
     )
 
 

@@ -28,6 +28,7 @@ from atypicality.validation import (
 __all__ = [
     "ClassStatistics",
     "Layout",
+    "gather_both",
     "gather_statistics",
     "merge_statistics",
     "refuse_rows",
@@ -130,16 +131,36 @@ def gather_statistics(
     With `normalize` rows are divided by their length as they are read.
     """
     rows = check_embeddings(embeddings, width=width)
-    x: Rows = rows if normalize is None else UnitRows(rows)
+    views: list[Rows] = [rows if normalize is None else UnitRows(rows)]
+    return _gather(views, labels, layout=layout, precision=precision, moments=moments)[0]
+
+
+def gather_both(embeddings: Any, labels: Any) -> tuple[ClassStatistics, ClassStatistics | None]:
+    """As `gather_statistics` in the layout "pooled", of rows (n, d) as they are and divided by their length.
+
+    Every row is read once. The second is None where a row of zeros has no direction.
+    """
+    rows = check_embeddings(embeddings)
+    raw, unit = _gather([rows, UnitRows(rows)], labels, layout="pooled", precision="float64", moments=False)
+    return raw, unit if np.isfinite(unit.spread) else None
+
+
+def _gather(views: list[Rows], labels: Any, *, layout: Layout, precision: str, moments: bool) -> list[ClassStatistics]:
+    """Statistics of the same rows, seen in one or two ways."""
+    x = views[0]
     classes, codes = encode_labels(labels, n_rows=x.shape[0])
     if not x.shape[0]:
         raise ValueError(f"embeddings must have at least one row to fit on; got shape {x.shape}.")
-    raw = _gather_about(_origins(x, codes, classes.size, precision), x, classes, codes, layout, moments)
-    centred = raw.about(raw.means)
-    if raw.spread > 64 * centred.spread:  # origins far from their class cost digits: once more, about its mean
-        raw = _gather_about(centred.origins.astype(precision), x, classes, codes, layout, moments)
-        centred = raw.about(raw.means)
-    if not np.isfinite(centred.spread):
+
+    def about(origins: list[FloatArray]) -> tuple[list[ClassStatistics], list[ClassStatistics]]:
+        raw = _gather_about(origins, views, classes, codes, layout, moments)
+        return raw, [one.about(one.means) for one in raw]
+
+    raw, centred = about([_origins(view, codes, classes.size, precision) for view in views])
+    if any(one.spread > 64 * own.spread for one, own in zip(raw, centred, strict=True)):
+        # origins far from their class cost digits: once more, about its mean
+        raw, centred = about([own.origins.astype(precision) for own in centred])
+    if not np.isfinite(centred[0].spread):
         raise ValueError("embeddings must have squares whose sum fits into float64. Rescale the embeddings.")
     return centred
 
@@ -216,26 +237,43 @@ def refuse_rows(rows: FloatArray, dtype: np.dtype[Any], *, first_row: int) -> No
 
 
 def _gather_about(
-    origins: FloatArray, x: Rows, classes: NDArray[Any], codes: NDArray[np.intp], layout: Layout, moments: bool
-) -> ClassStatistics:
-    k, d = origins.shape
+    origins: list[FloatArray],
+    views: list[Rows],
+    classes: NDArray[Any],
+    codes: NDArray[np.intp],
+    layout: Layout,
+    moments: bool,
+) -> list[ClassStatistics]:
+    """Sums about origins, of the rows of each view; those of the first must be finite."""
+    k, d = origins[0].shape
     shapes: list[tuple[int, ...]] = [(k, d), {"pooled": (d, d), "full": (k, d, d), "diagonal": (k, d)}[layout]]
-    totals = [np.zeros(shape) for shape in shapes + ([(k, d), (k,)] if moments else [])]
+    totals = [[np.zeros(shape) for shape in shapes + ([(k, d), (k,)] if moments else [])] for _ in views]
     with np.errstate(invalid="ignore", over="ignore"):
-        parts = _parts_by_class(origins, x, codes) if layout == "full" else _parts_in_order(origins, x, codes, layout)
-        for where, sums in parts:
-            for position, (total, part) in enumerate(zip(totals, sums, strict=False)):
-                total[... if position == 1 and layout == "pooled" else where] += part
-    if not (np.isfinite(totals[0]).all() and np.isfinite(totals[1]).all()):
-        if isinstance(x, UnitRows):
-            x.refuse()
-        block = _block(d, x.dtype)
-        blocks.for_rows(lambda rows: check_finite(x[rows], "embeddings", first_row=rows.start), len(x), block=block)
-        refuse_rows(x[:1], origins.dtype, first_row=0)
-    counts = np.bincount(codes, minlength=k)
-    return ClassStatistics(
-        layout, float(np.finfo(origins.dtype).eps), classes, counts, origins.astype(np.float64), *totals
-    )
+        parts: Iterator[list[Part]]
+        if layout == "full":
+            parts = ([part] for part in _parts_by_class(origins[0], views[0], codes))
+        else:
+            parts = _parts_in_order(origins, views, codes, layout)
+        for found in parts:
+            for own, (where, sums) in zip(totals, found, strict=True):
+                for position, (total, part) in enumerate(zip(own, sums, strict=False)):
+                    total[... if position == 1 and layout == "pooled" else where] += part
+    if not (np.isfinite(totals[0][0]).all() and np.isfinite(totals[0][1]).all()):
+        _refuse(views[0], origins[0].dtype)
+    counts, epsilon = np.bincount(codes, minlength=k), float(np.finfo(origins[0].dtype).eps)
+    return [
+        ClassStatistics(layout, epsilon, classes, counts, points.astype(np.float64), *own)
+        for points, own in zip(origins, totals, strict=True)
+    ]
+
+
+def _refuse(x: Rows, dtype: np.dtype[Any]) -> None:
+    """Say what is wrong with rows whose sums are not finite."""
+    if isinstance(x, UnitRows):
+        x.refuse()
+    block = _block(x.shape[1], x.dtype)
+    blocks.for_rows(lambda rows: check_finite(x[rows], "embeddings", first_row=rows.start), len(x), block=block)
+    refuse_rows(x[:1], dtype, first_row=0)
 
 
 def _origins(x: Rows, codes: NDArray[np.intp], k: int, precision: str) -> FloatArray:
@@ -251,23 +289,32 @@ def _origins(x: Rows, codes: NDArray[np.intp], k: int, precision: str) -> FloatA
         return np.asarray((first + away / members.sum(axis=1)[:, None]).astype(precision))
 
 
-def _parts_in_order(origins: FloatArray, x: Rows, codes: NDArray[np.intp], layout: Layout) -> Iterator[Part]:
-    workspace, (n, d) = blocks.Workspace(), x.shape
+def _parts_in_order(
+    origins: list[FloatArray], views: list[Rows], codes: NDArray[np.intp], layout: Layout
+) -> Iterator[list[Part]]:
+    """What a block of rows adds, as each view sees it; the rows are read once."""
+    workspace, (n, d), dtype = blocks.Workspace(), views[0].shape, origins[0].dtype
+    source = views[0].rows if isinstance(views[0], UnitRows) else views[0]
 
-    def part(rows: slice) -> Part:
+    def part(rows: slice, x: FloatArray, points: FloatArray) -> Part:
         with workspace.borrow() as buffers, np.errstate(invalid="ignore", over="ignore"):
-            u = buffers("u", (rows.stop - rows.start, d), origins.dtype)
-            np.take(origins, codes[rows], axis=0, out=u, mode="clip")  # "raise" would buffer
-            np.subtract(x[rows], u, out=u, casting="same_kind")
-            present, members = _members(codes[rows], origins.dtype)
+            u = buffers("u", x.shape, dtype)
+            np.take(points, codes[rows], axis=0, out=u, mode="clip")  # "raise" would buffer
+            np.subtract(x, u, out=u, casting="same_kind")
+            present, members = _members(codes[rows], dtype)
             scatter = u.T @ u if layout == "pooled" else None
             first = members @ u
-            where = slice(None) if present.size == len(origins) else present  # several times faster to add to
+            where = slice(None) if present.size == len(points) else present  # several times faster to add to
             return where, [first, members @ np.square(u, out=u) if scatter is None else scatter]
 
-    height = _block(d, origins.dtype)
-    threads = blocks.n_threads((height + 2 * (d if layout == "pooled" else 0)) * d * origins.itemsize)
-    return blocks.map_rows(part, n, block=height, threads=threads)
+    def parts(rows: slice) -> list[Part]:
+        x = source[rows]
+        seen = (UnitRows.of(x) if isinstance(view, UnitRows) else x for view in views)
+        return [part(rows, one, points) for one, points in zip(seen, origins, strict=True)]
+
+    height = _block(d, dtype)
+    threads = blocks.n_threads((height + 2 * (d if layout == "pooled" else 0)) * d * dtype.itemsize)
+    return blocks.map_rows(parts, n, block=height, threads=threads)
 
 
 def _parts_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp]) -> Iterator[Part]:

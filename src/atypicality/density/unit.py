@@ -37,8 +37,13 @@ class UnitRows:
 
     def __getitem__(self, chosen: Any) -> Float64:
         """Some rows of length 1; NaN where a row is zero."""
+        return self.of(self.rows[chosen])
+
+    @staticmethod
+    def of(rows: FloatArray) -> Float64:
+        """Rows (m, d) of length 1; NaN where a row is zero."""
         with np.errstate(invalid="ignore"):
-            found: Float64 = unit_rows(np, self.rows[chosen])
+            found: Float64 = unit_rows(np, rows)
         return found
 
     def refuse(self, first_row: int = 0) -> None:

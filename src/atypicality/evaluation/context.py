@@ -33,6 +33,8 @@ class Context:
     atypicality : ndarray of shape (n,)
     scale : str
         Whose atypicality it is: `GIVEN`, `TRAIN`, or `measured_by` a method.
+    covariate : ndarray of shape (n,)
+        The atypicality that recalibrators get, where a head uses another one for recalibration.
     class_log_density : ndarray of shape (n, k)
         Columns in the order of the logits.
     class_atypicality : ndarray of shape (k,)
@@ -44,6 +46,7 @@ class Context:
     train: Any = None
     atypicality: NDArray[np.float64] | None = None
     scale: str | None = None
+    covariate: NDArray[np.float64] | None = None
     class_log_density: NDArray[np.float64] | None = None
     class_atypicality: NDArray[np.float64] | None = None
     groups: NDArray[Any] | None = None
@@ -51,7 +54,7 @@ class Context:
     def extras(self) -> dict[str, Any]:
         """What a recalibrator may ask for beside logits and labels."""
         return {
-            "atypicality": self.atypicality,
+            "atypicality": self.atypicality if self.covariate is None else self.covariate,
             "class_log_density": self.class_log_density,
             "embeddings": self.outputs.embeddings,
             "groups": self.groups,
@@ -59,7 +62,7 @@ class Context:
 
     def take(self, rows: NDArray[Any]) -> "Context":
         """The same for some of the rows."""
-        per_row = ("atypicality", "class_log_density", "groups")
+        per_row = ("atypicality", "covariate", "class_log_density", "groups")
         parts: dict[str, Any] = {
             name: None if (part := getattr(self, name)) is None else blocks.take_rows(part, rows) for name in per_row
         }
@@ -78,11 +81,13 @@ def make_context(
     *,
     densities: bool = True,
     owner: tuple[str, NDArray[Any] | None] | None = None,
+    gaussian: Any = None,
 ) -> Context:
     """Everything about labelled outputs that they and `train` can tell; given values win over estimated ones.
 
     With `densities=False` rows are not scored: somebody else will say how atypical they are. `owner` is the name of
-    the method that `train` is the density of, and the names of its classes.
+    the method that `train` is the density of, and the names of its classes; `gaussian` is the density that this method
+    uses for recalibration, where that is another.
     """
     _check_outputs(outputs)
     if isinstance(train, ModelOutputs):
@@ -91,7 +96,7 @@ def make_context(
     context = Context(outputs, train=train, atypicality=outputs.atypicality)
     positions = _positions(outputs, density, owner)
     if density is not None and densities:
-        context = _with_density(context, density, positions)
+        context = _with_density(context, density, positions, gaussian)
     if groups is not None:
         groups = check_choice(groups, "groups", tuple(outputs.attributes))
         context = replace(context, groups=outputs.attributes[groups])
@@ -135,13 +140,16 @@ def _positions(outputs: ModelOutputs, density: Any, owner: tuple[str, Any] | Non
     return class_positions(classes, outputs.n_classes, outputs.class_names, None if owner is None else owner[1])
 
 
-def _with_density(context: Context, density: Any, positions: NDArray[np.intp] | None) -> Context:
+def _with_density(context: Context, density: Any, positions: NDArray[np.intp] | None, gaussian: Any) -> Context:
     given = context.atypicality
     if given is not None and context.outputs.embeddings is None:
         return context
     embeddings = context.outputs.need("embeddings")
     if given is None:
         context = replace(context, atypicality=np.asarray(density.atypicality(embeddings)))
+        if gaussian is not None:
+            context = replace(context, covariate=np.asarray(gaussian.atypicality(embeddings)))
+    density = density if gaussian is None else gaussian
     if hasattr(density, "class_log_density") and context.outputs.n_classes is not None and positions is not None:
         values = np.asarray(density.class_log_density(embeddings))
         context = replace(

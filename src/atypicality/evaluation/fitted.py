@@ -105,6 +105,7 @@ def evaluate(
         "groups": groups,
         "stored_edges": shared != Edges(),
         "atypicality": context.scale,
+        "density": {name: str(choice) for name, method in named.items() if (choice := _choice(method)) is not None},
     }
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
@@ -142,11 +143,14 @@ def _context(
         with naming(name):
             class_order(outputs.class_names, getattr(head, "class_names_", None), "those of the head")
     dense = [name for name, head in heads.items() if hasattr(getattr(head, "density_", None), "atypicality")]
-    density, owner = None, None
+    density, owner, gaussian = None, None, None
     if dense and train is None:
-        density, owner = heads[dense[0]].density_, (dense[0], getattr(heads[dense[0]], "class_names_", None))
+        head = heads[dense[0]]
+        density, owner = head.density_, (dense[0], getattr(head, "class_names_", None))
+        gaussian = getattr(head, "recalibration_density_", None)
     shared = train is not None or any(hasattr(_source(method), "predict_proba") for method in named.values())
-    context = make_context(outputs, density if train is None else train, groups, densities=shared, owner=owner)
+    given = density if train is None else train
+    context = make_context(outputs, given, groups, densities=shared, owner=owner, gaussian=gaussian)
     asked: dict[str, Answer] = {}
     if context.atypicality is None and heads:
         name = (dense or list(heads))[0]
@@ -185,6 +189,11 @@ def _fits(method: Any, named: Mapping[str, Any], context: Context) -> bool:
     if hasattr(density, "atypicality"):
         return any(getattr(owner, "density_", None) is density for owner in owners)
     return context.scale == GIVEN or any(owner is method for owner in owners)
+
+
+def _choice(method: Any) -> Any:
+    """How a head chose its density, where it did."""
+    return getattr(method, "density_choice_", None) if is_head(method) else None
 
 
 def _source(method: Any) -> Any:

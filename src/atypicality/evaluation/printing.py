@@ -42,13 +42,29 @@ def as_text(evaluation: "Evaluation") -> str:
     """The header, the tables and the notes as plain text."""
     parts = [_headline(evaluation)] + ["\n".join(_lines(layout)) for layout in _layouts(evaluation)]
     notes = [f"Note: {printable(note)}" for note in evaluation.notes]
-    return "\n\n".join(parts + (["\n".join(notes)] if notes else []))
+    more = ([printable(line) for line in _signals(evaluation)], notes)
+    return "\n\n".join(parts + ["\n".join(lines) for lines in more if lines])
 
 
 def as_html(evaluation: "Evaluation") -> str:
     """The same for a notebook; every name is escaped."""
     parts = [f"<p>{escape(_headline(evaluation))}</p>"] + [_html(layout) for layout in _layouts(evaluation)]
+    parts += [f"<p>{escape(line)}</p>" for line in _signals(evaluation)]
     return "\n".join(parts + [f"<p>Note: {escape(note)}</p>" for note in evaluation.notes])
+
+
+def _signals(evaluation: "Evaluation") -> Iterator[str]:
+    """What atypicality says of each method's errors, a line for each."""
+    for row in evaluation.table("overall", metric="atypicality_gain"):
+        adds = "adds to confidence" if row["low"] > 0 else "adds nothing to confidence that these rows show"
+        alone, other = (
+            _cell(evaluation.table("overall", method=row["method"], metric=metric)[0])
+            for metric in ("atypicality_auroc", "confidence_auroc")
+        )
+        yield (
+            f"Atypicality {adds}, {row['method']}: {row['value']:.4f} nats per row (95 % interval {row['low']:.4f} to "
+            f"{row['high']:.4f}). AUROC for errors: {alone}; of confidence: {other}."
+        )
 
 
 def _headline(evaluation: "Evaluation") -> str:

@@ -20,12 +20,15 @@ from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
 from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.signal import FOLDS, error_signal
 from atypicality.metrics.tables import each_group
 from atypicality.metrics.worst_groups import size_strata, worst_share
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
-__all__ = ["Column", "class_score_rows", "grouped", "risk_rows", "temperature_rows", "worst_rows"]
+__all__ = ["Column", "class_score_rows", "grouped", "risk_rows", "signal_rows", "temperature_rows", "worst_rows"]
+
+FloatArray = NDArray[np.float64]
 
 
 def area_under_risk(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -135,6 +138,25 @@ def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
     keys = ({"method": scored.name, "class_index": index} for index in range(scored.n_classes))
     counts = np.bincount(labels, minlength=scored.n_classes)
     return measured_rows(keys, (counts, scored.class_scores, *np.full((3, scored.n_classes), np.nan)))
+
+
+def signal_rows(scored: Scored, atypicality: NDArray[np.float64] | None, options: Options) -> list[Row]:
+    """What atypicality (n,) says of a method's errors, alone and beside its confidence; none with too few of them."""
+    correct = scored.losses.pairs.correct
+    if atypicality is None or not options.intervals or min(correct.sum(), (~correct).sum()) < FOLDS:
+        return []
+    found = error_signal(atypicality, confidence=scored.confidence, correct=correct)
+    measured = {
+        "atypicality_gain": (found.gain, found.standard_error),
+        "atypicality_auroc": (found.auroc, found.auroc_error),
+        "confidence_auroc": (found.confidence_auroc, found.confidence_auroc_error),
+    }
+    value, error = np.array(list(measured.values())).T
+    reach = norm.ppf(0.975) * error
+    low, high = value - reach, value + reach
+    low[1:], high[1:] = np.maximum(low[1:], 0.0), np.minimum(high[1:], 1.0)
+    keys = ({"method": scored.name, "metric": metric} for metric in measured)
+    return measured_rows(keys, (np.full(value.size, correct.size), value, error, low, high))
 
 
 def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:

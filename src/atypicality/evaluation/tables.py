@@ -15,7 +15,14 @@ from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.samples import Told, kept_rows, sample_rows, told_by
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
-from atypicality.evaluation.statistics import class_score_rows, grouped, risk_rows, temperature_rows, worst_rows
+from atypicality.evaluation.statistics import (
+    class_score_rows,
+    grouped,
+    risk_rows,
+    signal_rows,
+    temperature_rows,
+    worst_rows,
+)
 from atypicality.formula import ADVICE
 from atypicality.groups import cut
 from atypicality.metrics.rows import inner_edges
@@ -90,6 +97,7 @@ def measure(
         axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, options), scored)
         measured.rows["overall"] += worst_rows(scored, context.atypicality)
+        measured.rows["overall"] += signal_rows(scored, context.atypicality, options)
         if options.keep_samples:
             told.append(told_by(scored, axes))
         del answer  # its matrices go before the next method is asked

@@ -17,8 +17,8 @@ from atypicality.formula.advice import (
     advice_texts,
     longest_choice,
 )
-from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity
-from atypicality.formula.head import HeadFormula, Outcome, guarded
+from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity, TwoDensities
+from atypicality.formula.head import HeadFormula, Outcome, Rarity, guarded
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
 from atypicality.formula.recalibration import (
     ByGroup,
@@ -62,6 +62,7 @@ __all__ = [
     "Quadrant",
     "Quadratic",
     "Rank",
+    "Rarity",
     "RelativeDensity",
     "Rows",
     "Scale",
@@ -70,6 +71,7 @@ __all__ = [
     "SimilarProbabilities",
     "TiedDensity",
     "Top",
+    "TwoDensities",
     "accepted",
     "advice",
     "advice_numbers",

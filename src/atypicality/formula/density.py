@@ -11,7 +11,7 @@ import numpy as np
 
 from atypicality.formula.rows import Xp, unit_rows
 
-__all__ = ["ClassDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "aligned"]
+__all__ = ["ClassDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "TwoDensities", "aligned"]
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
@@ -109,6 +109,10 @@ class TiedDensity:
         others = xp.log(xp.sum(xp.astype(others, xp.float64, copy=False), axis=1, keepdims=True))
         return self._half(xp, z, best) - self.log_peak - (self.log_prior[best][:, None] + others)
 
+    def gaussian_atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """`atypicality` (n, 1) of the Gaussians of the classes, without a background."""
+        return TiedDensity.atypicality(self, xp, products[:2])
+
     def _half(self, xp: Xp, z: Any, best: Any) -> Any:
         """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
         gap = z - xp.take(self.means, best, axis=0)
@@ -152,6 +156,62 @@ class RelativeDensity(TiedDensity):
         along = xp.astype(along, xp.float64, copy=False)
         class_part = xp.sum(mean * (0.5 * mean - (z - self.mean)), axis=1, keepdims=True)
         return class_part + 0.5 * xp.sum(along * along, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class TwoDensities:
+    """Two densities of the same rows: one for sets, quadrants and drift, and the Gaussian that recalibration uses.
+
+    Parameters
+    ----------
+    chosen : TiedDensity
+        The first, perhaps relative.
+    gaussian : TiedDensity, or None
+        None where its classes are those of `chosen`: the whitened rows then serve both.
+    """
+
+    chosen: Any
+    gaussian: Any = None
+
+    @property
+    def centre(self) -> Any:
+        """That of the first."""
+        return self.chosen.centre
+
+    @property
+    def means(self) -> Any:
+        """Those of the first."""
+        return self.chosen.means
+
+    @property
+    def normalize(self) -> str | None:
+        """That of the first."""
+        normalize: str | None = self.chosen.normalize
+        return normalize
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+        """Products of the first, and behind them those of the Gaussian where it has its own."""
+        own = self.chosen.products(xp, rows)
+        return own if self.gaussian is None else (*own, *self.gaussian.products(xp, rows))
+
+    def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Atypicality (n, 1) by the first."""
+        return self.chosen.atypicality(xp, products if self.gaussian is None else products[:-2])
+
+    def covariate(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Atypicality (n, 1) by the Gaussian."""
+        return self._second.gaussian_atypicality(xp, self._of_second(products))
+
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Log p(x | y) (n, k) by the Gaussian."""
+        return TiedDensity.class_log_density(self._second, xp, self._of_second(products))
+
+    @property
+    def _second(self) -> Any:
+        return self.chosen if self.gaussian is None else self.gaussian
+
+    def _of_second(self, products: tuple[Any, ...]) -> tuple[Any, ...]:
+        return products[:2] if self.gaussian is None else products[-2:]
 
 
 @dataclass(frozen=True)

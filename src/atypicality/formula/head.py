@@ -8,7 +8,7 @@ from atypicality.formula.density import aligned
 from atypicality.formula.recalibration import Rows
 from atypicality.formula.rows import Quadrant, Scale, Xp
 
-__all__ = ["HeadFormula", "Outcome", "guarded"]
+__all__ = ["HeadFormula", "Outcome", "Rarity", "guarded"]
 
 
 class Outcome(NamedTuple):
@@ -24,6 +24,23 @@ class Outcome(NamedTuple):
     quadrant: Any
     advice: Any
     accepted: Any
+
+
+class Rarity(NamedTuple):
+    """What a density says of n rows.
+
+    Atypicality (n, 1) as sets, quadrants and drift use it, the one that recalibration uses or None where it is the
+    same, and class log-densities (n, k) in the order of the logits' columns or None.
+    """
+
+    atypicality: Any = None
+    covariate: Any = None
+    densities: Any = None
+
+    def rows(self, logits: Any, *, masked: bool = True) -> Rows:
+        """What recalibration reads."""
+        given = self.atypicality if self.covariate is None else self.covariate
+        return Rows(logits, given, self.densities, masked=masked)
 
 
 @dataclass(frozen=True)
@@ -51,25 +68,18 @@ class HeadFormula:
     quadrant: Quadrant | None
     advice: AdviceRule
 
-    def rarity(self, xp: Xp, products: Any) -> tuple[Any, Any]:
-        """Atypicality (n, 1), and class log-densities (n, k) in the order of the logits' columns, from products."""
+    def rarity(self, xp: Xp, products: Any) -> Rarity:
+        """What the density says of rows, from its products."""
         densities = self.density.class_log_density(xp, products)
         if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
             densities = aligned(xp, densities, self.sources)
-        return self.density.atypicality(xp, products), densities
+        covariate = self.density.covariate(xp, products) if hasattr(self.density, "covariate") else None
+        return Rarity(self.density.atypicality(xp, products), covariate, densities)
 
-    def answer(
-        self,
-        xp: Xp,
-        logits: Any,
-        atypicality: Any = None,
-        densities: Any = None,
-        draws: Any = None,
-        *,
-        masked: bool = True,
-    ) -> Outcome:
-        """The verdict on rows of logits (n, k) with atypicality (n, 1), class log-densities (n, k) and draws (n, 1)."""
-        proba, known = self.recalibration(xp, Rows(logits, atypicality, densities, masked=masked))
+    def answer(self, xp: Xp, logits: Any, rarity: Rarity, draws: Any = None, *, masked: bool = True) -> Outcome:
+        """The verdict on rows of logits (n, k) with what is known of their rarity, and draws (n, 1)."""
+        proba, known = self.recalibration(xp, rarity.rows(logits, masked=masked))
+        atypicality = rarity.atypicality
         top = xp.astype(xp.max(proba, axis=1, keepdims=True), xp.float64, copy=False)
         confidence = xp.where(top < 1.0, top, 1.0)  # rounding may have put it a little above
         label = xp.argmax(proba, axis=1, keepdims=True)
@@ -91,17 +101,15 @@ def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atyp
     """
     good = xp.any(xp.isfinite(logits), axis=1, keepdims=True)
     good = good & ~xp.any(xp.isnan(logits) | (logits == xp.inf), axis=1, keepdims=True)
-    densities = None
+    rarity = Rarity(atypicality)
     if head.density is not None:
         good = good & xp.all(xp.isfinite(embeddings), axis=1, keepdims=True)
         rows = xp.where(good, embeddings, xp.zeros_like(embeddings))
-        atypicality, densities = head.rarity(xp, head.density.products(xp, rows))
-    if atypicality is not None:  # finite embeddings may still overflow
-        good = good & xp.isfinite(atypicality)
-        atypicality = xp.where(good, atypicality, 0.0)
-    if densities is not None:
-        densities = xp.where(good, densities, 0.0)
-    found = head.answer(xp, xp.where(good, logits, xp.zeros_like(logits)), atypicality, densities)
+        rarity = head.rarity(xp, head.density.products(xp, rows))
+    for column in (rarity.atypicality, rarity.covariate):  # finite embeddings may still overflow
+        good = good if column is None else good & xp.isfinite(column)
+    rarity = Rarity(*(None if part is None else xp.where(good, part, 0.0) for part in rarity))
+    found = head.answer(xp, xp.where(good, logits, xp.zeros_like(logits)), rarity)
     good = good if found.known is None else good & found.known
     return Outcome(
         label=xp.where(good, found.label, -1),
@@ -109,7 +117,7 @@ def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atyp
         proba=xp.where(good, found.proba, xp.nan * xp.ones_like(found.proba)),
         prediction_set=found.prediction_set | ~good,
         known=good,
-        atypicality=None if atypicality is None else xp.where(good, found.atypicality, xp.nan),
+        atypicality=None if found.atypicality is None else xp.where(good, found.atypicality, xp.nan),
         atypicality_quantile=None if found.quadrant is None else xp.where(good, found.atypicality_quantile, xp.nan),
         quadrant=None if found.quadrant is None else xp.where(good, found.quadrant, 3),
         advice=xp.where(good, found.advice, ASK),

@@ -8,16 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import conformal, density, recalibration
-from atypicality.arrays import namespace, on_device, take_rows, to_host
+from atypicality.arrays import like, namespace, on_device, take_rows, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import ConditionalConformal, SplitConformal
-from atypicality.density import GaussianAtypicality
-from atypicality.density.choice import DensityChoice, choose_density, fit_family
+from atypicality.density import GaussianAtypicality, RelativeAtypicality
+from atypicality.density.choice import GAUSSIAN, DensityChoice, choose_density
 from atypicality.density.columns import class_positions, class_sources, in_columns
+from atypicality.density.family import DensityFamily
+from atypicality.density.logdensity import score_rows
+from atypicality.density.ratio import NeighborRatio
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import ADVICE, AdviceRule, HeadFormula, Outcome, advice_texts, longest_choice
+from atypicality.formula import (
+    ADVICE,
+    ASK,
+    AdviceRule,
+    HeadFormula,
+    Outcome,
+    TwoDensities,
+    advice_texts,
+    longest_choice,
+)
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
+from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
@@ -28,13 +41,15 @@ from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
+from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
 from atypicality.terminal import html_table
-from atypicality.validation import FloatArray, check_alpha, check_integer, warn
+from atypicality.validation import FloatArray, check_alpha, check_choice, check_integer, warn
+from atypicality.validation.device import any_matrix
 
 __all__ = ["ReliabilityHead"]
 
@@ -44,6 +59,9 @@ REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
 ROUNDING = 1e-9
+GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
+SHARED = ("centre", "whitening", "means", "log_peak")
+"""What a relative density has of the Gaussian."""
 
 
 class ReliabilityHead(BaseEstimator):
@@ -51,15 +69,19 @@ class ReliabilityHead(BaseEstimator):
 
     Parameters
     ----------
-    density : estimator, "auto", "choose" or None, default="auto"
-        "auto" is `GaussianAtypicality()` where there are embeddings; outputs that bring their own `atypicality`
-        (language models) need none. "choose" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or
-        normalised, that finds errors best on the recalibration rows; see `density_choice_`. None does without
-        atypicality.
+    density : estimator, "auto" or None, default="auto"
+        "auto" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or normalised, that finds errors
+        best on the recalibration rows, or `RelativeAtypicality(normalize="l2")` where these are fewer than 500 or have
+        fewer than 20 errors; recalibration uses the Gaussian all the same. Outputs that bring their own `atypicality`
+        (language models) need none. An estimator, such as the paper's `GaussianAtypicality()`, is used for everything.
+        None does without atypicality.
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
         "auto" is `ConditionalConformal`, or `SplitConformal` without atypicality.
+    acceptance : NeighborRatio, optional
+        Lets `predict(max_risk=...)` decide by confidence and the ambiguity of the prediction, a search among the
+        training rows, instead of confidence alone. Nothing else uses it.
     alpha : float in (0, 1), default=0.1
         Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
@@ -69,12 +91,18 @@ class ReliabilityHead(BaseEstimator):
     ----------
     density_ : fitted density, or None
     density_choice_ : DensityChoice, or None
-        With density="choose", the candidates and what the recalibration rows say of each.
+        With density="auto", the candidates and what the recalibration rows say of each.
+    recalibration_density_ : GaussianAtypicality, or None
+        What recalibration takes atypicality and class log-densities from, where `density_` was chosen and is another:
+        it carries the length of the embedding, which acts like a temperature. None where recalibration uses `density_`.
     recalibration_, prediction_sets_ : fitted estimators
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
         Of the held-out calibration rows, never of training rows.
     abstention_ : AbstentionRule
+        Of confidence, or of the score of `acceptance_`.
+    neighbor_ratio_, acceptance_ : NeighborRatio and AcceptanceScore, or None
+        With `acceptance`.
     advice_ : dict
         By word of `formula.ADVICE`, the number of rows ("count") and on how many of them the word was "right": the
         prediction, or for a choice the set. Measured on the edge rows, or on the recalibration rows where the sets have
@@ -106,6 +134,9 @@ class ReliabilityHead(BaseEstimator):
     class_names_: Annotated[NDArray[Any] | None, kinds.optional(kinds.Labels("K", ordered=False))]
     density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
     density_choice_: Annotated[DensityChoice | None, kinds.Later(kinds.optional(Part(DensityChoice)), absent=None)]
+    recalibration_density_: Annotated[
+        GaussianAtypicality | None, kinds.Later(kinds.optional(Part(GaussianAtypicality)), absent=None)
+    ]
     recalibration_: Annotated[Any, Part(*RECALIBRATIONS)]
     prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
@@ -115,6 +146,8 @@ class ReliabilityHead(BaseEstimator):
         dict[str, dict[str, int]],
         kinds.Later(kinds.MappingOf(kinds.MappingOf(kinds.Integer()), keys="[a-z, ]{1,40}"), absent=lambda head: {}),
     ]
+    neighbor_ratio_: Annotated[NeighborRatio | None, kinds.Later(kinds.optional(Part(NeighborRatio)), absent=None)]
+    acceptance_: Annotated[AcceptanceScore | None, kinds.Later(kinds.optional(Part(AcceptanceScore)), absent=None)]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -125,12 +158,14 @@ class ReliabilityHead(BaseEstimator):
         recalibration: Any = "auto",
         prediction_sets: Any = "auto",
         *,
+        acceptance: Any = None,
         alpha: float = 0.1,
         random_state: int = 0,
     ) -> None:
         self.density = density
         self.recalibration = recalibration
         self.prediction_sets = prediction_sets
+        self.acceptance = acceptance
         self.alpha = alpha
         self.random_state = random_state
 
@@ -139,7 +174,7 @@ class ReliabilityHead(BaseEstimator):
 
         Parameters
         ----------
-        train : ModelOutputs with embeddings and labels, or a fitted density, optional
+        train : ModelOutputs with embeddings and labels, a fitted density, or a fitted DensityFamily, optional
             Left out where `calibration` brings its own `atypicality`.
         calibration : ModelOutputs with logits and labels, or Parts
             Rows that neither trained the model nor `train` holds. One set is cut at random: half recalibrates, a
@@ -171,6 +206,7 @@ class ReliabilityHead(BaseEstimator):
         columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
         first, rest, edge_rows = _cut(calibration, seed)
+        self.neighbor_ratio_ = self._fit_ratio(train)
         self.density_ = self._fit_density(train, whole, first)
         self.fingerprint_ = fingerprint
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
@@ -191,7 +227,7 @@ class ReliabilityHead(BaseEstimator):
     def _fit_density(self, train: Any, calibration: ModelOutputs, first: ModelOutputs) -> Any:
         """The density fitted on training rows, chosen where it is to be by the `first` rows, those of recalibration."""
         if train is None or train is not getattr(self, "density_", None):
-            self.density_choice_ = None
+            self.density_choice_ = self.recalibration_density_ = None
         if self.density is None or (train is None and calibration.atypicality is not None):
             if self.density is None:
                 _warn_without_atypicality("density=None")
@@ -199,6 +235,8 @@ class ReliabilityHead(BaseEstimator):
         if train is None:
             _warn_without_atypicality("no train= and no atypicality in the calibration outputs")
             return None
+        if isinstance(train, DensityFamily):
+            return self._chosen(train, first)
         if hasattr(train, "atypicality") and not isinstance(train, ModelOutputs):
             check_is_fitted(train)
             return train
@@ -210,12 +248,29 @@ class ReliabilityHead(BaseEstimator):
         embeddings, labels = train.need("embeddings", "labels")
         warn_of_training_rows(embeddings, calibration.embeddings)
         progress.stage("fitting the density")
+        auto = isinstance(self.density, str) and check_choice(self.density, "density, where it is text,", ("auto",))
         with train._numbered():
-            if isinstance(self.density, str) and self.density == "choose":
-                family = fit_family(embeddings, labels)
-            else:
-                auto = isinstance(self.density, str) and self.density == "auto"
-                return (GaussianAtypicality() if auto else clone(self.density)).fit(embeddings, labels)
+            density = (DensityFamily() if auto else clone(self.density)).fit(embeddings, labels)
+        return self._chosen(density, first) if auto else density
+
+    def _fit_ratio(self, train: Any) -> NeighborRatio | None:
+        """The training rows by class, where acceptance looks at them."""
+        if self.acceptance is None:
+            return None
+        if isinstance(train, ModelOutputs):
+            with train._numbered():
+                fitted: NeighborRatio = clone(self.acceptance).fit(*train.need("embeddings", "labels"))
+            return fitted
+        known: NeighborRatio | None = getattr(self, "neighbor_ratio_", None)
+        if known is None or train is not self.density_:
+            raise ValueError(
+                f"acceptance={type(self.acceptance).__name__} needs train= with embeddings and labels: it searches "
+                "among training rows, which a fitted density has not. Give the outputs, or leave acceptance out."
+            )
+        return known
+
+    def _chosen(self, family: DensityFamily, first: ModelOutputs) -> GaussianAtypicality:
+        """The member that finds errors best among some rows, which carry no guarantee."""
         progress.stage("choosing the density")
         with first._numbered():
             self.density_choice_ = choose_density(
@@ -223,9 +278,10 @@ class ReliabilityHead(BaseEstimator):
                 first.need("embeddings"),
                 softmax_rows(first.need("logits")),
                 first.need("labels"),
-                random_state=self.random_state,
             )
-        return family[self.density_choice_.name]
+        chosen = self.density_choice_.name
+        self.recalibration_density_ = None if chosen == GAUSSIAN else family.members_[GAUSSIAN]
+        return family.members_[chosen]
 
     def _fit_calibration(
         self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None, train_rows: int
@@ -233,6 +289,7 @@ class ReliabilityHead(BaseEstimator):
         progress.stage("fitting the recalibration")
         with first._numbered():
             self._fit_recalibration(first)
+            self._fit_acceptance(first)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
             probs, labels = self._fit_thresholds(first, rest, edge_rows)
@@ -254,7 +311,7 @@ class ReliabilityHead(BaseEstimator):
         probs, atypicality = self._probabilities(rest)
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
-        self._remember(probs, labels, atypicality)
+        self._remember(probs, labels, atypicality, rest)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
             self._measure_advice(*self._probabilities(first), first)
@@ -263,19 +320,31 @@ class ReliabilityHead(BaseEstimator):
             self._measure_advice(take_rows(probs, chosen), rarity, rest[chosen])
         return probs, labels
 
+    def _fit_acceptance(self, outputs: ModelOutputs) -> None:
+        self.acceptance_ = None
+        if self.neighbor_ratio_ is None:
+            return
+        probs = to_host(self._probabilities(outputs)[0])
+        pairs = read_pairs(probs, outputs.need("labels"), None, None)
+        ambiguity = self._ambiguity(outputs.need("embeddings"), probs.argmax(axis=1))
+        self.acceptance_ = AcceptanceScore.from_rows(np.minimum(pairs.confidence, 1.0), ambiguity, pairs.correct)
+
+    def _ambiguity(self, embeddings: Any, label: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Ambiguity (n,) of predicted classes, in the head's order."""
+        assert self.neighbor_ratio_ is not None
+        places = np.full(self.n_classes_, -1)
+        classes = self.neighbor_ratio_.classes_
+        places[class_positions(classes, self.n_classes_, self.class_names_)] = np.arange(classes.size)
+        return self.neighbor_ratio_.ambiguity(embeddings, places[label])
+
     def _fit_recalibration(self, outputs: ModelOutputs) -> None:
         logits, labels = outputs.need("logits", "labels")
-        atypicality, densities = self._rarity(outputs)
+        atypicality, offered = self._rarity(outputs)
         recalibration = self.recalibration
         if isinstance(recalibration, str) and recalibration == "auto":
             covariates = ("margin",) if atypicality is None else ("atypicality", "margin")
             recalibration = AtypicalityAwareRecalibration(covariates=covariates)
-        offered = {
-            "atypicality": atypicality,
-            "class_log_density": densities,
-            "embeddings": outputs.embeddings,
-            "class_log_prior": self._class_log_prior(outputs),
-        }
+        offered["class_log_prior"] = self._class_log_prior(outputs)
         self.recalibration_ = call_with_known(clone(recalibration).fit, logits, labels, **offered)
 
     def _class_log_prior(self, outputs: ModelOutputs) -> NDArray[np.float64] | None:
@@ -305,11 +374,16 @@ class ReliabilityHead(BaseEstimator):
         offered |= {"class_share": self._training_shares()}
         self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
-    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
+    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any, outputs: ModelOutputs) -> None:
         pairs = read_pairs(probs, labels, None, None)
         confidence, correct = np.minimum(pairs.confidence, 1.0), pairs.correct
         atypicality = None if atypicality is None else to_host(atypicality)
-        self.abstention_ = AbstentionRule.from_rows(confidence, correct)
+        kept_by = confidence
+        if self.acceptance_ is not None:
+            kept_by = self.acceptance_(
+                confidence, self._ambiguity(outputs.need("embeddings"), to_host(probs).argmax(axis=1))
+            )
+        self.abstention_ = AbstentionRule.from_rows(kept_by, correct)
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
             self.quadrants_ = Quadrants(confidence=self._confident()).fit(confidence, atypicality)
@@ -320,6 +394,8 @@ class ReliabilityHead(BaseEstimator):
         return float(1 - check_alpha(getattr(self.prediction_sets_, "alpha", self.alpha)))
 
     def _advice_rule(self, max_risk: float | None = None) -> AdviceRule:
+        if max_risk is not None and self.acceptance_ is not None:
+            raise ValueError("max_risk of a head with acceptance= is decided by its predict alone; leave it out here.")
         longest = longest_choice(self.n_classes_)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
         if self.quadrants_ is None or self.quantiles_ is None:
@@ -360,7 +436,10 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
-        found = predicted(self, outputs, number, max_risk=max_risk)
+        scored = max_risk is not None and self.acceptance_ is not None
+        found = predicted(self, outputs, number, max_risk=None if scored else max_risk)
+        if scored and max_risk is not None:
+            found = self._kept(found, outputs, max_risk)
         drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
         if drift is not None and drift.significant:
             warn(drift.message())
@@ -385,25 +464,55 @@ class ReliabilityHead(BaseEstimator):
             advice=advice_texts(to_host(found.advice), size),
         )
 
+    def _kept(self, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
+        """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
+        kept = self._kept_by(found, outputs) >= self.abstention_.threshold(max_risk)
+        if self.quantiles_ is not None:
+            kept = kept & like(~self.quantiles_.beyond(to_host(found.atypicality)), kept)
+        return found._replace(accepted=kept, advice=namespace(kept).where(kept, found.advice, ASK))
+
+    def _kept_by(self, found: Outcome, outputs: ModelOutputs) -> Any:
+        """The score of acceptance (n,), which `max_risk` is a threshold of."""
+        assert self.acceptance_ is not None
+        label, order = to_host(found.label), class_order(outputs.class_names, self.class_names_, "those of the head")
+        label = label if order is None else np.argsort(order)[label]
+        with outputs._numbered():
+            ambiguity = self._ambiguity(outputs.need("embeddings"), label)
+        return like(self.acceptance_(to_host(found.confidence), ambiguity), found.confidence)
+
     def _sets(self, probs: FloatArray, atypicality: Any, attributes: Any, first_row: int = 0) -> NDArray[np.bool_]:
         offered = {"first_row": first_row, "atypicality": atypicality, "attributes": attributes}
         found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
         return found if on_device(probs) else np.asarray(found, bool)
 
     def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
-        atypicality, densities = self._rarity(outputs)
-        offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
+        atypicality, offered = self._rarity(outputs)
         return call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered), atypicality
 
-    def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-        """Atypicality (n,) and class log-densities (n, k) in the order of the logits' columns, where there are any."""
+    def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, dict[str, Any]]:
+        """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
+        given = None if self.density is None else outputs.atypicality
+        offered = {"atypicality": given, "class_log_density": None, "embeddings": outputs.embeddings}
         if self.density_ is None:
-            return (None if self.density is None else outputs.atypicality), None
+            return given, offered
         embeddings = outputs.need("embeddings")
-        if not hasattr(self.density_, "class_log_density"):
-            return self.density_.atypicality(embeddings), None
-        densities = self.density_.class_log_density(embeddings)
-        return self.density_.atypicality(embeddings), in_columns(densities, self._sources())
+        atypicality, offered["atypicality"], densities = self._scores(embeddings)
+        if densities is not None:
+            offered["class_log_density"] = in_columns(densities, self._sources())
+        return atypicality, offered
+
+    def _scores(self, embeddings: Any) -> tuple[Any, Any, Any]:
+        """Atypicality (n,), that for recalibration, and class log-densities (n, m) in the order of the density."""
+        density = self.density_
+        if type(density) not in GAUSSIANS:  # a user's own, by its methods
+            atypicality, scored = density.atypicality(embeddings), hasattr(density, "class_log_density")
+            return atypicality, atypicality, density.class_log_density(embeddings) if scored else None
+        what = ["atypicality", "class_log_density"] + ([] if self.recalibration_density_ is None else ["covariate"])
+        x = any_matrix(embeddings, "embeddings", width=density.n_features_in_)
+        atypicality, densities, *covariate = (
+            like(found, embeddings) for found in score_rows(self._density_formula(), x, *what)
+        )
+        return atypicality[:, 0], (covariate or [atypicality])[0][:, 0], densities
 
     def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
@@ -414,15 +523,22 @@ class ReliabilityHead(BaseEstimator):
         >>> train, calibration, test = load_fashion_mnist_lt()
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> type(head.formula().density).__name__
-        'TiedDensity'
+        'TwoDensities'
         """
         check_is_fitted(self, "recalibration_")
-        density = None if self.density_ is None else self.density_.formula()
+        density = None if self.density_ is None else self._density_formula()
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
         parts = self.recalibration_.formula(), self.prediction_sets_.formula()
         return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
+
+    def _density_formula(self) -> Any:
+        formula = self.density_.formula()
+        if self.recalibration_density_ is None:
+            return formula
+        shared = self.density_.normalize is None  # rows of both are whitened alike; see `_check_two_densities`
+        return TwoDensities(formula, None if shared else self.recalibration_density_.formula())
 
     def _sources(self) -> NDArray[np.intp] | None:
         """As `class_sources`, of this head's density."""
@@ -458,6 +574,8 @@ class ReliabilityHead(BaseEstimator):
             lines.insert(4, f"                  {unseen}")
         if self.density_choice_ is not None:
             lines.insert(3, f"                  {self.density_choice_}")
+        if self.recalibration_density_ is not None:
+            lines.insert(4, f"                  recalibration uses {self.recalibration_density_}")
         before, after = self.metrics_["before"], self.metrics_["after"]
         lines += [f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED]
         if self.advice_:
@@ -542,9 +660,30 @@ class ReliabilityHead(BaseEstimator):
         both = self.metrics_.keys() == {"before", "after"}
         need(both and len(set(map(frozenset, self.metrics_.values()))) == 1, "metrics must be before and after.")
         used = getattr(self.recalibration_, "terms_", {}).get("class_density") == "used"
+        self._check_two_densities()
+        self._check_acceptance()
         given = hasattr(self.density_, "class_log_density")
         need(given or not used, "the density must have what recalibration needs.")
         self._sources()  # an error of its own where classes do not fit
+
+    def _check_two_densities(self) -> None:
+        """A Gaussian beside the chosen density is that of the same rows."""
+        own, other = self.density_, self.recalibration_density_
+        if other is None:
+            return
+        need(isinstance(own, GaussianAtypicality), "a Gaussian for recalibration stands beside a chosen density.")
+        need(str(other) == GAUSSIAN and own.n_features_in_ == other.n_features_in_, "the Gaussian must read the rows.")
+        need(np.array_equal(own.classes_, other.classes_), "both densities must have the same classes.")
+        if own.normalize is None:
+            ours, theirs = vars(own.formula()), vars(other.formula())
+            same = set(SHARED) <= ours.keys() and all(np.array_equal(ours[name], theirs[name]) for name in SHARED)
+            need(same, "both densities must whiten rows alike.")
+
+    def _check_acceptance(self) -> None:
+        parts = (self.acceptance, self.neighbor_ratio_, self.acceptance_)
+        need(len({part is None for part in parts}) == 1, "acceptance comes with its neighbours and its score.")
+        if self.neighbor_ratio_ is not None:
+            class_positions(self.neighbor_ratio_.classes_, self.n_classes_, self.class_names_)
 
     def _needs_atypicality(self) -> bool:
         recalibration, sets = self.recalibration_, self.prediction_sets_
@@ -556,9 +695,10 @@ class ReliabilityHead(BaseEstimator):
 
     _stored = Record(
         check=_check_stored,
-        density=kinds.Either(None, "auto", "choose", otherwise=Part(*DENSITIES, fitted=False)),
+        density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
         recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
         prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
+        acceptance=kinds.Later(kinds.optional(Part(NeighborRatio, fitted=False)), absent=None),
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )

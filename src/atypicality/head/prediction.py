@@ -12,7 +12,7 @@ from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
-from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, moved, speaks_for
+from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.prediction import any_masked, check_known
@@ -175,16 +175,17 @@ class _Rows:
             yield self._verdict(place, None if products is None else tuple(one[part, :] for one in products))
 
     def _verdict(self, rows: slice, products: Any) -> Outcome:
-        xp, z, densities = self.xp, self.logits[rows, :], None
+        xp, z = self.xp, self.logits[rows, :]
         check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
         if self.order is not None:
             z = xp.take(z, to_device(self.order, z), axis=1)
         atypicality, draws = (None if column is None else column[rows, None] for column in self.columns)
         with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
-            if products is not None:
-                atypicality, densities = self.formula.rarity(xp, products)
-                check_scores(xp, atypicality, self.embeddings, rows, self.formula.density)
-            found = self.formula.answer(xp, z, atypicality, densities, draws, masked=any_masked(z))
+            rarity = Rarity(atypicality) if products is None else self.formula.rarity(xp, products)
+            for scores in rarity[:2] if products is not None else ():
+                if scores is not None:
+                    check_scores(xp, scores, self.embeddings, rows, self.formula.density)
+            found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z))
         if found.known is not None:
             check_known(to_host(found.known), first_row=rows.start)
         check_normalisers(to_host(found.confidence), first_row=rows.start)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from atypicality.density import distributed
+from atypicality.density.family import DensityFamily
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.neighbors import NeighborAtypicality
-from atypicality.density.statistics import ClassStatistics
 from atypicality.estimators import check_is_fitted
 from atypicality.integrations.dask_cluster import (
     PartPlace,
@@ -52,9 +52,9 @@ def fit(
 
     Parameters
     ----------
-    estimator : GaussianAtypicality, NeighborAtypicality, TemperatureScaling, VectorScaling or \
+    estimator : GaussianAtypicality, NeighborAtypicality, DensityFamily, TemperatureScaling, VectorScaling or \
 AtypicalityAwareRecalibration
-        It is not changed.
+        It is not changed. A `DensityFamily` is what a head chooses its density from, as `train`.
     data : dask.array of shape (n, d), or list of paths
         Embeddings, or logits for a recalibrator. Paths are .npy files, or files and folders of `ModelOutputs`. The
         rows of a Dask array may be in chunks of any size; columns are brought into one chunk.
@@ -89,12 +89,13 @@ AtypicalityAwareRecalibration
             return fit_recalibrator(estimator, data, labels, extra, own)
     if isinstance(estimator, NeighborAtypicality):
         return ClusterNeighborAtypicality(**estimator.get_params()).fit(data, labels, client=client)
-    if not isinstance(estimator, GaussianAtypicality):
+    if not isinstance(estimator, (GaussianAtypicality, DensityFamily)):
         raise TypeError(
-            "estimator must be a GaussianAtypicality, a NeighborAtypicality or a recalibrator; got "
+            "estimator must be a GaussianAtypicality, a NeighborAtypicality, a DensityFamily or a recalibrator; got "
             f"{type(estimator).__name__}."
         )
-    estimator._check_parameters()
+    if isinstance(estimator, GaussianAtypicality):
+        estimator._check_parameters()
     with connected(client) as own:
         rows = rows_of(data, "embeddings", own)
         if rows.lazy:  # statistics have a matrix of the width squared: parts should not be smaller than that
@@ -193,7 +194,7 @@ def predict_proba(
 
 
 @task
-def _gather(estimator: GaussianAtypicality, value: Any, labels: Any, place: PartPlace) -> ClassStatistics:
+def _gather(estimator: Any, value: Any, labels: Any, place: PartPlace) -> Any:
     with place.named():
         return distributed.part_statistics(estimator, read(value), read(labels))
 

@@ -59,7 +59,7 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     'Accuracy is '
     """
     facts = Facts(evaluation, before, after)
-    better = [*facts.overall(True), *facts.most_atypical(), *facts.sets()]
+    better = [*facts.overall(True), *facts.most_atypical(), *facts.signal(), *facts.sets()]
     certain, perhaps = facts.worse()
     caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup()]
     caution += facts.gaps()
@@ -242,6 +242,22 @@ class Facts:
         ]
         end = say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
+
+    def signal(self) -> list[Sentence]:
+        """How much atypicality adds to confidence, or that it adds nothing that these samples show."""
+        gain, alone = self.at("overall", "atypicality_gain"), self.at("overall", "atypicality_auroc")
+        if gain is None or alone is None:
+            return []
+        adds = "adds to" if gain["low"] > 0 else "adds nothing that these samples show to"
+        said = say(
+            f"Atypicality {adds} what confidence says of errors: {{gain}} nats per sample (95% interval {{ends}}). "
+            "Alone, it ranks a wrong prediction above a right one with a chance of {alone}.",
+            gain=self.number("{:.4f}", "overall", gain),
+            ends=self.interval("{:.4f}", "overall", gain),
+            alone=self.share("overall", alone),
+        )
+        chosen = self.evaluation.settings.get("density", {}).get(self.after)
+        return [said if chosen is None else (*said, " It was chosen: ", Name(chosen), ".")]
 
     def sets(self) -> list[Sentence]:
         """Coverage and size of the prediction sets."""

@@ -91,8 +91,11 @@ def _parts(head: Any) -> str:
     table = _table(
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
-    choice = head.density_choice_
-    return table if choice is None else f"{table}\n\nThe density was chosen: {choice}."
+    if head.density_choice_ is not None:
+        table += f"\n\nThe density was chosen: {head.density_choice_}."
+    if head.recalibration_density_ is not None:
+        table += f" Recalibration uses {head.recalibration_density_}."
+    return table
 
 
 def _rows(head: Any) -> str:
@@ -138,10 +141,11 @@ def _more_limits(head: Any) -> list[str]:
     weakness = getattr(getattr(head.density_, "_solution", None), "weakness", "")
     if weakness:
         limits.append("The density is weaker than asked for: its covariance is not of full rank.")
-    if hasattr(head.density_, "embeddings_"):
+    held: tuple[Any, ...] = (head.density_, getattr(head.neighbor_ratio_, "neighbors_", None))
+    rows = max((part.embeddings_.shape[0] for part in held if hasattr(part, "embeddings_")), default=0)
+    if rows:
         limits.append(
-            f"The bundle holds the {head.density_.embeddings_.shape[0]:,} training embeddings themselves: share it "
-            "only where they may be shared."
+            f"The bundle holds the {rows:,} training embeddings themselves: share it only where they may be shared."
         )
     return limits
 

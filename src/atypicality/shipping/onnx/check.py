@@ -67,7 +67,8 @@ def sample_rows(head: Any) -> Arrays:
     rng = np.random.default_rng(0)
     rows: Arrays = {"logits": _logits(rng, head.n_classes_)}
     if head.density_ is not None:
-        rows["embeddings"] = _embeddings(rng, head.density_)
+        raw = head.density_ if head.recalibration_density_ is None else head.recalibration_density_
+        rows["embeddings"] = _embeddings(rng, raw)
     elif head.quantiles_ is not None:
         rows["atypicality"] = _atypicality(rng, head)
     hostile = hostile_rows({name: array[:1] for name, array in rows.items()})

@@ -1,0 +1,126 @@
+"""The neighbour ratio and acceptance by it: equal to distances taken directly, valid, stored, and refused by name."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from scipy.special import expit
+from sklearn.base import clone
+
+import atypicality as aty
+from atypicality import ModelOutputs, NeighborRatio
+from atypicality.head.abstention import AbstentionRule
+from atypicality.head.acceptance import AcceptanceScore
+
+
+def by_distances(x, labels, new, predicted, normalize):
+    if normalize:
+        x, new = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (x, new))
+    distances = cdist(new, x)
+    mine = labels[None, :] == predicted[:, None]
+    own, other = (np.where(chosen, distances, np.inf).min(axis=1) for chosen in (mine, ~mine))
+    return own / (own + other)
+
+
+@pytest.mark.parametrize("normalize", [None, "l2"])
+def test_ambiguity_is_that_of_distances_taken_directly(normalize, rng):
+    x, labels = rng.normal(size=(300, 5)), rng.integers(0, 4, 300)
+    labels[7] = 4  # a class of one row
+    new, predicted = rng.normal(size=(200, 5)), rng.integers(0, 5, 200)
+    ratio = NeighborRatio(normalize=normalize).fit(x, labels)
+    expected = by_distances(x, labels, new, predicted, normalize)
+    assert_allclose(ratio.ambiguity(new, predicted), expected, rtol=1e-12)
+    order = rng.permutation(200)
+    assert_allclose(ratio.ambiguity(new[order], predicted[order]), expected[order], rtol=1e-12)
+
+
+def test_ambiguity_at_training_rows_and_of_unseen_classes():
+    ratio = NeighborRatio(normalize=None).fit([[0.0], [0.0], [3.0]], [0, 1, 1])
+    # on rows of both classes, on a row of the other class, and of a class without a training row
+    assert_array_equal(ratio.ambiguity([[0.0], [3.0], [1.0]], [0, 0, -1]), [0.5, 1.0, 1.0])
+
+
+def test_bad_input_is_named(rng):
+    x = rng.normal(size=(20, 3))
+    with pytest.raises(ValueError, match="labels must have at least two classes: a ratio compares one with the others"):
+        NeighborRatio().fit(x, np.zeros(20, int))
+    ratio = NeighborRatio().fit(x, np.arange(20) % 2)
+    with pytest.raises(ValueError, match="predicted must be positions in classes_, -1 to 1"):
+        ratio.ambiguity(x, np.full(20, 2))
+    with pytest.raises(ValueError, match="no row of zeros with normalize='l2'; row 4 is zero"):
+        ratio.ambiguity(np.where(np.arange(20)[:, None] == 4, 0.0, x), np.zeros(20, int))
+
+
+def test_a_score_learns_what_ambiguity_adds(rng):
+    logit, ambiguity = rng.normal(1, 1, 4000), rng.random(4000)
+    other = np.log(ambiguity / (1 - ambiguity))
+    right = rng.random(4000) < expit(0.3 + logit - 0.7 * other)
+    found = AcceptanceScore.from_rows(expit(logit), ambiguity, right)
+    # standard errors are about 1 / sqrt(n Var(p)) = 0.04; 4 of them
+    assert_allclose([found.intercept, found.confidence, found.ambiguity], [0.3, 1.0, -0.7], atol=0.16)
+    plain = AcceptanceScore.from_rows(expit(logit), ambiguity, np.ones(4000, bool))
+    assert_allclose(plain(expit(logit), ambiguity), expit(logit), rtol=1e-9)
+
+
+def outputs_of(rng, n, names=None):
+    """A model that is right where a row is near its class, with a confidence that does not say so."""
+    labels, noise = rng.integers(0, 3, n), rng.uniform(0.1, 1.5, n)
+    x = 2 * np.eye(4)[labels] + noise[:, None] * rng.standard_normal((n, 4))
+    predicted = np.where(rng.random(n) < expit(4 - 3 * noise), labels, (labels + 1) % 3)
+    logits = 2 * np.eye(3)[predicted] + 0.5 * rng.standard_normal((n, 3))
+    return ModelOutputs(logits, embeddings=x, labels=labels, class_names=names)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    train, calibration, test = (outputs_of(rng, n, ["a", "b", "c"]) for n in (600, 4000, 4000))
+    plain = aty.ReliabilityHead(recalibration=aty.TemperatureScaling())
+    head = clone(plain).set_params(acceptance=NeighborRatio())
+    return head.fit(train, calibration), plain.fit(train, calibration), train, calibration, test
+
+
+def test_acceptance_keeps_more_rows_at_the_same_risk_and_changes_nothing_else(fitted):
+    head, plain, _, _, test = fitted
+    more, fewer = head.predict(test, max_risk=0.06), plain.predict(test, max_risk=0.06)
+    assert_array_equal(more.proba, fewer.proba)
+    assert_array_equal(more.prediction_set, fewer.prediction_set)
+    assert more.accepted.mean() > fewer.accepted.mean() + 0.1
+    wrong = (more.label != test.labels)[more.accepted]
+    assert wrong.mean() < 0.06 + 3 * np.sqrt(
+        0.06 * 0.94 / wrong.size
+    )  # the risk is below 0.06, its estimate may not be
+
+
+def test_the_threshold_is_that_of_rows_that_fitted_nothing(fitted):
+    head, _, _, calibration, test = fitted
+    rest = calibration._part(~calibration._chosen(0.5, 0))
+    said = head.predict(rest)
+    score = head.acceptance_(said.confidence, head.neighbor_ratio_.ambiguity(rest.embeddings, said.label))
+    rule = AbstentionRule.from_rows(score, said.label == rest.labels)
+    assert_array_equal(rule.confidence, head.abstention_.confidence)
+    assert_array_equal(rule.errors, head.abstention_.errors)
+    answer = head.predict(test, max_risk=0.06)
+    score = head.acceptance_(answer.confidence, head.neighbor_ratio_.ambiguity(test.embeddings, answer.label))
+    kept = (score >= rule.threshold(0.06)) & ~head.quantiles_.beyond(answer.atypicality)
+    assert_array_equal(answer.accepted, kept)
+
+
+def test_acceptance_follows_class_names_bundles_and_refits(fitted, tmp_path):
+    head, _, _, calibration, test = fitted
+    turned = ModelOutputs(test.logits[:, [2, 0, 1]], embeddings=test.embeddings, class_names=["c", "a", "b"])
+    expected = head.predict(test, max_risk=0.06).accepted
+    assert_array_equal(head.predict(turned, max_risk=0.06).accepted, expected)
+    head.save(tmp_path / "head")
+    again = aty.load(tmp_path / "head")
+    assert again.acceptance.get_params() == head.acceptance.get_params()
+    assert_array_equal(again.predict(test, max_risk=0.06).accepted, expected)
+    assert "600 training embeddings themselves" in (tmp_path / "head" / "README.md").read_text("utf-8")
+    ratio = again.neighbor_ratio_
+    assert again.refit(calibration[:2000]).neighbor_ratio_ is ratio
+
+
+def test_acceptance_without_training_rows_is_refused(fitted):
+    _, plain, _, calibration, _ = fitted
+    with pytest.raises(ValueError, match=r"acceptance=NeighborRatio needs train= with embeddings and labels"):
+        aty.ReliabilityHead(acceptance=NeighborRatio()).fit(plain.density_, calibration)
