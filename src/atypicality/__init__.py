@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
     from atypicality.integrations.torch_module import ReliabilityModule as ReliabilityModule
     from atypicality.integrations.transformers import TransformersScorer as TransformersScorer
+    from atypicality.monitoring import Monitor, estimate_accuracy
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.paper import theory
     from atypicality.recalibration import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         TemperatureScaling,
         VectorScaling,
     )
+    from atypicality.report import write_monitor as write_monitor
     from atypicality.report import write_report as write_report
     from atypicality.shipping.bundle import BundleError, load
     from atypicality.shipping.bundle import save as save
@@ -56,6 +58,7 @@ _HOME = {
     "GaussianAtypicality": "density",
     "GroupTemperatureScaling": "recalibration",
     "ModelOutputs": "outputs",
+    "Monitor": "monitoring",
     "NeighborAtypicality": "density",
     "Quadrants": "groups",
     "QuantileGroups": "groups",
@@ -68,12 +71,13 @@ _HOME = {
     "VectorScaling": "recalibration",
     "collect": "integrations.collecting",
     "compare": "evaluation",
+    "estimate_accuracy": "monitoring",
     "evaluate": "evaluation",
     "load": "shipping.bundle",
     "three_way_split": "outputs",
 }
 _FORWARD = {"TransformersScorer": "integrations.transformers", "export_onnx": "shipping.onnx"}
-_FORWARD |= {"save": "shipping.bundle", "write_report": "report"}
+_FORWARD |= {"save": "shipping.bundle", "write_monitor": "report", "write_report": "report"}
 """What a method of an earlier room calls in a later one: here, so that no room imports what comes after it."""
 _MODULES = {
     "blocks": "blocks",
@@ -99,6 +103,7 @@ __all__ = [
     "GaussianAtypicality",
     "GroupTemperatureScaling",
     "ModelOutputs",
+    "Monitor",
     "NeighborAtypicality",
     "Quadrants",
     "QuantileGroups",
@@ -114,6 +119,7 @@ __all__ = [
     "collect",
     "compare",
     "datasets",
+    "estimate_accuracy",
     "evaluate",
     "llm",
     "load",

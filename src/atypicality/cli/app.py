@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, evaluate, export, fit, llm, predict, report, reproduce, theory
+from atypicality.cli import demo, evaluate, export, fit, llm, monitor, predict, report, reproduce, theory
 from atypicality.cli.printing import one_line
 
 __all__ = ["app", "execute"]
@@ -29,6 +29,7 @@ app.command("predict")(predict.command)
 app.command("evaluate")(evaluate.command)
 app.command("report")(report.command)
 app.command("export")(export.command)
+app.command("monitor")(monitor.command)
 app.command("llm")(llm.command)
 app.command("reproduce")(reproduce.command)
 app.command("theory")(theory.command)

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality import conformal, density, recalibration
-from atypicality.arrays import like, on_device, to_host
+from atypicality.arrays import like, namespace, on_device, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.density import GaussianAtypicality
@@ -25,6 +25,7 @@ from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
 from atypicality.head.prediction import predicted
 from atypicality.head.quantiles import QuantileScale
+from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.metrics.rows import read_pairs
@@ -76,6 +77,8 @@ class ReliabilityHead(BaseEstimator):
     quantiles_ : QuantileScale, or None without atypicality
         Of the held-out calibration rows, never of training rows.
     abstention_ : AbstentionRule
+    reference_ : HeldOutCounts, or None in a head from an older bundle
+        Counts of the held-out rows that recalibration did not see, for `Monitor` and `estimate_accuracy`.
     metrics_ : dict
         Accuracy, NLL and ECE before and after recalibration, on the rows that recalibration did not see.
     sizes_ : dict
@@ -108,6 +111,7 @@ class ReliabilityHead(BaseEstimator):
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
     quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
     abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
+    reference_: Annotated[HeldOutCounts | None, kinds.Later(kinds.optional(Part(HeldOutCounts)), absent=None)]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -277,6 +281,10 @@ class ReliabilityHead(BaseEstimator):
         confidence, correct = np.minimum(pairs.confidence, 1.0), pairs.correct
         atypicality = None if atypicality is None else to_host(atypicality)
         self.abstention_ = AbstentionRule.from_rows(confidence, correct)
+        predicted = to_host(namespace(probs).argmax(probs, axis=1))
+        self.reference_ = HeldOutCounts.from_rows(
+            confidence, predicted, to_host(labels), n_classes=self.n_classes_, atypicality=atypicality
+        )
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
             self.quadrants_ = Quadrants().fit(confidence, atypicality)
