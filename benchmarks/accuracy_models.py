@@ -1,7 +1,8 @@
-"""Three trained classifiers and what they say of corrupted rows: clothes (images), digits (images) and news (text).
+"""Trained classifiers and what they say of corrupted rows: digits and clothes (images), news and questions (text).
 
 Each has rows that trained it, held-out rows, and rows of every corruption at three strengths. Nothing is downloaded:
-the folder of Fashion-MNIST (idx files) and the file of AG News are given, and digits come with scikit-learn.
+digits come with scikit-learn, and the folder of Fashion-MNIST (idx files), the file of AG News and the folder of TREC
+are given.
 """
 
 import csv
@@ -39,7 +40,7 @@ class Bed:
     corrupted: dict[str, ModelOutputs]
 
 
-def beds(fashion: Path | None, news: Path | None) -> Iterator[Bed]:
+def beds(fashion: Path | None, news: Path | None, questions: Path | None) -> Iterator[Bed]:
     """The test beds whose data is at hand; digits always are."""
     digits, labels = load_digits(return_X_y=True)
     yield _image_bed("digits", digits.reshape(-1, 8, 8) / 16.0, labels, n_train=700, n_held_out=500, width=64)
@@ -49,7 +50,9 @@ def beds(fashion: Path | None, news: Path | None) -> Iterator[Bed]:
         images, labels = np.r_[images, more[:TRAIN_IMAGES]] / 255.0, np.r_[labels, more_labels[:TRAIN_IMAGES]]
         yield _image_bed("clothes", images, labels, n_train=TRAIN_IMAGES, n_held_out=4000, width=100)
     if news is not None:
-        yield _news_bed(news)
+        yield _text_bed("news", _news(news), n_train=3000, n_held_out=2000)
+    if questions is not None:
+        yield _text_bed("questions", _questions(questions), n_train=2500, n_held_out=1500)
 
 
 def _idx(path: Path) -> NDArray[Any]:
@@ -114,28 +117,38 @@ def _patched(images: Images, strength: int, rng: np.random.Generator) -> Images:
     return np.where(rows[:, :, None] & columns[:, None, :], 0.5, images)
 
 
-def _news_bed(file: Path) -> Bed:
+def _news(file: Path) -> list[tuple[int, str]]:
     with open(file, newline="", encoding="utf-8") as stream:
-        table = [(int(row[0]) - 1, f"{row[1]} {row[2]}") for row in csv.reader(stream) if row[0].isdigit()]
+        return [(int(row[0]) - 1, f"{row[1]} {row[2]}") for row in csv.reader(stream) if row[0].isdigit()]
+
+
+def _questions(folder: Path) -> list[tuple[int, str]]:
+    lines = [line for name in ("train.txt", "test.txt") for line in (folder / name).read_text("latin-1").splitlines()]
+    parts = [line.partition(" ")[::2] for line in lines if ":" in line.partition(" ")[0]]
+    names = sorted({kind.partition(":")[0] for kind, _ in parts})
+    return [(names.index(kind.partition(":")[0]), text) for kind, text in parts]
+
+
+def _text_bed(name: str, table: list[tuple[int, str]], *, n_train: int, n_held_out: int) -> Bed:
     rng = np.random.default_rng(0)
     table = [table[place] for place in rng.permutation(len(table))]
     labels, texts = np.array([label for label, _ in table]), [text for _, text in table]
-    cut = (3000, 5000)
-    words = TfidfVectorizer(min_df=2, sublinear_tf=True, stop_words="english").fit(texts[: cut[0]])
-    topics = TruncatedSVD(100, random_state=0).fit(words.transform(texts[: cut[0]]))
+    words = TfidfVectorizer(min_df=2, sublinear_tf=True, ngram_range=(1, 2)).fit(texts[:n_train])
+    topics = TruncatedSVD(100, random_state=0).fit(words.transform(texts[:n_train]))
 
     def columns(part: list[str]) -> NDArray[Any]:
         return 10 * topics.transform(words.transform(part))
 
-    model = _trained(columns(texts[: cut[0]]), labels[: cut[0]], 64)
-    parts = [slice(0, cut[0]), slice(*cut), slice(cut[1], None)]
+    model = _trained(columns(texts[:n_train]), labels[:n_train], 64)
+    end = n_train + n_held_out
+    parts = [slice(0, n_train), slice(n_train, end), slice(end, None)]
     train, held_out, new = (_outputs(model, columns(texts[part]), labels[part]) for part in parts)
     corrupted = {"none": new}
-    for kind, corrupt in _text_corruptions(texts[: cut[0]]).items():
+    for kind, corrupt in _text_corruptions(texts[:n_train]).items():
         for strength in STRENGTHS:
-            changed = [corrupt(text.split(), strength, rng) for text in texts[cut[1] :]]
-            corrupted[f"{kind} {strength}"] = _outputs(model, columns(changed), labels[cut[1] :])
-    return Bed("news", train, held_out, corrupted)
+            changed = [corrupt(text.split(), strength, rng) for text in texts[end:]]
+            corrupted[f"{kind} {strength}"] = _outputs(model, columns(changed), labels[end:])
+    return Bed(name, train, held_out, corrupted)
 
 
 def _text_corruptions(others: list[str]) -> dict[str, Callable[[list[str], int, np.random.Generator], str]]:

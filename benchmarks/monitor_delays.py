@@ -1,4 +1,4 @@
-"""How soon a monitor notices a shift, beside a Kolmogorov-Smirnov test of a fixed window with the same false-alarm rate.
+"""How soon a monitor notices a shift, beside a Kolmogorov-Smirnov test of a fixed window at one false-alarm rate.
 
     python -m benchmarks.monitor_delays [--lives 300] [--out FILE]
 

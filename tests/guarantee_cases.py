@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from monitor_cases import false_alarm
 from scipy.special import softmax
 from scipy.stats import binom, norm
 
@@ -39,6 +40,7 @@ HEAD = "The sets of a head hold the label with probability at least 1 - alpha."
 RISK = "Rows kept with `max_risk` err more often than `max_risk` with probability at most 5 %."
 CHANCE = "Without drift, `drift.chance` is at most p with probability at most p."
 ALARM = "Without drift, `predict` warns of drift with probability at most one in a million."
+LIFE = "Without a change, a monitor ever raises an alarm with probability at most alpha."
 SHARES = (
     "The 95 % interval of an accuracy or a coverage holds the true share with probability 95 %, on average over shares."
 )
@@ -408,7 +410,19 @@ def interval_guarantees() -> Iterator[Guarantee]:
         yield Guarantee(ERRORS, case, one_repetition, 0.94, "at least")
 
 
-GUARANTEES = [*coverage_guarantees(), *risk_guarantees(), *drift_guarantees(), *interval_guarantees()]
+def monitor_guarantees() -> Iterator[Guarantee]:
+    for n_reference, ties in ((30, True), (300, False), (3000, True)):
+        case = f"10,000 looks, {n_reference} reference rows{', ties' if ties else ''}"
+        yield Guarantee(LIFE, case, false_alarm(n_reference, ties=ties), 0.01, "at most")
+
+
+GUARANTEES = [
+    *coverage_guarantees(),
+    *risk_guarantees(),
+    *drift_guarantees(),
+    *monitor_guarantees(),
+    *interval_guarantees(),
+]
 
 
 def main() -> int:

@@ -135,9 +135,12 @@ def estimate_accuracy(
     Without `class_mix` the estimate is the mean recalibrated confidence. With it, probabilities are first tilted, by
     one factor for each class, until they have that mix: the entropic optimal transport from the rows to the classes.
     The interval holds sampling errors, and how far the estimators are apart: the accuracy of the held-out rows, which
-    is what no change would mean, is one of them. There is no estimate where they disagree by more than 0.1, where half
-    of the rows are more atypical than 99 % of the held-out rows, or where the class mix that EM finds is further than
-    0.5 in total variation from the held-out one, since corrupted inputs then look like another mix.
+    is what no change would mean, is one of them. Without `class_mix` it reaches twice as far below the estimate, since
+    confidence falls less than accuracy under a shift (Garg et al. 2022).
+
+    There is no estimate where the estimators disagree by more than 0.1, where half of the rows are more atypical than
+    99 % of the held-out rows, or where the class mix that EM finds is further than 0.5 in total variation from the
+    held-out one, since corrupted inputs then look like another mix.
 
     Parameters
     ----------
@@ -215,7 +218,8 @@ def estimated(
     centre = found["confidence" if known is None else "transport"]
     spread = abs(found.get("class mix", centre) - centre)
     refusal = _refusal(spread, profile.tail, moved)
-    low, high = _interval(centre, max(spread, abs(reference.accuracy - centre)), profile, reference, level)
+    apart = max(spread, abs(reference.accuracy - centre))
+    low, high = _interval(centre, (2 if known is None else 1) * apart, apart, profile, reference, level)
     found["reference"] = reference.accuracy
     if refusal is not None:
         return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows)
@@ -279,14 +283,11 @@ def _refusal(spread: float, tail: float, moved: float) -> str | None:
 
 
 def _interval(
-    centre: float, apart: float, profile: Profile, reference: HeldOutCounts, level: float
+    centre: float, below: float, above: float, profile: Profile, reference: HeldOutCounts, level: float
 ) -> tuple[float, float]:
-    """Sampling errors of new and held-out rows, and how far estimators are apart: twice that below the estimate.
-
-    Under a shift, confidence falls less than accuracy (Garg et al. 2022), so that the error is mostly on one side.
-    """
+    """Sampling errors of new and held-out rows, beyond how far the truth may be `below` and `above` the estimate."""
     variance = max(centre * (1 - centre), reference.accuracy * (1 - reference.accuracy))
     smallest = 0.25 / min(profile.n_rows, reference.n_rows)  # of an accuracy of 0 or 1, which few rows may show
     error = math.sqrt(max(variance, smallest) * (1 / profile.n_rows + 1 / reference.n_rows))
     reach = float(ndtri((1 + level) / 2)) * error
-    return max(0.0, centre - reach - 2 * apart), min(1.0, centre + reach + apart)
+    return max(0.0, centre - reach - below), min(1.0, centre + reach + above)

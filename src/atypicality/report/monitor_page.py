@@ -92,7 +92,8 @@ def _cards(data: Mapping[str, Any]) -> str:
     alarms = "".join(
         f"<li><bdi>{_text(one['stream'])} {_text(one['item'])}</bdi> {_text(one['direction'])}, raised "
         f"{_text(one['at'])} on rows since {_text(one['since'])}: share {one['share']:.3f} "
-        f"[{one['low']:.3f}, {one['high']:.3f}], reference [{one['reference_low']:.3f}, {one['reference_high']:.3f}]</li>"
+        f"[{one['low']:.3f}, {one['high']:.3f}], reference [{one['reference_low']:.3f}, "
+        f"{one['reference_high']:.3f}]</li>"
         for one in data["alarms"]
     )
     shown = f"<ul>{alarms}</ul>" if alarms else "<p>No alarm.</p>"
