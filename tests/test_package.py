@@ -41,6 +41,7 @@ PUBLIC = [
     "collect",
     "compare",
     "datasets",
+    "estimate_class_mix",
     "evaluate",
     "llm",
     "load",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         GroupTemperatureScaling,
         TemperatureScaling,
         VectorScaling,
+        estimate_class_mix,
     )
     from atypicality.report import write_report as write_report
     from atypicality.shipping.bundle import BundleError, load
@@ -68,6 +69,7 @@ _HOME = {
     "VectorScaling": "recalibration",
     "collect": "integrations.collecting",
     "compare": "evaluation",
+    "estimate_class_mix": "recalibration",
     "evaluate": "evaluation",
     "load": "shipping.bundle",
     "three_way_split": "outputs",
@@ -114,6 +116,7 @@ __all__ = [
     "collect",
     "compare",
     "datasets",
+    "estimate_class_mix",
     "evaluate",
     "llm",
     "load",
