@@ -48,6 +48,7 @@ MEANS = "The 95 % interval of a mean (NLL, Brier score, set size) holds the true
 ERRORS = (
     "The 95 % interval of a calibration error or of overconfidence holds the true value with probability at least 94 %."
 )
+MIXES = "The 95 % interval of an estimated class share holds the true share with probability at least 90 %."
 
 
 WIDTH = 50
@@ -394,9 +395,25 @@ def error_interval(metric, accuracy):
     return one_repetition
 
 
+def mix_interval(n_rows, n_classes, imbalance):
+    """Rows of a long tail under probabilities that are calibrated for equal classes; the share of classes held."""
+
+    def one_repetition(seed):
+        world = make_world(n_rows, n_classes, class_imbalance=imbalance, random_state=seed)
+        probs = world.true_probs / world.class_shares
+        equal = np.full(n_classes, 1 / n_classes)
+        mix = aty.estimate_class_mix(probs / probs.sum(axis=1, keepdims=True), equal, random_state=seed)
+        return float(((mix.low <= world.class_shares) & (world.class_shares <= mix.high)).mean())
+
+    return one_repetition
+
+
 def interval_guarantees() -> Iterator[Guarantee]:
     yield Guarantee(SHARES, "150 rows", share_interval, 0.95, "equal")
     yield Guarantee(MEANS, "set size, 150 rows", mean_interval, 0.95, "equal")
+    for n_rows, n_classes, imbalance in ((200, 3, 5.0), (1000, 10, 100.0), (1000, 10, 1.0), (1000, 20, 50.0)):
+        case = f"{n_rows} rows, {n_classes} classes, 1 : {imbalance:.0f}"
+        yield Guarantee(MIXES, case, mix_interval(n_rows, n_classes, imbalance), 0.9, "at least")
     errors = {
         "overconfidence, accuracy 0.7": overconfidence_interval(0.7),
         "overconfidence, accuracy 0.994": overconfidence_interval(0.994),

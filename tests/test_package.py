@@ -43,6 +43,7 @@ PUBLIC = [
     "compare",
     "datasets",
     "estimate_accuracy",
+    "estimate_class_mix",
     "evaluate",
     "llm",
     "load",

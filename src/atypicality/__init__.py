@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         GroupTemperatureScaling,
         TemperatureScaling,
         VectorScaling,
+        estimate_class_mix,
     )
     from atypicality.report import write_monitor as write_monitor
     from atypicality.report import write_report as write_report
@@ -72,6 +73,7 @@ _HOME = {
     "collect": "integrations.collecting",
     "compare": "evaluation",
     "estimate_accuracy": "monitoring",
+    "estimate_class_mix": "recalibration",
     "evaluate": "evaluation",
     "load": "shipping.bundle",
     "three_way_split": "outputs",
@@ -120,6 +122,7 @@ __all__ = [
     "compare",
     "datasets",
     "estimate_accuracy",
+    "estimate_class_mix",
     "evaluate",
     "llm",
     "load",

@@ -3,6 +3,7 @@
 import inspect
 import math
 import os
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
-from atypicality.head.prediction import predicted
+from atypicality.head.prediction import at_class_prior, at_estimated_mix, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
@@ -33,6 +34,7 @@ from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
+from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
 from atypicality.validation import FloatArray, check_alpha, check_integer, warn
@@ -246,7 +248,9 @@ class ReliabilityHead(BaseEstimator):
 
     def _fit_thresholds(self, outputs: ModelOutputs, edge_rows: NDArray[np.bool_] | None) -> tuple[Any, Any]:
         """Sets, abstention and quantiles; the probabilities and labels of the rows."""
-        probs, atypicality = self._probabilities(outputs)
+        estimates = is_estimated(getattr(self.recalibration_, "class_prior", None))
+        head = at_class_prior(self, None) if estimates else self  # these rows have the mix that calibrated
+        probs, atypicality = head._probabilities(outputs)
         labels = outputs.need("labels")
         self._fit_sets(probs, labels, atypicality, edge_rows)
         self._remember(probs, labels, atypicality)
@@ -312,8 +316,9 @@ class ReliabilityHead(BaseEstimator):
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        found = predicted(self, outputs, number)
-        return self._reliability(found, outputs, keep_from)
+        head, mix = at_estimated_mix(self, outputs, number)
+        found = predicted(head, outputs, number)
+        return replace(self._reliability(found, outputs, keep_from), class_mix=mix)
 
     def _reliability(self, found: Outcome, outputs: ModelOutputs, keep_from: float | None) -> Reliability:
         accepted = None if keep_from is None else found.confidence >= keep_from

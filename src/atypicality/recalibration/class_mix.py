@@ -1,6 +1,7 @@
 """Class shares of unlabelled rows: maximum likelihood by EM on calibrated probabilities, with a bootstrap interval."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from atypicality.arrays import to_host
 from atypicality.recalibration.class_prior import check_class_prior
 from atypicality.validation import check_choice, check_integer, check_number, check_probs
 
-__all__ = ["ClassMix", "estimate_class_mix"]
+__all__ = ["ClassMix", "at_prior", "estimate_class_mix", "estimated"]
 
 Matrix = NDArray[np.float64]
 TOLERANCE = 1e-4
@@ -62,13 +63,18 @@ class ClassMix:
     worth: float
     pseudo_rows: float
 
+    def in_order(self, columns: NDArray[np.intp]) -> "ClassMix":
+        """The same mix with the classes in another order: entry j is entry `columns[j]` of this one."""
+        parts = {name: getattr(self, name)[columns] for name in ("shares", "low", "high", "training_shares")}
+        return replace(self, **parts)
+
 
 def estimate_class_mix(
     probabilities: ArrayLike,
     training_shares: Any,
     *,
     pseudo_rows: float | str = "auto",
-    n_bootstrap: int = 200,
+    n_bootstrap: int = 100,
     random_state: int = 0,
 ) -> ClassMix:
     r"""Estimate the class shares of unlabelled rows from calibrated probabilities.
@@ -90,7 +96,7 @@ def estimate_class_mix(
         All positive; count a class without rows as half a row.
     pseudo_rows : float or "auto", default="auto"
         At least 1e-3. "auto" maximises the evidence that as many counted labels as the rows are worth would give.
-    n_bootstrap : int, default=200
+    n_bootstrap : int, default=100
         Resamples of the rows behind the interval; 0 makes no interval.
     random_state : int, default=0
         Of the resamples.
@@ -125,11 +131,25 @@ def estimate_class_mix(
     ratios, once = probs / shares, np.ones((1, len(probs)))
     mix = _maximise(ratios, once, shares, shares[None])[0]
     worth, confused = _worth(ratios, mix, shares)
-    _check_worth(worth, *probs.shape, confused)
+    _check_worth(worth, (len(ratios), shares.size), confused)
     pseudo = _pseudo_rows(pseudo_rows, worth * len(probs) * mix, shares) * shares
     mix = _maximise(ratios, once, pseudo, mix[None])[0]
     low, high = _interval(ratios, mix, pseudo, draws, seed)
     return ClassMix(mix, low, high, shares, len(probs), worth, float(pseudo.sum()))
+
+
+def at_prior(recalibration: Any, prior: Any) -> Any:
+    """The same fitted recalibration with another `class_prior`."""
+    other = copy.copy(recalibration)
+    other.class_prior = prior
+    return other
+
+
+def estimated(recalibration: Any, probabilities: Any, *, n_bootstrap: int = 100) -> tuple[Any, ClassMix]:
+    """A recalibration at the class mix of rows, from the probabilities (n, k) that it gives without a prior."""
+    shares = np.maximum(recalibration.calibration_shares_, 0.5 / recalibration.n_effective_)
+    mix = estimate_class_mix(probabilities, shares / shares.sum(), n_bootstrap=n_bootstrap)
+    return at_prior(recalibration, mix.shares), mix
 
 
 def _maximise(ratios: Matrix, counts: Matrix, pseudo: Matrix, start: Matrix) -> Matrix:
@@ -181,7 +201,8 @@ def _worth(ratios: Matrix, mix: Matrix, shares: Matrix) -> tuple[float, tuple[in
     return float(labelled.sum() / unlabelled.sum()), (int(moved.argmax()), int(moved.argmin()))
 
 
-def _check_worth(worth: float, n_rows: int, n_classes: int, confused: tuple[int, int]) -> None:
+def _check_worth(worth: float, shape: tuple[int, int], confused: tuple[int, int]) -> None:
+    n_rows, n_classes = shape
     if worth >= LEAST_WORTH and worth * n_rows >= n_classes:
         return
     raise ValueError(

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.stored import kinds
-from atypicality.validation import check_vector
+from atypicality.validation import check_choice, check_vector
 
-__all__ = ["ClassPrior", "check_class_prior", "prior_scores"]
+__all__ = ["ClassPrior", "check_class_prior", "is_estimated", "prior_scores"]
 
 Vector = NDArray[np.float64]
 
@@ -24,6 +24,11 @@ class ClassPrior(kinds.Kind):
 
     def _read(self, stored: Any, place: kinds.Place) -> Any:
         return self._vector.read(stored, place)
+
+
+def is_estimated(prior: Any) -> bool:
+    """Whether a `class_prior` is to be estimated from the rows of each prediction."""
+    return isinstance(prior, str) and check_choice(prior, "class_prior", ("estimate",)) == "estimate"
 
 
 def check_class_prior(values: Any, n_classes: int, name: str = "class_prior") -> Vector:
