@@ -53,7 +53,7 @@ class TestLabelShift:
 
     def test_with_the_mix_the_estimate_is_exact(self, mix):
         profile, accuracy = profile_under(mix)
-        found = estimated(profile, held_out(), mix)
+        found = estimated(profile, held_out(), mix, calibrated=HELD_OUT)
         assert found.estimates["transport"] == pytest.approx(accuracy, abs=2e-5)
         assert found.estimates["class mix"] == pytest.approx(accuracy, abs=1e-9)
         assert found.refusal is None
@@ -61,7 +61,7 @@ class TestLabelShift:
 
     def test_without_it_em_finds_the_mix(self, mix):
         profile, accuracy = profile_under(mix)
-        found = estimated(profile, held_out(), None, n_bootstrap=20)
+        found = estimated(profile, held_out(), None, calibrated=HELD_OUT, n_bootstrap=20)
         assert isinstance(found.class_mix, ClassMix)
         # of 4,000 rows at equally spaced places of the profile; pseudo-rows pull a little towards the held-out mix
         np.testing.assert_allclose(found.class_mix.shares, mix, atol=0.03)
@@ -97,7 +97,7 @@ def test_the_interval_covers_where_nothing_changed(seed):
         errors = int(rng.binomial(1500, 1 - truth))
         new = Profile(probs, probs.argmax(axis=1), counts / 2000, 2000, 0.0)
         labels = np.round(HELD_OUT * 1500).astype(np.int64)
-        found = estimated(new, HeldOutCounts(None, labels, labels, errors), HELD_OUT)
+        found = estimated(new, HeldOutCounts(None, labels, labels, errors), HELD_OUT, calibrated=HELD_OUT)
         right = rng.binomial(2000, truth) / 2000
         misses += not found.low <= right <= found.high
     assert misses <= 40 + 4 * 6
@@ -106,7 +106,7 @@ def test_the_interval_covers_where_nothing_changed(seed):
 class TestRefusals:
     def test_rows_unlike_any_held_out_row(self):
         profile, _ = profile_under(HELD_OUT, tail=0.6)
-        found = estimated(profile, held_out(), None, n_bootstrap=0)
+        found = estimated(profile, held_out(), None, calibrated=HELD_OUT, n_bootstrap=0)
         assert (found.accuracy, found.low, found.high) == (None, None, None)
         assert "60% of the rows are more atypical" in found.refusal
         assert "no estimate of accuracy: 60%" in str(found)
@@ -115,16 +115,18 @@ class TestRefusals:
     def test_estimators_that_disagree(self):
         profile, _ = profile_under(HELD_OUT)
         confident = Profile(np.eye(3) * 0.97 + 0.01, np.arange(3), np.array([1.0, 0.0, 0.0]), 1000, 0.0)
-        found = estimated(confident, held_out(), [0.2, 0.4, 0.4])  # all rows look like a class that is one in five
+        found = estimated(
+            confident, held_out(), [0.2, 0.4, 0.4], calibrated=HELD_OUT
+        )  # all rows look like a class that is one in five
         assert "the estimators differ by" in found.refusal
         assert found.estimates["transport"] < 0.4 < found.estimates["class mix"]
         assert profile.confidence(profile.probs) < found.estimates["confidence"]
 
     def test_predictions_that_look_like_another_mix(self):
         sure = Profile(np.eye(3) * 0.97 + 0.01, np.arange(3), np.array([0.02, 0.02, 0.96]), 1000, 0.0)
-        found = estimated(sure, held_out(), None, n_bootstrap=0)
+        found = estimated(sure, held_out(), None, calibrated=HELD_OUT, n_bootstrap=0)
         assert "look like another class mix" in found.refusal
-        assert estimated(sure, held_out(), [0.02, 0.02, 0.96]).refusal is None  # where it is known
+        assert estimated(sure, held_out(), [0.02, 0.02, 0.96], calibrated=HELD_OUT).refusal is None  # where it is known
 
 
 class TestHead:
@@ -169,6 +171,27 @@ class TestHead:
             aty.estimate_accuracy(data[0], data[1][:50], **options)
         with pytest.raises(ValueError, match="at least one row"):
             aty.estimate_accuracy(data[0], data[1][:0])
+
+    def test_a_head_with_a_class_prior_is_calibrated_under_it(self, data):
+        train, calibration, _ = load_fashion_mnist()
+        prior = np.array([0.37, *[0.07] * 9])
+        told = aty.AtypicalityAwareRecalibration(class_prior=prior)
+        head = aty.ReliabilityHead(recalibration=told).fit(train=train[:3000], calibration=calibration[:2000])
+        found = aty.estimate_accuracy(head, data[1], class_mix=prior)
+        assert found.estimates["class mix"] == pytest.approx(found.estimates["confidence"], abs=1e-10)  # ten floors
+        monitor = aty.Monitor(head)
+        monitor.add(data[1][:300], at=0)
+        again = monitor.estimated_accuracy(class_mix=prior)
+        assert again.estimates["class mix"] == pytest.approx(again.estimates["confidence"], abs=1e-10)
+
+    def test_a_head_that_estimates_its_prior_cannot_be_monitored(self, data):
+        train, calibration, _ = load_fashion_mnist()
+        told = aty.AtypicalityAwareRecalibration(class_prior="estimate")
+        head = aty.ReliabilityHead(recalibration=told).fit(train=train[:3000], calibration=calibration[:2000])
+        with pytest.raises(ValueError, match="must judge each row by itself"):
+            aty.Monitor(head)
+        found = aty.estimate_accuracy(head, data[1])
+        assert found.low <= (head.predict(data[1]).label == data[1].labels).mean() <= found.high
 
     def test_many_classes_have_their_mean_confidence_alone(self, rng):
         labels = rng.integers(0, 80, 900)

@@ -14,10 +14,18 @@ from atypicality.head.reference import HeldOutCounts
 from atypicality.metrics.intervals import check_level
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.recalibration.class_mix import ClassMix, estimate_class_mix
-from atypicality.recalibration.class_prior import check_class_prior
+from atypicality.recalibration.class_prior import check_class_prior, is_estimated
 from atypicality.validation import caught_warnings, check_integer
 
-__all__ = ["AccuracyEstimate", "Profile", "estimate_accuracy", "estimated", "tilted"]
+__all__ = [
+    "AccuracyEstimate",
+    "Profile",
+    "calibrated_mix",
+    "estimate_accuracy",
+    "estimated",
+    "need_reference",
+    "tilted",
+]
 
 LARGEST_SPREAD = 0.1
 """Points of accuracy by which estimates may differ before none is given."""
@@ -135,7 +143,7 @@ def estimate_accuracy(
     Without `class_mix` the estimate is the mean recalibrated confidence. With it, probabilities are first tilted, by
     one factor for each class, until they have that mix: the entropic optimal transport from the rows to the classes.
     The interval holds sampling errors, and how far the estimators are apart: the accuracy of the held-out rows, which
-    is what no change would mean, is one of them. Without `class_mix` it reaches twice as far below the estimate, since
+    is what no change would mean, is one of them. It reaches twice as far below the estimate as above, since
     confidence falls less than accuracy under a shift (Garg et al. 2022).
 
     There is no estimate where the estimators disagree by more than 0.1, where half of the rows are more atypical than
@@ -178,7 +186,9 @@ def estimate_accuracy(
     probs = np.asarray(answer.proba, np.float64)
     tail = 0.0 if answer.atypicality_quantile is None else float((answer.atypicality_quantile > TAIL).mean())
     profile = Profile(probs, to_host(answer.label), np.full(len(probs), 1 / len(probs)), len(probs), tail)
-    return estimated(profile, reference, class_mix, level=level, n_bootstrap=n_bootstrap)
+    own = None if answer.class_mix is None else answer.class_mix.shares
+    calibrated = calibrated_mix(head, reference) if own is None else own
+    return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=n_bootstrap)
 
 
 def _finite(ends: Vector) -> list[float] | None:
@@ -197,29 +207,44 @@ def need_reference(head: Any) -> HeldOutCounts:
     return found
 
 
+def calibrated_mix(head: Any, reference: HeldOutCounts) -> Vector:
+    """Class shares (k,) under which a head's probabilities are calibrated: its class prior, or the held-out labels'."""
+    prior = getattr(head.recalibration_, "class_prior", None)
+    if prior is None or is_estimated(prior):
+        counts = np.maximum(reference.labels, 0.5)  # a class without rows counts as half a row
+        return np.asarray(counts / counts.sum())
+    shares = np.maximum(check_class_prior(prior, reference.labels.size), FLOOR)
+    return np.asarray(shares / shares.sum())
+
+
 def estimated(
-    profile: Profile, reference: HeldOutCounts, class_mix: Any, *, level: float = 0.9, n_bootstrap: int = 100
+    profile: Profile,
+    reference: HeldOutCounts,
+    class_mix: Any,
+    *,
+    calibrated: Vector,
+    level: float = 0.9,
+    n_bootstrap: int = 100,
 ) -> AccuracyEstimate:
-    """As `estimate_accuracy`, from a profile."""
+    """As `estimate_accuracy`, from a profile, of probabilities that are calibrated under the mix `calibrated`."""
     check_level(level)
     check_integer(n_bootstrap, "n_bootstrap", low=0)
     known = None if class_mix is None else check_class_prior(class_mix, profile.probs.shape[1], "class_mix")
-    held_out = np.maximum(reference.labels, 0.5) / np.maximum(reference.labels, 0.5).sum()
     found = {"confidence": profile.confidence(profile.probs)}
     mix: Any = known
     if known is None:
-        mix, moved = _estimated_mix(profile, held_out, n_bootstrap)
+        mix, moved = _estimated_mix(profile, calibrated, n_bootstrap)
     else:
         moved = 0.0
         found["transport"] = profile.confidence(tilted(profile.probs, profile.weight, known))
     if mix is not None:
         shares = mix.shares if isinstance(mix, ClassMix) else mix
-        found["class mix"] = profile.confidence(_under_mix(profile.probs, shares / held_out))
+        found["class mix"] = profile.confidence(_under_mix(profile.probs, shares / calibrated))
     centre = found["confidence" if known is None else "transport"]
     spread = abs(found.get("class mix", centre) - centre)
     refusal = _refusal(spread, profile.tail, moved)
     apart = max(spread, abs(reference.accuracy - centre))
-    low, high = _interval(centre, (2 if known is None else 1) * apart, apart, profile, reference, level)
+    low, high = _interval(centre, apart, profile, reference, level)
     found["reference"] = reference.accuracy
     if refusal is not None:
         return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows)
@@ -258,13 +283,13 @@ def _under_mix(probs: Vector, ratio: Vector) -> Vector:
     return np.asarray(raised / np.maximum(raised.sum(axis=1, keepdims=True), np.finfo(float).tiny))
 
 
-def _estimated_mix(profile: Profile, held_out: Vector, n_bootstrap: int) -> tuple[ClassMix | None, float]:
-    """The class mix by EM and its distance from the held-out one; None where EM itself refuses."""
+def _estimated_mix(profile: Profile, calibrated: Vector, n_bootstrap: int) -> tuple[ClassMix | None, float]:
+    """The class mix by EM and its distance from the calibrated one; None where EM itself refuses."""
     try:
-        mix = estimate_class_mix(profile.sample(), held_out, n_bootstrap=n_bootstrap)
+        mix = estimate_class_mix(profile.sample(), calibrated, n_bootstrap=n_bootstrap)
     except ValueError:  # classes are confused too much, or rows too few: the mean confidence needs no mix
         return None, 0.0
-    return mix, float(np.abs(mix.shares - held_out).sum() / 2)
+    return mix, float(np.abs(mix.shares - calibrated).sum() / 2)
 
 
 def _refusal(spread: float, tail: float, moved: float) -> str | None:
@@ -276,18 +301,18 @@ def _refusal(spread: float, tail: float, moved: float) -> str | None:
         return f"the estimators differ by {spread:.2f}, more than {LARGEST_SPREAD}: label some rows."
     if moved > LARGEST_MOVE:
         return (
-            f"the predictions look like another class mix, {moved:.2f} from the held-out one in total variation, or "
+            f"the predictions look like another class mix, {moved:.2f} from the calibrated one in total variation, or "
             "like corrupted inputs, and nothing tells which. Give class_mix= if it is known, or label some rows."
         )
     return None
 
 
 def _interval(
-    centre: float, below: float, above: float, profile: Profile, reference: HeldOutCounts, level: float
+    centre: float, apart: float, profile: Profile, reference: HeldOutCounts, level: float
 ) -> tuple[float, float]:
-    """Sampling errors of new and held-out rows, beyond how far the truth may be `below` and `above` the estimate."""
+    """Sampling errors of new and held-out rows, and how far estimators are apart: twice that below the estimate."""
     variance = max(centre * (1 - centre), reference.accuracy * (1 - reference.accuracy))
     smallest = 0.25 / min(profile.n_rows, reference.n_rows)  # of an accuracy of 0 or 1, which few rows may show
     error = math.sqrt(max(variance, smallest) * (1 / profile.n_rows + 1 / reference.n_rows))
     reach = float(ndtri((1 + level) / 2)) * error
-    return max(0.0, centre - reach - below), min(1.0, centre + reach + above)
+    return max(0.0, centre - reach - 2 * apart), min(1.0, centre + reach + apart)

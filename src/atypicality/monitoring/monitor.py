@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
-from atypicality.monitoring.accuracy import AccuracyEstimate, estimated, need_reference
+from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, need_reference
 from atypicality.monitoring.counting import count_rows, n_bins, profile_of, profile_size, reference_of
 from atypicality.monitoring.sequences import sequence_interval
 from atypicality.monitoring.state import Alarm, Counted, MonitorState
@@ -19,6 +19,7 @@ from atypicality.monitoring.streams import ShareTests, make_streams
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import encode_labels
+from atypicality.recalibration.class_prior import is_estimated
 from atypicality.shipping.bundle import read_part, write_part
 from atypicality.stored.kinds import Place
 from atypicality.stored.records import Part
@@ -77,6 +78,11 @@ class Monitor:
         keep: int = 400,
     ) -> None:
         held_out = need_reference(head)
+        if is_estimated(getattr(head.recalibration_, "class_prior", None)):
+            raise ValueError(
+                "head must judge each row by itself to be monitored; its class prior is estimated from the rows of "
+                "each call. Monitor a head without class_prior='estimate', and give class_mix= to estimated_accuracy."
+            )
         if reference is not None:
             held_out = reference_of(*_judged(head, reference))
         empty = np.zeros((0, profile_size(head.n_classes_)), np.int64)
@@ -301,7 +307,9 @@ class Monitor:
                 "the rows to estimate_accuracy."
             )
         profile = profile_of(sums, k, self._tail(windows))
-        return estimated(profile, self._state.reference, class_mix, level=level, n_bootstrap=0)
+        reference = self._state.reference
+        calibrated = calibrated_mix(self.head, reference)
+        return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=0)
 
     def _tail(self, last: int | None) -> float:
         """Share of rows above the largest quantile of the reference's atypicality that is counted."""
