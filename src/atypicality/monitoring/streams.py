@@ -183,11 +183,8 @@ def make_streams(reference: HeldOutCounts, names: Sequence[str], sets: Any, n_th
 
 def _quantiles(name: str, ranks: Ranks) -> Quantiles:
     shares = (ranks.low + ranks.high) / 2 / ranks.n_rows
-    return Quantiles(
-        name,
-        tuple(f"{name} <= {edge:.6g} ({share:.2g})" for edge, share in zip(ranks.edges, shares, strict=True)),
-        ranks,
-    )
+    items = [f"quantile {share:.2g} ({edge:.6g})" for edge, share in zip(ranks.edges, shares, strict=True)]
+    return Quantiles(name, tuple(items), ranks)
 
 
 class ShareTests:

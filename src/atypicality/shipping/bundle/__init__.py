@@ -61,13 +61,13 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
     return write_part(head, ReliabilityHead, folder, card=model_card(head))
 
 
-def write_part(value: Any, cls: type, folder: str | os.PathLike[str], *, card: str) -> str:
+def write_part(value: Any, made_as: type, folder: str | os.PathLike[str], *, card: str) -> str:
     """Write an object of a class that has a record into a folder, as a head is written, with a page about it.
 
     Parameters
     ----------
     value : object
-    cls : type
+    made_as : type
         The class of `value`, with a record (see `atypicality.stored`).
     folder : path
     card : str
@@ -88,7 +88,7 @@ def write_part(value: Any, cls: type, folder: str | os.PathLike[str], *, card: s
     2
     """
     tensors: dict[str, Any] = {}
-    described = Part(cls).write(value, Place.start(tensors))
+    described = Part(made_as).write(value, Place.start(tensors))
     return write_bundle(Path(folder), tensors, partial(_composed, described), card=card)
 
 
@@ -148,7 +148,7 @@ def load(
 
 
 def read_part(
-    cls: type,
+    made_as: type,
     folder: str | os.PathLike[str],
     *,
     what: str = "head",
@@ -160,11 +160,13 @@ def read_part(
 
     Parameters
     ----------
-    cls : type
+    made_as : type
     folder : path
     what : str
         Word for it in errors.
-    sha256, max_bytes, max_json_bytes
+    sha256 : str, optional
+        As in `load`.
+    max_bytes, max_json_bytes : int
         As in `load`.
 
     Returns
@@ -188,7 +190,7 @@ def read_part(
     document, tensors = _read_files(Path(folder), **limits)
     if sha256 is not None and document.sha256 != sha256:
         raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
-    return _read_part(cls, document, tensors, what)
+    return _read_part(made_as, document, tensors, what)
 
 
 def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:
@@ -208,9 +210,9 @@ def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[D
     raise BundleError(f"{str(folder)!r} was written anew {_ATTEMPTS} times while it was read. Load a copy of it.")
 
 
-def _read_part(cls: type, document: Document, tensors: dict[str, Any], what: str) -> Any:
+def _read_part(made_as: type, document: Document, tensors: dict[str, Any], what: str) -> Any:
     try:
-        found = Part(cls).read(document.head, Place.start(tensors))
+        found = Part(made_as).read(document.head, Place.start(tensors))
     except (ValueError, TypeError, OverflowError) as error:
         raise BundleError(f"the bundle does not describe a {what}: {error}") from error
     if tensors:
