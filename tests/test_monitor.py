@@ -247,7 +247,7 @@ class TestAlarms:
     def test_a_drift_after_a_long_quiet_time_is_still_noticed(self, head, test):
         monitor = aty.Monitor(head)
         for day in range(30):
-            assert not monitor.add(unlabelled(test), at=day * DAY)
+            assert not monitor.add(unlabelled(test[:1000]), at=day * DAY)
         raised = monitor.add(unlabelled(test[test.labels == 6]), at=30 * DAY)
         assert any(alarm.item == "Shirt" and alarm.since == 30 * DAY for alarm in raised)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_host
 from atypicality.head.reference import HeldOutCounts
@@ -11,9 +11,22 @@ from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import Profile
 from atypicality.monitoring.state import Counted
 from atypicality.monitoring.streams import CATEGORICAL, InputMedians, Quantiles, Shares, ShareTests
-from atypicality.outputs import ModelOutputs
+from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.terminal import listed
+from atypicality.validation import caught_warnings
 
-__all__ = ["N_BINS", "cells_of", "count_rows", "n_bins", "profile_of", "profile_size", "reference_of", "words_of"]
+__all__ = [
+    "N_BINS",
+    "cells_of",
+    "count_rows",
+    "judged",
+    "n_bins",
+    "profile_of",
+    "profile_size",
+    "reference_of",
+    "rows_of",
+    "words_of",
+]
 
 N_BINS = 5
 LARGEST_PROFILE = 5000
@@ -111,3 +124,35 @@ def profile_of(sums: Counts, n_classes: int, tail: float) -> Profile:
     rows = np.flatnonzero(cells[:, 0])
     probs = cells[rows, 1:] / cells[rows, 1:].sum(axis=1, keepdims=True)
     return Profile(probs, rows // bins, cells[rows, 0] / n, n, tail)
+
+
+def judged(head: Any, outputs: ModelOutputs, first_row: int = 0) -> tuple[Reliability, ModelOutputs]:
+    """What the head says of rows, and the rows, both in its order of classes; randomised sets draw by row number."""
+    ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
+    if not len(ordered):
+        raise ValueError("outputs must have at least one row.")
+    with caught_warnings():  # of drift at one look: alarms are what a monitor is for
+        return head.predict(ordered, first_row=first_row).on_host(), ordered
+
+
+def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArray[np.intp]:
+    """Rows of the answer that labels are for."""
+    if ids is None:
+        if n_labels != len(answer):
+            raise ValueError(
+                f"labels must be one for each row, or come with ids; got {n_labels} for {len(answer)} rows."
+            )
+        return np.arange(n_labels)
+    wanted = np.asarray(ids).astype(str)
+    if answer.ids is None:
+        raise ValueError("ids cannot be looked up: outputs have no ids. Give ModelOutputs(..., ids=).")
+    if wanted.ndim != 1 or wanted.size != n_labels:
+        raise ValueError(f"ids must be one for each label; got shape {wanted.shape} for {n_labels} labels.")
+    known = {name: row for row, name in enumerate(answer.ids.astype(str).tolist())}
+    if unknown := [name for name in wanted.tolist() if name not in known]:
+        raise ValueError(
+            f"ids must be among those of outputs; {listed(unknown[:5])} {'is' if len(unknown) == 1 else 'are'} not."
+        )
+    if len(known) < len(answer) or np.unique(wanted).size < wanted.size:
+        raise ValueError("ids must be distinct, or a label would count for several rows.")
+    return np.array([known[name] for name in wanted.tolist()], np.intp)

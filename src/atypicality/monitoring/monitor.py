@@ -12,19 +12,26 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, need_reference
-from atypicality.monitoring.counting import count_rows, n_bins, profile_of, profile_size, reference_of
+from atypicality.monitoring.counting import (
+    count_rows,
+    judged,
+    n_bins,
+    profile_of,
+    profile_size,
+    reference_of,
+    rows_of,
+)
 from atypicality.monitoring.sequences import sequence_interval
+from atypicality.monitoring.shown import window_rows
 from atypicality.monitoring.state import Alarm, Counted, MonitorState
 from atypicality.monitoring.streams import ShareTests, make_streams
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
-from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import encode_labels
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.shipping.bundle import read_part, write_part
-from atypicality.stored.kinds import Place
-from atypicality.stored.records import Part
 from atypicality.terminal import listed
-from atypicality.validation import caught_warnings, check_alpha, check_integer, check_labels
+from atypicality.validation import check_alpha, check_integer, check_labels
 
 __all__ = ["Monitor"]
 
@@ -84,7 +91,7 @@ class Monitor:
                 "each call. Monitor a head without class_prior='estimate', and give class_mix= to estimated_accuracy."
             )
         if reference is not None:
-            held_out = reference_of(*_judged(head, reference))
+            held_out = reference_of(*judged(head, reference))
         empty = np.zeros((0, profile_size(head.n_classes_)), np.int64)
         state = MonitorState(
             head=head.fingerprint_,
@@ -137,7 +144,7 @@ class Monitor:
         >>> print(*[alarm for alarm in monitor.add(shirts, at=0) if alarm.item == "Shirt"])
         class Shirt rose: ...
         """
-        answer, ordered = _judged(self.head, outputs, self.n_rows)
+        answer, ordered = judged(self.head, outputs, self.n_rows)
         seconds, keys = self._when(at, len(ordered))
         parts = []
         for key in np.unique(keys):
@@ -193,10 +200,10 @@ class Monitor:
                     f"outputs must be answers on {self.head.n_classes_} classes; got {answer.proba.shape[1]}."
                 )
         else:
-            answer, ordered = _judged(self.head, outputs, self.n_labelled)
+            answer, ordered = judged(self.head, outputs, self.n_labelled)
             given = ordered.labels
         codes = self._codes(answer, labels, given)
-        rows = _rows_of(answer, ids, codes.size)
+        rows = rows_of(answer, ids, codes.size)
         seconds, keys = self._when(at, codes.size)
         empty = np.zeros(self._state.profile.shape[1], np.int64)
         parts = []
@@ -321,35 +328,13 @@ class Monitor:
 
     def history(self, *, rolling: int = 1) -> list[dict[str, Any]]:
         """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each."""
-        width, state, tests = check_integer(rolling, "rolling", low=1), self._state, self._tests
-        rows = []
-        for key in state.keys.tolist():
-            cells = state.cells[(state.keys > key - width) & (state.keys <= key)].sum(axis=0)
-            below, above, trials = tests.shares(cells)
-            low, _ = sequence_interval(below, trials, tests.delta)
-            _, high = sequence_interval(above, trials, tests.delta)
-            start = as_text(first_second(key, state.window))
-            rows += [
-                {
-                    "window": start,
-                    "stream": tests.streams[tests.stream_of[item]].name,
-                    "item": tests.streams[tests.stream_of[item]].items[tests.item_of[item]],
-                    "rows": int(trials[item]),
-                    "share": float(below[item] / trials[item]),
-                    "low": float(low[item]),
-                    "high": float(high[item]),
-                    "reference_low": float(tests.low[item]),
-                    "reference_high": float(tests.high[item]),
-                }
-                for item in np.flatnonzero(trials)
-            ]
-        return rows
+        return window_rows(self._tests, self._state, check_integer(rolling, "rolling", low=1))
 
     def merge(self, other: Self) -> Self:
         """A monitor that has seen the rows of this one and of the `other`, of the same head, reference and settings."""
         if not isinstance(other, Monitor):
             raise TypeError(f"other must be a Monitor; got {type(other).__name__}.")
-        if differing := [name for name in SETTINGS if _differ(getattr(self._state, name), getattr(other._state, name))]:
+        if differing := self._state.differing(other._state):
             raise ValueError(f"other must be a monitor like this one; it differs in {listed(differing)}.")
         merged = object.__new__(type(self))
         merged._use(self.head, self._state.merged(other._state))
@@ -433,52 +418,6 @@ class Monitor:
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
-
-
-SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
-
-
-def _differ(one: Any, other: Any) -> bool:
-    if not hasattr(one, "_stored"):
-        return bool(one != other)
-    written = []
-    for value in (one, other):
-        tensors: dict[str, Any] = {}
-        written.append((Part(type(value)).write(value, Place.start(tensors)), tensors))
-    (first, arrays), (second, others) = written
-    return first != second or any(not np.array_equal(array, others[name]) for name, array in arrays.items())
-
-
-def _judged(head: Any, outputs: ModelOutputs, first_row: int = 0) -> tuple[Reliability, ModelOutputs]:
-    """What the head says of rows, and the rows, both in its order of classes; randomised sets draw by row number."""
-    ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
-    if not len(ordered):
-        raise ValueError("outputs must have at least one row.")
-    with caught_warnings():  # of drift at one look: alarms are what a monitor is for
-        return head.predict(ordered, first_row=first_row).on_host(), ordered
-
-
-def _rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArray[np.intp]:
-    """Rows of the answer that labels are for."""
-    if ids is None:
-        if n_labels != len(answer):
-            raise ValueError(
-                f"labels must be one for each row, or come with ids; got {n_labels} for {len(answer)} rows."
-            )
-        return np.arange(n_labels)
-    wanted = np.asarray(ids).astype(str)
-    if answer.ids is None:
-        raise ValueError("ids cannot be looked up: outputs have no ids. Give ModelOutputs(..., ids=).")
-    if wanted.ndim != 1 or wanted.size != n_labels:
-        raise ValueError(f"ids must be one for each label; got shape {wanted.shape} for {n_labels} labels.")
-    known = {name: row for row, name in enumerate(answer.ids.astype(str).tolist())}
-    if unknown := [name for name in wanted.tolist() if name not in known]:
-        raise ValueError(
-            f"ids must be among those of outputs; {listed(unknown[:5])} {'is' if len(unknown) == 1 else 'are'} not."
-        )
-    if len(known) < len(answer) or np.unique(wanted).size < wanted.size:
-        raise ValueError("ids must be distinct, or a label would count for several rows.")
-    return np.array([known[name] for name in wanted.tolist()], np.intp)
 
 
 def _gap(alarm: Alarm) -> float:

@@ -13,6 +13,7 @@ from atypicality.stored import Part, Record, kinds, need
 __all__ = ["Alarm", "Counted", "MonitorState"]
 
 Counts = NDArray[np.int64]
+SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,10 @@ class MonitorState:
             self, keys=known, cells=sums[0], profile=sums[1], words=words, first=first, last=max(self.last, last)
         )
 
+    def differing(self, other: Self) -> list[str]:
+        """Settings in which two states differ, so that their counts are not of the same cells."""
+        return [name for name in SETTINGS if _differ(getattr(self, name), getattr(other, name))]
+
     def recent(self, name: str, last: int | None) -> Counts:
         """Sum of an array over the newest `last` windows of the calendar, or over all."""
         array: Counts = getattr(self, name)
@@ -176,3 +181,14 @@ def _added(one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]) -> 
     return {
         name: {word: a.get(word, 0) + b.get(word, 0) for word in sorted({*a, *b})} for name, (a, b) in pairs.items()
     }
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if not hasattr(one, "_stored"):
+        return bool(one != other)
+    written = []
+    for value in (one, other):
+        tensors: dict[str, Any] = {}
+        written.append((Part(type(value)).write(value, kinds.Place.start(tensors)), tensors))
+    (first, arrays), (second, others) = written
+    return first != second or any(not np.array_equal(array, others[name]) for name, array in arrays.items())
