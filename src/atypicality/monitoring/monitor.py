@@ -376,9 +376,12 @@ class Monitor:
         return monitor
 
     def to_dict(self, *, rolling: int = 1) -> dict[str, Any]:
-        """Everything as plain values: rows, alarms, what is outside now, the estimate, and `history` (`rolling`)."""
+        """Everything as plain values: rows, alarms, what is outside now, estimates, and `history`.
+
+        `rolling` windows are taken together in the history and in the newest estimate.
+        """
         state = self._state
-        estimate = self.estimated_accuracy().to_dict() if self.n_rows else None
+        newest = int(state.recent("profile", rolling)[0]) if state.keys.size else 0
         return {
             "rows": self.n_rows,
             "labelled": self.n_labelled,
@@ -388,7 +391,8 @@ class Monitor:
             "last": as_text(state.last) if state.keys.size else None,
             "alarms": [_plain(alarm) for alarm in state.alarms],
             "moved": {name: [_plain(alarm) for alarm in found] for name, found in self.moved().items()},
-            "estimated_accuracy": estimate,
+            "estimated_accuracy": self.estimated_accuracy().to_dict() if self.n_rows else None,
+            "newest_accuracy": self.estimated_accuracy(last=rolling).to_dict() if newest else None,
             "words": state.words,
             "history": self.history(rolling=rolling),
         }

@@ -40,7 +40,7 @@ def write_monitor(data: Mapping[str, Any], path: str | os.PathLike[str], *, titl
     >>> empty = {"rows": 0, "labelled": 0, "alpha": 0.01, "reference_rows": 9, "alarms": [], "history": []}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "monitor.html")
-    ...     write_monitor(empty | {"last": None, "estimated_accuracy": None}, path)
+    ...     write_monitor(empty | {"last": None, "estimated_accuracy": None, "newest_accuracy": None}, path)
     ...     path.read_text()[:15]
     '<!doctype html>'
     """
@@ -67,11 +67,11 @@ def render_monitor(data: Mapping[str, Any], *, title: str = "Monitor") -> str:
     Examples
     --------
     >>> empty = {"rows": 0, "labelled": 0, "alpha": 0.01, "reference_rows": 9, "alarms": [], "history": []}
-    >>> "No alarm" in render_monitor(empty | {"last": None, "estimated_accuracy": None})
+    >>> "No alarm" in render_monitor(empty | {"last": None, "estimated_accuracy": None, "newest_accuracy": None})
     True
     """
     style = resources.files("atypicality.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
-    body = "\n".join([_header(data, title), _cards(data), *_sections(data["history"])])
+    body = "\n".join([_header(data, title), _cards(data), _alarms(data["alarms"]), *_sections(data["history"])])
     return html_page(title=title, style=style, body=body, data=None, script="")
 
 
@@ -89,23 +89,34 @@ def _header(data: Mapping[str, Any], title: str) -> str:
 
 
 def _cards(data: Mapping[str, Any]) -> str:
-    alarms = "".join(
-        f"<li><bdi>{_text(one['stream'])} {_text(one['item'])}</bdi> {_text(one['direction'])}, raised "
-        f"{_text(one['at'])} on rows since {_text(one['since'])}: share {one['share']:.3f} "
-        f"[{one['low']:.3f}, {one['high']:.3f}], reference [{one['reference_low']:.3f}, "
-        f"{one['reference_high']:.3f}]</li>"
-        for one in data["alarms"]
-    )
-    shown = f"<ul>{alarms}</ul>" if alarms else "<p>No alarm.</p>"
+    n = len(data["alarms"])
+    said = f"{n} alarm{'s' if n > 1 else ''}, listed below." if n else "No alarm."
     return (
-        f'<section class="cards">\n<div class="card {"warn" if alarms else "good"}"><h2>Alarms</h2>{shown}</div>\n'
-        f'<div class="card"><h2>Accuracy without labels</h2>{_estimate(data["estimated_accuracy"])}</div>\n</section>'
+        f'<section class="cards">\n<div class="card {"warn" if n else "good"}"><h2>Alarms</h2><p>{said}</p></div>\n'
+        f'<div class="card"><h2>Accuracy without labels, newest</h2>{_estimate(data["newest_accuracy"])}</div>\n'
+        f'<div class="card"><h2>Accuracy without labels, all</h2>{_estimate(data["estimated_accuracy"])}</div>\n'
+        "</section>"
     )
+
+
+def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
+    """The alarms as a table."""
+    names = ("What", "", "Since", "Share", "Rows", "Interval", "Reference", "Raised")
+    rows = "".join(
+        f"<tr><td><bdi>{_text(one['stream'])} {_text(one['item'])}</bdi></td><td>{_text(one['direction'])}</td>"
+        f"<td>{_text(one['since'])}</td><td>{one['share']:.3f}</td><td>{one['n_rows']:,}</td>"
+        f"<td>{one['low']:.3f} to {one['high']:.3f}</td>"
+        f"<td>{one['reference_low']:.3f} to {one['reference_high']:.3f}</td><td>{_text(one['at'])}</td></tr>"
+        for one in alarms
+    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<section><h2>Alarms</h2><div class="prose scroll">{table}</div></section>' if alarms else ""
 
 
 def _estimate(found: Mapping[str, Any] | None) -> str:
     if found is None:
-        return "<p>No rows yet.</p>"
+        return "<p>No rows.</p>"
     if found["refusal"] is not None:
         said = f"<p>No estimate: {_text(found['refusal'])}</p>"
     else:
