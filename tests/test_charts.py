@@ -22,6 +22,7 @@ from report_cases import (
 
 from atypicality import charts
 from atypicality.charts.samples import _png
+from atypicality.monitoring import Monitor
 from atypicality.paper.theory import theorem_1, theorem_2
 
 pytestmark = needs("altair", "vl_convert")
@@ -36,6 +37,13 @@ def texts():
 def held_out():
     _, head = evaluation_and_head()
     return head.density_.atypicality(world_outputs()[TEST].embeddings)
+
+
+def watched(head):
+    monitor = Monitor(head)
+    for day in range(3):
+        monitor.add(world_outputs()[TEST][100 * day : 100 * day + 100], at=86400 * day)
+    return monitor
 
 
 DRAWN = {
@@ -61,6 +69,7 @@ DRAWN = {
     "subgroup_bars": lambda e, h: charts.subgroup_bars(e, "ece"),
     "reliability_diagram": lambda e, h: charts.reliability_diagram(e),
     "risk_coverage": lambda e, h: charts.risk_coverage(e),
+    "monitor_history": lambda e, h: charts.monitor_history(watched(h), "confidence"),
     "theorem_1": lambda e, h: charts.theorem_1_curves(theorem_1(n_draws=4)),
     "theorem_2": lambda e, h: charts.theorem_2_curves([theorem_2(n_draws=4), theorem_2(norm=2.0, n_draws=4)]),
 }
