@@ -24,7 +24,7 @@ from atypicality.monitoring.counting import words_of
 from atypicality.monitoring.sequences import log_evidence, rank_band, sequence_interval, share_band
 from atypicality.monitoring.windows import as_text, first_second, times, window_keys
 from atypicality.report import render_monitor
-from atypicality.shipping.bundle import BundleError
+from atypicality.shipping.bundle import BundleError, read_part, write_part
 
 DAY = 86400.0
 
@@ -480,6 +480,16 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00"]
     assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 0
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
+
+
+def test_counts_with_ties_can_be_stored(tmp_path):
+    """Confidence and atypicality may have different numbers of edges."""
+    rows, ones = np.arange(200.0), np.zeros(200, np.intp)
+    counts = HeldOutCounts.from_rows(np.full(200, 0.9), ones, ones, n_classes=2, atypicality=rows)
+    write_part(counts, HeldOutCounts, tmp_path, card="Counts.")
+    again = read_part(HeldOutCounts, tmp_path)
+    assert (again.confidence.edges.tolist(), again.atypicality.edges.size) == ([0.9], 8)
+    assert (again.confidence.low.tolist(), again.confidence.high.tolist()) == ([10], [198])
 
 
 def test_counts_of_a_reference_are_checked_when_they_are_read():

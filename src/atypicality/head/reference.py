@@ -47,9 +47,9 @@ class Ranks:
     [0, 1, 2, 3, 4]
     """
 
-    edges: Annotated[Vector, kinds.Array("e", kinds.FINITE, kinds.INCREASING)]
-    low: Annotated[Counts, kinds.Counts("e", kinds.POSITIVE)]
-    high: Annotated[Counts, kinds.Counts("e", kinds.POSITIVE)]
+    edges: Annotated[Vector, kinds.Array("*", kinds.FINITE, kinds.INCREASING)]
+    low: Annotated[Counts, kinds.Counts("*", kinds.POSITIVE)]
+    high: Annotated[Counts, kinds.Counts("*", kinds.POSITIVE)]
     n_rows: Annotated[int, kinds.Integer(1)]
 
     @classmethod
@@ -67,7 +67,8 @@ class Ranks:
         return np.searchsorted(self.edges, array, "left") + np.searchsorted(self.edges, array, "right")
 
     def _check_stored(self) -> None:
-        need(self.edges.size >= 1, "there must be at least one edge.")
+        sizes = {self.edges.size, self.low.size, self.high.size}  # of one Ranks: another part may have another
+        need(len(sizes) == 1 and self.edges.size >= 1, "there must be one pair of ranks for each edge, at least one.")
         in_order = (self.low <= self.high).all() and (self.high[:-1] < self.low[1:]).all()
         need(in_order and self.high[-1] <= self.n_rows, "ranks must rise with the edges, up to the number of rows.")
 
