@@ -178,11 +178,11 @@ class TestHead:
         told = aty.AtypicalityAwareRecalibration(class_prior=prior)
         head = aty.ReliabilityHead(recalibration=told).fit(train=train[:3000], calibration=calibration[:2000])
         found = aty.estimate_accuracy(head, data[1], class_mix=prior)
-        assert found.estimates["class mix"] == pytest.approx(found.estimates["confidence"], abs=1e-10)  # ten floors
+        assert found.estimates["class mix"] == pytest.approx(found.estimates["confidence"], abs=1e-6)  # rows of float32
         monitor = aty.Monitor(head)
         monitor.add(data[1][:300], at=0)
         again = monitor.estimated_accuracy(class_mix=prior)
-        assert again.estimates["class mix"] == pytest.approx(again.estimates["confidence"], abs=1e-10)
+        assert again.estimates["class mix"] == pytest.approx(again.estimates["confidence"], abs=1e-6)
 
     def test_a_head_that_estimates_its_prior_cannot_be_monitored(self, data):
         train, calibration, _ = load_fashion_mnist()
