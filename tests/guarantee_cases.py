@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from monitor_cases import false_alarm
 from scipy.special import softmax
 from scipy.stats import binom, norm
 
@@ -48,6 +49,7 @@ HEAD = "The sets of a head hold the label with probability at least 1 - alpha."
 RISK = "Rows kept with `max_risk` err more often than `max_risk` with probability at most 5 %."
 CHANCE = "Without drift, `drift.chance` is at most p with probability at most p."
 ALARM = "Without drift, `predict` warns of drift with probability at most one in a million."
+LIFE = "Without a change, a monitor ever raises an alarm with probability at most alpha."
 SHARES = (
     "The 95 % interval of an accuracy or a coverage holds the true share with probability 95 %, on average over shares."
 )
@@ -59,6 +61,7 @@ ERRORS = (
     "The 95 % interval of a calibration error or of overconfidence holds the true value with probability at least 94 %."
 )
 NOISE = "Atypicality that is noise is reported as adding nothing to confidence with probability at least 92 %."
+MIXES = "The 95 % interval of an estimated class share holds the true share with probability at least 90 %."
 
 
 WIDTH = 50
@@ -460,6 +463,19 @@ def noise_adds_nothing(n):
     return one_repetition
 
 
+def mix_interval(n_rows, n_classes, imbalance):
+    """Rows of a long tail under probabilities that are calibrated for equal classes; the share of classes held."""
+
+    def one_repetition(seed):
+        world = make_world(n_rows, n_classes, class_imbalance=imbalance, random_state=seed)
+        probs = world.true_probs / world.class_shares
+        equal = np.full(n_classes, 1 / n_classes)
+        mix = aty.estimate_class_mix(probs / probs.sum(axis=1, keepdims=True), equal, random_state=seed)
+        return float(((mix.low <= world.class_shares) & (world.class_shares <= mix.high)).mean())
+
+    return one_repetition
+
+
 def interval_guarantees() -> Iterator[Guarantee]:
     for n in (200, 1000):
         yield Guarantee(NOISE, f"{n} rows", noise_adds_nothing(n), 0.92, "at least")
@@ -467,6 +483,9 @@ def interval_guarantees() -> Iterator[Guarantee]:
     for case, shares in {"six alike": (0.9,) * 6, "one worse": (0.95, 0.95, 0.95, 0.8)}.items():
         yield Guarantee(WORST, case, worst_interval(shares), 0.95, "at least")
     yield Guarantee(MEANS, "set size, 150 rows", mean_interval, 0.95, "equal")
+    for n_rows, n_classes, imbalance in ((200, 3, 5.0), (1000, 10, 100.0), (1000, 10, 1.0), (1000, 20, 50.0)):
+        case = f"{n_rows} rows, {n_classes} classes, 1 : {imbalance:.0f}"
+        yield Guarantee(MIXES, case, mix_interval(n_rows, n_classes, imbalance), 0.9, "at least")
     errors = {
         "overconfidence, accuracy 0.7": overconfidence_interval(0.7),
         "overconfidence, accuracy 0.994": overconfidence_interval(0.994),
@@ -480,7 +499,19 @@ def interval_guarantees() -> Iterator[Guarantee]:
         yield Guarantee(ERRORS, case, one_repetition, 0.94, "at least")
 
 
-GUARANTEES = [*coverage_guarantees(), *risk_guarantees(), *drift_guarantees(), *interval_guarantees()]
+def monitor_guarantees() -> Iterator[Guarantee]:
+    for n_reference, ties in ((30, True), (300, False), (3000, True)):
+        case = f"10,000 looks, {n_reference} reference rows{', ties' if ties else ''}"
+        yield Guarantee(LIFE, case, false_alarm(n_reference, ties=ties), 0.01, "at most")
+
+
+GUARANTEES = [
+    *coverage_guarantees(),
+    *risk_guarantees(),
+    *drift_guarantees(),
+    *monitor_guarantees(),
+    *interval_guarantees(),
+]
 
 
 def main() -> int:

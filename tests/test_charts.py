@@ -22,6 +22,7 @@ from report_cases import (
 
 import atypicality as aty
 from atypicality import charts
+from atypicality.monitoring import Monitor
 from atypicality.paper.theory import theorem_1, theorem_2
 from atypicality.report.examples import checked_pixels, png_url
 
@@ -45,6 +46,13 @@ def curve(least):
     return aty.metrics.pareto_curve(
         lambda alpha: np.tile(rank <= least + 2 * (alpha < 0.1), (120, 1)), np.arange(120) % 4, np.arange(120) % 2
     )
+
+
+def watched(head):
+    monitor = Monitor(head)
+    for day in range(3):
+        monitor.add(world_outputs()[TEST][100 * day : 100 * day + 100], at=86400 * day)
+    return monitor
 
 
 DRAWN = {
@@ -72,6 +80,7 @@ DRAWN = {
     "subgroup_bars": lambda e, h: charts.subgroup_bars(e, "ece"),
     "reliability_diagram": lambda e, h: charts.reliability_diagram(e),
     "risk_coverage": lambda e, h: charts.risk_coverage(e),
+    "monitor_history": lambda e, h: charts.monitor_history(watched(h), "confidence"),
     "theorem_1": lambda e, h: charts.theorem_1_curves(theorem_1(n_draws=4)),
     "theorem_2": lambda e, h: charts.theorem_2_curves([theorem_2(n_draws=4), theorem_2(norm=2.0, n_draws=4)]),
 }

@@ -27,6 +27,7 @@ MODULES = (
     ),
     *("atypicality.density.distributed", "atypicality.evaluation", "atypicality.integrations.dask"),
     *("atypicality.integrations.sklearn", "atypicality.integrations.torch", "atypicality.llm", "atypicality.metrics"),
+    "atypicality.monitoring",
     *("atypicality.recalibration", "atypicality.report", "atypicality.paper.theory"),
 )
 PASSES = {  # of `blocks`: what passes over rows are made of, for contributors; the example of map_rows stands for all

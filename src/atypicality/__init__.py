@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
     from atypicality.integrations.torch_module import ReliabilityModule as ReliabilityModule
     from atypicality.integrations.transformers import TransformersScorer as TransformersScorer
+    from atypicality.monitoring import Monitor, estimate_accuracy
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.paper import theory
     from atypicality.recalibration import (
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
         GroupTemperatureScaling,
         TemperatureScaling,
         VectorScaling,
+        estimate_class_mix,
     )
+    from atypicality.report import write_monitor as write_monitor
     from atypicality.report import write_report as write_report
     from atypicality.shipping.bundle import BundleError, load
     from atypicality.shipping.bundle import save as save
@@ -57,6 +60,7 @@ _HOME = {
     "GaussianAtypicality": "density",
     "GroupTemperatureScaling": "recalibration",
     "ModelOutputs": "outputs",
+    "Monitor": "monitoring",
     "NeighborAtypicality": "density",
     "NeighborRatio": "density.ratio",
     "Quadrants": "groups",
@@ -70,12 +74,14 @@ _HOME = {
     "VectorScaling": "recalibration",
     "collect": "integrations.collecting",
     "compare": "evaluation",
+    "estimate_accuracy": "monitoring",
+    "estimate_class_mix": "recalibration",
     "evaluate": "evaluation",
     "load": "shipping.bundle",
     "three_way_split": "outputs",
 }
 _FORWARD = {"TransformersScorer": "integrations.transformers", "export_onnx": "shipping.onnx"}
-_FORWARD |= {"save": "shipping.bundle", "write_report": "report"}
+_FORWARD |= {"save": "shipping.bundle", "write_monitor": "report", "write_report": "report"}
 """What a method of an earlier room calls in a later one: here, so that no room imports what comes after it."""
 _MODULES = {
     "blocks": "blocks",
@@ -101,6 +107,7 @@ __all__ = [
     "GaussianAtypicality",
     "GroupTemperatureScaling",
     "ModelOutputs",
+    "Monitor",
     "NeighborAtypicality",
     "NeighborRatio",
     "Quadrants",
@@ -117,6 +124,8 @@ __all__ = [
     "collect",
     "compare",
     "datasets",
+    "estimate_accuracy",
+    "estimate_class_mix",
     "evaluate",
     "llm",
     "load",

@@ -20,6 +20,7 @@ from atypicality.charts.groups import (
     risk_coverage,
     subgroup_bars,
 )
+from atypicality.charts.monitoring import monitor_history
 from atypicality.charts.samples import atypicality_distribution, extreme_samples, quadrant_scatter
 from atypicality.charts.sets import coverage_against_size, pareto_curves
 from atypicality.charts.theorems import theorem_1_curves, theorem_2_curves
@@ -32,6 +33,7 @@ __all__ = [
     "coverage_at_levels",
     "coverage_by_group",
     "extreme_samples",
+    "monitor_history",
     "multiplier",
     "pareto_curves",
     "quadrant_scatter",

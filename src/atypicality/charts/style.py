@@ -61,11 +61,14 @@ def altair() -> Any:
     return require("altair", extra="report", feature="atypicality.charts")
 
 
-def base(rows: Iterable[dict[str, Any]], what: str, *, size: tuple[int, int] | None = (360, 260)) -> Chart:
-    """A chart of these rows, NaN and infinity as null; no rows are an error that says what is missing."""
+def base(
+    rows: Iterable[dict[str, Any]], what: str, *, size: tuple[int, int] | None = (360, 260), of: str = "evaluation"
+) -> Chart:
+    """A chart of these rows, NaN and infinity as null; no rows are an error that says what is missing `of` what."""
     values = [{key: _plain(value) for key, value in row.items()} for row in rows]
     if not values:
-        raise ValueError(f"evaluation has no rows for {what}: its notes say why a table is empty.")
+        why = ": its notes say why a table is empty" if of == "evaluation" else ""
+        raise ValueError(f"{of} has no rows for {what}{why}.")
     alt = altair()
     chart = alt.Chart(alt.Data(values=values))
     return chart if size is None else chart.properties(width=size[0], height=size[1])

@@ -14,7 +14,20 @@ import typer
 from typer.main import get_command
 
 from atypicality._version import __version__
-from atypicality.cli import demo, evaluate, export, fit, llm, pack, predict, report, reproduce, serve, theory
+from atypicality.cli import (
+    demo,
+    evaluate,
+    export,
+    fit,
+    llm,
+    monitor,
+    pack,
+    predict,
+    report,
+    reproduce,
+    serve,
+    theory,
+)
 from atypicality.cli.printing import one_line
 
 __all__ = ["app", "execute"]
@@ -30,6 +43,7 @@ app.command("evaluate")(evaluate.command)
 app.command("report")(report.command)
 app.command("export")(export.command)
 app.command("serve")(serve.command)
+app.command("monitor")(monitor.command)
 app.command("llm")(llm.command)
 app.command("reproduce")(reproduce.command)
 app.command("theory")(theory.command)

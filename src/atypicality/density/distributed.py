@@ -15,6 +15,8 @@ and grouping, `finish` makes the fitted estimator. What travels is statistics, n
 True
 """
 
+from typing import Any
+
 from numpy.typing import ArrayLike
 
 from atypicality.density.family import Both, DensityFamily, joined

@@ -4,8 +4,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import namespace, on_device, to_host
@@ -15,6 +13,7 @@ from atypicality.density.logdensity import score_rows
 from atypicality.density.relative import RelativeAtypicality
 from atypicality.density.solution import GaussianSolution, solve
 from atypicality.density.statistics import ClassStatistics, gather_both, merge_statistics
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.validation import warn
 from atypicality.validation.device import any_matrix
 

@@ -4,13 +4,12 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from atypicality import blocks
 from atypicality.arrays import on_device, to_host
 from atypicality.density.neighbors import NeighborAtypicality
 from atypicality.density.search import Search
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_embeddings, check_vector
 

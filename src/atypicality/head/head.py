@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -35,8 +36,9 @@ from atypicality.head.advice import checked_words, right_if_followed, unthreshol
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
-from atypicality.head.prediction import predicted
+from atypicality.head.prediction import at_class_prior, at_estimated_mix, predicted
 from atypicality.head.quantiles import QuantileScale
+from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.metrics import accuracy, ece, nll
 from atypicality.metrics.rows import read_pairs
@@ -45,6 +47,7 @@ from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
+from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
 from atypicality.terminal import html_table
@@ -107,6 +110,8 @@ class ReliabilityHead(BaseEstimator):
         By word of `formula.ADVICE`, the number of rows ("count") and on how many of them the word was "right": the
         prediction, or for a choice the set. Measured on the edge rows, or on the recalibration rows where the sets have
         no edges: never on rows that set a threshold. Empty in heads that were saved before version 0.2.
+    reference_ : HeldOutCounts, or None in a head from an older bundle
+        Counts of the held-out rows that recalibration did not see, for `Monitor` and `estimate_accuracy`.
     metrics_ : dict
         Accuracy, NLL and ECE before and after recalibration, on the rows that recalibration did not see.
     sizes_ : dict
@@ -148,6 +153,7 @@ class ReliabilityHead(BaseEstimator):
     ]
     neighbor_ratio_: Annotated[NeighborRatio | None, kinds.Later(kinds.optional(Part(NeighborRatio)), absent=None)]
     acceptance_: Annotated[AcceptanceScore | None, kinds.Later(kinds.optional(Part(AcceptanceScore)), absent=None)]
+    reference_: Annotated[HeldOutCounts | None, kinds.Later(kinds.optional(Part(HeldOutCounts)), absent=None)]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -304,17 +310,24 @@ class ReliabilityHead(BaseEstimator):
         }
         return self
 
+    def _at_own_mix(self) -> Any:
+        """The head for calibration rows, which have the class mix that calibrated."""
+        estimates = is_estimated(getattr(self.recalibration_, "class_prior", None))
+        return at_class_prior(self, None) if estimates else self
+
     def _fit_thresholds(
         self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None
     ) -> tuple[Any, Any]:
         """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
-        probs, atypicality = self._probabilities(rest)
+        head = self._at_own_mix()
+        probs, atypicality = head._probabilities(rest)
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
         self._remember(probs, labels, atypicality, rest)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
-            self._measure_advice(*self._probabilities(first), first)
+            recalibrated, rarity = head._probabilities(first)
+            self._measure_advice(recalibrated, rarity, first)
         else:
             rarity = None if atypicality is None else take_rows(atypicality, chosen)
             self._measure_advice(take_rows(probs, chosen), rarity, rest[chosen])
@@ -324,7 +337,7 @@ class ReliabilityHead(BaseEstimator):
         self.acceptance_ = None
         if self.neighbor_ratio_ is None:
             return
-        probs = to_host(self._probabilities(outputs)[0])
+        probs = to_host(self._at_own_mix()._probabilities(outputs)[0])
         pairs = read_pairs(probs, outputs.need("labels"), None, None)
         ambiguity = self._ambiguity(outputs.need("embeddings"), probs.argmax(axis=1))
         self.acceptance_ = AcceptanceScore.from_rows(np.minimum(pairs.confidence, 1.0), ambiguity, pairs.correct)
@@ -384,6 +397,10 @@ class ReliabilityHead(BaseEstimator):
                 confidence, self._ambiguity(outputs.need("embeddings"), to_host(probs).argmax(axis=1))
             )
         self.abstention_ = AbstentionRule.from_rows(kept_by, correct)
+        predicted = to_host(namespace(probs).argmax(probs, axis=1))
+        self.reference_ = HeldOutCounts.from_rows(
+            confidence, predicted, to_host(labels), n_classes=self.n_classes_, atypicality=atypicality
+        )
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
             self.quadrants_ = Quadrants(confidence=self._confident()).fit(confidence, atypicality)
@@ -436,14 +453,15 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         check_outputs(outputs).need("logits")
         number = check_integer(first_row, "first_row", low=0)
+        head, mix = at_estimated_mix(self, outputs, number)
         scored = max_risk is not None and self.acceptance_ is not None
-        found = predicted(self, outputs, number, max_risk=None if scored else max_risk)
+        found = predicted(head, outputs, number, max_risk=None if scored else max_risk)
         if scored and max_risk is not None:
             found = self._kept(found, outputs, max_risk)
         drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
         if drift is not None and drift.significant:
             warn(drift.message())
-        return self._reliability(found, outputs, drift)
+        return replace(self._reliability(found, outputs, drift), class_mix=mix)
 
     def _reliability(self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None) -> Reliability:
         quadrant = None if found.quadrant is None else np.array(QUADRANTS)[to_host(found.quadrant)]

@@ -1,5 +1,6 @@
 """The verdict of a head on all rows: by its formula where every part has one, else by the methods of its parts."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +16,13 @@ from atypicality.density.logdensity import check_scores
 from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
+from atypicality.recalibration.class_mix import ClassMix, at_prior, estimated
+from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
-__all__ = ["missing_formulas", "predicted", "verdict_rows"]
+__all__ = ["at_class_prior", "at_estimated_mix", "missing_formulas", "predicted", "verdict_rows"]
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
@@ -54,6 +57,23 @@ def predicted(
             given["atypicality"] = outputs.need("atypicality")
         draws = row_draws(head.prediction_sets_, len(outputs), first_row)
         return verdict_rows(formula, logits, **given, draws=draws, order=order)
+
+
+def at_estimated_mix(head: Any, outputs: ModelOutputs, first_row: int) -> tuple[Any, ClassMix | None]:
+    """The head at the class mix of these rows, and that mix, where its recalibration is to estimate it."""
+    if not is_estimated(getattr(head.recalibration_, "class_prior", None)):
+        return head, None
+    before = predicted(at_class_prior(head, None), outputs, first_row).proba
+    order = class_order(outputs.class_names, head.class_names_, "those of the head")
+    recalibration, mix = estimated(head.recalibration_, before if order is None else before[:, order])
+    return at_class_prior(head, recalibration.class_prior), mix if order is None else mix.in_order(np.argsort(order))
+
+
+def at_class_prior(head: Any, prior: Any) -> Any:
+    """The same fitted head with another class prior of its recalibration."""
+    other = copy.copy(head)
+    other.recalibration_ = at_prior(head.recalibration_, prior)
+    return other
 
 
 def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:

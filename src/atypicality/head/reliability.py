@@ -19,6 +19,7 @@ from atypicality.head.drift import Drift
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
+from atypicality.recalibration.class_mix import ClassMix
 from atypicality.terminal import aligned, html_table, printable
 from atypicality.validation import check_rows, require
 
@@ -61,6 +62,8 @@ class Reliability:
     drift : Drift or None
         How far the samples' atypicality has moved from that of the held-out rows.
     class_names, ids : ndarray of str, or None
+    class_mix : ClassMix or None
+        With ``class_prior="estimate"``: the class shares that were estimated from these rows, and their interval.
 
     Examples
     --------
@@ -86,6 +89,7 @@ class Reliability:
     class_names: NDArray[Any] | None = None
     ids: NDArray[Any] | None = None
     advice: NDArray[Any] | None = None
+    class_mix: ClassMix | None = None
 
     def __len__(self) -> int:
         return int(self.label.shape[0])

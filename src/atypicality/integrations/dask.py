@@ -35,6 +35,7 @@ from atypicality.integrations.dask_neighbors import ClusterNeighborAtypicality, 
 from atypicality.integrations.dask_recalibration import fit_recalibrator
 from atypicality.integrations.dask_rows import DaskRows, aligned, is_paths, read, rows_of
 from atypicality.recalibration.base import Recalibrator
+from atypicality.recalibration.class_prior import is_estimated
 
 __all__ = ["ClusterNeighborAtypicality", "atypicality", "fit", "predict_proba"]
 
@@ -180,6 +181,11 @@ def predict_proba(
     (60, 3)
     """
     check_is_fitted(recalibrator)
+    if is_estimated(getattr(recalibrator, "class_prior", None)):
+        raise ValueError(
+            'class_prior="estimate" needs all rows at once, and rows on a cluster are predicted part by part. Estimate '
+            "the mix from some of them with estimate_class_mix, and state it as class_prior."
+        )
     known, given = known_client(client), (logits, atypicality, class_log_density)
     with connected(known) if any(map(is_paths, given)) else contextlib.nullcontext() as reader:
         rows = rows_of(logits, "logits", reader)

@@ -1,10 +1,12 @@
 """A scikit-learn meta-estimator: any classifier, with recalibrated probabilities, prediction sets and atypicality."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -13,9 +15,20 @@ from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
+from atypicality.conformal.cross import CrossConformal
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
+from atypicality.integrations.sklearn_folds import (
+    OutOfFold,
+    averaged,
+    check_crossed,
+    cut_folds,
+    density_of,
+    fit_crossed,
+)
+from atypicality.integrations.sklearn_tables import default_embedder, inner_estimator
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.class_names import check_class_names
 from atypicality.validation import check_choice, check_integer, check_number, name_rows
 
 __all__ = ["AtypicalityAwareClassifier"]
@@ -28,7 +41,8 @@ PROBED = 1000
 class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Any classifier with a `ReliabilityHead` behind it: `fit(X, y)`, then probabilities and sets to rely on.
 
-    `fit` cuts the rows at random: one part trains the estimator and the density, the other calibrates the head.
+    `fit` cuts the rows at random: one part trains the estimator and the density, the other calibrates the head. With
+    ``cv=5`` every row does both: five estimators, each fitted without a fold, calibrate by the fold they left out.
 
     Parameters
     ----------
@@ -37,20 +51,35 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         decision_function_shape="ovr"), for one label per row. None is `LogisticRegression()`.
     embedder : transformer, default=None
         What atypicality is measured on is `embedder.transform(X)`: dense, finite numbers. None takes what enters the
-        last step of a `Pipeline`, and X itself with any other estimator.
+        last step of a `Pipeline`, also of the best one of a search, and X itself with any other estimator. Missing
+        values, categories and sparse columns of either then become numbers by `TableEmbedder`.
     head : ReliabilityHead, default=None
         None is `ReliabilityHead()`. `ReliabilityHead(alpha=0.05)` makes sets that miss the label more rarely.
     calibration_fraction : float in (0, 1), default=0.4
-        Share of the rows that calibrate.
-    cv : {None, "prefit"}, default=None
-        "prefit": the estimator and the embedder are fitted and stay as they are; give rows they have not seen.
+        Share of the rows that calibrate, without `cv`.
+    cv : int, "prefit" or None, default=None
+        A number of folds, at least 2, to cross-fit. "prefit": the estimator and the embedder are fitted and stay as
+        they are; give rows they have not seen.
+    ensemble : bool, default=True
+        Of cross-fitting. True: probabilities are the mean of the folds' estimators, recalibrated, and sets are
+        `CrossConformal` (CV+), whose coverage is at least `coverage_guarantee_`. False: one estimator is fitted again
+        on all rows, predicts faster, and has the head's own sets, for which no coverage is guaranteed.
     random_state : int, default=0
         Of the cut.
 
     Attributes
     ----------
     classes_ : ndarray of shape (k,)
-    estimator_, embedder_, head_ : fitted parts
+    estimators_ : list of fitted estimators
+        Whose mean is recalibrated: one per fold with ``ensemble=True``, else one.
+    embedder_, head_ : fitted parts
+        With folds the density of the head is that of all rows, a `GaussianAtypicality` where the head leaves it open.
+    estimator_ : fitted estimator
+        The only one of `estimators_`.
+    cross_conformal_ : CrossConformal or None
+    coverage_guarantee_ : float or None
+        Least probability that a set holds the label of a new row drawn like the others, over the rows of `fit` too;
+        None with ``ensemble=False``.
     zero_proba_ : float
         What a probability of 0 counts as, 1 / rows that trained the estimator (that were given, with "prefit"), or half
         of the row's smallest probability if that is less. Forests and neighbours give 0 to classes without a vote among
@@ -74,7 +103,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         embedder: Any = None,
         head: ReliabilityHead | None = None,
         calibration_fraction: float = 0.4,
-        cv: str | None = None,
+        cv: int | str | None = None,
+        ensemble: bool = True,
         random_state: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -82,11 +112,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.head = head
         self.calibration_fraction = calibration_fraction
         self.cv = cv
+        self.ensemble = ensemble
         self.random_state = random_state
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Fit the estimator, the density and the head on rows X (n, ...) with labels y (n,) of any kind."""
-        prefit = check_choice(self.cv, "cv", (None, "prefit")) == "prefit"
+        n_folds = self._n_folds()
         fraction = check_number(
             self.calibration_fraction, "calibration_fraction", low=0, high=1, low_open=True, high_open=True
         )
@@ -96,32 +127,106 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         targets = column_or_1d(y, warn=True)
         _check_kind(targets)
         check_classification_targets(targets)
-        first, second = self._cut(_num_samples(X), fraction)
-        train_rows = _safe_indexing(X, first)
-        self.estimator_, self.embedder_ = self.estimator, self.embedder
+        self.cross_conformal_: CrossConformal | None = None
+        self.coverage_guarantee_: float | None = None
+        if n_folds:
+            self._fit_folds(X, targets, n_folds)
+        else:
+            self._fit_cut(X, targets, *self._cut(_num_samples(X), fraction))
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimators_[0], name):
+                setattr(self, name, getattr(self.estimators_[0], name))
+        return self
+
+    def _n_folds(self) -> int:
+        """Folds of cross-fitting; 0 without it."""
+        check_choice(self.ensemble, "ensemble", (True, False))
+        if self.cv is None or isinstance(self.cv, str):
+            check_choice(self.cv, "cv", (None, "prefit"))
+            return 0
+        return check_integer(self.cv, "cv, where it is no text,", low=2)
+
+    def _fit_cut(self, X: Any, targets: NDArray[Any], first: NDArray[np.intp], second: NDArray[np.intp]) -> None:
+        """Train on the `first` rows, or take what is trained, and calibrate on the `second` ones."""
+        train_rows, prefit = _safe_indexing(X, first), self.cv == "prefit"
         if prefit:
             check_is_fitted(self.estimator)
-        else:
-            estimator = LogisticRegression() if self.estimator is None else clone(self.estimator)
-            self.estimator_ = estimator.fit(train_rows, targets[first])
-            self.embedder_ = None if self.embedder is None else clone(self.embedder).fit(train_rows, targets[first])
+        estimator = self.estimator if prefit else self._unfitted().fit(train_rows, targets[first])
+        embedder = self.embedder
+        if embedder is not None and not prefit:
+            embedder = clone(embedder).fit(train_rows, targets[first])
         self.zero_proba_ = 1 / (targets if prefit else first).size
-        _check_answers(self.estimator_, _safe_indexing(X, second[:PROBED]))
-        if self.embedder_ is None and isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1:
-            self.embedder_ = self.estimator_[:-1]
-        self.classes_, codes = np.unique(np.r_[targets, self.estimator_.classes_], return_inverse=True)
+        _check_answers(estimator, _safe_indexing(X, second[:PROBED]))
+        self.estimators_ = [estimator]
+        self.embedder_ = default_embedder(estimator, train_rows) if embedder is None else embedder
+        self.classes_, codes = np.unique(np.r_[targets, estimator.classes_], return_inverse=True)
         codes = codes[: targets.size]
-        head = ReliabilityHead() if self.head is None else clone(self.head)
         train = ModelOutputs(embeddings=self._features(train_rows), class_names=self.classes_)
         calibration = self._outputs(_safe_indexing(X, second), codes[second])
-        self.head_ = head.fit(  # errors name the rows of X
+        self.head_ = self._head().fit(  # errors name the rows of X
             train=train._replaced(labels=codes[first], _number=first.__getitem__),
             calibration=calibration._replaced(_number=second.__getitem__),
         )
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
-        return self
+
+    def _fit_folds(self, X: Any, targets: NDArray[Any], n_folds: int) -> None:
+        """Fit an estimator without each fold, and the head on what they say of the folds they left out."""
+        head = self._head()
+        check_crossed(head)
+        folds = cut_folds(targets.size, n_folds, check_integer(self.random_state, "random_state", low=0))
+        self.classes_, codes = np.unique(targets, return_inverse=True)
+        self.zero_proba_ = 1 / (targets.size - len(folds[0]))
+        names = np.asarray(check_class_names(self.classes_))
+        density = density_of(head)
+        measured = None if density is None else OutOfFold(density).begin(names, np.bincount(codes), targets.size)
+        logits, fold_of = np.empty((targets.size, self.classes_.size)), np.empty(targets.size, np.intp)
+        self.estimators_ = []
+        for k, held_out in enumerate(folds):
+            train = np.concatenate([rows for j, rows in enumerate(folds) if j != k])
+            self._fit_member(_safe_indexing(X, train), targets[train], _safe_indexing(X, held_out[:PROBED]))
+            rows, fold_of[held_out] = _safe_indexing(X, held_out), k
+            logits[held_out] = self._logits_by(self.estimators_[-1], rows)
+            if measured is not None:
+                features = self._features(_safe_indexing(X, train))
+                measured.measure(held_out, self._features(rows), features, codes[train])
+        self.head_ = fit_crossed(head, logits, codes, self.classes_, measured)
+        if self.ensemble:
+            alpha = getattr(self.head_.prediction_sets_, "alpha", head.alpha)
+            crossed = CrossConformal(alpha).fit(softmax(logits, axis=1), codes, folds=fold_of)
+            self.cross_conformal_, self.coverage_guarantee_ = crossed, crossed.level_
+        else:
+            self.zero_proba_, self.estimators_ = 1 / targets.size, []
+            self._fit_member(X, targets, _safe_indexing(X, folds[0][:PROBED]))
+        if density is not None:
+            self.embedder_ = None if self.embedder_ is None else clone(self.embedder_).fit(X, targets)
+            self.head_.density_ = clone(density).fit(self._features(X), codes)
+
+    def _fit_member(self, X: Any, targets: NDArray[Any], probed: Any) -> None:
+        """One more of `estimators_`, and the embedder of its rows, of the same kind for all of them."""
+        estimator = self._unfitted()
+        if isinstance(estimator, FrozenEstimator):
+            raise ValueError(
+                'cv must be "prefit" for a FrozenEstimator: one that is fitted already has seen every fold.'
+            )
+        self.estimators_.append(estimator.fit(X, targets))
+        if len(self.estimators_) > 1:
+            self.embedder_ = None if self.embedder_ is None else clone(self.embedder_).fit(X, targets)
+            return
+        _check_answers(estimator, probed)
+        own = self.embedder
+        self.embedder_ = default_embedder(estimator, X) if own is None else clone(own).fit(X, targets)
+
+    def _unfitted(self) -> Any:
+        return LogisticRegression() if self.estimator is None else clone(self.estimator)
+
+    def _head(self) -> ReliabilityHead:
+        return ReliabilityHead() if self.head is None else clone(self.head)
+
+    @property
+    def estimator_(self) -> Any:
+        """The only estimator."""
+        if len(getattr(self, "estimators_", ())) != 1:
+            raise AttributeError("estimator_ is one estimator; with folds there are several, estimators_.")
+        return self.estimators_[0]
 
     def _cut(self, n_rows: int, fraction: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Plain random parts: stratifying would make the calibration rows unlike new ones."""
@@ -146,9 +251,15 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
                 "for missing values or TruncatedSVD(50) for sparse columns."
             ) from error
 
-    def _outputs(self, X: Any, labels: NDArray[np.intp] | None = None, attributes: Any = None) -> ModelOutputs:
+    def _outputs(
+        self,
+        X: Any,
+        labels: NDArray[np.intp] | None = None,
+        attributes: Any = None,
+        logits: NDArray[np.float64] | None = None,
+    ) -> ModelOutputs:
         outputs = ModelOutputs(
-            self._logits(X),
+            self._logits(X) if logits is None else logits,
             embeddings=self._features(X),
             attributes=attributes,
             class_names=self.classes_,
@@ -158,11 +269,15 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         """Logits (n, k) in the order of `classes_`: logarithms of probabilities, or decision values."""
-        if hasattr(self.estimator_, "predict_proba"):
-            known = _log(np.asarray(self.estimator_.predict_proba(X), np.float64), self.zero_proba_)
+        each = [self._logits_by(estimator, X) for estimator in self.estimators_]
+        return each[0] if len(each) == 1 else averaged(each)
+
+    def _logits_by(self, estimator: Any, X: Any) -> NDArray[np.float64]:
+        if hasattr(estimator, "predict_proba"):
+            known = _log(np.asarray(estimator.predict_proba(X), np.float64), self.zero_proba_)
         else:
-            known = _decisions(self.estimator_, X)
-        columns = np.searchsorted(self.classes_, self.estimator_.classes_)
+            known = _decisions(estimator, X)
+        columns = np.searchsorted(self.classes_, estimator.classes_)
         if columns.size == self.classes_.size:
             return known
         logits = np.repeat(known.min(axis=1, keepdims=True), self.classes_.size, axis=1)
@@ -202,7 +317,13 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         The index of a DataFrame becomes the `ids`, and the index of `to_frame()`.
         """
         check_is_fitted(self, "head_")
-        return self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
+        if self.cross_conformal_ is None:
+            return self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
+        each = [self._logits_by(estimator, X) for estimator in self.estimators_]
+        answer = self.head_.predict(self._outputs(X, logits=averaged(each)), max_risk=max_risk, first_row=first_row)
+        sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
+        sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
+        return replace(answer, prediction_set=sets)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
@@ -228,11 +349,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        if self.estimator is not None:
-            tags.input_tags.string = get_tags(self.estimator).input_tags.string
-        tags.input_tags.sparse = False
+        given = get_tags(LogisticRegression() if self.estimator is None else self.estimator).input_tags
+        tags.input_tags.string = given.string
+        tags.input_tags.sparse = given.sparse and self.embedder is None  # an embedder may take less than the estimator
+        tags.input_tags.allow_nan = given.allow_nan and self.embedder is None
         tags.classifier_tags.multi_label = False
-        tags.classifier_tags.poor_score = True  # half of the few rows of scikit-learn's checks go to calibration
+        tags.classifier_tags.poor_score = True  # few rows of scikit-learn's checks are left to train on
         return tags
 
 
@@ -277,11 +399,10 @@ def _decisions(estimator: Any, X: Any) -> NDArray[np.float64]:
 def _last(estimator: Any) -> Any:
     """What answers in the end, behind searches, pipelines and frozen estimators."""
     while True:
-        inner = estimator[-1] if isinstance(estimator, Pipeline) else getattr(estimator, "best_estimator_", None)
-        inner = estimator.estimator if isinstance(estimator, FrozenEstimator) else inner
-        if inner is None:
-            return estimator
-        estimator = inner
+        inner = inner_estimator(estimator)
+        if not isinstance(inner, Pipeline):
+            return inner
+        estimator = inner[-1]
 
 
 def _check_kind(targets: NDArray[Any]) -> None:

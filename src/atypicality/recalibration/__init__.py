@@ -2,6 +2,7 @@
 
 from atypicality.recalibration.adaptive import AdaptiveTemperatureScaling
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
+from atypicality.recalibration.class_mix import estimate_class_mix
 from atypicality.recalibration.content_free import ContentFreeCalibration
 from atypicality.recalibration.ensemble import EnsembleTemperatureScaling
 from atypicality.recalibration.grouped import GroupTemperatureScaling
@@ -16,4 +17,5 @@ __all__ = [
     "GroupTemperatureScaling",
     "TemperatureScaling",
     "VectorScaling",
+    "estimate_class_mix",
 ]

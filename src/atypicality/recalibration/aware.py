@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.estimators import check_is_fitted
 from atypicality.formula import ClassMixing, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
-from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, prior_scores
+from atypicality.recalibration.class_mix import at_prior, estimated
+from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, is_estimated, prior_scores
 from atypicality.recalibration.covariates import COVARIATES, Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
@@ -68,7 +69,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     clipping.
 
     Class scores move probability toward the class mix of the calibration rows. Where deployment has another mix
-    (say, a balanced calibration set and long-tailed traffic) they hurt: give the mix as `class_prior`.
+    (say, a balanced calibration set and long-tailed traffic) they hurt: give the mix as `class_prior`, or have it
+    estimated.
 
     Parameters
     ----------
@@ -96,9 +98,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         across classes to its calibration maximum. No class that is not masked gets a probability below `floor_`.
     pseudo_rows : bool, default=True
         Whether the loss has the prior; without it, rows that can be separated have no finite optimum.
-    class_prior : array-like of shape (k,) or mapping of int to float, optional
+    class_prior : array-like of shape (k,), mapping of int to float, or "estimate", optional
         Class shares at deployment: the logarithm of their ratio to the calibration shares is added to the scores
-        when predicting.
+        when predicting. "estimate" takes them from all rows of the call that predicts (`estimate_class_mix`), without
+        labels; it has no formula, since a row's probabilities then depend on the others.
     random_state : int, default=0
         Accepted like everywhere; nothing is drawn.
 
@@ -190,7 +193,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         strength: float | str | Mapping[str, float] = "auto",
         extrapolation: str = "clip",
         pseudo_rows: bool = True,
-        class_prior: ArrayLike | Mapping[int, float] | None = None,
+        class_prior: ArrayLike | Mapping[int, float] | str | None = None,
         random_state: int | None = 0,
     ) -> None:
         self.covariates = covariates
@@ -341,7 +344,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         check_choice(self.pseudo_rows, "pseudo_rows", (True, False))
         if isinstance(self.strength, str):
             check_choice(self.strength, "strength", ("auto",))
-        if self.class_prior is not None:
+        if self.class_prior is not None and not is_estimated(self.class_prior):
             check_class_prior(self.class_prior, n_classes)
 
     def _terms(self, n_classes: int) -> dict[str, Any]:
@@ -448,7 +451,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         strength=kinds.Either("auto", otherwise=kinds.ScalarOr(kinds.Number(0), kinds.MappingOf(kinds.Number(0)))),
         extrapolation=kinds.Choice("clip", "none"),
         pseudo_rows=kinds.Later(kinds.FLAG, absent=False),
-        class_prior=kinds.optional(ClassPrior()),
+        class_prior=kinds.Either(None, "estimate", otherwise=ClassPrior()),
         random_state=kinds.optional(kinds.SEED),
     )
 
@@ -494,6 +497,12 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         """Terms with coefficients, in one order wherever the object came from: sums depend on it in the last bit."""
         return tuple(name for name in ("class_density", *TERMS) if name in self.term_coefficients_)
 
+    def _predicted(self, logits: Any, columns: dict[str, Any]) -> Any:
+        if not is_estimated(self.class_prior):
+            return super()._predicted(logits, columns)
+        before = at_prior(self, None)._predicted(logits, columns)
+        return estimated(self, before, n_bootstrap=0)[0]._predicted(logits, columns)
+
     def _columns(self, inputs: Inputs) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if "atypicality" in self.polynomial_.names:
@@ -509,6 +518,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             scores = scores + float(self.term_coefficients_["class_prior"][0]) * self.class_log_prior_
         if self.class_prior is None:
             return scores
+        if is_estimated(self.class_prior):
+            raise ValueError(
+                'class_prior="estimate" has no formula: the probabilities of a row depend on all rows of a call. To '
+                "export or to predict in parts, state a mix: set_params(class_prior=estimate_class_mix(...).shares)."
+            )
         prior = check_class_prior(self.class_prior, self.n_classes_)
         moved: Vector = scores + prior_scores(prior, self.calibration_shares_, self.n_effective_)
         return moved

@@ -157,8 +157,7 @@ class Recalibrator(BaseEstimator):
         check_is_fitted(self)
         known = self._logits(logits, n_classes=self.n_classes_, scan=False)
         inputs = Inputs(known, atypicality, class_log_density, embeddings, groups, owner=type(self).__name__)
-        columns = self._columns(inputs)
-        return predicted_rows(self.formula(), known, **columns)
+        return self._predicted(known, self._columns(inputs))
 
     @returns_like_input
     def predict(
@@ -182,6 +181,9 @@ class Recalibrator(BaseEstimator):
             groups=groups,
         )
         return namespace(probs).argmax(probs, axis=1)
+
+    def _predicted(self, logits: Any, columns: dict[str, Any]) -> Any:
+        return predicted_rows(self.formula(), logits, **columns)
 
     def formula(self) -> Any:
         """The parameters of a prediction; see `atypicality.formula`."""

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.stored import kinds
-from atypicality.validation import check_vector
+from atypicality.validation import check_choice, check_vector
 
-__all__ = ["ClassPrior", "check_class_prior", "prior_scores"]
+__all__ = ["ClassPrior", "check_class_prior", "is_estimated", "prior_scores"]
 
 Vector = NDArray[np.float64]
 
@@ -26,21 +26,26 @@ class ClassPrior(kinds.Kind):
         return self._vector.read(stored, place)
 
 
-def check_class_prior(values: Any, n_classes: int) -> Vector:
+def is_estimated(prior: Any) -> bool:
+    """Whether a `class_prior` is to be estimated from the rows of each prediction."""
+    return isinstance(prior, str) and check_choice(prior, "class_prior", ("estimate",)) == "estimate"
+
+
+def check_class_prior(values: Any, n_classes: int, name: str = "class_prior") -> Vector:
     """Class shares (k,) from an array or a mapping of column index to share: not negative, summing to 1."""
     if isinstance(values, Mapping):
         if sorted(values) != list(range(n_classes)):
             raise ValueError(
-                f"class_prior must name every class 0 .. {n_classes - 1} once; got the {len(values)} keys "
+                f"{name} must name every class 0 .. {n_classes - 1} once; got the {len(values)} keys "
                 f"{sorted(values)[:5]}{' ...' if len(values) > 5 else ''}. Give 0 for a class that cannot occur."
             )
         values = [values[j] for j in range(n_classes)]
-    shares = check_vector(values, "class_prior")
+    shares = check_vector(values, name)
     if shares.size != n_classes:
-        raise ValueError(f"class_prior must have one share per class, {n_classes}; got {shares.size}.")
+        raise ValueError(f"{name} must have one share per class, {n_classes}; got {shares.size}.")
     if (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
         raise ValueError(
-            f"class_prior must hold shares: not negative, summing to 1; the smallest is {shares.min():.6g} and their "
+            f"{name} must hold shares: not negative, summing to 1; the smallest is {shares.min():.6g} and their "
             f"sum {shares.sum():.6g}. Divide counts by their sum."
         )
     return shares

@@ -13,7 +13,7 @@ from atypicality.stored.records import Part
 from atypicality.terminal import listed
 from atypicality.validation import check_integer
 
-__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save"]
+__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "read_part", "save", "write_part"]
 
 MAX_BYTES = 2 * 2**30
 """Most bytes of tensors that `load` reads unless told otherwise."""
@@ -57,9 +57,38 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
     from atypicality.shipping.card import model_card
 
     check_is_fitted(head)
+    return write_part(head, ReliabilityHead, folder, card=model_card(head))
+
+
+def write_part(value: Any, made_as: type, folder: str | os.PathLike[str], *, card: str) -> str:
+    """Write an object of a class that has a record into a folder, as a head is written, with a page about it.
+
+    Parameters
+    ----------
+    value : object
+    made_as : type
+        The class of `value`, with a record (see `atypicality.stored`).
+    folder : path
+    card : str
+        Markdown, for README.md.
+
+    Returns
+    -------
+    str
+        The sha256 that seals the JSON file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.head.quantiles import QuantileScale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     seal = write_part(QuantileScale.from_rows([1.0, 2.0]), QuantileScale, folder, card="A scale.")
+    ...     read_part(QuantileScale, folder).n_rows
+    2
+    """
     tensors: dict[str, Any] = {}
-    described = Part(ReliabilityHead).write(head, Place.start(tensors))
-    return write_bundle(Path(folder), tensors, partial(_composed, described), card=model_card(head))
+    described = Part(made_as).write(value, Place.start(tensors))
+    return write_bundle(Path(folder), tensors, partial(_composed, described), card=card)
 
 
 def _composed(head: Any, sha256: str, size: int) -> tuple[bytes, str]:
@@ -112,14 +141,55 @@ def load(
     >>> head.predict(test[:3]).label.shape
     (3,)
     """
+    from atypicality.head import ReliabilityHead
+
+    return read_part(ReliabilityHead, folder, sha256=sha256, max_bytes=max_bytes, max_json_bytes=max_json_bytes)
+
+
+def read_part(
+    made_as: type,
+    folder: str | os.PathLike[str],
+    *,
+    what: str = "head",
+    sha256: str | None = None,
+    max_bytes: int = MAX_BYTES,
+    max_json_bytes: int = MAX_JSON_BYTES,
+) -> Any:
+    """Read an object that `write_part` wrote, with the checks of `load`.
+
+    Parameters
+    ----------
+    made_as : type
+    folder : path
+    what : str
+        Word for it in errors.
+    sha256 : str, optional
+        As in `load`.
+    max_bytes, max_json_bytes : int
+        As in `load`.
+
+    Returns
+    -------
+    object
+        Of the class.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.head.quantiles import QuantileScale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     seal = write_part(QuantileScale.from_rows([1.0, 2.0]), QuantileScale, folder, card="A scale.")
+    ...     read_part(QuantileScale, folder, sha256=seal).values
+    array([1., 2.])
+    """
     limits = {
         "max_bytes": check_integer(max_bytes, "max_bytes", low=1),
         "max_json_bytes": check_integer(max_json_bytes, "max_json_bytes", low=1),
     }
     document, tensors = _read_files(Path(folder), **limits)
     if sha256 is not None and document.sha256 != sha256:
-        raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another head.")
-    return _read_head(document, tensors)
+        raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
+    return _read_part(made_as, document, tensors, what)
 
 
 def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:
@@ -139,13 +209,11 @@ def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[D
     raise BundleError(f"{str(folder)!r} was written anew {_ATTEMPTS} times while it was read. Load a copy of it.")
 
 
-def _read_head(document: Document, tensors: dict[str, Any]) -> Any:
-    from atypicality.head import ReliabilityHead
-
+def _read_part(made_as: type, document: Document, tensors: dict[str, Any], what: str) -> Any:
     try:
-        head = Part(ReliabilityHead).read(document.head, Place.start(tensors))
+        found = Part(made_as).read(document.head, Place.start(tensors))
     except (ValueError, TypeError, OverflowError) as error:
-        raise BundleError(f"the bundle does not describe a head: {error}") from error
+        raise BundleError(f"the bundle does not describe a {what}: {error}") from error
     if tensors:
         raise BundleError(f"the bundle has tensors that belong to no part: {listed(sorted(tensors))[:200]}.")
-    return head
+    return found

@@ -1,0 +1,178 @@
+"""Trained classifiers and what they say of corrupted rows: digits and clothes (images), news and questions (text).
+
+Each has rows that trained it, held-out rows, and rows of every corruption at three strengths. Nothing is downloaded:
+digits come with scikit-learn, and the folder of Fashion-MNIST (idx files), the file of AG News and the folder of TREC
+are given.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+from sklearn.datasets import load_digits
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.neural_network import MLPClassifier
+
+from atypicality.outputs import ModelOutputs
+
+__all__ = ["Bed", "beds", "corruptions"]
+
+STRENGTHS = (1, 2, 3)
+TRAIN_IMAGES = 12_000
+
+Images = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A classifier's outputs: rows that trained it, held-out rows, and new rows as they are and corrupted."""
+
+    name: str
+    train: ModelOutputs
+    held_out: ModelOutputs
+    corrupted: dict[str, ModelOutputs]
+
+
+def beds(fashion: Path | None, news: Path | None, questions: Path | None) -> Iterator[Bed]:
+    """The test beds whose data is at hand; digits always are."""
+    digits, labels = load_digits(return_X_y=True)
+    yield _image_bed("digits", digits.reshape(-1, 8, 8) / 16.0, labels, n_train=700, n_held_out=500, width=64)
+    if fashion is not None:
+        images, labels = (_idx(next(fashion.glob(f"t10k-{kind}*"))) for kind in ("images", "labels"))
+        more, more_labels = (_idx(next(fashion.glob(f"train-{kind}*"))) for kind in ("images", "labels"))
+        images, labels = np.r_[images, more[:TRAIN_IMAGES]] / 255.0, np.r_[labels, more_labels[:TRAIN_IMAGES]]
+        yield _image_bed("clothes", images, labels, n_train=TRAIN_IMAGES, n_held_out=4000, width=100)
+    if news is not None:
+        yield _text_bed("news", _news(news), n_train=3000, n_held_out=2000)
+    if questions is not None:
+        yield _text_bed("questions", _questions(questions), n_train=2500, n_held_out=1500)
+
+
+def _idx(path: Path) -> NDArray[Any]:
+    data = gzip.decompress(path.read_bytes())
+    shape = np.frombuffer(data, ">u4", data[3], 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+def _image_bed(name: str, images: Images, labels: NDArray[Any], *, n_train: int, n_held_out: int, width: int) -> Bed:
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(images))
+    images, labels = images[order], labels[order].astype(np.intp)
+    train, held_out, new = np.split(np.arange(len(images)), [n_train, n_train + n_held_out])
+    model = _trained(images[train].reshape(n_train, -1), labels[train], width)
+
+    def outputs(pixels: Images, rows: NDArray[np.intp]) -> ModelOutputs:
+        return _outputs(model, pixels.reshape(len(pixels), -1), labels[rows])
+
+    corrupted = {"none": outputs(images[new], new)}
+    for kind, corrupt in corruptions().items():
+        for strength in STRENGTHS:
+            corrupted[f"{kind} {strength}"] = outputs(np.clip(corrupt(images[new], strength, rng), 0, 1), new)
+    return Bed(name, outputs(images[train], train), outputs(images[held_out], held_out), corrupted)
+
+
+def _trained(columns: NDArray[Any], labels: NDArray[Any], width: int) -> MLPClassifier:
+    return MLPClassifier((2 * width, width // 2), max_iter=40, early_stopping=False, random_state=0, tol=0.0).fit(
+        columns, labels
+    )
+
+
+def _outputs(model: MLPClassifier, columns: NDArray[Any], labels: NDArray[Any]) -> ModelOutputs:
+    """Logits and the last hidden layer of a network of scikit-learn."""
+    hidden = columns
+    for weights, bias in zip(model.coefs_[:-1], model.intercepts_[:-1], strict=True):
+        hidden = np.maximum(hidden @ weights + bias, 0.0)
+    return ModelOutputs(hidden @ model.coefs_[-1] + model.intercepts_[-1], embeddings=hidden, labels=labels)
+
+
+def corruptions() -> dict[str, Callable[[Images, int, np.random.Generator], Images]]:
+    """Corruptions of images (n, h, w) in [0, 1] by strength 1, 2 or 3, in units of the image's side."""
+    return {
+        "noise": lambda x, s, rng: x + rng.normal(0, 0.12 * s, x.shape),
+        "salt": lambda x, s, rng: np.where(rng.random(x.shape) < 0.06 * s, rng.integers(0, 2, x.shape), x),
+        "blur": lambda x, s, rng: ndimage.gaussian_filter(x, (0, x.shape[1] * 0.03 * s, x.shape[1] * 0.03 * s)),
+        "shift": lambda x, s, rng: ndimage.shift(x, (0, 0, x.shape[1] * 0.05 * s), order=1),
+        "turn": lambda x, s, rng: ndimage.rotate(x, 10 * s, axes=(1, 2), reshape=False, order=1),
+        "contrast": lambda x, s, rng: 0.5 + (x - 0.5) * (1 - 0.25 * s),
+        "bright": lambda x, s, rng: x + 0.12 * s,
+        "patch": _patched,
+    }
+
+
+def _patched(images: Images, strength: int, rng: np.random.Generator) -> Images:
+    """A grey square over each image, at a place of its own."""
+    side = images.shape[1]
+    size = max(1, round(side * 0.12 * (strength + 1)))
+    top, left = rng.integers(0, side - size + 1, (2, len(images)))
+    line = np.arange(side)
+    rows = (line >= top[:, None]) & (line < top[:, None] + size)
+    columns = (line >= left[:, None]) & (line < left[:, None] + size)
+    return np.where(rows[:, :, None] & columns[:, None, :], 0.5, images)
+
+
+def _news(file: Path) -> list[tuple[int, str]]:
+    with open(file, newline="", encoding="utf-8") as stream:
+        return [(int(row[0]) - 1, f"{row[1]} {row[2]}") for row in csv.reader(stream) if row[0].isdigit()]
+
+
+def _questions(folder: Path) -> list[tuple[int, str]]:
+    lines = [line for name in ("train.txt", "test.txt") for line in (folder / name).read_text("latin-1").splitlines()]
+    parts = [line.partition(" ")[::2] for line in lines if ":" in line.partition(" ")[0]]
+    names = sorted({kind.partition(":")[0] for kind, _ in parts})
+    return [(names.index(kind.partition(":")[0]), text) for kind, text in parts]
+
+
+def _text_bed(name: str, table: list[tuple[int, str]], *, n_train: int, n_held_out: int) -> Bed:
+    rng = np.random.default_rng(0)
+    table = [table[place] for place in rng.permutation(len(table))]
+    labels, texts = np.array([label for label, _ in table]), [text for _, text in table]
+    words = TfidfVectorizer(min_df=2, sublinear_tf=True, ngram_range=(1, 2)).fit(texts[:n_train])
+    topics = TruncatedSVD(100, random_state=0).fit(words.transform(texts[:n_train]))
+
+    def columns(part: list[str]) -> NDArray[Any]:
+        return 10 * topics.transform(words.transform(part))
+
+    model = _trained(columns(texts[:n_train]), labels[:n_train], 64)
+    end = n_train + n_held_out
+    parts = [slice(0, n_train), slice(n_train, end), slice(end, None)]
+    train, held_out, new = (_outputs(model, columns(texts[part]), labels[part]) for part in parts)
+    corrupted = {"none": new}
+    for kind, corrupt in _text_corruptions(texts[:n_train]).items():
+        for strength in STRENGTHS:
+            changed = [corrupt(text.split(), strength, rng) for text in texts[end:]]
+            corrupted[f"{kind} {strength}"] = _outputs(model, columns(changed), labels[end:])
+    return Bed(name, train, held_out, corrupted)
+
+
+def _text_corruptions(others: list[str]) -> dict[str, Callable[[list[str], int, np.random.Generator], str]]:
+    """Corruptions of a list of words by strength 1, 2 or 3."""
+    pool = " ".join(others).split()
+    footer, banner = others[0].split() + others[1].split(), others[2].split() + others[3].split()  # the same on each
+
+    def typed(words: list[str], strength: int, rng: np.random.Generator) -> str:
+        letters = list(" ".join(words))
+        for place in np.flatnonzero(rng.random(len(letters)) < 0.04 * strength):
+            letters[place] = chr(97 + rng.integers(26))
+        return "".join(letters)
+
+    def mixed(words: list[str], strength: int, rng: np.random.Generator) -> str:
+        swap = rng.random(len(words)) < 0.15 * strength
+        return " ".join(pool[rng.integers(len(pool))] if s else w for w, s in zip(words, swap, strict=True))
+
+    return {
+        "dropped": lambda w, s, rng: " ".join(word for word in w if rng.random() > 0.22 * s),
+        "cut": lambda w, s, rng: " ".join(w[: max(3, round(len(w) * (1 - 0.27 * s)))]),
+        "typos": typed,
+        "mixed": mixed,
+        "padded": lambda w, s, rng: " ".join(w + [pool[rng.integers(len(pool))] for _ in range(8 * s)]),
+        "footer": lambda w, s, rng: " ".join([*w, *footer[: 12 * s]]),
+        "banner": lambda w, s, rng: " ".join([*banner[: 12 * s], *w]),
+        "joined": lambda w, s, rng: "".join(word + " " * (rng.random() > 0.25 * s) for word in w),
+    }

@@ -1,0 +1,80 @@
+"""`atypicality monitor`: outputs of a model in use are counted, and alarms and an estimate of accuracy come out."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atypicality.cli.printing import say, say_json
+
+__all__ = ["ALARMED", "command"]
+
+ALARMED = 3
+"""Exit code where these rows raised an alarm."""
+
+
+def command(
+    head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
+    state: Annotated[Path, typer.Argument(help="Folder of the monitor; made if it is not there.")],
+    files: Annotated[list[Path] | None, typer.Argument(help="Outputs to count, in the order of time.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Labelled outputs that the head was not fitted on, for a new monitor.")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="Chance of any false alarm over the life (0.01).")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="hour, day, week, month, or seconds, for a new monitor (day).")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="When the rows came, such as 2026-01-31T12:00:00+00:00; or now.")
+    ] = None,
+    labels_only: Annotated[
+        bool, typer.Option("--labels-only", help="Count labels that came late, of rows counted before.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    rolling: Annotated[int, typer.Option(help="Windows taken together in the history.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Count a model's outputs and say what moved. Exit code 3 where these rows raised an alarm."""
+    from atypicality.outputs import ModelOutputs
+    from atypicality.outputs.paths import check_target
+    from atypicality.shipping.bundle import load
+    from atypicality.shipping.bundle.folder import check_place
+
+    check_place(state)
+    if html is not None:
+        check_target(html)
+    monitor = _monitor(load(head), state, reference, alpha, window)
+    raised = []
+    for file in files or []:
+        outputs = ModelOutputs.load(file)
+        raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at)
+        monitor.save(state)
+    if not files:
+        monitor.save(state)
+    if html is not None:
+        monitor.to_html(html, rolling=rolling)
+    if as_json:
+        say_json(monitor.to_json(rolling=rolling))
+    else:
+        say(monitor.summary())
+    if raised:
+        raise typer.Exit(ALARMED)
+
+
+def _monitor(head: Any, state: Path, reference: Path | None, alpha: float | None, window: str | None) -> Any:
+    """The monitor in the folder, or a new one with these settings."""
+    from atypicality.monitoring import Monitor
+    from atypicality.outputs import ModelOutputs
+    from atypicality.shipping.bundle.document import NAME
+
+    options = {"alpha": alpha, "window": window, "reference": reference}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if (state / NAME).exists():
+        if given:
+            raise ValueError(f"--{next(iter(given))} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
+        return Monitor.load(state, head)
+    if window is not None:
+        given["window"] = float(window) if window.replace(".", "", 1).isdigit() else window
+    if reference is not None:
+        given["reference"] = ModelOutputs.load(reference)
+    return Monitor(head, **given)

@@ -1,0 +1,117 @@
+"""Cross-fitting: every row trains estimators, and calibrates by what an estimator that never saw it says of it."""
+
+import inspect
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.metaestimators import available_if
+
+from atypicality.density import GaussianAtypicality
+from atypicality.density.columns import class_sources, in_columns
+from atypicality.head import ReliabilityHead
+from atypicality.outputs import ModelOutputs, Parts, three_way_split
+from atypicality.recalibration import AdaptiveTemperatureScaling
+from atypicality.recalibration.base import Recalibrator
+
+__all__ = ["OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed"]
+
+Doubles = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+
+def cut_folds(n_rows: int, n_folds: int, seed: int) -> list[Rows]:
+    """Random folds of rows, whose sizes differ by one at most, each in random order.
+
+    Never stratified: the coverage guarantee is for rows drawn alike. Estimators meet their rows in random order, so
+    that none depends on the order they came in.
+    """
+    if n_rows < 2 * n_folds:
+        raise ValueError(f"cv={n_folds} must leave 2 rows in every fold; n_samples = {n_rows} do not.")
+    return list(np.array_split(np.random.default_rng(seed).permutation(n_rows), n_folds))
+
+
+def check_crossed(head: ReliabilityHead) -> None:
+    """Refuse a head whose recalibration reads embeddings: those of one fold are not those of another."""
+    part = head.recalibration
+    if isinstance(part, str):
+        return
+    ours = isinstance(part, Recalibrator) and not isinstance(part, AdaptiveTemperatureScaling)
+    if not ours and "embeddings" in inspect.signature(part.fit).parameters:
+        raise ValueError(
+            f"head must have a recalibration without embeddings where cv is a number; {type(part).__name__} reads "
+            "them, and every fold has embeddings of its own. Leave cv out, or take another recalibration."
+        )
+
+
+class OutOfFold(BaseEstimator):
+    """A density that holds what densities said of rows they were fitted without; a row's embedding is its number.
+
+    Parameters
+    ----------
+    density : estimator
+        Fitted anew for every fold.
+    """
+
+    def __init__(self, density: Any) -> None:
+        self.density = density
+
+    def fit(self, embeddings: NDArray[Any], labels: Rows) -> Self:
+        """Nothing is measured before `measure`."""
+        raise NotImplementedError
+
+    def begin(self, names: NDArray[Any], counts: Rows, n_rows: int) -> Self:
+        """Make room for rows of classes with these names and counts."""
+        self.classes_, self.counts_, self.n_features_in_ = names, counts, 1
+        self.atypicality_ = np.empty(n_rows)
+        by_class = hasattr(self.density, "class_log_density")
+        self.densities_: Any = np.empty((n_rows, len(names))) if by_class else None
+        return self
+
+    def measure(self, rows: Rows, embeddings: Any, train: Any, codes: Rows) -> None:
+        """Fit the density on training embeddings with classes `codes`, and measure the rows of a fold."""
+        fitted = clone(self.density).fit(train, codes)
+        self.atypicality_[rows] = fitted.atypicality(embeddings)
+        if self.densities_ is not None:
+            sources = class_sources(np.asarray(fitted.classes_, np.intp), len(self.classes_))
+            self.densities_[rows] = in_columns(np.asarray(fitted.class_log_density(embeddings)), sources)
+
+    def atypicality(self, embeddings: Any) -> Doubles:
+        """Atypicality (n,) of rows by number (n, 1)."""
+        found: Doubles = self.atypicality_[np.asarray(embeddings)[:, 0].astype(np.intp)]
+        return found
+
+    @available_if(lambda self: self.densities_ is not None)  # type: ignore[untyped-decorator]
+    def class_log_density(self, embeddings: Any) -> Any:
+        """Class log-densities (n, k) of rows by number (n, 1)."""
+        return self.densities_[np.asarray(embeddings)[:, 0].astype(np.intp)]
+
+
+def density_of(head: ReliabilityHead) -> Any:
+    """The density that cross-fitting fits in every fold: one and the same, so that its scores can be compared."""
+    return GaussianAtypicality() if isinstance(head.density, str) else head.density
+
+
+def fit_crossed(head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDArray[Any], measured: Any) -> Any:
+    """A head fitted on out-of-fold logits (n, k) and what was `measured` of the rows, an `OutOfFold` or None.
+
+    Sets, abstention, quantiles and metrics are of rows that its recalibration did not see, as in any head; then
+    recalibration is fitted once more, on all rows.
+    """
+    numbers = np.arange(float(codes.size))[:, None]
+    outputs = ModelOutputs(logits, embeddings=None if measured is None else numbers, class_names=names)
+    outputs = outputs._replaced(labels=codes)
+    parts = three_way_split(outputs, random_state=head.random_state)
+    fitted = clone(head).fit(train=measured, calibration=parts)
+    whole = clone(head).fit(train=measured, calibration=Parts(outputs, *parts[1:]))
+    fitted.recalibration_ = whole.recalibration_
+    fitted.sizes_ |= {"train": codes.size, "recalibration": codes.size}
+    return fitted
+
+
+def averaged(logits: list[Doubles]) -> Doubles:
+    """Logarithms (n, k) of the mean probabilities of several estimators."""
+    each = [one - logsumexp(one, axis=1, keepdims=True) for one in logits]
+    return np.asarray(logsumexp(each, axis=0) - np.log(len(logits)))

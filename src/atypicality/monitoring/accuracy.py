@@ -1,0 +1,318 @@
+"""Accuracy without labels: what recalibrated probabilities say of it, how far that can be off, and when not to say."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import ndtri
+
+from atypicality.arrays import to_host
+from atypicality.head.reference import HeldOutCounts
+from atypicality.metrics.intervals import check_level
+from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.recalibration.class_mix import ClassMix, estimate_class_mix
+from atypicality.recalibration.class_prior import check_class_prior, is_estimated
+from atypicality.validation import caught_warnings, check_integer
+
+__all__ = [
+    "AccuracyEstimate",
+    "Profile",
+    "calibrated_mix",
+    "estimate_accuracy",
+    "estimated",
+    "need_reference",
+    "tilted",
+]
+
+LARGEST_SPREAD = 0.1
+"""Points of accuracy by which estimates may differ before none is given."""
+LARGEST_TAIL = 0.5
+"""Share of rows that may be more atypical than 99 % of the held-out rows."""
+LARGEST_MOVE = 0.5
+"""Largest distance of an estimated class mix from the held-out one, in total variation."""
+MOST_ROWS = 4000
+"""Rows that the class mix is estimated from: more narrow its interval below what the probabilities are good for."""
+TAIL = 0.99
+FLOOR = 1e-12
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AccuracyEstimate:
+    """Estimated accuracy of unlabelled rows.
+
+    Attributes
+    ----------
+    accuracy : float or None
+        None where the estimate is refused.
+    low, high : float or None
+        Interval around it.
+    level : float
+    refusal : str or None
+        Why there is no estimate.
+    estimates : dict of str to float
+        What each estimator gives, refused or not: "confidence" is the mean recalibrated confidence, "class mix" the
+        same under the estimated or the given class mix, "transport" that of probabilities tilted to the given mix, and
+        "reference" the accuracy of the held-out rows.
+    class_mix : ClassMix, ndarray of shape (k,), or None
+        As estimated, with its interval; as given; or None where it could not be estimated.
+    n_rows : int
+        Unlabelled rows.
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> found = estimate_accuracy(ReliabilityHead().fit(train=train, calibration=calibration), test)
+    >>> found.low < 0.93 < found.high, found.refusal is None
+    (True, True)
+    """
+
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    level: float
+    refusal: str | None
+    estimates: dict[str, float]
+    class_mix: Any
+    n_rows: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        mix = self.class_mix
+        shares: Any = {"shares": None if mix is None else np.asarray(mix).tolist()}
+        if isinstance(mix, ClassMix):
+            shares = {"shares": mix.shares.tolist(), "low": _finite(mix.low), "high": _finite(mix.high)}
+        plain = {name: getattr(self, name) for name in ("accuracy", "low", "high", "level", "refusal", "n_rows")}
+        return plain | {"estimates": self.estimates, "class_mix": shares}
+
+    def __str__(self) -> str:
+        if self.accuracy is None:
+            return f"no estimate of accuracy: {self.refusal}"
+        return f"accuracy about {self.accuracy:.3f}, {self.level:.0%} interval {self.low:.3f} to {self.high:.3f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Probabilities of rows, or of groups of rows alike, as the estimators need them.
+
+    Attributes
+    ----------
+    probs : ndarray of shape (m, k)
+    label : ndarray of int, of shape (m,)
+        Predicted column.
+    weight : ndarray of shape (m,)
+        Share of the rows.
+    n_rows : int
+    tail : float
+        Share of rows more atypical than 99 % of the held-out rows.
+    """
+
+    probs: Vector
+    label: NDArray[np.intp]
+    weight: Vector
+    n_rows: int
+    tail: float
+
+    def confidence(self, probs: Vector) -> float:
+        """Mean probability of the predicted labels."""
+        return float(self.weight @ probs[np.arange(len(probs)), self.label])
+
+    def sample(self) -> Vector:
+        """At most `MOST_ROWS` rows (n, k) with the shares of the profile, as equally spaced quantiles of it."""
+        n = min(self.n_rows, MOST_ROWS)
+        places = np.searchsorted(np.cumsum(self.weight), (np.arange(n) + 0.5) / n)
+        return self.probs[np.minimum(places, len(self.probs) - 1)]
+
+
+def estimate_accuracy(
+    head: Any,
+    outputs: ModelOutputs,
+    class_mix: Any = None,
+    *,
+    level: float = 0.9,
+    n_bootstrap: int = 100,
+) -> AccuracyEstimate:
+    """Estimate the accuracy of a head's labels for rows without labels.
+
+    Without `class_mix` the estimate is the mean recalibrated confidence. With it, probabilities are first tilted, by
+    one factor for each class, until they have that mix: the entropic optimal transport from the rows to the classes.
+    The interval holds sampling errors, and how far the estimators are apart: the accuracy of the held-out rows, which
+    is what no change would mean, is one of them. It reaches twice as far below the estimate as above, since
+    confidence falls less than accuracy under a shift (Garg et al. 2022).
+
+    There is no estimate where the estimators disagree by more than 0.1, where half of the rows are more atypical than
+    99 % of the held-out rows, or where the class mix that EM finds is further than 0.5 in total variation from the
+    held-out one, since corrupted inputs then look like another mix.
+
+    Parameters
+    ----------
+    head : ReliabilityHead
+    outputs : ModelOutputs
+        Logits, and embeddings or atypicality; labels are not read.
+    class_mix : array-like of shape (k,), or mapping of int to float, optional
+        Class shares of these rows, where they are known.
+    level : float, default=0.9
+        Of the interval.
+    n_bootstrap : int, default=100
+        Resamples behind the interval of the class mix; 0 makes none.
+
+    Returns
+    -------
+    AccuracyEstimate
+        The estimate with its interval, or the reason why there is none.
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+    >>> found = estimate_accuracy(head, test, class_mix=[0.1] * 10)
+    >>> found.low < 0.93 < found.high, sorted(found.estimates)
+    (True, ['class mix', 'confidence', 'reference', 'transport'])
+    """
+    reference = need_reference(head)
+    ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
+    if not len(ordered):
+        raise ValueError("outputs must have at least one row to estimate an accuracy from.")
+    with caught_warnings():  # of drift, which is what the estimate is about
+        answer = head.predict(ordered).on_host()
+    probs = np.asarray(answer.proba, np.float64)
+    tail = 0.0 if answer.atypicality_quantile is None else float((answer.atypicality_quantile > TAIL).mean())
+    profile = Profile(probs, to_host(answer.label), np.full(len(probs), 1 / len(probs)), len(probs), tail)
+    own = None if answer.class_mix is None else answer.class_mix.shares
+    calibrated = calibrated_mix(head, reference) if own is None else own
+    return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=n_bootstrap)
+
+
+def _finite(ends: Vector) -> list[float] | None:
+    """Plain numbers; None without resamples, for JSON has no NaN."""
+    return ends.tolist() if np.isfinite(ends).all() else None
+
+
+def need_reference(head: Any) -> HeldOutCounts:
+    """What a fitted head stores of its held-out rows."""
+    from sklearn.utils.validation import check_is_fitted
+
+    check_is_fitted(head, "recalibration_")
+    if getattr(head, "reference_", None) is None:
+        raise ValueError("head has no counts of its held-out rows: an older version fitted it. Fit or refit it.")
+    found: HeldOutCounts = head.reference_
+    return found
+
+
+def calibrated_mix(head: Any, reference: HeldOutCounts) -> Vector:
+    """Class shares (k,) under which a head's probabilities are calibrated: its class prior, or the held-out labels'."""
+    prior = getattr(head.recalibration_, "class_prior", None)
+    if prior is None or is_estimated(prior):
+        counts = np.maximum(reference.labels, 0.5)  # a class without rows counts as half a row
+        return np.asarray(counts / counts.sum())
+    shares = np.maximum(check_class_prior(prior, reference.labels.size), FLOOR)
+    return np.asarray(shares / shares.sum())
+
+
+def estimated(
+    profile: Profile,
+    reference: HeldOutCounts,
+    class_mix: Any,
+    *,
+    calibrated: Vector,
+    level: float = 0.9,
+    n_bootstrap: int = 100,
+) -> AccuracyEstimate:
+    """As `estimate_accuracy`, from a profile, of probabilities that are calibrated under the mix `calibrated`."""
+    check_level(level)
+    check_integer(n_bootstrap, "n_bootstrap", low=0)
+    known = None if class_mix is None else check_class_prior(class_mix, profile.probs.shape[1], "class_mix")
+    found = {"confidence": profile.confidence(profile.probs)}
+    mix: Any = known
+    if known is None:
+        mix, moved = _estimated_mix(profile, calibrated, n_bootstrap)
+    else:
+        moved = 0.0
+        found["transport"] = profile.confidence(tilted(profile.probs, profile.weight, known))
+    if mix is not None:
+        shares = mix.shares if isinstance(mix, ClassMix) else mix
+        found["class mix"] = profile.confidence(_under_mix(profile.probs, shares / calibrated))
+    centre = found["confidence" if known is None else "transport"]
+    spread = abs(found.get("class mix", centre) - centre)
+    refusal = _refusal(spread, profile.tail, moved)
+    apart = max(spread, abs(reference.accuracy - centre))
+    low, high = _interval(centre, apart, profile, reference, level)
+    found["reference"] = reference.accuracy
+    if refusal is not None:
+        return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows)
+    return AccuracyEstimate(centre, low, high, level, None, found, mix, profile.n_rows)
+
+
+def tilted(probs: Vector, weight: Vector, mix: Vector) -> Vector:
+    r"""Probabilities (m, k) times one factor for each class, with rows that sum to 1 and the mean `mix`.
+
+    Of all joint laws of row and class with these margins it is the nearest to the given probabilities in
+    Kullback-Leibler divergence: the entropic optimal transport of cost :math:`-\log p` (Cuturi 2013). The logarithms of
+    the factors minimise a convex function of k numbers.
+
+    >>> probs = np.array([[0.9, 0.1], [0.6, 0.4]])
+    >>> tilted(probs, np.array([0.5, 0.5]), np.array([0.5, 0.5])).mean(axis=0).round(4)
+    array([0.5, 0.5])
+    """
+    target = np.maximum(mix, FLOOR) / np.maximum(mix, FLOOR).sum()
+    logs = np.log(np.maximum(probs, FLOOR))
+
+    def objective(factors: Vector) -> tuple[float, Vector]:
+        raised = logs + factors
+        top = raised.max(axis=1, keepdims=True)
+        mass = np.exp(raised - top)
+        total = mass.sum(axis=1, keepdims=True)
+        value = weight @ (top + np.log(total))[:, 0] - target @ factors
+        return float(value), weight @ (mass / total) - target
+
+    start = np.log(target) - np.log(np.maximum(weight @ probs, FLOOR))
+    best = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "gtol": 1e-7}).x
+    return _under_mix(probs, np.exp(best - best.max()))
+
+
+def _under_mix(probs: Vector, ratio: Vector) -> Vector:
+    raised = np.maximum(probs, FLOOR) * ratio
+    return np.asarray(raised / np.maximum(raised.sum(axis=1, keepdims=True), np.finfo(float).tiny))
+
+
+def _estimated_mix(profile: Profile, calibrated: Vector, n_bootstrap: int) -> tuple[ClassMix | None, float]:
+    """The class mix by EM and its distance from the calibrated one; None where EM itself refuses."""
+    try:
+        mix = estimate_class_mix(profile.sample(), calibrated, n_bootstrap=n_bootstrap)
+    except ValueError:  # classes are confused too much, or rows too few: the mean confidence needs no mix
+        return None, 0.0
+    return mix, float(np.abs(mix.shares - calibrated).sum() / 2)
+
+
+def _refusal(spread: float, tail: float, moved: float) -> str | None:
+    if tail > LARGEST_TAIL:
+        return (
+            f"{tail:.0%} of the rows are more atypical than {TAIL:.0%} of the held-out rows: none were seen like them."
+        )
+    if spread > LARGEST_SPREAD:
+        return f"the estimators differ by {spread:.2f}, more than {LARGEST_SPREAD}: label some rows."
+    if moved > LARGEST_MOVE:
+        return (
+            f"the predictions look like another class mix, {moved:.2f} from the calibrated one in total variation, or "
+            "like corrupted inputs, and nothing tells which. Give class_mix= if it is known, or label some rows."
+        )
+    return None
+
+
+def _interval(
+    centre: float, apart: float, profile: Profile, reference: HeldOutCounts, level: float
+) -> tuple[float, float]:
+    """Sampling errors of new and held-out rows, and how far estimators are apart: twice that below the estimate."""
+    variance = max(centre * (1 - centre), reference.accuracy * (1 - reference.accuracy))
+    smallest = 0.25 / min(profile.n_rows, reference.n_rows)  # of an accuracy of 0 or 1, which few rows may show
+    error = math.sqrt(max(variance, smallest) * (1 / profile.n_rows + 1 / reference.n_rows))
+    reach = float(ndtri((1 + level) / 2)) * error
+    return max(0.0, centre - reach - 2 * apart), min(1.0, centre + reach + apart)

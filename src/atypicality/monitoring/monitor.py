@@ -1,0 +1,433 @@
+"""A monitor of a head in use: rows come in, alarms with a stated false-alarm rate and estimates come out."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.arrays import to_host
+from atypicality.head.reliability import Reliability
+from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, need_reference
+from atypicality.monitoring.counting import (
+    count_rows,
+    judged,
+    n_bins,
+    profile_of,
+    profile_size,
+    reference_of,
+    rows_of,
+)
+from atypicality.monitoring.sequences import sequence_interval
+from atypicality.monitoring.shown import window_rows
+from atypicality.monitoring.state import Alarm, Counted, MonitorState
+from atypicality.monitoring.streams import ShareTests, make_streams
+from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
+from atypicality.outputs import ModelOutputs
+from atypicality.outputs.class_names import encode_labels
+from atypicality.recalibration.class_prior import is_estimated
+from atypicality.shipping.bundle import read_part, write_part
+from atypicality.terminal import listed
+from atypicality.validation import check_alpha, check_integer, check_labels
+
+__all__ = ["Monitor"]
+
+CARD = (
+    "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Read "
+    "it with `aty.Monitor.load(folder, head)`.\n"
+)
+
+
+class Monitor:
+    """Watch a fitted head in use, with one false-alarm rate for the whole life of the monitor.
+
+    Rows are counted in cells of atypicality, confidence, predicted class and, with labels, of errors and of sets that
+    miss the label. An alarm is raised when the confidence sequence of a share, over all rows from the start of some
+    window on, is disjoint from the band that the reference rows give. Without a change of the distribution the chance
+    that there is ever an alarm is at most `alpha`, at however many looks. The state holds counts alone.
+
+    Parameters
+    ----------
+    head : ReliabilityHead
+        Fitted.
+    reference : ModelOutputs, optional
+        Labelled rows that the head was not fitted on. They bring the columns of the embeddings, attributes and words
+        such as the quadrant to the tests. By default the counts of the head's own held-out rows are the reference.
+    alpha : float in (0, 1), default=0.01
+        Chance of any alarm over the whole life without a change; half is for the reference's bands.
+    window : "hour", "day", "week", "month", or float, default="day"
+        Of UTC, or a number of seconds.
+    keep : int, default=400
+        Windows that are kept apart. Older ones become one.
+
+    Examples
+    --------
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> monitor = Monitor(ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000]))
+    >>> monitor.add(test, at="2026-01-01T00:00:00+00:00")
+    []
+    >>> monitor.n_rows, monitor.n_labelled
+    (5000, 5000)
+    """
+
+    def __init__(
+        self,
+        head: Any,
+        reference: ModelOutputs | None = None,
+        *,
+        alpha: float = 0.01,
+        window: str | float = "day",
+        keep: int = 400,
+    ) -> None:
+        held_out = need_reference(head)
+        if is_estimated(getattr(head.recalibration_, "class_prior", None)):
+            raise ValueError(
+                "head must judge each row by itself to be monitored; its class prior is estimated from the rows of "
+                "each call. Monitor a head without class_prior='estimate', and give class_mix= to estimated_accuracy."
+            )
+        if reference is not None:
+            held_out = reference_of(*judged(head, reference))
+        empty = np.zeros((0, profile_size(head.n_classes_)), np.int64)
+        state = MonitorState(
+            head=head.fingerprint_,
+            alpha=float(check_alpha(alpha)),
+            window=check_window(window),
+            keep=check_integer(keep, "keep", low=1),
+            reference=held_out,
+            n_thresholds=int(head.sizes_.get("thresholds", 0)),
+            keys=np.zeros(0, np.int64),
+            cells=empty[:, :0],
+            profile=empty,
+        )
+        tests = self._use(head, state)
+        self._state = replace(state, cells=np.zeros((0, tests.n_cells), np.int64))
+
+    def _use(self, head: Any, state: MonitorState) -> ShareTests:
+        names = np.arange(head.n_classes_).astype(str) if head.class_names_ is None else head.class_names_
+        streams = make_streams(state.reference, names.tolist(), head.prediction_sets_, state.n_thresholds)
+        self.head, self._state = head, state
+        self._tests = ShareTests(streams, state.alpha)
+        return self._tests
+
+    @property
+    def n_rows(self) -> int:
+        """Rows so far."""
+        return int(self._state.profile[:, 0].sum())
+
+    @property
+    def n_labelled(self) -> int:
+        """Labels so far."""
+        return int(self._state.cells[:, self._place("error")].sum())
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Alarms so far, each when it was first raised."""
+        return list(self._state.alarms)
+
+    def add(self, outputs: ModelOutputs, *, at: Any = None) -> list[Alarm]:
+        """Count the rows of `outputs` and look: the alarms that are new.
+
+        Labels, where the outputs have them, are counted too. `at` is when the rows came: None (now), seconds since
+        1970, a datetime with a time zone, ISO text, or one of these for each row. It must not go backwards. Rows that
+        cannot be judged change nothing.
+
+        >>> from atypicality.datasets import load_fashion_mnist
+        >>> from atypicality.head import ReliabilityHead
+        >>> train, calibration, test = load_fashion_mnist()
+        >>> monitor = Monitor(ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000]))
+        >>> shirts = test[test.labels == 6]
+        >>> print(*[alarm for alarm in monitor.add(shirts, at=0) if alarm.item == "Shirt"])
+        class Shirt rose: ...
+        """
+        answer, ordered = judged(self.head, outputs, self.n_rows)
+        seconds, keys = self._when(at, len(ordered))
+        parts = []
+        for key in np.unique(keys):
+            rows = np.flatnonzero(keys == key)
+            part, labels = answer[rows], ordered.labels
+            counted = count_rows(self._tests, part, ordered[rows], int(key))
+            if labels is not None:
+                counted.cells[:] += self._labelled(part, to_host(labels)[rows])
+            parts.append(counted)
+        return self._commit(parts, float(seconds[-1]))
+
+    def add_labels(
+        self,
+        outputs: ModelOutputs | Reliability,
+        labels: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | None = None,
+        at: Any = None,
+    ) -> list[Alarm]:
+        """Count labels that came late, for rows that were added without them: the alarms that are new.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs or Reliability
+            The rows again, or what the head said of them: the monitor has kept neither.
+        labels : array-like of shape (m,), optional
+            Columns or names; by default those of `outputs`.
+        ids : array-like of shape (m,), optional
+            Which rows of `outputs`, by their ids, the labels are for; by default all, in order.
+        at : as in `add`
+            When the labels came.
+
+        Returns
+        -------
+        list of Alarm
+            Those that are new.
+
+        Examples
+        --------
+        >>> from atypicality.datasets import load_fashion_mnist
+        >>> from atypicality.head import ReliabilityHead
+        >>> train, calibration, test = load_fashion_mnist()
+        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
+        >>> monitor, answer = Monitor(head), head.predict(test)
+        >>> alarms = monitor.add_labels(answer, test.labels, at=0)
+        >>> monitor.n_labelled
+        5000
+        """
+        if isinstance(outputs, Reliability):
+            answer, given = outputs.on_host(), None
+            if answer.proba.shape[1] != self.head.n_classes_:
+                raise ValueError(
+                    f"outputs must be answers on {self.head.n_classes_} classes; got {answer.proba.shape[1]}."
+                )
+        else:
+            answer, ordered = judged(self.head, outputs, self.n_labelled)
+            given = ordered.labels
+        codes = self._codes(answer, labels, given)
+        rows = rows_of(answer, ids, codes.size)
+        seconds, keys = self._when(at, codes.size)
+        empty = np.zeros(self._state.profile.shape[1], np.int64)
+        parts = []
+        for key in np.unique(keys):
+            chosen = keys == key
+            cells = self._labelled(answer[rows[chosen]], codes[chosen])
+            parts.append(Counted(int(key), cells, empty, {}))
+        return self._commit(parts, float(seconds[-1]))
+
+    def _codes(self, answer: Reliability, labels: ArrayLike | None, given: Any) -> NDArray[np.intp]:
+        """Labels as columns of the answer."""
+        if labels is None and given is None:
+            raise ValueError("labels must be given, or be in outputs.")
+        codes = to_host(given) if labels is None else encode_labels(labels, answer.class_names)
+        return check_labels(codes, n_classes=answer.proba.shape[1])
+
+    def _labelled(self, answer: Reliability, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Cells of errors and misses."""
+        cells = np.zeros(self._tests.n_cells, np.int64)
+        covered = answer.prediction_set[np.arange(labels.size), labels]
+        for name, counts in (("error", answer.label != labels), ("miss", ~covered)):
+            if (place := self._place(name)) is not None:
+                hits = int(np.count_nonzero(counts))
+                cells[place] = hits, labels.size - hits
+        return cells
+
+    def _when(self, at: Any, n_rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        seconds = times(at, n_rows)
+        if seconds[0] < self._state.last:
+            raise ValueError(
+                f"at must not go backwards: {as_text(seconds[0])} is before {as_text(self._state.last)}, when the "
+                "newest rows came. Set the clock, or give at= when they came in."
+            )
+        return seconds, window_keys(seconds, self._state.window)
+
+    def _commit(self, parts: list[Counted], last: float) -> list[Alarm]:
+        return self._look(self._state.with_rows(parts, last))
+
+    def _look(self, state: MonitorState) -> list[Alarm]:
+        known = {alarm.what for alarm in state.alarms}
+        raised = [alarm for alarm in self._raised(state) if alarm.what not in known]
+        self._state = replace(state, alarms=[*state.alarms, *raised])
+        return raised
+
+    def _raised(self, state: MonitorState) -> Iterator[Alarm]:
+        """Every share that is now disjoint from its band, with the window from which the evidence is largest.
+
+        Evidence from the j-th window of the life on has the level of its test divided by j (j + 1): these sum to it.
+        """
+        since = np.cumsum(state.cells[::-1], axis=0)[::-1]
+        ordinal = (state.keys - state.first + 1).astype(np.float64)
+        if not state.keys.size:
+            return
+        excess = self._tests.excess(since) - np.log(ordinal * (ordinal + 1))[None, :, None]
+        for side, item in np.argwhere(excess.max(axis=1) >= 0):
+            window = int(excess[side, :, item].argmax())
+            yield self._alarm(state, bool(side), int(item), window, since[window])
+
+    def _alarm(self, state: MonitorState, above: bool, item: int, window: int, cells: NDArray[np.int64]) -> Alarm:
+        tests = self._tests
+        below_count, above_count, trials = (part[item] for part in tests.shares(cells))
+        count = above_count if above else below_count
+        ordinal = float(state.keys[window] - state.first + 1)
+        low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
+        stream = tests.streams[tests.stream_of[item]]
+        return Alarm(
+            stream.name,
+            stream.items[tests.item_of[item]],
+            stream.direction(above),
+            state.last,
+            first_second(int(state.keys[window]), state.window),
+            float(count / trials),
+            float(low),
+            float(high),
+            float(tests.low[item]),
+            float(tests.high[item]),
+            int(trials),
+        )
+
+    def _place(self, name: str) -> Any:
+        found = {stream.name: place for stream, place in zip(self._tests.streams, self._tests.places, strict=True)}
+        return found.get(name)
+
+    def moved(self) -> dict[str, list[Alarm]]:
+        """What is outside its band now, by stream, most rows first: which classes and which inputs moved."""
+        found: dict[str, list[Alarm]] = {}
+        for alarm in sorted(self._raised(self._state), key=lambda alarm: -_gap(alarm)):
+            found.setdefault(alarm.stream, []).append(alarm)
+        return found
+
+    def estimated_accuracy(
+        self, *, class_mix: Any = None, last: int | None = None, level: float = 0.9
+    ) -> AccuracyEstimate:
+        """Estimate the accuracy of the rows of the newest `last` windows, or of all, without their labels.
+
+        `class_mix` and `level` are as in `estimate_accuracy`. Instead of rows there are their mean probabilities in
+        cells of predicted class and confidence. With more than 70 classes there is the mean confidence alone.
+        """
+        windows = None if last is None else check_integer(last, "last", low=1)
+        sums, k = self._state.recent("profile", windows), self.head.n_classes_
+        if not sums.size or not sums[0]:
+            raise ValueError(
+                "there is no row in these windows to estimate an accuracy from. Add rows, or more windows."
+            )
+        if class_mix is not None and not n_bins(k):
+            raise ValueError(
+                f"class_mix cannot be used by a monitor of {k} classes, which stores their mean confidence alone. Pass "
+                "the rows to estimate_accuracy."
+            )
+        profile = profile_of(sums, k, self._tail(windows))
+        reference = self._state.reference
+        calibrated = calibrated_mix(self.head, reference)
+        return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=0)
+
+    def _tail(self, last: int | None) -> float:
+        """Share of rows above the largest quantile of the reference's atypicality that is counted."""
+        place = self._place("atypicality")
+        if place is None:
+            return 0.0
+        cells = self._state.recent("cells", last)[place]
+        return float(cells[-1] / max(cells.sum(), 1))
+
+    def history(self, *, rolling: int = 1) -> list[dict[str, Any]]:
+        """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each."""
+        return window_rows(self._tests, self._state, check_integer(rolling, "rolling", low=1))
+
+    def merge(self, other: Self) -> Self:
+        """A monitor that has seen the rows of this one and of the `other`, of the same head, reference and settings."""
+        if not isinstance(other, Monitor):
+            raise TypeError(f"other must be a Monitor; got {type(other).__name__}.")
+        if differing := self._state.differing(other._state):
+            raise ValueError(f"other must be a monitor like this one; it differs in {listed(differing)}.")
+        merged = object.__new__(type(self))
+        merged._use(self.head, self._state.merged(other._state))
+        merged._look(merged._state)
+        return merged
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it.
+
+        >>> import tempfile
+        >>> from atypicality.datasets import load_fashion_mnist
+        >>> from atypicality.head import ReliabilityHead
+        >>> train, calibration, test = load_fashion_mnist()
+        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
+        >>> monitor = Monitor(head)
+        >>> alarms = monitor.add(test, at=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     monitor.save(folder)
+        ...     Monitor.load(folder, head).n_rows
+        5000
+        """
+        write_part(self._state, MonitorState, folder, card=CARD)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], head: Any) -> Self:
+        """Read the state that `save` wrote to `folder`, of a monitor of this `head`.
+
+        See `save` for an example.
+        """
+        reference = need_reference(head)
+        state: MonitorState = read_part(MonitorState, folder, what="monitor")
+        if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:
+            raise ValueError("head must be the one that the monitor was made for; this one has other calibration rows.")
+        monitor = object.__new__(cls)
+        monitor._use(head, state)
+        widths = state.cells.shape[1], state.profile.shape[1]
+        if widths != (monitor._tests.n_cells, profile_size(head.n_classes_)):
+            raise ValueError("folder holds a monitor whose counts do not fit its reference: it is damaged.")
+        return monitor
+
+    def to_dict(self, *, rolling: int = 1) -> dict[str, Any]:
+        """Everything as plain values: rows, alarms, what is outside now, estimates, and `history`.
+
+        `rolling` windows are taken together in the history and in the newest estimate.
+        """
+        state = self._state
+        newest = int(state.recent("profile", rolling)[0]) if state.keys.size else 0
+        return {
+            "rows": self.n_rows,
+            "labelled": self.n_labelled,
+            "alpha": state.alpha,
+            "window": state.window,
+            "reference_rows": state.reference.n_rows,
+            "last": as_text(state.last) if state.keys.size else None,
+            "alarms": [_plain(alarm) for alarm in state.alarms],
+            "moved": {name: [_plain(alarm) for alarm in found] for name, found in self.moved().items()},
+            "estimated_accuracy": self.estimated_accuracy().to_dict() if self.n_rows else None,
+            "newest_accuracy": self.estimated_accuracy(last=rolling).to_dict() if newest else None,
+            "words": state.words,
+            "history": self.history(rolling=rolling),
+        }
+
+    def to_json(self, *, rolling: int = 1) -> str:
+        """`to_dict` with this `rolling` as JSON."""
+        return json.dumps(self.to_dict(rolling=rolling), indent=2, allow_nan=False)
+
+    def to_html(self, path: str | os.PathLike[str], *, title: str = "Monitor", rolling: int = 1) -> None:
+        """Write a self-contained page with a `title` to `path`: alarms, estimate, and `rolling` windows as charts."""
+        from atypicality import write_monitor
+
+        write_monitor(self.to_dict(rolling=rolling), path, title=title)
+
+    def summary(self) -> str:
+        """Rows, alarms and the estimate, as a few lines of text."""
+        state = self._state
+        lines = [
+            f"Monitor: {self.n_rows:,} rows, {self.n_labelled:,} labels, {state.keys.size} windows; "
+            f"false alarms over its life: at most {state.alpha:.2%}",
+            f"  reference {state.reference.n_rows:,} rows",
+            *(f"  alarm {as_text(alarm.at)} {alarm}" for alarm in state.alarms),
+        ]
+        if not state.alarms:
+            lines.append("  no alarm")
+        return "\n".join([*lines, *([f"  {self.estimated_accuracy()}"] if self.n_rows else [])])
+
+    def __repr__(self) -> str:
+        return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
+
+
+def _gap(alarm: Alarm) -> float:
+    """Distance between the sequence and the band."""
+    return max(alarm.reference_low - alarm.high, alarm.low - alarm.reference_high)
+
+
+def _plain(alarm: Alarm) -> dict[str, Any]:
+    return asdict(alarm) | {"at": as_text(alarm.at), "since": as_text(alarm.since)}

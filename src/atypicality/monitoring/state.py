@@ -1,0 +1,194 @@
+"""What a monitor remembers: counts of windows, from which no row can be told, and the alarms so far."""
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.head.reference import HeldOutCounts
+from atypicality.monitoring.windows import check_window
+from atypicality.stored import Part, Record, kinds, need
+
+__all__ = ["Alarm", "Counted", "MonitorState"]
+
+Counts = NDArray[np.int64]
+SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A share that has left the reference's band, with the level of the whole life of the monitor.
+
+    Attributes
+    ----------
+    stream, item, direction : str
+        What moved, such as "class", "cat", "rose".
+    at, since : float
+        Seconds since 1970: of the row that raised it, and of the first window that its evidence counts.
+    share, low, high : float
+        Share of the rows since then, and its confidence sequence.
+    reference_low, reference_high : float
+        Band of the reference, which the sequence left.
+    n_rows : int
+        Rows since then.
+
+    Examples
+    --------
+    >>> print(Alarm("class", "cat", "rose", 0.0, 0.0, 0.4, 0.35, 0.45, 0.1, 0.2, 500))
+    class cat rose: 0.400 of 500 rows [0.350, 0.450], reference [0.100, 0.200]
+    """
+
+    stream: Annotated[str, kinds.Text()]
+    item: Annotated[str, kinds.Text()]
+    direction: Annotated[str, kinds.Choice("rose", "fell")]
+    at: Annotated[float, kinds.Number(0)]
+    since: Annotated[float, kinds.Number(0)]
+    share: Annotated[float, kinds.Number(0, 1)]
+    low: Annotated[float, kinds.Number(0, 1)]
+    high: Annotated[float, kinds.Number(0, 1)]
+    reference_low: Annotated[float, kinds.Number(0, 1)]
+    reference_high: Annotated[float, kinds.Number(0, 1)]
+    n_rows: Annotated[int, kinds.Integer(1)]
+
+    @property
+    def what(self) -> tuple[str, str, str]:
+        """By which it is told from other alarms."""
+        return self.stream, self.item, self.direction
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream} {self.item} {self.direction}: {self.share:.3f} of {self.n_rows} rows "
+            f"[{self.low:.3f}, {self.high:.3f}], reference [{self.reference_low:.3f}, {self.reference_high:.3f}]"
+        )
+
+    _stored = Record()
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Counts of rows of one window: cells of streams, sums of the profile, and words of fields."""
+
+    key: int
+    cells: Counts
+    profile: Counts
+    words: dict[str, dict[str, int]]
+
+
+@dataclass(eq=False, repr=False)
+class MonitorState:
+    """The whole state of a monitor.
+
+    Attributes
+    ----------
+    head : str
+        Fingerprint of the head's calibration rows.
+    alpha, window, keep
+        As in `Monitor`.
+    reference : HeldOutCounts
+    n_thresholds : int
+        Rows behind the thresholds of the sets.
+    keys : ndarray of int, of shape (w,)
+        Windows with rows, increasing.
+    cells : ndarray of int, of shape (w, c)
+        Counts of the streams' cells in each.
+    profile : ndarray of int, of shape (w, p)
+        Sums of probabilities in each, in units of 2^-30.
+    words : dict of str to dict of str to int
+        Rows of each word of each field, over the whole life.
+    first : int
+        Key of the first window of the life, or -1.
+    last : float
+        Time of the newest row.
+    alarms : list of Alarm
+    """
+
+    head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
+    alpha: Annotated[float, kinds.Number(0, 1, low_open=True)]
+    window: Annotated[Any, kinds.Either("hour", "day", "week", "month", otherwise=kinds.Number(1e-3))]
+    keep: Annotated[int, kinds.Integer(1)]
+    reference: Annotated[HeldOutCounts, Part(HeldOutCounts)]
+    n_thresholds: Annotated[int, kinds.Integer()]
+    keys: Annotated[Counts, kinds.Counts("w", kinds.INCREASING)]
+    cells: Annotated[Counts, kinds.Counts("w c", kinds.NOT_NEGATIVE)]
+    profile: Annotated[Counts, kinds.Counts("w p", kinds.NOT_NEGATIVE)]
+    words: Annotated[
+        dict[str, dict[str, int]],
+        kinds.MappingOf(kinds.MappingOf(kinds.Integer(), keys=r"[\s\S]{0,200}")),
+    ] = field(default_factory=dict)
+    first: Annotated[int, kinds.Integer(-1)] = -1
+    last: Annotated[float, kinds.Number(0)] = 0.0
+    alarms: Annotated[list[Alarm], kinds.ListOf(Part(Alarm))] = field(default_factory=list)
+
+    def with_rows(self, parts: list[Counted], last: float) -> Self:
+        """The state with more rows; this one is left as it is."""
+        keys = np.array([part.key for part in parts], np.int64)
+        cells, profile = (np.stack([getattr(part, name) for part in parts]) for name in ("cells", "profile"))
+        words = self.words
+        for part in parts:
+            words = _added(words, part.words)
+        return self._with(keys, cells, profile, words, last)
+
+    def merged(self, other: Self) -> Self:
+        """The state of a monitor that saw the rows of both; alarms of both, each from when it was first raised."""
+        found = self._with(other.keys, other.cells, other.profile, _added(self.words, other.words), other.last)
+        raised: dict[tuple[str, str, str], Alarm] = {}
+        for alarm in sorted([*self.alarms, *other.alarms], key=lambda alarm: (alarm.at, alarm.what)):
+            raised.setdefault(alarm.what, alarm)
+        return replace(found, alarms=list(raised.values()))
+
+    def _with(self, keys: Counts, cells: Counts, profile: Counts, words: Any, last: float) -> Self:
+        every = np.concatenate([self.keys, keys])
+        if not every.size:
+            return self
+        started = every if self.first < 0 else np.append(every, self.first)
+        first = int(started.min())
+        # beyond the windows that are kept, all that is older is one window from the first on
+        place = np.where(every <= every.max() - self.keep, first, every)
+        known, where = np.unique(place, return_inverse=True)
+        sums = []
+        for old, new in ((self.cells, cells), (self.profile, profile)):
+            total = np.zeros((known.size, new.shape[1]), np.int64)
+            np.add.at(total, where, np.concatenate([old, new]))
+            sums.append(total)
+        return replace(
+            self, keys=known, cells=sums[0], profile=sums[1], words=words, first=first, last=max(self.last, last)
+        )
+
+    def differing(self, other: Self) -> list[str]:
+        """Settings in which two states differ, so that their counts are not of the same cells."""
+        return [name for name in SETTINGS if _differ(getattr(self, name), getattr(other, name))]
+
+    def recent(self, name: str, last: int | None) -> Counts:
+        """Sum of an array over the newest `last` windows of the calendar, or over all."""
+        array: Counts = getattr(self, name)
+        if last is None:
+            return np.asarray(array.sum(axis=0))
+        return np.asarray(array[self.keys > self.keys.max(initial=0) - last].sum(axis=0))
+
+    def _check_stored(self) -> None:
+        check_window(self.window)
+        need(self.alpha < 1, "alpha must be below 1.")
+        need((self.first < 0) == (self.keys.size == 0), "a life with windows has a first one.")
+        need(self.keys.size == 0 or 0 <= self.first <= self.keys[0], "windows must not be before the first.")
+
+    _stored = Record(check=_check_stored)
+
+
+def _added(one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    names = sorted({*one, *other})
+    pairs = {name: (one.get(name, {}), other.get(name, {})) for name in names}
+    return {
+        name: {word: a.get(word, 0) + b.get(word, 0) for word in sorted({*a, *b})} for name, (a, b) in pairs.items()
+    }
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if not hasattr(one, "_stored"):
+        return bool(one != other)
+    written = []
+    for value in (one, other):
+        tensors: dict[str, Any] = {}
+        written.append((Part(type(value)).write(value, kinds.Place.start(tensors)), tensors))
+    (first, arrays), (second, others) = written
+    return first != second or any(not np.array_equal(array, others[name]) for name, array in arrays.items())

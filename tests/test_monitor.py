@@ -1,0 +1,499 @@
+"""The monitor: fair martingales, counts that add up, alarms where shares left their band; bad input changes nothing."""
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import needs
+from monitor_cases import draw, largest_excess, share_tests
+from scipy.stats import binom, binomtest
+
+import atypicality as aty
+from atypicality.cli import main
+from atypicality.datasets import load_fashion_mnist
+from atypicality.head.reference import HeldOutCounts, Ranks
+from atypicality.monitoring.counting import words_of
+from atypicality.monitoring.sequences import log_evidence, rank_band, sequence_interval, share_band
+from atypicality.monitoring.windows import as_text, first_second, times, window_keys
+from atypicality.report import render_monitor
+from atypicality.shipping.bundle import BundleError, read_part, write_part
+
+DAY = 86400.0
+
+
+@pytest.fixture(scope="module")
+def data():
+    train, calibration, test = load_fashion_mnist()
+    ids = np.arange(len(test)).astype(str)
+    named = aty.ModelOutputs(
+        test.logits, embeddings=test.embeddings, labels=test.labels, class_names=test.class_names, ids=ids
+    )
+    head = aty.ReliabilityHead().fit(train=train[:3000], calibration=calibration[:2000])
+    return head, calibration[2000:], named
+
+
+@pytest.fixture
+def head(data):
+    return data[0]
+
+
+@pytest.fixture
+def test(data):
+    return data[2]
+
+
+def unlabelled(outputs):
+    return aty.ModelOutputs(outputs.logits, embeddings=outputs.embeddings, class_names=outputs.class_names)
+
+
+def moved_columns(outputs, columns, by):
+    embeddings = np.array(outputs.embeddings, np.float64)
+    embeddings[:, columns] += by
+    return aty.ModelOutputs(outputs.logits, embeddings=embeddings, class_names=outputs.class_names)
+
+
+def state_of(monitor):
+    """Everything the monitor stores, as plain values."""
+    state = monitor._state
+    plain = {name: getattr(state, name).tolist() for name in ("keys", "cells", "profile")}
+    return plain | {name: getattr(state, name) for name in ("words", "first", "last", "alarms")}
+
+
+class TestSequences:
+    @pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.95])
+    @pytest.mark.parametrize("trials", [1, 7, 60])
+    def test_evidence_against_the_truth_has_expectation_one(self, share, trials):
+        counts = np.arange(trials + 1)
+        evidence = np.exp(log_evidence(counts, trials, share))
+        assert binom(trials, share).pmf(counts) @ evidence == pytest.approx(1, rel=1e-10)
+
+    def test_an_interval_ends_where_the_evidence_reaches_its_level(self):
+        successes, trials = np.array([0, 3, 50, 100]), np.array([10, 10, 100, 100])
+        low, high = sequence_interval(successes, trials, 0.05)
+        inside = (low > 0) & (low < 1), (high > 0) & (high < 1)
+        for ends, known in zip((low, high), inside, strict=True):
+            reached = log_evidence(successes[known], trials[known], ends[known])
+            np.testing.assert_allclose(reached, np.log(20), rtol=1e-6)
+        assert (low[0], high[-1]) == (0, 1)
+        assert [end.item() for end in sequence_interval(0, 0, 0.05)] == [0, 1]
+
+    def test_bands_are_those_of_clopper_and_pearson_and_of_order_statistics(self):
+        exact = binomtest(7, 40).proportion_ci(0.9, method="exact")
+        assert [bound.item() for bound in share_band(7, 40, 0.05)] == pytest.approx([exact.low, exact.high], rel=1e-8)
+        assert [bound.item() for bound in share_band(0, 40, 0.05)] == pytest.approx([0, 1 - 0.05 ** (1 / 40)])
+        # the largest of n uniform values is below x with chance x^n, the smallest with chance 1 - (1 - x)^n
+        assert [bound.item() for bound in rank_band(9, 9, 9, 0.05)] == pytest.approx([0.05 ** (1 / 9), 0.95 ** (1 / 9)])
+
+    def test_a_band_that_takes_the_reference_for_the_truth_alarms_in_most_lives(self, seed):
+        alarms = 0
+        for life in range(8):
+            rng = np.random.default_rng([seed, life])
+            tests = share_tests(rng, 30, ties=False)
+            tests.low = tests.high = np.concatenate([np.mean(stream.band(0.5), axis=0) for stream in tests.streams])
+            alarms += bool(largest_excess(tests, draw(rng, 10_000, ties=False)).max() >= 0)
+        assert alarms >= 5  # shares of 30 rows are off by .09, and 10,000 rows tell .03: each life should alarm
+
+    def test_a_shift_is_noticed(self, seed):
+        rng = np.random.default_rng(seed)
+        excess = largest_excess(share_tests(rng, 1000, ties=False), draw(rng, 4000, ties=False, shift=0.5))
+        assert 50 < np.flatnonzero(excess >= 0)[0] < 1000
+
+
+def test_ranks_that_share_a_value_keep_the_smallest_and_the_largest():
+    ranks = Ranks.from_rows(np.repeat([1.0, 2.0], [90, 10]), [0.1, 0.5, 0.9, 0.95])
+    assert (ranks.edges.tolist(), ranks.low.tolist(), ranks.high.tolist()) == ([1, 2], [10, 95], [90, 95])
+
+
+def test_windows_follow_the_calendar():
+    instants = ["2026-01-31T23:59:59+00:00", "2026-02-01T00:00:00+00:00", "2026-02-01T00:30:00+01:00"]
+    seconds = [times(instant, 1)[0] for instant in instants]
+    months = window_keys(np.array(seconds), "month")
+    assert (months - months[0]).tolist() == [0, 1, 0]  # 00:30 in Berlin is the day before in UTC
+    monday = datetime.datetime(2026, 11, 16, tzinfo=datetime.UTC).timestamp()
+    weeks = window_keys(np.array([monday - 1, monday, monday + 7 * DAY - 1]), "week")
+    assert (weeks - weeks[0]).tolist() == [0, 1, 1]
+    for window in ("hour", "day", "week", "month", 90.0):
+        key = window_keys(np.array([monday + 12.0]), window)[0]
+        start = first_second(int(key), window)
+        assert start <= monday + 12 < first_second(int(key) + 1, window)
+        assert window_keys(np.array([start]), window)[0] == key
+    assert as_text(times(np.datetime64("2026-01-01"), 1)[0]) == "2026-01-01T00:00:00Z"
+
+
+class TestCounts:
+    def test_one_row_at_a_time_equals_one_batch(self, head, test):
+        whole, single = aty.Monitor(head), aty.Monitor(head)
+        whole.add(test[:40], at=DAY)
+        for row in range(40):
+            single.add(test[row : row + 1], at=DAY)
+        assert state_of(whole) == state_of(single)
+        assert (whole.n_rows, whole.n_labelled) == (40, 40)
+
+    def test_merging_two_equals_one_that_saw_both(self, head, test):
+        one, two, both = (aty.Monitor(head, window="hour", keep=3) for _ in range(3))
+        for hour in range(8):  # more windows than are kept apart
+            rows = test[hour * 50 : hour * 50 + 50]
+            (one if hour % 3 else two).add(rows, at=hour * 3600.0)
+            both.add(rows, at=hour * 3600.0)
+        assert state_of(one.merge(two)) == state_of(two.merge(one)) == state_of(both)
+        assert both._state.keys.tolist() == [0, 5, 6, 7]
+        assert one.merge(two).n_rows == 400
+
+    def test_merging_looks_at_the_whole(self, head, test):
+        shirts = unlabelled(test[test.labels == 6])
+        one, two, both = (aty.Monitor(head, alpha=1e-4) for _ in range(3))
+        assert not one.add(shirts[:8], at=0)
+        assert not two.add(shirts[8:16], at=0)
+        expected = both.add(shirts[:16], at=0)
+        assert expected
+        assert one.merge(two).alarms == expected
+
+    def test_monitors_of_different_kinds_do_not_merge(self, data):
+        head, fresh, _ = data
+        with pytest.raises(ValueError, match="it differs in alpha, window"):
+            aty.Monitor(head).merge(aty.Monitor(head, alpha=0.1, window="hour"))
+        with pytest.raises(ValueError, match="it differs in reference"):
+            aty.Monitor(head).merge(aty.Monitor(head, fresh))
+        with pytest.raises(TypeError, match="other must be a Monitor"):
+            aty.Monitor(head).merge(head)
+
+    def test_every_field_of_words_is_counted(self, head, test):
+        answer = SimpleNamespace(quadrant=np.array(["reliable"]), advice=np.array(["use"]))
+        assert {name: column.tolist() for name, column in words_of(answer, None).items()} == {
+            "quadrant": ["reliable"],
+            "advice": ["use"],
+        }
+        monitor = aty.Monitor(head)
+        monitor.add(test[:100], at=0)
+        monitor.add(test[100:200], at=0)
+        quadrants = head.predict(test[:200]).quadrant
+        assert sum(monitor._state.words["quadrant"].values()) == 200
+        assert monitor._state.words["quadrant"]["reliable"] == (quadrants == "reliable").sum()
+
+    def test_rows_of_several_windows_in_one_batch(self, head, test):
+        monitor, apart = aty.Monitor(head), aty.Monitor(head)
+        monitor.add(test[:30], at=np.repeat([0.0, DAY, 2 * DAY], 10))
+        for day in range(3):
+            apart.add(test[day * 10 : day * 10 + 10], at=day * DAY)
+        assert state_of(monitor) == state_of(apart)
+
+
+class TestAlarms:
+    def test_no_alarm_on_rows_like_the_reference(self, data):
+        head, _, test = data
+        monitor = aty.Monitor(head)
+        assert [monitor.add(test[day * 500 : day * 500 + 500], at=day * DAY) for day in range(10)] == [[]] * 10
+        assert monitor.moved() == {}
+
+    def test_an_alarm_is_a_sequence_disjoint_from_its_band(self, head, test):
+        monitor = aty.Monitor(head)
+        monitor.add(test[:500], at=0)
+        raised = monitor.add(test[test.labels == 6], at=DAY)
+        assert {alarm.what for alarm in raised} >= {("class", "Shirt", "rose"), ("error", "wrong", "rose")}
+        for alarm in raised:
+            assert alarm.low > alarm.reference_high or alarm.high < alarm.reference_low
+            assert alarm.low <= alarm.share <= alarm.high
+        shirt = next(alarm for alarm in raised if alarm.item == "Shirt")
+        assert (shirt.since, shirt.n_rows) == (DAY, int((test.labels == 6).sum()))  # the day it began
+        assert monitor.add(test[:1], at=2 * DAY) == []  # what is known is not raised again
+        assert monitor.alarms == raised
+
+    def test_the_alarm_comes_at_the_look_that_the_tests_say(self, head, test):
+        rows = unlabelled(test[test.labels == 6])[:60]
+        monitor = aty.Monitor(head)
+        alarmed = [bool(monitor.add(rows[row : row + 1], at=0)) for row in range(60)]
+        tests, answer = monitor._tests, head.predict(rows)
+        stream, place = next(
+            (stream, place) for stream, place in zip(tests.streams, tests.places, strict=True) if stream.name == "class"
+        )
+        cells = np.zeros((60, tests.n_cells), np.int64)
+        cells[np.arange(60), place.start + answer.label] = 1
+        excess = tests.excess(np.cumsum(cells, axis=0)) - np.log(2)  # the first window has the weight 1 / 2
+        classes = np.flatnonzero(tests.stream_of == tests.streams.index(stream))
+        crossed = (excess[:, :, classes] >= 0).any(axis=(0, 2))
+        assert crossed.any()
+        assert alarmed.index(True) <= np.flatnonzero(crossed)[0]
+        first = next(alarm for alarm in monitor.alarms if alarm.stream == "class")
+        assert first.n_rows == np.flatnonzero(crossed)[0] + 1
+
+    def test_which_inputs_and_words_moved(self, data):
+        head, fresh, test = data
+        sites = np.where(np.arange(len(fresh)) % 2, "north", "south")
+        fresh = aty.ModelOutputs(
+            fresh.logits, embeddings=fresh.embeddings, labels=fresh.labels, class_names=fresh.class_names,
+            attributes={"site": sites},
+        )  # fmt: skip
+        monitor = aty.Monitor(head, fresh)
+        rows = moved_columns(test[:800], [3, 7], 100.0)
+        rows.attributes["site"] = np.full(800, "east")
+        monitor.add(rows, at=0)
+        moved = monitor.moved()
+        assert {(alarm.item, alarm.direction) for alarm in moved["input"]} >= {
+            ("embedding 3", "rose"),
+            ("embedding 7", "rose"),
+        }
+        assert {alarm.item for alarm in moved["input"][:2]} == {"embedding 3", "embedding 7"}
+        assert {(a.item, a.direction) for a in moved["attribute site"]} == {("north", "fell"), ("south", "fell")}
+        assert "atypicality" in moved
+
+    def test_a_drift_after_a_long_quiet_time_is_still_noticed(self, head, test):
+        monitor = aty.Monitor(head)
+        for day in range(30):
+            assert not monitor.add(unlabelled(test[:1000]), at=day * DAY)
+        raised = monitor.add(unlabelled(test[test.labels == 6]), at=30 * DAY)
+        assert any(alarm.item == "Shirt" and alarm.since == 30 * DAY for alarm in raised)
+
+    def test_late_labels_count_like_labels_that_came_with_the_rows(self, head, test):
+        at_once, late, by_id = aty.Monitor(head), aty.Monitor(head), aty.Monitor(head)
+        at_once.add(test[:300], at=0)
+        for monitor in (late, by_id):
+            monitor.add(unlabelled(test[:300]), at=0)
+        late.add_labels(test[:300], at=0)
+        order = np.random.default_rng(0).permutation(300)
+        answer = head.predict(test[:300])
+        by_id.add_labels(answer, test.class_names[test.labels[order]], ids=answer.ids[order], at=0)
+        assert state_of(at_once) == state_of(late) == state_of(by_id)
+        assert at_once.n_labelled == 300
+
+    def test_sets_that_miss_too_often_raise_an_alarm(self, data):
+        head, fresh, test = data
+        wrong = (test.labels + 1) % 10
+        for monitor in (aty.Monitor(head), aty.Monitor(head, fresh)):
+            monitor.add(unlabelled(test[:500]), at=0)
+            raised = monitor.add_labels(head.predict(test[:500]), wrong[:500], at=DAY)
+            assert {alarm.stream for alarm in raised} == {"error", "miss"}
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda t: aty.ModelOutputs(t.logits[:, :9], embeddings=t.embeddings), "9"),
+            (lambda t: aty.ModelOutputs(t.logits), "embeddings"),
+            (lambda t: aty.ModelOutputs(t.logits, embeddings=t.embeddings[:, :5]), "5"),
+            (lambda t: aty.ModelOutputs(t.logits, embeddings=np.full(t.embeddings.shape, np.nan)), "NaN|finite"),
+            (lambda t: aty.ModelOutputs(np.full(t.logits.shape, np.nan), embeddings=t.embeddings), "NaN"),
+            (
+                lambda t: aty.ModelOutputs(t.logits, embeddings=t.embeddings, class_names=list("abcdefghij")),
+                "class_names",
+            ),
+            (lambda t: t[:0], "at least one row"),
+            (lambda t: t.logits, "must be ModelOutputs"),
+            (lambda t: aty.ModelOutputs(t.logits.astype(str), embeddings=t.embeddings), "dtype"),
+        ],
+    )
+    def test_rows_that_cannot_be_judged_change_nothing(self, head, test, change, message):
+        monitor = aty.Monitor(head)
+        monitor.add(test[:50], at=5)
+        before = state_of(monitor)
+        with pytest.raises((ValueError, TypeError), match=message):
+            monitor.add(change(test[:20]), at=6)
+        assert state_of(monitor) == before
+
+    @pytest.mark.parametrize(
+        ("at", "message"),
+        [
+            (4.0, "must not go backwards: 1970-01-01T00:00:04Z is before 1970-01-01T00:00:05Z"),
+            ([6.0] * 19 + [5.5], "row 19 is earlier"),
+            ([6.0, 7.0], "got 2 for 20 rows"),
+            (np.nan, "finite"),
+            (-1.0, "from 1970 to 9999"),
+            ("yesterday", "got 'yesterday'"),
+            (datetime.datetime(2026, 1, 1), "time zone"),
+            (True, "must be a number"),
+        ],
+    )
+    def test_times_that_cannot_be_change_nothing(self, head, test, at, message):
+        monitor = aty.Monitor(head)
+        monitor.add(test[:50], at=5)
+        before = state_of(monitor)
+        with pytest.raises((ValueError, TypeError), match=message):
+            monitor.add(test[:20], at=at)
+        with pytest.raises((ValueError, TypeError), match=message):
+            monitor.add_labels(test[:20], at=at)
+        assert state_of(monitor) == before
+
+    def test_labels_of_unknown_rows_change_nothing(self, head, test):
+        monitor, answer = aty.Monitor(head), head.predict(test[:20])
+        before = state_of(monitor)
+        for labels, options, message in (
+            ([1, 2], {"ids": ["3", "no such row"]}, "no such row is not"),
+            ([1, 2], {"ids": ["3", "3"]}, "ids must be distinct"),
+            ([1, 2], {"ids": ["3"]}, "one for each label"),
+            ([1, 2], {}, "got 2 for 20 rows"),
+            ([77, 2], {"ids": ["3", "4"]}, "77"),
+            (None, {}, "labels must be given"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                monitor.add_labels(answer, labels, at=0, **options)
+        with pytest.raises(ValueError, match="outputs have no ids"):
+            monitor.add_labels(head.predict(unlabelled(test[:2])), [1, 2], ids=["0", "1"], at=0)
+        assert state_of(monitor) == before
+
+    def test_windows_without_rows_have_no_estimate(self, head, test):
+        monitor = aty.Monitor(head)
+        with pytest.raises(ValueError, match="no row in these windows"):
+            monitor.estimated_accuracy()
+        monitor.add(unlabelled(test[:50]), at=0)
+        monitor.add_labels(test[:50], at=5 * DAY)
+        with pytest.raises(ValueError, match="no row in these windows"):
+            monitor.estimated_accuracy(last=2)
+        assert monitor.estimated_accuracy(last=6).n_rows == 50
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"alpha": 1.0}, "alpha"),
+            ({"window": "fortnight"}, "window"),
+            ({"window": -1}, "window"),
+            ({"keep": 0}, "keep"),
+        ],
+    )
+    def test_settings_are_checked(self, head, options, message):
+        with pytest.raises(ValueError, match=message):
+            aty.Monitor(head, **options)
+
+    def test_a_head_without_counts_says_so(self, head):
+        old = aty.ReliabilityHead()
+        old.__dict__ |= head.__dict__ | {"reference_": None}
+        with pytest.raises(ValueError, match="an older version fitted it"):
+            aty.Monitor(old)
+
+
+class TestFiles:
+    def test_a_state_comes_back_as_it_was(self, data, tmp_path):
+        head, fresh, test = data
+        for monitor in (aty.Monitor(head), aty.Monitor(head, fresh, alpha=0.05, window=90.0, keep=7)):
+            monitor.save(tmp_path / "new")
+            assert state_of(aty.Monitor.load(tmp_path / "new", head)) == state_of(monitor)
+            monitor.add(test[:200], at=0)
+            monitor.add(test[test.labels == 6], at=200)
+            monitor.save(tmp_path / "state")
+            again = aty.Monitor.load(tmp_path / "state", head)
+            assert state_of(again) == state_of(monitor)
+            assert again.to_dict() == monitor.to_dict()
+            assert again.add(test[:9], at=300) == monitor.add(test[:9], at=300)
+            assert state_of(again.merge(monitor)) == state_of(monitor.merge(again))
+
+    def test_another_head_and_a_bundle_of_a_head_are_refused(self, head, test, tmp_path):
+        train, calibration, _ = load_fashion_mnist()
+        other = aty.ReliabilityHead().fit(train=train[:500], calibration=calibration[:300])
+        aty.Monitor(head).save(tmp_path / "state")
+        with pytest.raises(ValueError, match="other calibration rows"):
+            aty.Monitor.load(tmp_path / "state", other)
+        head.save(tmp_path / "head")
+        with pytest.raises(BundleError, match="does not describe a monitor"):
+            aty.Monitor.load(tmp_path / "head", head)
+        with pytest.raises(BundleError, match="does not describe a head"):
+            aty.load(tmp_path / "state")
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="not on this system: fork")
+    def test_a_killed_process_loses_at_most_the_rows_since_its_last_save(self, head, test, tmp_path):
+        head.save(tmp_path / "head")
+        test[:400].save(tmp_path / "rows.npz")
+        code = (
+            "import sys, atypicality as aty\n"
+            f"head = aty.load({str(tmp_path / 'head')!r})\n"
+            f"rows = aty.ModelOutputs.load({str(tmp_path / 'rows.npz')!r})\n"
+            "monitor, place = aty.Monitor(head), 0\n"
+            "while True:\n"
+            "    monitor.add(rows[place : place + 1], at=place)\n"
+            "    place = (place + 1) % 400 or sys.exit()\n"
+            f"    if place % 3 == 0: monitor.save({str(tmp_path / 'state')!r}); print(place, flush=True)\n"
+        )
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        told = [int(child.stdout.readline()) for _ in range(4)]
+        time.sleep(0.05)
+        child.send_signal(signal.SIGKILL)
+        rest, _ = child.communicate()
+        saved = int(rest.split()[-1]) if rest.split() else told[-1]
+        found = aty.Monitor.load(tmp_path / "state", head)
+        assert saved <= found.n_rows <= saved + 3  # a save may have ended before its line was written
+        replayed = aty.Monitor(head)
+        for place in range(found.n_rows):
+            replayed.add(test[place : place + 1], at=place)
+        assert state_of(found) == state_of(replayed)
+
+
+class TestShown:
+    def test_history_counts_each_window_and_rolls(self, head, test):
+        monitor = aty.Monitor(head)
+        for day in (0, 1, 4):
+            monitor.add(test[day * 100 : day * 100 + 100], at=day * DAY)
+        rows = [row for row in monitor.history() if row["stream"] == "error"]
+        wrong = head.predict(test).label != test.labels
+        assert [row["share"] for row in rows] == [wrong[day * 100 : day * 100 + 100].mean() for day in (0, 1, 4)]
+        rolled = [row["rows"] for row in monitor.history(rolling=2) if row["stream"] == "error"]
+        assert rolled == [100, 200, 100]  # the days before the last are empty
+        assert json.loads(monitor.to_json())["rows"] == 300
+        assert "no alarm" in monitor.summary()
+        assert repr(monitor) == "Monitor(300 rows, 0 alarms)"
+
+    def test_the_page_shows_text_as_text(self, head, test, tmp_path):
+        monitor = aty.Monitor(head)
+        monitor.add(test[test.labels == 6], at=0)
+        monitor.to_html(tmp_path / "page.html", title="<b>mine</b>")
+        page = (tmp_path / "page.html").read_text()
+        assert "&lt;b&gt;mine" in page
+        assert "Shirt" in page
+        plain = monitor.to_dict()
+        plain["alarms"][0] |= {"item": "<script>alert(1)</script>"}
+        plain["history"][0] |= {"item": "<script>alert(1)</script>"}
+        assert "<script>alert" not in render_monitor(plain)
+
+    @needs("altair")
+    def test_the_chart_draws_every_window(self, head, test):
+        monitor = aty.Monitor(head)
+        for day in range(3):
+            monitor.add(test[day * 50 : day * 50 + 50], at=day * DAY)
+        chart = aty.charts.monitor_history(monitor, "class").to_dict()
+        assert len(next(iter(chart["datasets"].values())) if "datasets" in chart else chart["data"]["values"]) == 30
+        with pytest.raises(ValueError, match="monitor has no rows for the stream 'no such stream'"):
+            aty.charts.monitor_history(monitor, "no such stream")
+
+
+def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
+    head.save(tmp_path / "head")
+    test[:300].save(tmp_path / "day1.npz")
+    test[test.labels == 6].save(tmp_path / "day2.npz")
+    folder = [str(tmp_path / "head"), str(tmp_path / "state")]
+    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 0
+    assert "no alarm" in capsys.readouterr().out
+    page = ["--html", str(tmp_path / "page.html"), "--json"]
+    assert main(["monitor", *folder, str(tmp_path / "day2.npz"), "--at", "2026-01-02T00:00:00+00:00", *page]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"] == 300 + int((test.labels == 6).sum())
+    assert {alarm["item"] for alarm in told["alarms"]} >= {"Shirt", "wrong"}
+    assert "Shirt" in Path(tmp_path / "page.html").read_text()
+    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 2
+    assert "must not go backwards" in capsys.readouterr().err
+    assert main(["monitor", *folder, "--alpha", "0.5"]) == 2
+    assert "--alpha is for a new monitor" in capsys.readouterr().err
+    later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00"]
+    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 0
+    assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
+
+
+def test_counts_with_ties_can_be_stored(tmp_path):
+    """Confidence and atypicality may have different numbers of edges."""
+    rows, ones = np.arange(200.0), np.zeros(200, np.intp)
+    counts = HeldOutCounts.from_rows(np.full(200, 0.9), ones, ones, n_classes=2, atypicality=rows)
+    write_part(counts, HeldOutCounts, tmp_path, card="Counts.")
+    again = read_part(HeldOutCounts, tmp_path)
+    assert (again.confidence.edges.tolist(), again.atypicality.edges.size) == ([0.9], 8)
+    assert (again.confidence.low.tolist(), again.confidence.high.tolist()) == ([10], [198])
+
+
+def test_counts_of_a_reference_are_checked_when_they_are_read():
+    counts = HeldOutCounts.from_rows([0.5, 0.9], np.array([0, 1]), np.array([0, 0]), n_classes=2)
+    counts.predicted = np.array([2, 2])
+    with pytest.raises(ValueError, match="counts must be of the same rows"):
+        counts._check_stored()
