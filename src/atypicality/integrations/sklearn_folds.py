@@ -15,6 +15,7 @@ from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 from atypicality.recalibration import AdaptiveTemperatureScaling
 from atypicality.recalibration.base import Recalibrator
+from atypicality.validation import caught_warnings
 
 __all__ = ["OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed"]
 
@@ -105,7 +106,8 @@ def fit_crossed(head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDAr
     outputs = outputs._replaced(labels=codes)
     parts = three_way_split(outputs, random_state=head.random_state)
     fitted = clone(head).fit(train=measured, calibration=parts)
-    whole = clone(head).fit(train=measured, calibration=Parts(outputs, *parts[1:]))
+    with caught_warnings():  # what it would say was just said
+        whole = clone(head).fit(train=measured, calibration=Parts(outputs, *parts[1:]))
     fitted.recalibration_ = whole.recalibration_
     fitted.sizes_ |= {"train": codes.size, "recalibration": codes.size}
     return fitted
