@@ -179,7 +179,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.zero_proba_ = 1 / (targets.size - len(folds[0]))
         names = np.asarray(check_class_names(self.classes_))
         density = density_of(head)
-        measured = None if density is None else OutOfFold(density).begin(names, np.bincount(codes), targets.size)
+        measured = None if density is None else OutOfFold(density).fit(names, codes)
         logits, fold_of = np.empty((targets.size, self.classes_.size)), np.empty(targets.size, np.intp)
         self.estimators_ = []
         for k, held_out in enumerate(folds):
