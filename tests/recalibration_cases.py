@@ -43,14 +43,13 @@ class Reference:
         labels,
         *,
         features=None,
-        densities=None,
-        density_features=None,
+        terms=(),
         class_scores=False,
         mixing=None,
         ridge=0.0,
         weights=None,
         scale=1.0,
-        density_scale=1.0,
+        term_scales=None,
         pseudo_rows=False,
     ):
         z = np.asarray(logits, dtype=np.float64)
@@ -60,8 +59,9 @@ class Reference:
         centred = z - np.where(self.hidden, 0, z).sum(axis=1, keepdims=True) / (~self.hidden).sum(axis=1, keepdims=True)
         self.x = np.where(self.hidden, 0, centred) / scale
         self.features = ones if features is None else features
-        self.d = None if densities is None else densities / density_scale
-        self.g = ones if density_features is None else density_features
+        self.terms = [
+            (term.matrix / term_scales[term.name], ones if term.features is None else term.features) for term in terms
+        ]
         self.mixing, self.class_scores, self.ridge = mixing, class_scores, ridge
         self.labels, rows = labels, np.arange(self.n)
         self.w = np.full(self.n, 1 / self.n) if weights is None else weights / weights.sum()
@@ -76,15 +76,15 @@ class Reference:
             self.y *= (1 - 2 * share)[:, None]
             for place in (-1, -2):
                 self.y[rows, order[:, place]] += share
-        sizes = [self.features.shape[1], 0 if densities is None else self.g.shape[1]]
+        sizes = [self.features.shape[1], *(features.shape[1] for _, features in self.terms)]
         sizes += [{None: 0, "diagonal": self.k, "full": self.k**2}[mixing], self.k if class_scores else 0]
         self.ends = np.cumsum(sizes)
 
     def predictor(self, theta):
-        c, e, w, s, _ = np.split(theta, self.ends)
+        c, *unknowns, w, s, _ = np.split(theta, self.ends)
         found = (self.features @ c)[:, None] * self.x
-        if e.size:
-            found = found + (self.g @ e)[:, None] * self.d
+        for (matrix, features), e in zip(self.terms, unknowns, strict=True):
+            found = found + (features @ e)[:, None] * matrix
         if w.size:
             found = found + (self.x * w if self.mixing == "diagonal" else self.x @ w.reshape(self.k, self.k).T)
         return np.where(self.hidden, -np.inf, found + s if s.size else found)
@@ -94,8 +94,7 @@ class Reference:
         norm = logsumexp(scores, axis=1)
         residual = self.w[:, None] * (np.exp(scores - norm[:, None]) - self.y)
         parts = [self.features.T @ (residual * self.x).sum(axis=1)]
-        if self.d is not None:
-            parts.append(self.g.T @ (residual * self.d).sum(axis=1))
+        parts += [features.T @ (residual * matrix).sum(axis=1) for matrix, features in self.terms]
         if self.mixing == "diagonal":
             parts.append((residual * self.x).sum(axis=0))
         if self.mixing == "full":

@@ -281,7 +281,7 @@ def test_parts_in_the_units_of_the_whole_add_up_to_it(logits, rng):
     z, y, _ = logits
     terms = dict(class_scores=True, mixing="full", pseudo_rows=True)
     whole = solver.Problem(z, y, **terms)
-    units = Units(whole.dtype, whole.scale, whole.density_scale, whole.pseudo_share, whole.pseudo_reach)
+    units = Units(whole.dtype, whole.scale, whole.term_scales, whole.pseudo_share, whole.pseudo_reach)
     theta = rng.normal(size=whole.n_parameters)
     expected, found = passes.sums(whole, theta, "exact"), []
     for rows in (slice(0, 300), slice(300, None)):

@@ -21,7 +21,7 @@ from atypicality import (
 )
 from atypicality.arrays import to_host
 from atypicality.recalibration import device_solver, passes, solver
-from atypicality.recalibration.mixing import MidpointMixing
+from atypicality.recalibration.problem import Term
 from atypicality.recalibration.solver import Problem, Ridge, solve
 
 RECALIBRATORS = {
@@ -35,12 +35,12 @@ TERMS = {
     "temperature": {},
     "paper": {"features": True, "class_scores": True},
     "diagonal": {"mixing": "diagonal"},
-    "shrunk diagonal": {"mixing": "diagonal", "class_scores": True, "ridge": Ridge(0.0, 0.0, 0.02, 0.03)},
+    "shrunk diagonal": {"mixing": "diagonal", "class_scores": True, "ridge": Ridge(mixing=0.02, scores=0.03)},
     "densities": {"features": True, "densities": True, "class_scores": True},
     "full": {"mixing": "full"},
     "all": {
         "features": True, "densities": True, "mixing": "full", "class_scores": True,
-        "ridge": Ridge(0.1, 0.2, 0.05, 0.01),
+        "ridge": Ridge(0.1, {"class_density": 0.2}, 0.05, 0.01),
     },
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("as_device")
@@ -173,7 +173,8 @@ def test_no_array_of_all_rows_by_all_classes_comes_to_the_host(name, monkeypatch
     fitted = rows.fit(RECALIBRATORS[name])
     rows.proba(fitted)
     fitted.predict(rows.logits, **rows.columns)
-    hessian = (6 + 1 + 20 * 20 + 20) ** 2  # of "aware": larger than n times k here, and the one matrix that is read
+    terms = 1 + 1 + 3 + 1 + 1  # class density, rank, top with its two covariates, and two of similar classes
+    hessian = (6 + terms + 20 * 20 + 20) ** 2  # of "aware": larger than n times k here, and the one matrix that is read
     assert sizes
     assert {size for size in sizes if size > 8 * 700} <= {hessian}  # eight numbers of every row
 
@@ -228,7 +229,7 @@ def test_half_precision_and_gradients_are_taken_as_numbers():
 # ---------------------------------------------------------------- passes and steps
 
 
-def problems(terms, put, kind=Problem, n=60, k=4, seed=0):
+def problems(terms, put, middle=1.0, n=60, k=4, seed=0):
     """The same problem on the host and on a device: masked classes, weights, and a class without labels."""
     rows, rng = Rows.of(n, k, seed), np.random.default_rng(seed + 7)
     labels = np.where(rows.labels == k - 1, 0, rows.labels)
@@ -237,15 +238,16 @@ def problems(terms, put, kind=Problem, n=60, k=4, seed=0):
     if options.pop("features", False):
         a = rows.columns["atypicality"]
         options["features"] = np.stack([np.ones_like(a), a, a**2], axis=1)
-    beside = {"densities": rows.columns["class_log_density"]} if options.pop("densities", False) else {}
-    moved = {name: put(values) for name, values in beside.items()}
-    return kind(logits, labels, **beside, **options), kind(put(logits), labels, **moved, **options)
+    wanted = options.pop("densities", False)
+    matrix, options["middle"] = rows.columns["class_log_density"], middle
+    here, there = ([Term("class_density", values)] if wanted else [] for values in (matrix, put(matrix)))
+    return Problem(logits, labels, terms=here, **options), Problem(put(logits), labels, terms=there, **options)
 
 
 @pytest.mark.parametrize("terms", TERMS.values(), ids=TERMS)
-@pytest.mark.parametrize("kind", [Problem, MidpointMixing])
-def test_passes_are_those_of_the_cpu(terms, kind, put, monkeypatch):
-    host, device = problems(terms, put, kind)
+@pytest.mark.parametrize("middle", [1.0, 0.5])
+def test_passes_are_those_of_the_cpu(terms, middle, put, monkeypatch):
+    host, device = problems(terms, put, middle)
     rng = np.random.default_rng(3)
     theta, direction = (host.project(0.3 * rng.normal(size=host.n_parameters)) for _ in range(2))
     with blocks.settings(block_rows=17):
@@ -390,11 +392,11 @@ def test_densities_are_checked(put):
             fitted.predict_proba(put(rows.logits), **columns)
     with pytest.raises(ValueError, match="needs class_log_density="):
         fitted.predict_proba(put(rows.logits), atypicality=rows.columns["atypicality"])
-    with pytest.raises(ValueError, match="densities must be finite; row 9 holds -inf"):
+    with pytest.raises(ValueError, match="class_density must be finite; row 9 holds -inf"):
         Problem(
             put(rows.logits),
             rows.labels,
-            densities=put(np.where(np.isnan(bad) & (np.arange(4) > 0), -np.inf, densities)),
+            terms=[Term("class_density", put(np.where(np.isnan(bad) & (np.arange(4) > 0), -np.inf, densities)))],
         )
 
 

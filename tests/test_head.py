@@ -47,7 +47,7 @@ def test_parts_are_disjoint_complete_and_told(bundled):
 def test_training_shares_are_known(bundled):
     head, *_ = bundled
     counts = np.bincount(load_fashion_mnist_lt().train.labels)
-    assert_allclose(head.recalibration_.training_shares_, counts / counts.sum())
+    assert_allclose(head.recalibration_.class_log_prior_, np.log(counts) - np.log(counts).mean())
 
 
 def test_answers_equal_the_parts_called_by_hand(bundled):

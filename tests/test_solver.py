@@ -10,6 +10,7 @@ from scipy.special import softmax
 
 from atypicality import blocks
 from atypicality.recalibration import passes, problem
+from atypicality.recalibration.problem import Term
 from atypicality.recalibration.solver import (
     TOLERANCE,
     NotConvergedError,
@@ -58,18 +59,22 @@ def build(terms, logits, labels, atypicality, *, sample_weight=None):
     p = 1 if features is None else features.shape[1]
     k = logits.shape[1]
     rng = np.random.default_rng(1)
-    densities = 3 * rng.normal(size=logits.shape) + 2 * np.eye(k)[labels] if terms.get("densities") else None
+    others = []
+    if terms.get("densities"):
+        matrix = 3 * rng.normal(size=logits.shape) + 2 * np.eye(k)[labels]
+        others = [Term("class_density", matrix, quadratic(atypicality)[:, :2])]
+        others += [Term("constant", np.broadcast_to(rng.normal(size=k), logits.shape))]  # a row for all
     shared = {
         "features": features,
-        "densities": densities,
-        "density_features": None if densities is None else quadratic(atypicality)[:, :2],
+        "terms": others,
         "class_scores": terms.get("class_scores", False),
         "mixing": terms.get("mixing"),
     }
-    ridge = Ridge(features=np.r_[0.0, np.full(p - 1, f)], densities=d, mixing=w, scores=s)
+    strengths = dict.fromkeys((term.name for term in others), d)
+    ridge = Ridge(features=np.r_[0.0, np.full(p - 1, f)], terms=strengths, mixing=w, scores=s)
     built = Problem(logits, labels, ridge=ridge, sample_weight=sample_weight, **shared)
     weights = None if sample_weight is None else np.asarray(sample_weight)
-    scales = {"scale": built.scale, "density_scale": built.density_scale}
+    scales = {"scale": built.scale, "term_scales": built.term_scales}
     return built, Reference(logits, labels, ridge=built.penalty, weights=weights, **scales, **shared)
 
 
@@ -258,7 +263,7 @@ def test_a_warm_start_saves_passes_and_changes_nothing():
     logits, labels, atypicality = rows_like(500, 6)
     built, _ = build(TERMS["all"], logits, labels, atypicality)
     first = solve(built)
-    stronger = built.with_ridge(Ridge(features=0.1, densities=0.2, mixing=0.06, scores=0.02))
+    stronger = built.with_ridge(Ridge(features=0.1, terms={"class_density": 0.2}, mixing=0.06, scores=0.02))
     cold, warm = solve(stronger), solve(stronger, start=first)
     assert warm.n_passes < cold.n_passes
     assert warm.objective == pytest.approx(cold.objective, abs=PROMISED)
@@ -270,7 +275,7 @@ def test_fewer_rows_keep_the_standard_units():
     built, _ = build(TERMS["all"], logits, labels, atypicality)
     rows = np.flatnonzero(np.arange(300) % 3)
     part = built.take(rows)
-    assert (part.scale, part.density_scale) == (built.scale, built.density_scale)
+    assert (part.scale, part.term_scales) == (built.scale, built.term_scales)
     found = solve(part)
     held_out = built.take(np.flatnonzero(np.arange(300) % 3 == 0))
     assert mean_loss(held_out, found) == pytest.approx(np.mean(row_losses(built, found)[::3]), abs=1e-12)
@@ -295,11 +300,11 @@ def test_absent_classes_are_fixed_and_the_rest_is_optimal(mixing):
     assert found.scores[3] == pytest.approx(0, abs=1e-12)
     assert found.scores.sum() == pytest.approx(0, abs=1e-12)
     built = Problem(logits, labels, class_scores=True, mixing=mixing, ridge=Ridge(mixing=ridge))
-    # the constraint written out: a score (and a row of W) of the absent class is the mean of those of the seen ones
+    # the constraint written out: what has no ridge, a score or an entry of W, is the mean of those of the seen classes
     tie = np.eye(5)
     tie[3] = [0.25, 0.25, 0.25, 0.0, 0.25]
     tie -= tie.mean(axis=0)
-    blocks_ = {None: [], "diagonal": [tie], "full": [np.kron(tie, np.eye(5))]}[mixing]
+    blocks_ = {None: [], "diagonal": [tie], "full": [np.eye(25)]}[mixing]
     free = np.eye(built.n_parameters)
     start = 1
     for block in [*blocks_, tie]:
@@ -359,10 +364,10 @@ def test_bad_problems_are_refused():
         Problem(logits, labels, features=np.ones((5, 1)))
     with pytest.raises(ValueError, match=r"features must be finite; row 0 holds NaN"):
         Problem(logits, labels, features=np.where(np.arange(6)[:, None] == 0, np.nan, 1.0))
-    with pytest.raises(ValueError, match=r"densities must be finite; rows 0, 1, .* -inf"):
-        Problem(logits, labels, densities=np.where(np.arange(3) == 0, -np.inf, logits))
-    with pytest.raises(ValueError, match="densities must have one entry per row"):
-        Problem(logits, labels, densities=logits[:4])
+    with pytest.raises(ValueError, match=r"given must be finite; rows 0, 1, .* -inf"):
+        Problem(logits, labels, terms=[Term("given", np.where(np.arange(3) == 0, -np.inf, logits))])
+    with pytest.raises(ValueError, match="given must have one entry per row"):
+        Problem(logits, labels, terms=[Term("given", logits[:4])])
     with pytest.raises(ValueError, match=r"ridge.scores must be finite and not negative; got -1.0"):
         Problem(logits, labels, ridge=Ridge(scores=-1.0))
     with pytest.raises(ValueError, match=r"ridge.features must be one strength or 1, one per column; got shape \(2,\)"):

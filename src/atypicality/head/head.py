@@ -259,12 +259,24 @@ class ReliabilityHead(BaseEstimator):
         if isinstance(recalibration, str) and recalibration == "auto":
             covariates = ("margin",) if atypicality is None else ("atypicality", "margin")
             recalibration = AtypicalityAwareRecalibration(covariates=covariates)
-        offered = {"atypicality": atypicality, "class_log_density": densities, "embeddings": outputs.embeddings}
+        offered = {
+            "atypicality": atypicality,
+            "class_log_density": densities,
+            "embeddings": outputs.embeddings,
+            "class_log_prior": self._class_log_prior(outputs),
+        }
         self.recalibration_ = call_with_known(clone(recalibration).fit, logits, labels, **offered)
-        if hasattr(self.recalibration_, "training_shares_") and hasattr(self.density_, "counts_"):
-            shares = np.zeros(self.n_classes_)
-            shares[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
-            self.recalibration_.training_shares_ = shares / shares.sum()
+
+    def _class_log_prior(self, outputs: ModelOutputs) -> NDArray[np.float64] | None:
+        """Logarithms of the class shares in training (k,): as the outputs have them, or of the density's rows."""
+        if outputs.class_atypicality is not None:
+            return -outputs.class_atypicality
+        if not hasattr(self.density_, "counts_"):
+            return None
+        counts = np.zeros(self.n_classes_)
+        counts[class_positions(self.density_.classes_, self.n_classes_, self.class_names_)] = self.density_.counts_
+        with np.errstate(divide="ignore"):
+            return np.log(counts)
 
     def _fit_sets(self, probs: FloatArray, labels: Any, atypicality: Any, edge_rows: NDArray[np.bool_] | None) -> None:
         sets = self.prediction_sets

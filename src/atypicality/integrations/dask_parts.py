@@ -7,6 +7,7 @@ features and a few numbers per row. Sums of parts are sums over all rows: weight
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from atypicality.recalibration.base import Inputs
 from atypicality.recalibration.covariates import Polynomial, spreads
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.problem import Problem, Units
+from atypicality.recalibration.problem import Problem, Term, Units
+from atypicality.recalibration.terms import terms_of
 from atypicality.validation import (
     check_labels,
     check_logits,
@@ -31,17 +33,42 @@ __all__ = ["Model", "Moments", "Summary"]
 DIGIT = 16
 """Bits of a number that one round of `digits` counts: four rounds find any order statistic exactly."""
 SIGN = np.uint64(1 << 63)
+ONES = MappingProxyType({"class_density": 1.0})
+"""Scales of the terms while those of all rows are not known."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The kind of problem, its arguments beside the rows, and what it needs of them beside the logits."""
+    """The arguments of a problem beside its rows, and what it needs of them beside the logits."""
 
-    kind: type[Problem]
-    terms: Mapping[str, Any]
+    options: Mapping[str, Any]
     covariates: tuple[str, ...] = ()
     densities: bool = False
     clip: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which parameters a problem has: its columns of features, its terms, and the class-wise ones."""
+
+    n_features: int
+    terms: tuple[str, ...]
+    class_scores: bool
+    mixing: Any
+
+    @classmethod
+    def read(cls, problem: Problem) -> "Shape":
+        """That of a problem."""
+        names = tuple(term.name for term in problem.terms)
+        return cls(problem.features.shape[1], names, problem.class_scores, problem.mixing)
+
+    def of(self, problem: Problem) -> Problem:
+        """A problem with no more parameters than these."""
+        if Shape.read(problem) == self:
+            return problem
+        terms = [term for term in problem.terms if term.name in self.terms]
+        other = problem.with_terms(terms, class_scores=self.class_scores, mixing=self.mixing)
+        return other.with_features(problem.features[:, : self.n_features])
 
 
 @dataclass(frozen=True)
@@ -108,12 +135,11 @@ class State:
 
     def numbers(self, name: str) -> Vector:
         """A number of every row by its name, without rows where it says nothing."""
-        rows, density = self.problem.rows, self.problem.density_rows
         if name in self.covariates:
             return self.covariates[name]
-        values = rows.deviation if name == "deviation" else -rows.pair[:, 1]
-        if name == "density deviation" and density is not None:
-            values = density.deviation
+        deviations = {term.name: term.rows.deviation for term in self.problem.terms}
+        deviations |= {"deviation": self.problem.rows.deviation, "positive margin": -self.problem.rows.pair[:, 1]}
+        values: Vector = deviations[name]
         return values[values > 0]
 
 
@@ -126,7 +152,8 @@ def begin(model: Model, logits: Any, labels: Any, atypicality: Any, density: Any
         inputs = Inputs(z, read(atypicality), read(density))
         values = covariates_of(model.covariates, inputs)
         densities = inputs.need_class_log_density() if model.densities else None
-        problem = model.kind(z, known, densities=densities, units=Units(z.dtype), **model.terms)
+        terms = [] if densities is None else [Term("class_density", densities)]
+        problem = Problem(z, known, terms=terms, units=Units(z.dtype, term_scales=ONES), **model.options)
     summary = Summary(
         np.bincount(known, minlength=z.shape[1]).astype(np.float64),
         problem.n_errors,
@@ -176,29 +203,53 @@ def column_moments(state: State, polynomial: Polynomial) -> Moments:
 
 
 @task
-def prepare(
-    state: State, logits: Any, density: Any, polynomial: Polynomial, turn: Vector, units: Units, n_rows: int
-) -> State:
-    """A part in the units of the whole of `n_rows`, with standardised features ``columns @ turn``."""
+def sample(state: State, logits: Any, step: int) -> Any:
+    """Evenly spaced rows of a part's logits."""
+    return check_logits(read(logits), scan=False)[::step]
+
+
+def stacked(one: Any, other: Any) -> Any:
+    """The rows of both."""
+    return np.concatenate([one, other])
+
+
+@task
+def with_features(state: State, logits: Any, density: Any, polynomial: Polynomial, turn: Vector) -> State:
+    """A part with standardised features ``columns @ turn``."""
     problem = _with_matrices(state.problem, logits, density).with_features(state.columns(polynomial) @ turn)
+    return replace(state, problem=_without_matrices(problem))
+
+
+@task
+def with_terms(
+    state: State, logits: Any, density: Any, fields: Mapping[str, Any], class_prior: Any, n_linear: int
+) -> State:
+    """A part with further terms, whose matrices stay with it."""
+    problem = _with_matrices(state.problem, logits, density)
+    terms = [*problem.terms, *terms_of(problem, fields, class_prior, n_linear)]
+    problem = problem.with_terms(terms, class_scores=problem.class_scores, mixing=problem.mixing)
+    return replace(state, problem=_without_matrices(problem))
+
+
+@task
+def in_units(state: State, logits: Any, density: Any, units: Units, n_rows: int) -> State:
+    """A part in the units of the whole of `n_rows`."""
+    problem = _with_matrices(state.problem, logits, density)._forget("units", "label_mean", "prior_mean")
     vars(problem).update(vars(units), weights=np.full(problem.labels.size, 1 / n_rows))
     _ = problem.label_mean  # kept with the part: it does not change from pass to pass
     return replace(state, problem=_without_matrices(problem))
 
 
 @task
-def prior_mean(state: State) -> Any:
+def prior_mean(state: State, shape: Shape) -> Any:
     """A part's share of what the pseudo-rows add to the linear part of the objective."""
-    return state.problem.prior_mean
+    return shape.of(state.problem).prior_mean
 
 
 @task
-def sums(state: State, logits: Any, density: Any, theta: Vector, curvature: Any) -> Derivatives:
-    """A part's share of loss, gradient and Hessian; of the temperature alone if `theta` is that."""
-    problem = _with_matrices(state.problem, logits, density)
-    if theta.size < problem.n_parameters:
-        problem = problem.with_terms().with_features(problem.features[:, :1])
-    return passes.sums(problem, theta, curvature)
+def sums(state: State, logits: Any, density: Any, shape: Shape, theta: Vector, curvature: Any) -> Derivatives:
+    """A part's share of loss, gradient and Hessian of a problem of some shape."""
+    return passes.sums(shape.of(_with_matrices(state.problem, logits, density)), theta, curvature)
 
 
 @task
@@ -217,13 +268,17 @@ def add_derivatives(one: Derivatives, other: Derivatives) -> Derivatives:
 def _without_matrices(problem: Problem) -> Problem:
     other = copy.copy(problem)
     other.logits = problem.logits[:0].copy()
-    other.densities = None if problem.densities is None else problem.densities[:0].copy()
+    other.terms = tuple(
+        replace(term, matrix=term.matrix[:0].copy()) if term.name == "class_density" else term for term in problem.terms
+    )
     return other
 
 
 def _with_matrices(problem: Problem, logits: Any, density: Any) -> Problem:
     other = copy.copy(problem)
     other.logits = check_logits(read(logits), scan=False)
-    if problem.densities is not None:
-        other.densities = check_matrix(read(density), "class_log_density")
+    other.terms = tuple(
+        replace(term, matrix=check_matrix(read(density), "class_log_density")) if term.name == "class_density" else term
+        for term in problem.terms
+    )
     return other

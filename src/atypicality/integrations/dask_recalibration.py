@@ -5,6 +5,7 @@ and P + P^2 numbers back, for P parameters. The certificate is that of the ordin
 """
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -15,17 +16,27 @@ from sklearn.base import clone
 
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
-from atypicality.integrations.dask_parts import Model, Moments, Summary
+from atypicality.integrations.dask_parts import Model, Moments, Shape, Summary
 from atypicality.integrations.dask_rows import DaskRows, aligned, rows_of
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
-from atypicality.recalibration.mixing import MidpointMixing
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem, Units, check_units
+from atypicality.recalibration.problem import (
+    PSEUDO_REACH,
+    PSEUDO_ROWS,
+    SMALL,
+    WILD,
+    Problem,
+    Term,
+    Units,
+    check_units,
+)
 from atypicality.recalibration.row_statistics import RowStatistics
+from atypicality.recalibration.strength import temperature_start
 from atypicality.recalibration.temperature import TemperatureScaling
+from atypicality.recalibration.terms import SIMILAR_ROWS, is_linear
 from atypicality.recalibration.vector import VectorScaling
 
 __all__ = ["fit_recalibrator"]
@@ -49,22 +60,32 @@ def fit_recalibrator(
     fitted: Any = clone(recalibrator)
     rows = rows_of(logits, "logits", client)
     fitted.n_classes_ = max(2, rows.width)  # a single column of a binary model stands for two
-    terms = fitted._terms(fitted.n_classes_)
+    options = fitted._terms(fitted.n_classes_)
     if isinstance(fitted, AtypicalityAwareRecalibration):
         uses_density = fitted._uses_density(extra["class_log_density"])
-        model = Model(MidpointMixing, terms, tuple(fitted.covariates), uses_density, fitted.extrapolation == "clip")
+        model = Model(options, tuple(fitted.covariates), uses_density, fitted.extrapolation == "clip")
+        fitted._learn_prior(extra.get("class_log_prior"), fitted.n_classes_)
         _fit_aware(fitted, _begin(model, rows, labels, extra, client))
     else:
-        begun = _begin(Model(Problem, terms), rows, labels, extra, client)
-        fitted._fit_problem(_whole(begun, ONE)[0], begun.n_rows)
+        begun, _ = _with_features(_begin(Model(options), rows, labels, extra, client), ONE)
+        fitted._fit_problem(_whole(begun, 1), begun.n_rows)
     return fitted  # type: ignore[no-any-return]
 
 
 def _fit_aware(aware: AtypicalityAwareRecalibration, begun: "_Begun") -> None:
     aware.n_effective_ = float(begun.n_rows)
     aware.polynomial_ = _polynomial(begun, aware._tail(begun.n_rows))
-    whole, back = _whole(begun, aware.polynomial_)
-    aware._fit_problem(whole, begun.n_rows, back)
+    begun, back = _with_features(begun, aware.polynomial_)
+    n_features, n_linear = back.shape[1], 1 + len(aware.polynomial_.names)
+    start = temperature_start(_whole(begun, n_features))
+    aware._learn_similarity(begun.sampled(SIMILAR_ROWS))
+    aware._learn_top(start)
+    names = aware._available()
+    prior = aware.class_log_prior_ if "class_prior" in names else None
+    fields = aware._fields(names, aware.n_classes_)
+    begun = begun.advanced(parts.with_terms, fields, prior, n_linear)
+    begun = dataclasses.replace(begun, terms=_sizes(begun, fields, prior, n_linear))
+    aware._fit_problem(_whole(begun, n_features), begun.n_rows, back, start)
     high, low = begun.reduced(parts.multiplier_extremes, np.maximum, aware.polynomial_, aware.coefficients_)
     aware.multiplier_range_ = -float(low), float(high)
     aware.floor_ = aware._floor(begun.n_rows, aware.n_classes_)
@@ -81,6 +102,18 @@ class _Begun:
     densities: list[Any]
     states: list[Any]
     summary: Summary
+    terms: Mapping[str, int]
+
+    def advanced(self, function: Any, *args: Any) -> "_Begun":
+        """The same rows after `function(state, logits, density, *args)` of every part."""
+        later = [function.later(*part, *args) for part in self.each()]
+        return dataclasses.replace(self, states=persist(self.client, later))
+
+    def sampled(self, most: int) -> Any:
+        """At most so many rows of the logits, evenly spaced."""
+        step = -(-self.n_rows // most)
+        each = zip(self.states, self.rows.values, strict=True)
+        return compute(self.client, tree([parts.sample.later(*part, step) for part in each], parts.stacked))
 
     @property
     def n_rows(self) -> int:
@@ -125,22 +158,23 @@ class _Whole(Problem):
     def __init__(self, begun: _Begun, units: Units, n_features: int) -> None:
         counts = begun.summary.counts
         nothing = np.broadcast_to(0.0, (counts.size, counts.size))
+        columns = {size: np.tile(np.eye(1, size), (counts.size, 1)) for size in (n_features, *begun.terms.values())}
         super().__init__(
             nothing,
             np.arange(counts.size),
-            features=np.tile(np.eye(1, n_features), (counts.size, 1)),
-            densities=nothing if begun.model.densities else None,
+            features=columns[n_features],
+            terms=[Term(name, nothing, columns[size]) for name, size in begun.terms.items()],
             sample_weight=counts,
             units=units,
-            **begun.model.terms,
+            **begun.model.options,
         )
         self.begun = begun
-        self.summed_prior: Vector = begun.reduced(parts.prior_mean, operator.add)
 
-    @property
+    @functools.cached_property
     def prior_mean(self) -> Vector:
-        """That of all parts; of the temperature alone, its first entry."""
-        return self.summed_prior[: self.layout.size]
+        """That of all parts."""
+        found: Vector = self.begun.reduced(parts.prior_mean, operator.add, Shape.read(self))
+        return found
 
     @property
     def n_errors(self) -> int:
@@ -154,7 +188,7 @@ class _Whole(Problem):
 
     def remote(self, theta: Vector, curvature: Any) -> Derivatives:
         """Sums of the parts."""
-        shares = [parts.sums.later(*part, theta, curvature) for part in self.begun.each()]
+        shares = [parts.sums.later(*part, Shape.read(self), theta, curvature) for part in self.begun.each()]
         found: Derivatives = compute(self.begun.client, tree(shares, parts.add_derivatives))
         return found
 
@@ -162,12 +196,8 @@ class _Whole(Problem):
         nothing: list[Any] = [np.zeros(self.n_classes)] * 7 + [np.zeros((self.n_classes, 2))]
         return RowStatistics(*nothing)
 
-    def _read_densities(self) -> None:
-        return None
-
-
-class _MidpointWhole(MidpointMixing, _Whole):
-    """The same with mixing measured from the middle."""
+    def _read_term(self, term: Term) -> Term:
+        return dataclasses.replace(term, rows=self._read_logits())
 
 
 def _begin(model: Model, rows: DaskRows, labels: Any, extra: Mapping[str, Any], client: Any) -> _Begun:
@@ -180,22 +210,31 @@ def _begin(model: Model, rows: DaskRows, labels: Any, extra: Mapping[str, Any], 
     each = zip(rows.values, known, *beside, rows.places, strict=True)
     states = persist(client, [parts.begin.later(model, *part) for part in each])
     found = compute(client, tree([parts.summary_of.later(state) for state in states], Summary.merge))
-    return _Begun(client, model, rows, beside[1], states, found)
+    return _Begun(client, model, rows, beside[1], states, found, {"class_density": 1} if model.densities else {})
 
 
-def _whole(begun: _Begun, polynomial: Polynomial) -> tuple[_Whole, Vector]:
-    """The whole, with every part in its units and features in standard units, and the map back to the columns."""
+def _with_features(begun: _Begun, polynomial: Polynomial) -> tuple[_Begun, Vector]:
+    """Every part with features in standard units, and the map back to the columns."""
     back = _back(begun.reduced(parts.column_moments, Moments.merge, polynomial))
+    return begun.advanced(parts.with_features, polynomial, back), back
+
+
+def _sizes(begun: _Begun, fields: Mapping[str, Any], class_prior: Any, n_linear: int) -> dict[str, int]:
+    """Columns of every term, in the order of `terms_of`."""
+    sizes = {**begun.terms} | ({} if class_prior is None else {"class_prior": 1})
+    return sizes | {name: n_linear if is_linear(name) else 1 for name in fields}
+
+
+def _whole(begun: _Begun, n_features: int) -> _Whole:
+    """The whole, with every part in its units."""
     units = _units(begun)
-    later = [parts.prepare.later(*part, polynomial, back, units, begun.n_rows) for part in begun.each()]
-    ready = dataclasses.replace(begun, states=persist(begun.client, later))
-    whole = (_MidpointWhole if begun.model.kind is MidpointMixing else _Whole)(ready, units, back.shape[1])
+    whole = _Whole(begun.advanced(parts.in_units, units, begun.n_rows), units, n_features)
     if whole.n_parameters > MOST_PARAMETERS:
         raise ValueError(
             f"the model has {whole.n_parameters} parameters, and {MOST_PARAMETERS} are the most across workers, since "
             "their Hessian is sent. Use fewer terms (class_mixing=False), or fit on rows that fit on one machine."
         )
-    return whole, back
+    return whole
 
 
 def _back(moments: Moments) -> Vector:
@@ -213,13 +252,12 @@ def _units(begun: _Begun) -> Units:
     """As a `Problem` of all rows would learn them."""
     scale, summary, n_rows = begun.median("deviation"), begun.summary, begun.n_rows
     check_units(scale, "a row spreads" if summary.deviation > WILD * scale else "")
-    density_scale = begun.median("density deviation") if begun.model.densities else 1.0
     small = n_rows * summary.counts.size <= SMALL or not 1e-25 < scale < 1e25
     return Units(
         np.dtype(np.float64 if small or summary.wide else np.float32),
         scale,
-        density_scale or 1.0,
-        1 / (n_rows + PSEUDO_ROWS) if begun.model.terms["pseudo_rows"] else 0.0,
+        {name: begun.median(name) or 1.0 for name in begun.terms},
+        1 / (n_rows + PSEUDO_ROWS) if begun.model.options["pseudo_rows"] else 0.0,
         PSEUDO_REACH * begun.median("positive margin") or 1.0,
     )
 

@@ -8,15 +8,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from atypicality.formula import ClassMixing, LogDensity, LogitModel, Quadratic
+from atypicality.formula import ClassMixing, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_mix import at_prior, estimated
 from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, is_estimated, prior_scores
 from atypicality.recalibration.covariates import COVARIATES, Polynomial, Vector, margins, spreads, standardise
-from atypicality.recalibration.mixing import MIDDLE, MidpointMixing, choose_mixing
-from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, effective_rows
+from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
 from atypicality.recalibration.solver import Solution, solve
-from atypicality.recalibration.strength import choose_strengths, given_strengths, groups_of, ridge_of, temperature_start
+from atypicality.recalibration.strength import (
+    choose_strengths,
+    given_strengths,
+    groups_of,
+    penalty_of,
+    temperature_start,
+    with_groups,
+)
+from atypicality.recalibration.terms import (
+    MIDDLE,
+    SIMILAR_UP_TO,
+    TERMS,
+    ClassSimilarity,
+    choose_mixing,
+    fields_of,
+    is_linear,
+    log_prior,
+    terms_of,
+)
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_vector, warn
 from atypicality.validation.device import any_logits
@@ -34,14 +51,17 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     The probabilities of row i are
 
-    .. math:: \mathrm{softmax}\left(\phi(a_i, m_i)\, z_i + e\, d_i + W (z_i - o_i) + S\right)
+    .. math:: \mathrm{softmax}\Big(\phi(a_i, m_i)\, z_i + \sum_t w_t(a_i, m_i)\, M_t(z_i) + W (z_i - o_i) + S\Big)
 
-    with logits z, atypicality a, logit margin m (largest less second largest), class log-densities d, o the midpoint
-    of the row's mean and maximum, and :math:`\phi` a quadratic with interaction. The mean cross-entropy is convex in
-    all parameters and is solved to a certified optimum. Temperature scaling is the special case of a constant
-    :math:`\phi` and nothing else; every other term is shrunk toward it with a strength of its own, chosen on the
-    calibration rows by their likelihood. The loss has the weak prior of `TemperatureScaling`, one right and one wrong
-    pseudo-row, so that few rows without an error do not make it certain.
+    with logits z, atypicality a, logit margin m (largest less second largest), :math:`\phi` a quadratic with
+    interaction, and terms :math:`M_t`: class log-densities, class shares in training, the rank of each class in its
+    row, the largest logit, and the logits and probabilities of similar classes (see `terms`). o is the midpoint of the
+    row's mean and maximum. The mean cross-entropy is convex in all parameters and is solved to a certified optimum.
+    Temperature scaling is the special case of a constant :math:`\phi` and nothing else; every other term is shrunk
+    toward it with a strength of its own, chosen on the calibration rows by their likelihood, and left out where it has
+    less than a nat of evidence, class-wise parameters where they have less than three. With few rows the result is
+    temperature scaling. Terms may change the order of classes. The loss has the weak prior of `TemperatureScaling`,
+    one right and one wrong pseudo-row, so that few rows without an error do not make it certain.
     `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no prior, no
     clipping.
 
@@ -59,10 +79,16 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         Whether class log-densities are used: where they are given, always (and they are needed), never.
     class_mixing : {"auto", "full", "diagonal", False}, default="auto"
         The form of W; by default a full matrix up to 24 classes, its diagonal up to 256, then none (see `terms_`).
+    terms : "auto" or tuple of str, default="auto"
+        Further terms, by default all that can be had. "class_prior": logarithm of the class's share in the training
+        rows, where `fit` is given it. "rank": minus the logarithm of the class's place in its row, in octaves up to 64.
+        "top": ``exp(b (z - max z))``, b the multiplier of temperature scaling, weighed linearly in the covariates.
+        "similar_logits", "similar_probabilities": the mean logit, and the logarithm of the mean probability, of classes
+        whose calibration logits are correlated with the class's (the 16 most similar of more than 256 classes).
     strength : "auto", float or mapping of str to float, default="auto"
         Half of it times the squared standardised parameters is added to the mean loss. By default one for each of
-        the groups ``multiplier``, ``class_density``, ``class_scaling`` (the diagonal of W), ``class_mixing`` (the
-        rest of it) and ``class_scores``, of maximal evidence. The temperature is never shrunk.
+        the groups ``multiplier``, ``class_density``, those named in `terms`, ``class_scaling`` (the diagonal of W),
+        ``class_mixing`` (the rest of it) and ``class_scores``, of maximal evidence. The temperature is never shrunk.
     extrapolation : {"clip", "none"}, default="clip"
         "clip": covariates are held between limits that 1 % of the calibration rows (at least 10) reach on either side,
         in the fit too, :math:`\phi` to its range on those rows, and the spread of a row of logits or log-densities
@@ -90,16 +116,21 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         W.
     terms_ : dict of str to str
         The form each term took, and why where it is not the fullest.
+    term_coefficients_ : dict of str to ndarray
+        Coefficients of each term that is used: one, or of "top" one for 1 and each covariate.
     strength_ : dict of str to float
-        The strength of every group.
-    effective_parameters_ : dict of str to float
-        How many parameters of each group the calibration rows determine; only with ``strength="auto"``.
+        The strength of every group that is used.
+    effective_parameters_, evidence_ : dict of str to float
+        How many parameters of each group the calibration rows determine, and the nats by which it makes their labels
+        more probable, also of groups left out; only with ``strength="auto"``.
     calibration_shares_ : ndarray of shape (k,)
         Class shares of the calibration rows.
-    training_shares_ : ndarray of shape (k,) or None
-        Class shares of the training rows, where whoever fitted this object knew them and set them.
+    class_log_prior_ : ndarray of shape (k,) or None
+        Logarithms of the class shares in the training rows, with mean 0, where `fit` was given them.
+    similarity_ : ClassSimilarity or None
+        Similarity of classes, where a term uses it.
     absent_classes_ : ndarray of int
-        Classes without a calibration row: their score is the mean of the others.
+        Classes without a calibration row.
     errors_ : int
         Calibration rows whose label has not the largest logit.
     floor_ : float
@@ -139,7 +170,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     effective_parameters_: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(0))]
     n_effective_: Annotated[float, kinds.Number(0)]
     calibration_shares_: Annotated[Vector, kinds.Array("K", kinds.FINITE, kinds.SHARES)]
-    training_shares_: Annotated[Vector | None, kinds.optional(kinds.Array("K", kinds.FINITE, kinds.SHARES))]
+    class_log_prior_: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("K", kinds.FINITE)), absent=None)]
+    similarity_: Annotated[ClassSimilarity | None, kinds.Later(kinds.optional(Part(ClassSimilarity)), absent=None)]
+    top_multiplier_: Annotated[float, kinds.Later(kinds.Number(), absent=1.0)]
+    evidence_: Annotated[dict[str, float], kinds.Later(kinds.MappingOf(kinds.Number()), absent=lambda made: {})]
     multiplier_range_: Annotated[tuple[float, float], kinds.TupleOf(kinds.Number(), size="2")]
     largest_spread_: Annotated[float, kinds.Number(0)]
     largest_density_spread_: Annotated[float, kinds.Number(0)]
@@ -152,6 +186,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         class_scores: bool = True,
         class_density: bool | str = "auto",
         class_mixing: bool | str = "auto",
+        terms: tuple[str, ...] | str = "auto",
         strength: float | str | Mapping[str, float] = "auto",
         extrapolation: str = "clip",
         pseudo_rows: bool = True,
@@ -162,6 +197,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.class_scores = class_scores
         self.class_density = class_density
         self.class_mixing = class_mixing
+        self.terms = terms
         self.strength = strength
         self.extrapolation = extrapolation
         self.pseudo_rows = pseudo_rows
@@ -175,6 +211,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             covariates=("atypicality",),
             class_density=False,
             class_mixing=False,
+            terms=(),
             strength=0.0,
             extrapolation="none",
             pseudo_rows=False,
@@ -198,11 +235,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         names = [name for name in self.polynomial_.names if name != "margin" or known is not None]
         means = dict(zip(self.polynomial_.names, np.outer(self.polynomial_.center, np.ones(n_rows)), strict=True))
         values = {**means, **covariates_of(names, inputs)}
-        found = self._quadratic().at(np, {name: value[:, None] for name, value in values.items()})
+        found = self._weighing(()).at(np, {name: value[:, None] for name, value in values.items()})[0]
         return np.broadcast_to(np.asarray(found, np.float64).ravel(), (n_rows,)).copy()
 
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None) -> None:
-        terms = self._terms(inputs.logits.shape[1])
+        options = self._terms(inputs.logits.shape[1])
         shares = np.full(labels.size, 1 / labels.size) if weight is None else weight / weight.sum()
         values = covariates_of(self.covariates, inputs)
         self.n_effective_ = float(labels.size if weight is None else weight.sum())
@@ -210,17 +247,63 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         columns = self.polynomial_.columns(values, n_rows=labels.size, clip=self.extrapolation == "clip")
         features, back = standardise(columns, shares)
         density = inputs.need_class_log_density() if self._uses_density(inputs.class_log_density) else None
-        problem = MidpointMixing(
-            inputs.logits, labels, features=features, densities=density, sample_weight=weight, **terms
-        )
-        self._fit_problem(problem, labels.size, back)
+        problem = Problem(inputs.logits, labels, features=features, sample_weight=weight, **options)
+        self._learn_prior(inputs.class_log_prior, problem.n_classes)
+        start = temperature_start(problem)
+        self._learn_similarity(problem.logits, None if weight is None else problem.weights)
+        problem = self._with_terms(problem, density, self._learn_top(start))
+        self._fit_problem(problem, labels.size, back, start)
         self._learn_limits(problem, columns)
 
-    def _fit_problem(self, problem: Problem, n_rows: int, back: Vector | None = None) -> None:
+    def _learn_prior(self, given: Any, n_classes: int) -> None:
+        """The class shares of the training rows, where they are known."""
+        self.class_log_prior_ = None
+        if given is not None:
+            self.class_log_prior_ = check_log_prior(given, n_classes)
+
+    def _learn_top(self, start: Solution) -> float:
+        self.top_multiplier_ = float(start.coefficients[0])
+        return self.top_multiplier_
+
+    def _learn_similarity(self, logits: Any, weights: Vector | None = None) -> None:
+        """Similarity of the classes of some logits, where a term may use it."""
+        comparable = 2 < logits.shape[1] <= SIMILAR_UP_TO
+        wanted = {"similar_logits", "similar_probabilities"} & set(self._requested())
+        self.similarity_ = ClassSimilarity.of(logits, weights) if wanted and comparable else None
+
+    def _requested(self) -> tuple[str, ...]:
+        return TERMS if self.terms == "auto" else tuple(self.terms)
+
+    def _available(self) -> tuple[str, ...]:
+        """The requested terms that can be had."""
+        missing = set() if self.class_log_prior_ is not None else {"class_prior"}
+        missing |= set() if self.similarity_ is not None else {"similar_logits", "similar_probabilities"}
+        return tuple(name for name in self._requested() if name not in missing)
+
+    def _fields(self, names: tuple[str, ...], n_classes: int, density_reach: float | None = None) -> dict[str, Any]:
+        known: dict[str, Any] = {"multiplier": self.top_multiplier_, "similarity": self.similarity_}
+        return dict(fields_of(names, n_classes, **known, density_reach=density_reach))
+
+    def _with_terms(self, problem: Problem, density: Any, multiplier: float) -> Problem:
+        """The problem with every term that can be had; those that are not supported are left out later."""
+        names = self._available()
+        prior = self.class_log_prior_ if "class_prior" in names else None
+        terms = [] if density is None else [Term("class_density", density)]
+        terms += terms_of(problem, self._fields(names, problem.n_classes), prior, 1 + len(self.polynomial_.names))
+        return problem.with_terms(terms, class_scores=problem.class_scores, mixing=problem.mixing)
+
+    def _fit_problem(
+        self, problem: Problem, n_rows: int, back: Vector | None = None, start: Solution | None = None
+    ) -> None:
         """As in `ConvexRecalibrator`; `back` takes coefficients of the features to those of the columns."""
-        solution = self._solve(problem)
-        if back is not None:
-            solution = dataclasses.replace(solution, coefficients=back @ solution.coefficients)
+        solution = self._solve(problem, start)
+        back = np.eye(problem.features.shape[1]) if back is None else back
+        columns = np.zeros(back.shape[1])
+        columns[: solution.coefficients.size] = solution.coefficients
+        terms = {
+            name: back[: one.size, : one.size] @ one if one.size > 1 else one for name, one in solution.terms.items()
+        }
+        solution = dataclasses.replace(solution, coefficients=back @ columns, terms=terms)
         self._warn(int((problem.weights > 0).sum()))
         self._keep(solution)
         self._keep_errors(problem.n_errors, n_rows)
@@ -232,6 +315,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         check_choice(self.class_scores, "class_scores", (True, False))
         check_choice(self.class_density, "class_density", ("auto", True, False))
         check_choice(self.class_mixing, "class_mixing", ("auto", "full", "diagonal", False))
+        if self.terms != "auto":
+            for name in self.terms:
+                check_choice(name, "terms", TERMS)
         check_choice(self.extrapolation, "extrapolation", ("clip", "none"))
         check_choice(self.pseudo_rows, "pseudo_rows", (True, False))
         if isinstance(self.strength, str):
@@ -242,23 +328,31 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _terms(self, n_classes: int) -> dict[str, Any]:
         self._check_options(n_classes)
         mixing, _ = choose_mixing(self.class_mixing, n_classes)
-        return {"class_scores": self.class_scores, "mixing": mixing, "pseudo_rows": self.pseudo_rows}
+        return {
+            "class_scores": self.class_scores,
+            "mixing": mixing,
+            "middle": MIDDLE,
+            "pseudo_rows": self.pseudo_rows,
+        }
 
     def _uses_density(self, class_log_density: Any) -> bool:
         return self.class_density is True or (self.class_density == "auto" and class_log_density is not None)
 
-    def _solve(self, problem: Problem) -> Solution:
-        """The optimum under the strengths that were given, or that the rows choose."""
+    def _solve(self, problem: Problem, start: Solution | None) -> Solution:
+        """The optimum under the strengths that were given, or of maximal evidence."""
         groups = groups_of(problem)
-        start: Solution | None
-        self.effective_parameters_ = {}
+        self.effective_parameters_, self.evidence_ = {}, {}
         if isinstance(self.strength, str):
-            chosen = choose_strengths(problem, groups, self._n_objective())
-            self.strength_, self.effective_parameters_, start = chosen.strengths, chosen.effective, chosen.solution
+            chosen = choose_strengths(problem, groups, self._n_objective(), start=start)
+            self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective
+            self.evidence_, start = chosen.evidence, chosen.solution
+            problem = with_groups(problem, chosen.strengths)
+            start = dataclasses.replace(start, coefficients=start.coefficients[: problem.features.shape[1]])
+            groups = groups_of(problem)
         else:
             self.strength_ = given_strengths(self.strength, groups)
-            start = None if problem.mixing is None else temperature_start(problem)
-        return solve(problem.with_ridge(ridge_of(problem, groups, self.strength_)), start=start)
+            start = start if problem.terms or problem.mixing is not None else None
+        return solve(problem.with_penalty(penalty_of(problem, groups, self.strength_)), start=start)
 
     def _n_objective(self) -> float:
         """Rows that the objective is the mean of: a strength times their number is the precision of its prior."""
@@ -278,17 +372,23 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             )
 
     def _describe(self, problem: Problem, solution: Solution) -> None:
-        self.density_coefficient_ = float(solution.density_coefficients.sum())
+        self.density_coefficient_ = float(solution.terms.get("class_density", np.zeros(1)).sum())
+        if not {"similar_logits", "similar_probabilities"} & set(solution.terms):
+            self.similarity_ = None
         shares = np.bincount(problem.labels, problem.weights, minlength=problem.n_classes)
         self.calibration_shares_ = shares.astype(np.float64)
-        self.training_shares_ = None
-        density = "used" if problem.densities is not None else "off" if self.class_density is False else "not given"
-        self.terms_ = {
+        forms = {
             "multiplier": ", ".join(self.columns_),
-            "class_density": density,
+            "class_density": "off" if self.class_density is False else "not given",
+            **{name: "off" if name not in self._requested() else "not available" for name in TERMS},
             "class_mixing": choose_mixing(self.class_mixing, problem.n_classes)[1],
             "class_scores": f"{int(problem.seen.sum())} classes" if self.class_scores else "off",
         }
+        forms |= dict.fromkeys(solution.terms, "used")
+        for name, worth in self.evidence_.items():
+            if name not in self.strength_ and name in forms:
+                forms[name] = f"left out: {worth:.2f} nats of evidence"
+        self.terms_ = forms
 
     def _restore(self) -> None:
         super()._restore()
@@ -296,6 +396,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         self.coefficients_: Vector = self.solution_.coefficients
         self.class_scores_: Vector = self.solution_.scores
         self.class_mixing_ = self.solution_.mixing
+        self.term_coefficients_ = self.solution_.terms
 
     def _check_stored(self) -> None:
         self._check_options(self.n_classes_)
@@ -304,10 +405,19 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         low, high = self.multiplier_range_
         need(low <= high, "the range of the multiplier must be in order.")
         need(self.floor_ * self.n_classes_ < 1, "the floor must leave room for probabilities that sum to 1.")
-        used, found = self.terms_.get("class_density") == "used", self.solution_.density_coefficients
-        need(used == (found.size > 0), "class densities are used if they have coefficients.")
-        same = self.density_coefficient_ == float(found.sum())
+        found = self.term_coefficients_
+        unknown = set(found) - {"class_density", *TERMS}
+        need(not unknown, "terms must be known ones.")
+        used = {name for name in ("class_density", *TERMS) if self.terms_.get(name) == "used"}
+        need(used == set(found), "terms are used if they have coefficients.")
+        same = self.density_coefficient_ == float(found.get("class_density", np.zeros(1)).sum())
         need(same, "the coefficient of the class densities must be the solution's.")
+        for name, one in found.items():
+            size = 1 + len(self.polynomial_.names) if is_linear(name) else 1
+            need(one.size == size, f"the term {name} must have {size} coefficients.")
+        need("class_prior" not in found or self.class_log_prior_ is not None, "class_prior needs class shares.")
+        similar = {"similar_logits", "similar_probabilities"} & set(found)
+        need(not similar or self.similarity_ is not None, "similar classes must be stated where a term uses them.")
 
     _stored = Record(
         check=_check_stored,
@@ -315,6 +425,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         covariates=kinds.TupleOf(kinds.Choice(*COVARIATES)),
         class_density=kinds.Choice("auto", True, False),
         class_mixing=kinds.Choice("auto", "full", "diagonal", False),
+        terms=kinds.Later(kinds.Either("auto", otherwise=kinds.TupleOf(kinds.Choice(*TERMS))), absent=()),
         strength=kinds.Either("auto", otherwise=kinds.ScalarOr(kinds.Number(0), kinds.MappingOf(kinds.Number(0)))),
         extrapolation=kinds.Choice("clip", "none"),
         pseudo_rows=kinds.Later(kinds.FLAG, absent=False),
@@ -338,26 +449,25 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         multipliers = columns[used] @ self.coefficients_
         self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())
         self.largest_spread_ = float(spreads(problem.logits)[used].max())
-        self.largest_density_spread_ = (
-            0.0 if problem.densities is None else float(spreads(problem.densities)[used].max())
-        )
+        density = next((term.matrix for term in problem.terms if term.name == "class_density"), None)
+        self.largest_density_spread_ = 0.0 if density is None else float(spreads(density)[used].max())
 
-    def _quadratic(self) -> Quadratic:
+    def _weighing(self, names: Iterable[str]) -> Quadratic:
         limits = self.multiplier_range_ if self.extrapolation == "clip" else None
-        return self.polynomial_.formula(self.coefficients_, limits, self.n_classes_)
+        coefficients = [self.coefficients_, *(self.term_coefficients_[name] for name in names)]
+        return self.polynomial_.formula(coefficients, limits, self.n_classes_)
 
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""
-        clip, scores = self.extrapolation == "clip", self._scores()
-        terms: list[ClassMixing | LogDensity] = []
-        if self.class_mixing_ is not None:
-            terms.append(ClassMixing(np.ascontiguousarray(self.class_mixing_.T), MIDDLE))
-        if self.terms_["class_density"] == "used":
-            terms.append(LogDensity(self.density_coefficient_, self.largest_density_spread_ if clip else None))
+        clip, scores, mixing = self.extrapolation == "clip", self._scores(), self.class_mixing_
+        terms = self._fields(
+            tuple(self.term_coefficients_), self.n_classes_, self.largest_density_spread_ if clip else None
+        )
         excluded = np.isneginf(scores)
         return LogitModel(
-            self._quadratic(),
-            tuple(terms),
+            self._weighing(terms),
+            tuple(terms.values()),
+            None if mixing is None else ClassMixing(np.ascontiguousarray(mixing.T), MIDDLE),
             np.where(excluded, 0.0, scores),
             excluded if excluded.any() else None,
             self.largest_spread_ if clip else None,
@@ -374,21 +484,24 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         found: dict[str, Any] = {}
         if "atypicality" in self.polynomial_.names:
             found["atypicality"] = inputs.need_atypicality()
-        if self.terms_["class_density"] == "used":
+        if "class_density" in self.term_coefficients_:
             found["densities"] = inputs.need_class_log_density()
         return found
 
     def _scores(self) -> Vector:
-        """Class scores, moved to the stated class mix."""
+        """Class scores and the term of the class shares in training, moved to the stated class mix."""
+        scores = self.class_scores_
+        if self.class_log_prior_ is not None and "class_prior" in self.term_coefficients_:
+            scores = scores + float(self.term_coefficients_["class_prior"][0]) * self.class_log_prior_
         if self.class_prior is None:
-            return self.class_scores_
+            return scores
         if is_estimated(self.class_prior):
             raise ValueError(
                 'class_prior="estimate" has no formula: the probabilities of a row depend on all rows of a call. To '
                 "export or to predict in parts, state a mix: set_params(class_prior=estimate_class_mix(...).shares)."
             )
         prior = check_class_prior(self.class_prior, self.n_classes_)
-        moved: Vector = self.class_scores_ + prior_scores(prior, self.calibration_shares_, self.n_effective_)
+        moved: Vector = scores + prior_scores(prior, self.calibration_shares_, self.n_effective_)
         return moved
 
 
@@ -398,3 +511,17 @@ def covariates_of(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:
     for name in names:
         found[name] = margins(inputs.logits) if name == "margin" else inputs.need_atypicality()
     return found
+
+
+def check_log_prior(values: Any, n_classes: int) -> Vector:
+    """Logarithms of class shares (k,), less their mean; -inf, a class without training rows, counts as half the rarest.
+
+    >>> check_log_prior(np.log([0.5, 0.5]), 2)
+    array([0., 0.])
+    """
+    logs = check_vector(values, "class_log_prior", finite=False)
+    if logs.size != n_classes:
+        raise ValueError(f"class_log_prior must have one entry per class, {n_classes}; got {logs.size}.")
+    if np.isnan(logs).any() or np.isposinf(logs).any() or np.isneginf(logs).all():
+        raise ValueError("class_log_prior must hold logarithms of shares, -inf for a class without training rows.")
+    return log_prior(np.exp(logs - logs.max()))

@@ -42,6 +42,7 @@ class Inputs:
     class_log_density: Any = None
     embeddings: Any = None
     groups: Any = None
+    class_log_prior: Any = None
     owner: str = "This recalibrator"
 
     @property
@@ -101,6 +102,7 @@ class Recalibrator(BaseEstimator):
         class_log_density: ArrayLike | None = None,
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        class_log_prior: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn from held-out rows; arrays that this method does not need are ignored.
@@ -115,6 +117,8 @@ class Recalibrator(BaseEstimator):
         class_log_density : array-like of shape (n, k), optional
         embeddings : array-like of shape (n, d), optional
         groups : array-like of shape (n,), optional
+        class_log_prior : array-like of shape (k,), optional
+            Logarithms of the class shares in the training rows; an additive constant does not matter.
         sample_weight : array-like of shape (n,), optional
             A weight of 2 is the same as a repeated row.
         """
@@ -124,6 +128,7 @@ class Recalibrator(BaseEstimator):
             class_log_density,
             embeddings,
             groups,
+            class_log_prior,
             type(self).__name__,
         )
         n, k = inputs.logits.shape
@@ -152,7 +157,7 @@ class Recalibrator(BaseEstimator):
         """
         check_is_fitted(self)
         known = self._logits(logits, n_classes=self.n_classes_, scan=False)
-        inputs = Inputs(known, atypicality, class_log_density, embeddings, groups, type(self).__name__)
+        inputs = Inputs(known, atypicality, class_log_density, embeddings, groups, owner=type(self).__name__)
         return self._predicted(known, self._columns(inputs))
 
     @returns_like_input
@@ -267,8 +272,8 @@ def error_free_message(n_rows: int) -> str:
 def absent_message(absent: NDArray[np.intp]) -> str:
     """What to say about classes that no calibration row carries."""
     shown = ", ".join(map(str, absent[:5].tolist())) + (f", ... ({absent.size} in all)" if absent.size > 5 else "")
-    fixed = "its score is" if absent.size == 1 else "their scores are"
+    whose = "its score rests" if absent.size == 1 else "their scores rest"
     return (
-        f"labels hold no row of class {shown}: {fixed} fixed to the mean of the seen classes, and the optimum is "
-        "one under that constraint. Give rows of every class to fit all scores."
+        f"labels hold no row of class {shown}: {whose} on the ridge alone, and without one on the mean of the seen "
+        "classes. Give rows of every class that can occur."
     )

@@ -85,12 +85,12 @@ class Polynomial:
             x[:, j] = (value - self.center[j]) / self.scale[j]
         return np.stack([x[:, list(power)].prod(axis=1) for power in self.powers], axis=1)
 
-    def formula(self, coefficients: Vector, limits: tuple[float, float] | None, n_classes: int) -> Quadratic:
-        """The multiplier with `coefficients` (p,) on one block of rows, covariates and itself held to their limits."""
+    def formula(self, coefficients: list[Vector], limits: tuple[float, float] | None, n_classes: int) -> Quadratic:
+        """Weights of the logits and of each term, of at most p columns, on one block of rows, held to their limits."""
         return Quadratic(
             self.names,
             tuple(self.powers),
-            tuple(coefficients.tolist()),
+            tuple(tuple(one.tolist()) for one in coefficients),
             tuple(self.center.tolist()),
             tuple(self.scale.tolist()),
             None if limits is None else tuple(self.low.tolist()),

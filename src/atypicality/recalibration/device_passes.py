@@ -6,6 +6,7 @@ same for the host. Everything is float64: an accelerator has the rate for it, an
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,32 +42,36 @@ class Resident:
     weights: Device
     top: Device
     mean: Device
-    density_top: Device
     features: Device
-    density_features: Device
+    term_tops: list[Device]
+    term_features: list[Device]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Standardised inputs of some rows: u (maximum 0), x (centred, for mixing), d (maximum 0), masked entries."""
+    """Standardised inputs of some rows: u (maximum 0), x (centred, for mixing), terms (maximum 0), masked entries."""
 
     u: Device
     x: Device | None
-    d: Device | None
+    terms: list[Device]
     hidden: Device | None
     weights: Device
     features: Device
-    density_features: Device
+    term_features: list[Device]
 
 
 def resident(problem: "Problem") -> Resident:
     """The columns of a problem's rows, in one transfer."""
-    density_top = np.zeros(problem.n_rows) if problem.density_rows is None else problem.density_rows.top
-    columns = [problem.weights, problem.rows.top, problem.rows.mean, density_top]
-    table = to_device(np.column_stack([*columns, problem.features, problem.density_features]), problem.logits)
-    split = 4 + problem.features.shape[1]
-    weights, top, mean, density_top = (table[:, j] for j in range(4))
-    return Resident(weights, top, mean, density_top, table[:, 4:split], table[:, split:])
+    terms = problem.terms
+    parts = [problem.weights, problem.rows.top, problem.rows.mean, *(term.rows.top for term in terms)]
+    parts = [part[:, None] for part in parts] + [problem.features, *(term.features for term in terms)]
+    table = to_device(np.concatenate(parts, axis=1), problem.logits)
+    ends = np.cumsum([0, *(part.shape[1] for part in parts)]).tolist()
+    columns = [table[:, first:last] for first, last in pairwise(ends)]
+    single = [column[:, 0] for column in columns[: 3 + len(terms)]]
+    features, *others = columns[3 + len(terms) :]
+    weights, top, mean, *tops = single
+    return Resident(weights, top, mean, features, tops, others)
 
 
 def row_slices(problem: "Problem", width: int) -> Iterator[slice]:
@@ -80,13 +85,16 @@ def read_block(problem: "Problem", rows: slice) -> Block:
     u = _below(problem.logits[rows, :], held.top[rows], problem.scale)
     hidden = xp.isinf(u) if problem.rows.masked[rows].any() else None
     u = u if hidden is None else xp.where(hidden, 0.0, u)
-    x = d = None
+    x = None
     if problem.mixing is not None:
         x = u - (held.mean[rows] / problem.scale)[:, None]
         x = x if hidden is None else xp.where(hidden, 0.0, x)
-    if problem.densities is not None:
-        d = _below(problem.densities[rows, :], held.density_top[rows], problem.density_scale)
-    return Block(u, x, d, hidden, held.weights[rows], held.features[rows, :], held.density_features[rows, :])
+    terms = [
+        _below(term.matrix[rows, :], top[rows], problem.term_scales[term.name])
+        for term, top in zip(problem.terms, held.term_tops, strict=True)
+    ]
+    others = [features[rows, :] for features in held.term_features]
+    return Block(u, x, terms, hidden, held.weights[rows], held.features[rows, :], others)
 
 
 def _below(block: Device, top: Device, scale: float) -> Device:
@@ -96,10 +104,9 @@ def _below(block: Device, top: Device, scale: float) -> Device:
 
 def shared_terms(problem: "Problem", block: Block) -> list[tuple[slice, Device, Device]]:
     """Terms whose parameters are the same for all classes: (where, features, field)."""
-    terms = [(problem.layout.features, block.features, block.u)]
-    if block.d is not None:
-        terms.append((problem.layout.densities, block.density_features, block.d))
-    return terms
+    layout = problem.layout
+    others = zip(layout.terms.values(), block.term_features, block.terms, strict=True)
+    return [(layout.features, block.features, block.u), *others]
 
 
 def predictor(problem: "Problem", block: Block, theta: Device) -> Device:

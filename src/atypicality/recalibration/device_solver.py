@@ -123,12 +123,13 @@ def project(problem: Problem, matrix: Device) -> Device:
     xp, layout, k = namespace(matrix), problem.layout, problem.n_classes
     seen = to_device(problem.seen.astype(np.float64), matrix)[:, None]
     parts = [matrix[:, : layout.mixing.start]]
-    for where, centred in ((layout.mixing, problem.centres_mixing), (layout.scores, True)):
+    for where in (layout.mixing, layout.scores):
         if where.stop > where.start:
-            part = xp.reshape(matrix[:, where], (matrix.shape[0], k, -1))
-            if centred:
-                part = part - xp.sum(part * seen, axis=1, keepdims=True) / float(problem.seen.sum())
-            parts.append(xp.reshape(part * seen, (matrix.shape[0], -1)))
+            part = matrix[:, where]
+            if problem.is_pinned(where):
+                part = xp.reshape(part, (matrix.shape[0], k, -1))
+                part = (part - xp.sum(part * seen, axis=1, keepdims=True) / float(problem.seen.sum())) * seen
+            parts.append(xp.reshape(part, (matrix.shape[0], -1)))
     return xp.concat(parts, axis=1)
 
 

@@ -24,11 +24,11 @@ SCORE_RANGE = 40.0
 
 @dataclass(frozen=True)
 class Fields:
-    """The standardised inputs of a block: u (maximum 0), x (mean 0, for mixing), d (maximum 0), masked entries."""
+    """The standardised inputs of a block: u (maximum 0), x (centred, for mixing), terms (maximum 0), masked entries."""
 
     u: FloatArray
     x: FloatArray | None
-    d: FloatArray | None
+    terms: list[FloatArray]
     hidden: NDArray[np.bool_] | None
 
 
@@ -40,32 +40,33 @@ def read_fields(problem: Problem, rows: slice, buffers: Buffers, dtype: np.dtype
     hidden = np.isneginf(u) if problem.rows.masked[rows].any() else None
     if hidden is not None:
         u[hidden] = 0
-    x = d = None
+    x = None
     if problem.mixing is not None:
         offset = -problem.rows.mean[rows] / problem.scale
         x = np.add(u, offset[:, None].astype(dtype), out=buffers("x", z.shape, dtype))
         if hidden is not None:
             x[hidden] = 0
-    if problem.densities is not None and problem.density_rows is not None:
-        top = problem.density_rows.top[rows, None]
-        d = np.subtract(problem.densities[rows], top, out=buffers("d", z.shape, dtype))
-        d *= dtype.type(1 / problem.density_scale)
-    return Fields(u, x, d, hidden)
+    terms = []
+    for term in problem.terms:
+        field = np.subtract(term.matrix[rows], term.rows.top[rows, None], out=buffers(term.name, z.shape, dtype))
+        field *= dtype.type(1 / problem.term_scales[term.name])
+        terms.append(field)
+    return Fields(u, x, terms, hidden)
 
 
 def predictor(
     problem: Problem, fields: Fields, rows: slice, theta: Vector, out: FloatArray, buffers: Buffers
 ) -> FloatArray:
     """``X_ij . theta`` of a block (b, k), up to a constant per row; masked entries are meaningless."""
-    c, e, w, s = problem.parts(theta)
+    c, unknowns, w, s = problem.parts(theta)
     dtype = out.dtype
     np.multiply(fields.u, (problem.features[rows] @ c)[:, None].astype(dtype), out=out)
-    if fields.d is not None:
-        weight = (problem.density_features[rows] @ e)[:, None].astype(dtype)
-        out += np.multiply(fields.d, weight, out=buffers("term", out.shape, dtype))
+    for term, field in zip(problem.terms, fields.terms, strict=True):
+        weight = (term.features[rows] @ unknowns[term.name])[:, None].astype(dtype)
+        out += np.multiply(field, weight, out=buffers("term", out.shape, dtype))
     if w is not None and fields.x is not None:
-        w, term = w.astype(dtype), buffers("term", out.shape, dtype)
-        out += np.multiply(fields.x, w, out=term) if w.ndim == 1 else np.matmul(fields.x, w.T, out=term)
+        w, mixed = w.astype(dtype), buffers("term", out.shape, dtype)
+        out += np.multiply(fields.x, w, out=mixed) if w.ndim == 1 else np.matmul(fields.x, w.T, out=mixed)
     if s is not None:
         out += s.astype(dtype)
     return out
@@ -89,7 +90,7 @@ def _upper_bounds(problem: Problem, rows: slice, theta: Vector, predicted: Float
     """A bound on each row of the predictor: that of its terms where it is tight enough, else the row's maximum."""
     c, _, w, s = problem.parts(theta)
     spread = 0.0 if s is None else float(np.ptp(s))
-    if w is not None or problem.densities is not None or spread > SCORE_RANGE or (problem.features[rows] @ c < 0).any():
+    if w is not None or problem.terms or spread > SCORE_RANGE or (problem.features[rows] @ c < 0).any():
         return np.asarray(predicted.max(axis=1))
     return np.full(predicted.shape[0], 0.0 if s is None else s.max(), predicted.dtype)
 
@@ -126,7 +127,9 @@ def expected_inputs(problem: Problem, fields: Fields, rows: slice, p: FloatArray
 
 def shared_terms(problem: Problem, fields: Fields, rows: slice) -> list[tuple[slice, Vector, FloatArray]]:
     """Terms whose parameters are the same for all classes: (where, features, field)."""
-    terms = [(problem.layout.features, problem.features[rows], fields.u)]
-    if fields.d is not None:
-        terms.append((problem.layout.densities, problem.density_features[rows], fields.d))
-    return terms
+    layout = problem.layout
+    others = zip(problem.terms, fields.terms, strict=True)
+    return [
+        (layout.features, problem.features[rows], fields.u),
+        *((layout.terms[term.name], term.features[rows], field) for term, field in others),
+    ]

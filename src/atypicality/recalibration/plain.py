@@ -28,7 +28,7 @@ BLOCK_BYTES = 800 * 1024
 
 def plain_model(problem: Problem, theta: Vector) -> "PlainModel | None":
     """The model at `theta`, or None where the problem must go the long way."""
-    if problem.mixing is not None or problem.densities is not None or problem.logits.dtype != problem.dtype:
+    if problem.mixing is not None or problem.terms or problem.logits.dtype != problem.dtype:
         return None
     if not 1e-12 < problem.scale < 1e12:  # squares of logits must fit, too
         return None

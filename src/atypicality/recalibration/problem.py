@@ -1,8 +1,8 @@
 """The convex problem of every parametric recalibrator: its arrays, its parameters, its ridge and its answer."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +26,9 @@ from atypicality.validation import (
 )
 from atypicality.validation.device import any_logits
 
-__all__ = ["PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem", "Units", "check_units", "effective_rows"]
+__all__ = [
+    "PSEUDO_REACH", "PSEUDO_ROWS", "Mixing", "Near", "Problem", "Term", "Units", "check_units", "effective_rows",
+]  # fmt: skip
 
 Mixing = Literal["diagonal", "full"]
 Rows = slice | NDArray[np.intp]
@@ -52,23 +54,50 @@ class Near(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Term:
+    """A matrix that is added to every row's logits, times unknowns that are linear in features of the row.
+
+    Parameters
+    ----------
+    name : str
+        What its strength and its coefficients are called.
+    matrix : array of shape (n, k)
+        Finite, or -inf where the logits are; on the device of the logits.
+    features : array of shape (n, q), optional
+        A column of ones by default.
+    rows : RowStatistics, optional
+        Learnt when a problem reads the matrix.
+    """
+
+    name: str
+    matrix: Any
+    features: Any = None
+    rows: Any = None
+
+    def take(self, rows: Rows, matrix: Any) -> "Term":
+        """The same term of some rows, with their matrix."""
+        known = None if self.rows is None else self.rows.take(rows)
+        return replace(self, matrix=matrix, features=blocks.take_rows(self.features, rows), rows=known)
+
+
+@dataclass(frozen=True)
 class Units:
     """Standard units and prior of a problem: its attributes of these names."""
 
     dtype: np.dtype[Any]
     scale: float = 1.0
-    density_scale: float = 1.0
+    term_scales: Mapping[str, float] = field(default_factory=dict)
     pseudo_share: float = 0.0
     pseudo_reach: float = 1.0
 
 
 class Problem:
-    r"""Minimise the mean cross-entropy of ``softmax((F_i . c) z_i + (G_i . e) d_i + W z_i + S)`` plus a ridge.
+    r"""Minimise the mean cross-entropy of ``softmax((F_i . c) z_i + sum_t (F_ti . c_t) M_ti + W z_i + S)`` and a ridge.
 
-    Every term but the first is optional. In ``W z_i`` the logits are centred by the row mean of their finite
-    entries, so a constant added to a row changes nothing; a masked class (`-inf`) keeps probability 0 and
-    contributes nothing else. Nothing is copied: memory maps are read block by block in every pass, and logits on a
-    device stay there (then so do the densities; all other arrays are on the host).
+    Everything but the first is optional. In ``W z_i`` the logits are measured from a point between their row's maximum
+    and the mean of its finite entries, so a constant added to a row changes nothing; a masked class (`-inf`) keeps
+    probability 0 and contributes nothing else. Nothing is copied: memory maps are read block by block in every pass,
+    and logits on a device stay there (then so do the matrices of the terms; all other arrays are on the host).
 
     With `pseudo_rows` the objective has a prior: one right and one wrong row, spread evenly over all n rows, so that
     each of these carries 1 / (n + 2) of its largest and of its second largest class in its target beside the label.
@@ -83,14 +112,14 @@ class Problem:
         Column indices.
     features : array-like of shape (n, p), optional
         F; a column of ones by default.
-    densities : array-like of shape (n, k), optional
-        d, class log-densities: finite.
-    density_features : array-like of shape (n, q), optional
-        G; a column of ones by default when there are densities.
+    terms : sequence of Term, optional
+        Matrices M_t and their features F_t.
     class_scores : bool, default=False
         Whether there are scores S.
     mixing : {None, "diagonal", "full"}, default=None
         The form of W.
+    middle : float, default=1.0
+        How far from a row's maximum toward its mean the point is that W measures from.
     ridge : Ridge, optional
     sample_weight : array-like of shape (n,), optional
     pseudo_rows : bool, default=False
@@ -100,8 +129,10 @@ class Problem:
     Attributes
     ----------
     n_rows, n_classes, n_parameters, n_errors : int
-    scale, density_scale : float
-        Weighted median over rows of the standard deviation of z_i and of d_i across classes, constant rows aside.
+    scale : float
+        Weighted median over rows of the standard deviation of z_i across classes, constant rows aside.
+    term_scales : dict of str to float
+        The same of each term's matrix.
     seen : ndarray of shape (k,), bool
         Classes with weight among the labels.
     """
@@ -115,10 +146,10 @@ class Problem:
         labels: ArrayLike,
         *,
         features: ArrayLike | None = None,
-        densities: ArrayLike | None = None,
-        density_features: ArrayLike | None = None,
+        terms: Sequence[Term] = (),
         class_scores: bool = False,
         mixing: Mixing | None = None,
+        middle: float = 1.0,
         ridge: Ridge | None = None,
         sample_weight: ArrayLike | None = None,
         pseudo_rows: bool = False,
@@ -133,16 +164,11 @@ class Problem:
         self.total = float(n if weight is None else weight.sum())
         self.weights = np.full(n, 1 / n) if weight is None else weight / weight.sum()
         self.features = _columns(features, "features", n)
-        self.densities = None if densities is None else self._beside_logits(densities)
-        self.density_features = _columns(density_features, "density_features", n)
-        if self.densities is None:
-            self.density_features = self.density_features[:, :0]
-        else:
-            check_length(self.densities, "densities", n)
+        self.middle = middle
         self.mixing = check_choice(mixing, "mixing", (None, "diagonal", "full"))
         self.class_scores = class_scores
         self.rows = self._read_logits()
-        self.density_rows = self._read_densities()
+        self.terms = tuple(self._read_term(term) for term in terms)
         self.near: Near | None = None
         if units is None:
             self._learn_units(pseudo_rows)
@@ -190,7 +216,8 @@ class Problem:
         """The place of each group of parameters in the flat vector."""
         k = self.n_classes
         mixing = {None: 0, "diagonal": k, "full": k * k}[self.mixing]
-        return Layout.of(self.features.shape[1], self.density_features.shape[1], mixing, k if self.class_scores else 0)
+        terms = {term.name: term.features.shape[1] for term in self.terms}
+        return Layout.of(self.features.shape[1], terms, mixing, k if self.class_scores else 0)
 
     @cached_property
     def seen(self) -> NDArray[np.bool_]:
@@ -208,17 +235,17 @@ class Problem:
         """Columns of the rows on the device of the logits."""
         return resident(self)
 
-    @property
-    def centres_mixing(self) -> bool:
-        """Whether the projection gives mixing mean 0 over the seen classes, as it does scores."""
-        return True
+    def is_pinned(self, where: slice) -> bool:
+        """Whether the projection fixes class-wise parameters: those without a ridge, which alone would fix them."""
+        return not (self.penalty[where] > 0).all()
 
     @cached_property
     def units(self) -> Vector:
         """What a standardised parameter is divided by to belong to the logits as given."""
         layout, units = self.layout, np.ones(self.layout.size)
         units[layout.features] = units[layout.mixing] = self.scale
-        units[layout.densities] = self.density_scale
+        for name, where in layout.terms.items():
+            units[where] = self.term_scales[name]
         return units
 
     def with_ridge(self, ridge: Ridge) -> "Problem":
@@ -227,22 +254,29 @@ class Problem:
         other._set_ridge(ridge)
         return other
 
+    def with_penalty(self, penalty: Vector) -> "Problem":
+        """The same rows with one strength for each standardised parameter (P,); nothing is read again."""
+        other = copy.copy(self)
+        other.penalty = penalty
+        return other
+
     def with_terms(
-        self, *, class_scores: bool = False, mixing: Mixing | None = None, densities: bool = False
+        self, terms: Sequence[Term] = (), *, class_scores: bool = False, mixing: Mixing | None = None
     ) -> "Problem":
-        """The same rows with fewer terms; nothing is read again."""
+        """The same rows with other terms and no penalty; only what is new is read."""
         other = self._forget("layout", "units", "label_mean", "prior_mean", "resident")
         other.class_scores, other.mixing = class_scores, mixing
-        if not densities:
-            other.densities, other.density_rows, other.density_features = None, None, self.density_features[:, :0]
-        other._set_ridge(self._ridge if densities else replace(self._ridge, densities=0.0))
+        other.terms = tuple(term if term.rows is not None else self._read_term(term) for term in terms)
+        if new := [term for term in other.terms if term.name not in self.term_scales]:
+            other.term_scales = {**self.term_scales, **self._scales_of(new)}
+        other._set_ridge(Ridge())
         return other
 
     def with_features(self, features: ArrayLike) -> "Problem":
-        """The same rows with other features and no penalty on them."""
+        """The same rows with other features and no penalty."""
         other = self._forget("layout", "units", "label_mean", "prior_mean", "resident")
         other.features = _columns(features, "features", self.n_rows)
-        other._set_ridge(replace(self._ridge, features=0.0))
+        other._set_ridge(Ridge())
         return other
 
     def take(self, rows: Rows) -> "Problem":
@@ -251,12 +285,10 @@ class Problem:
         take = some_rows if self.on_device else blocks.take_rows
         other.dtype = self.dtype  # a part of a large problem is read like the whole
         other.logits = take(self.logits, rows)
-        for name in ("labels", "features", "density_features"):
+        for name in ("labels", "features"):
             setattr(other, name, blocks.take_rows(getattr(self, name), rows))
         other.rows, other.near = self.rows.take(rows), None
-        if self.densities is not None and self.density_rows is not None:
-            other.densities = take(self.densities, rows)
-            other.density_rows = self.density_rows.take(rows)
+        other.terms = tuple(term.take(rows, take(term.matrix, rows)) for term in self.terms)
         weights = self.weights[rows]
         if not weights.sum() > 0:
             raise ValueError("rows must carry weight; the chosen rows have none.")
@@ -269,7 +301,7 @@ class Problem:
         theta, layout = np.zeros(self.layout.size), self.layout
         for where, values in (
             (layout.features, solution.coefficients),
-            (layout.densities, solution.density_coefficients),
+            *((where, solution.terms.get(name)) for name, where in layout.terms.items()),
             (layout.mixing, solution.mixing),
             (layout.scores, solution.scores),
         ):
@@ -277,13 +309,13 @@ class Problem:
                 theta[where] = np.ravel(values)
         return theta * self.units
 
-    def parts(self, theta: Vector) -> tuple[Vector, Vector, Vector | None, Vector | None]:
-        """The flat vector as (c, e, W, S), each None where the term is absent."""
+    def parts(self, theta: Vector) -> tuple[Vector, dict[str, Vector], Vector | None, Vector | None]:
+        """The flat vector as (c, those of the terms, W, S), the last two None where they are absent."""
         layout, k = self.layout, self.n_classes
         w = theta[layout.mixing]
         return (
             theta[layout.features],
-            theta[layout.densities],
+            {name: theta[where] for name, where in layout.terms.items()},
             None if self.mixing is None else w.reshape(k, k) if self.mixing == "full" else w,
             theta[layout.scores] if self.class_scores else None,
         )
@@ -291,11 +323,12 @@ class Problem:
     def project(self, theta: Vector) -> Vector:
         """Fix what the loss cannot see: class-wise parameters get mean 0 over seen classes and 0 on absent ones.
 
-        Acts on the last axis; an orthogonal projection, so it serves gradients and Hessians too.
+        Only those without a ridge. Acts on the last axis; an orthogonal projection, so it serves gradients and Hessians
+        too.
         """
         layout, k, theta = self.layout, self.n_classes, theta.copy()
         for where in (layout.mixing, layout.scores):
-            if where.stop > where.start:
+            if where.stop > where.start and self.is_pinned(where):
                 block = theta[..., where].reshape(*theta.shape[:-1], k, -1)
                 block = block - block[..., self.seen, :].mean(axis=-2, keepdims=True)
                 block[..., ~self.seen, :] = 0
@@ -305,19 +338,17 @@ class Problem:
     @cached_property
     def label_mean(self) -> Vector:
         """Weighted mean over rows of the parameters' inputs at the target: the linear part of the objective."""
-        density = None if self.density_rows is None else self.density_rows.gap
-        return self._inputs_at(self.labels, self.weights, self.rows.gap, density) + self.prior_mean
+        return self._inputs_at(self.labels, self.weights, lambda rows: rows.gap) + self.prior_mean
 
     @cached_property
     def prior_mean(self) -> Vector:
         """What the pseudo-rows add to `label_mean`, and to the loss of the labels with the opposite sign."""
         if not self.pseudo_share:
             return np.zeros(self.layout.size)
-        weights, rows, density = self.pseudo_weights, self.rows, self.density_rows
-        mean = self._inputs_at(self.labels, -2 * weights, rows.gap, None if density is None else density.gap)
-        for place, columns in enumerate((rows.best, rows.runner_up)):
-            beside = None if density is None else density.pair[:, place]
-            mean += self._inputs_at(columns, weights, rows.pair[:, place], beside)
+        weights = self.pseudo_weights
+        mean = self._inputs_at(self.labels, -2 * weights, lambda rows: rows.gap)
+        mean += self._inputs_at(self.rows.best, weights, lambda rows: rows.pair[:, 0])
+        mean += self._inputs_at(self.rows.runner_up, weights, lambda rows: rows.pair[:, 1])
         return mean
 
     @cached_property
@@ -326,12 +357,15 @@ class Problem:
         margin = np.maximum(-self.rows.pair[:, 1], self.pseudo_reach)
         return self.weights * (self.pseudo_share * self.pseudo_reach / margin)
 
-    def _inputs_at(self, columns: NDArray[np.intp], weights: Vector, gap: Vector, density: Vector | None) -> Vector:
-        """Weighted sum of the parameters' inputs at one column of every row; its entries less the maximum are given."""
-        layout, k, sums = self.layout, self.n_classes, np.zeros(self.layout.size)
+    def _inputs_at(
+        self, columns: NDArray[np.intp], weights: Vector, entries: Callable[[RowStatistics], Vector]
+    ) -> Vector:
+        """Weighted sum of the parameters' inputs at one column of every row; `entries` less the maximum are known."""
+        layout, k, sums, gap = self.layout, self.n_classes, np.zeros(self.layout.size), entries(self.rows)
         sums[layout.features] = (weights * (gap / self.scale)) @ self.features
-        if density is not None:
-            sums[layout.densities] = (weights * (density / self.density_scale)) @ self.density_features
+        for term in self.terms:
+            scaled = entries(term.rows) / self.term_scales[term.name]
+            sums[layout.terms[term.name]] = (weights * scaled) @ term.features
         if self.mixing == "diagonal":
             sums[layout.mixing] = np.bincount(columns, weights * ((gap - self.rows.mean) / self.scale), minlength=k)
         if self.mixing == "full":
@@ -364,9 +398,12 @@ class Problem:
         self.scale = weighted_median(self.rows.deviation, self.weights)
         wild = np.flatnonzero(self.rows.deviation > WILD * self.scale)
         check_units(self.scale, name_rows(wild, "spreads", "spread") if wild.size else "")
-        density = None if self.density_rows is None else weighted_median(self.density_rows.deviation, self.weights)
-        self.density_scale = density or 1.0  # constant densities: their coefficients have no effect
+        self.term_scales = self._scales_of(self.terms)
         self._set_prior(pseudo_rows)
+
+    def _scales_of(self, terms: Iterable[Term]) -> dict[str, float]:
+        scales = {term.name: weighted_median(term.rows.deviation, self.weights) for term in terms}
+        return {name: scale or 1.0 for name, scale in scales.items()}  # a constant matrix has no effect
 
     def _set_prior(self, pseudo_rows: bool) -> None:
         self.pseudo_share = 1 / (self.n_effective + PSEUDO_ROWS) if pseudo_rows else 0.0
@@ -377,7 +414,7 @@ class Problem:
         layout, penalty = self.layout, np.zeros(self.layout.size)
         for where, strength, name in (
             (layout.features, ridge.features, "features"),
-            (layout.densities, ridge.densities, "densities"),
+            *((layout.terms[name], ridge.terms.get(name, 0.0), f"terms[{name!r}]") for name in layout.terms),
             (layout.mixing, ridge.mixing, "mixing"),
             (layout.scores, ridge.scores, "scores"),
         ):
@@ -390,7 +427,7 @@ class Problem:
             if not (np.isfinite(values).all() and (values >= 0).all()):
                 raise ValueError(f"ridge.{name} must be finite and not negative; got {strength!r}.")
             penalty[where] = values
-        self._ridge, self.penalty = ridge, penalty
+        self.penalty = penalty
 
     def _read_logits(self) -> RowStatistics:
         found = read_rows(self.logits, self.labels, lambda top, first: check_logit_maxima(top, first_row=first))
@@ -400,26 +437,27 @@ class Problem:
                 f"labels must not point at a masked class; {name_rows(bad, 'has', 'have')} the label of a class whose "
                 "logit is -inf. Unmask the class or drop those rows."
             )
-        return found
+        return replace(found, mean=self.middle * found.mean)
 
-    def _beside_logits(self, densities: Any) -> Any:
+    def _read_term(self, term: Term) -> Term:
+        """The term with its matrix beside the logits, its features, and what is known of each row."""
+        name = term.name
         if self.on_device:
-            return device_densities(densities, self.logits, "densities")
-        return check_matrix(densities, "densities", width=self.n_classes)
+            matrix = device_densities(term.matrix, self.logits, name)
+        else:
+            matrix = check_matrix(term.matrix, name, width=self.n_classes)
+        check_length(matrix, name, self.n_rows)
+        features = _columns(term.features, f"features of {name}", self.n_rows)
+        return replace(term, matrix=matrix, features=features, rows=self._rows_of(matrix, name))
 
-    def _read_densities(self) -> RowStatistics | None:
-        if self.densities is None:
-            return None
+    def _rows_of(self, matrix: Any, name: str) -> RowStatistics:
         found = read_rows(
-            self.densities,
-            self.labels,
-            lambda top, first: check_finite(top, "densities", first_row=first),
-            logits=self.rows,
+            matrix, self.labels, lambda top, first: check_finite(top, name, first_row=first), logits=self.rows
         )
         bad = np.flatnonzero(found.masked)
         if bad.size:
             raise ValueError(
-                f"densities must be finite; {name_rows(bad)} -inf. A class that the density has not seen "
+                f"{name} must be finite; {name_rows(bad)} -inf. A class that a density has not seen "
                 "can be given the smallest log-density of its row."
             )
         return found

@@ -7,7 +7,7 @@ With H the Hessian of the mean loss at the optimum under penalty A (a diagonal),
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import cholesky
+from scipy.linalg import cholesky, solve_triangular
 from scipy.linalg.lapack import dpotri
 
 from atypicality.arrays import to_host
@@ -31,6 +31,9 @@ class Picture(Protocol):
 
     def move(self, penalty: Vector) -> tuple[Vector, Vector]:
         """The optimum under another penalty (P,), and the diagonal of the inverse Hessian there (P,)."""
+
+    def evidence(self, penalty: Vector, n_rows: float) -> float:
+        """Logarithm of the evidence under another penalty, up to a constant, of a mean over `n_rows` rows."""
 
 
 def picture_at(problem: Problem, theta: Vector) -> Picture:
@@ -65,6 +68,19 @@ class WholePicture:
         inverse = (np.tril(lower) + np.tril(lower, -1).T) * unit[:, None] * unit
         return self._problem.project(inverse @ self._target), np.diag(self._problem.project(inverse))
 
+    def evidence(self, penalty: Vector, n_rows: float) -> float:
+        return _evidence(self._matrix, self._target, penalty, n_rows)
+
+
+def _evidence(matrix: Vector, target: Vector, penalty: Vector, n_rows: float) -> float:
+    """``n/2 t'(H + B)^-1 t - 1/2 log det (H + B) + 1/2 log det B``, B over the parameters with a penalty."""
+    unit = 1 / np.sqrt(np.diag(matrix) + penalty)
+    scaled = (matrix + np.diag(penalty)) * unit[:, None] * unit + 1e-12 * np.eye(unit.size)
+    factor = cholesky(scaled, lower=True)
+    half = solve_triangular(factor, unit * target, lower=True)
+    log_det = 2 * float(np.log(np.diag(factor) / unit).sum())
+    return 0.5 * (n_rows * float(half @ half) - log_det + float(np.log(penalty[penalty > 0]).sum()))
+
 
 class _Blocks:
     """The Hessian cut into blocks: the shared parameters, and those of each class (at most two).
@@ -82,7 +98,8 @@ class _Blocks:
             for a, b in np.ndindex(n_inputs, n_inputs):
                 self._own[:, a, b] -= np.bincount(column, value[a] * value[b], minlength=k)
         self.free = np.ones(theta.size)
-        self.free[self._n_shared :] = np.tile(problem.seen, n_inputs)
+        if problem.is_pinned(slice(self._n_shared, None)):
+            self.free[self._n_shared :] = np.tile(problem.seen, n_inputs)
         self._shared_target, self._own_target = self._split(problem.penalty * theta)
         shared, own = self._split(theta)
         self._shared_target = self._shared_target + self._shared @ shared
@@ -94,6 +111,13 @@ class _Blocks:
         own = np.linalg.inv(self._own + second[:, :, None] * np.eye(second.shape[1]))
         theta = self._join(shared @ self._shared_target, np.einsum("kab,kb->ka", own, self._own_target))
         return theta * self.free, self._join(np.diag(shared), np.diagonal(own, axis1=1, axis2=2)) * self.free
+
+    def evidence(self, penalty: Vector, n_rows: float) -> float:
+        shared, own = self._split(penalty)
+        matrices = self._own + own[:, :, None] * np.eye(own.shape[1])
+        squares = np.einsum("ka,ka->", self._own_target, np.linalg.solve(matrices, self._own_target[..., None])[..., 0])
+        classwise = n_rows * squares - np.linalg.slogdet(matrices)[1].sum() + np.log(own).sum()
+        return _evidence(self._shared, self._shared_target, shared, n_rows) + 0.5 * float(classwise)
 
     def _split(self, theta: Vector) -> tuple[Vector, Vector]:
         return theta[: self._n_shared], theta[self._n_shared :].reshape(self._shape).T

@@ -128,10 +128,10 @@ def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
 
 def solution_at(problem: Problem, optimum: Optimum, *, n_iter: int = 0, n_passes: float = 0.0) -> Solution:
     """The parameters at an optimum, for the logits as given; `n_iter` and `n_passes` are what its start took."""
-    c, e, w, s = problem.parts(problem.project(optimum.theta) / problem.units)
+    c, terms, w, s = problem.parts(problem.project(optimum.theta) / problem.units)
     return Solution(
         coefficients=c,
-        density_coefficients=e,
+        terms=terms,
         mixing=w,
         scores=np.zeros(problem.n_classes) if s is None else s - s.mean(),
         absent=np.flatnonzero(~problem.seen),

@@ -17,19 +17,27 @@ MacKay (1992). Bayesian interpolation. Neural Computation 4.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.recalibration.parameters import Ridge, Solution
+from atypicality.recalibration.parameters import Solution, Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
 from atypicality.recalibration.solver import ROUGH, solve
 from atypicality.validation import check_number
 
-__all__ = ["ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "ridge_of", "temperature_start"]
+__all__ = [
+    "ChosenStrengths",
+    "choose_strengths",
+    "given_strengths",
+    "groups_of",
+    "penalty_of",
+    "temperature_start",
+    "with_groups",
+]
 
 Groups = Mapping[str, NDArray[np.intp]]
 
@@ -47,19 +55,34 @@ INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
 
 
+SUPPORTED, CLASSWISE_SUPPORTED, USED = 3.0, 2.0, 0.1
+"""Nats of evidence below which groups are left out: all but the class-wise ones together, these together, any alone.
+
+With little evidence few rows would gain less from a group than its parameters cost where they should be 0: a parameter
+that is three standard errors from 0 by chance has 3 nats, and costs 0.02 nats a row with 200 of them. One group alone
+need not be as well supported, because its strength shrinks it.
+"""
+CLASSWISE = ("class_scaling", "class_mixing", "class_scores")
+
+
 @dataclass(frozen=True)
 class ChosenStrengths:
-    """Strengths by group, in the units of `Ridge`; parameters that the data determine; the optimum reached."""
+    """Strengths of the groups that are kept, in the units of `Ridge`, and what was found on the way.
+
+    `effective` counts the parameters that the data determine of each, `evidence` has the nats of every group, of one
+    left out when it was, and `solution` is the optimum reached with all of them.
+    """
 
     strengths: dict[str, float]
     effective: dict[str, float]
+    evidence: dict[str, float]
     solution: Solution
 
 
 def groups_of(problem: Problem) -> dict[str, NDArray[np.intp]]:
     """Indices of the parameters that share a strength; the first feature, the temperature, has none."""
     layout, k, groups = problem.layout, problem.n_classes, {}
-    spans = {"multiplier": slice(layout.features.start + 1, layout.features.stop), "class_density": layout.densities}
+    spans = {"multiplier": slice(layout.features.start + 1, layout.features.stop)} | layout.terms
     for name, where in spans.items():
         groups[name] = np.arange(where.start, where.stop)
     mixing = np.arange(layout.mixing.start, layout.mixing.stop)
@@ -70,17 +93,22 @@ def groups_of(problem: Problem) -> dict[str, NDArray[np.intp]]:
     return {name: index for name, index in groups.items() if index.size}
 
 
-def ridge_of(problem: Problem, groups: Groups, strengths: Mapping[str, float]) -> Ridge:
-    """The strengths of groups as the solver's ridge."""
-    layout, penalty = problem.layout, np.zeros(problem.n_parameters)
+def penalty_of(problem: Problem, groups: Groups, strengths: Mapping[str, float]) -> Vector:
+    """The strengths of groups as one for each parameter (P,)."""
+    penalty = np.zeros(problem.n_parameters)
     for name, index in groups.items():
         penalty[index] = strengths[name]
-    return Ridge(
-        features=penalty[layout.features],
-        densities=penalty[layout.densities],
-        mixing=penalty[layout.mixing],  # type: ignore[arg-type]  # one strength per entry
-        scores=penalty[layout.scores].max(initial=0.0),
-    )
+    return penalty
+
+
+def with_groups(problem: Problem, kept: Collection[str]) -> Problem:
+    """The same rows with the groups of parameters in `kept` alone, beside the temperature."""
+    mixing = problem.mixing
+    if mixing is not None and not {"class_scaling", "class_mixing"} & set(kept):
+        mixing = None
+    terms = [term for term in problem.terms if term.name in kept]
+    fewer = problem.with_terms(terms, class_scores="class_scores" in kept, mixing=mixing)
+    return fewer if "multiplier" in kept else fewer.with_features(problem.features[:, :1])
 
 
 def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> dict[str, float]:
@@ -96,43 +124,93 @@ def given_strengths(strength: float | Mapping[str, float], groups: Groups) -> di
 
 
 def choose_strengths(
-    problem: Problem, groups: Groups, n_effective: float, *, tolerance: float = 0.02, max_iter: int = 20
+    problem: Problem,
+    groups: Groups,
+    n_effective: float,
+    *,
+    start: Solution | None = None,
+    tolerance: float = 0.02,
+    max_iter: int = 20,
 ) -> ChosenStrengths:
-    """Strengths of maximal evidence, one standard error to the safe side.
+    """Strengths of maximal evidence, one standard error to the safe side, of the groups that the data support.
 
     Parameters
     ----------
     problem : Problem
-        Its own ridge is not used.
+        Its own penalty is not used.
     groups : mapping of str to ndarray of int
     n_effective : float
         How many rows the objective is the mean of: their number or the sum of their weights, pseudo-rows included.
+    start : Solution, optional
+        Temperature scaling, where it has been solved for.
     tolerance : float, default=0.02
         Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
         data determine less than one parameter count by that part.
     max_iter : int, default=20
         Optima that are solved for on the way.
     """
-    solution = temperature_start(problem)
+    solution = temperature_start(problem) if start is None else start
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
     largest = LARGEST / unit
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
-        return ChosenStrengths(dict.fromkeys(groups, largest), dict.fromkeys(groups, 0.0), solution)
+        return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
     for _ in range(max_iter):
-        penalised = problem.with_ridge(ridge_of(problem, groups, strengths))
+        penalised = problem.with_penalty(penalty_of(problem, groups, strengths))
         solution = solve(penalised, start=solution, tolerance=ROUGH)
         around, before = picture_at(penalised, penalised.standardise(solution)), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
             break
-    strengths = {name: min(largest, value * _caution(effective[name])) for name, value in strengths.items()}
-    return ChosenStrengths(strengths, effective, solution)
+    gate = _Gate(around, groups, n_effective, largest)
+    kept, evidence = gate.kept(strengths)
+    if len(kept) < len(groups):
+        strengths = {name: strengths[name] if name in kept else largest for name in groups}
+        strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
+    strengths = {name: min(largest, strengths[name] * _caution(effective[name])) for name in kept}
+    return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, solution)
+
+
+class _Gate:
+    """What every group is worth on a quadratic picture of the loss: no pass over the rows is needed."""
+
+    def __init__(self, picture: Picture, groups: Groups, n_effective: float, largest: float) -> None:
+        self._picture, self._groups, self._n, self._largest = picture, groups, n_effective, largest
+
+    def kept(self, strengths: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
+        """Groups that stay, and the evidence of each: given those that stay, or when it was left out."""
+        kept: list[str] = list(self._groups)
+        evidence: dict[str, float] = {}
+        classwise = [name for name in kept if name in CLASSWISE]
+        others = [name for name in kept if name not in CLASSWISE]
+        for together, least in ((others, SUPPORTED), (classwise, CLASSWISE_SUPPORTED)):
+            if together and (worth := self._worth(strengths, kept, together)) < least:
+                kept = [name for name in kept if name not in together]
+                evidence |= dict.fromkeys(together, worth)
+        while kept:
+            worths = {name: self._worth(strengths, kept, [name]) for name in kept}
+            weakest = min((name for name in kept if name in others), key=worths.__getitem__, default=None)
+            if weakest is None or worths[weakest] >= USED:
+                return kept, evidence | worths
+            kept.remove(weakest)
+            evidence[weakest] = worths[weakest]
+        return kept, evidence
+
+    def _worth(self, strengths: Mapping[str, float], kept: list[str], removed: list[str]) -> float:
+        """By how much the logarithm of the evidence falls without some of the groups that are kept."""
+        left = [name for name in kept if name not in removed]
+        return self._evidence(strengths, kept) - self._evidence(strengths, left)
+
+    def _evidence(self, strengths: Mapping[str, float], kept: Collection[str]) -> float:
+        penalty = np.zeros(self._picture.free.size)
+        for name, index in self._groups.items():
+            penalty[index] = strengths[name] if name in kept else self._largest
+        return self._picture.evidence(penalty, self._n)
 
 
 def temperature_start(problem: Problem) -> Solution:
     """Temperature scaling as a start for `problem`, whose first feature is 1: all other parameters are 0."""
-    plain = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
+    plain = with_groups(problem, ())
     found = solve(plain, tolerance=ROUGH)
     others = np.zeros(problem.features.shape[1] - 1)
     return dataclasses.replace(found, coefficients=np.concatenate([found.coefficients, others]))
@@ -153,8 +231,7 @@ def _fixed_point(
             effective[name] = max(0.0, float(picture.free[index].sum() - current[name] * spread[index].sum()))
             if effective[name] < UNSUPPORTED * index.size or current[name] >= largest:
                 continue
-            ratio = effective[name] / (n_effective * float(theta[index] @ theta[index])) / current[name]
-            step = current[name] * ratio
+            step = effective[name] / (n_effective * float(theta[index] @ theta[index]))
             current[name] = min(max(step, strengths[name] / REACH), strengths[name] * REACH, largest)
         if _change(before, current, effective) < 0.01:
             break

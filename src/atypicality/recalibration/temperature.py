@@ -65,7 +65,7 @@ class TemperatureScaling(ConvexRecalibrator):
 
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""
-        return LogitModel(Constant(self.multiplier()))
+        return LogitModel(Constant((self.multiplier(),)))
 
     def _check_stored(self) -> None:
         found = self.solution_.coefficients

@@ -36,7 +36,7 @@ class VectorScaling(ConvexRecalibrator):
     class_scores_ : ndarray of shape (k,)
         The biases, with mean 0.
     absent_classes_ : ndarray of int
-        Classes without calibration rows: their scale and bias are the means of the others.
+        Classes without calibration rows: without a ridge their scale and bias are the means of the others.
     loss_, certificate_, errors_, n_iter_
         As in `TemperatureScaling`; the loss is without the penalty.
 
@@ -90,5 +90,5 @@ class VectorScaling(ConvexRecalibrator):
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""
         solution = self.solution_
-        terms = () if solution.mixing is None else (ClassMixing(solution.mixing, 1.0),)
-        return LogitModel(Constant(float(solution.coefficients[0])), terms, solution.scores)
+        mixing = None if solution.mixing is None else ClassMixing(solution.mixing, 1.0)
+        return LogitModel(Constant((float(solution.coefficients[0]),)), mixing=mixing, scores=solution.scores)

@@ -27,6 +27,8 @@ class Record:
         Sets the attributes that follow from the fields of an estimator.
     ready : callable, optional
         Called before writing: work that was put off until it is needed.
+    upgrade : callable, optional
+        ``upgrade(fitted, place)`` turns the fields of an older file, as they were stored, into those of today.
     **parameters : Kind
         Of the constructor parameters of an estimator. One whose default is True or False is a flag without being named.
 
@@ -56,9 +58,10 @@ class Record:
         check: Callable[[Any], None] | None = None,
         restore: Callable[[Any], None] | None = None,
         ready: Callable[[Any], Any] | None = None,
+        upgrade: Callable[[dict[str, Any], Place], None] | None = None,
         **parameters: Kind,
     ) -> None:
-        self.check_fields, self.restore, self.ready = check, restore, ready
+        self.check_fields, self.restore, self.ready, self.upgrade = check, restore, ready, upgrade
         self._name, self._given = name, parameters
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -94,6 +97,8 @@ class Record:
         sections = self.sections(fitted)
         _check_keys(stored, dict.fromkeys(("class", *sections)), place)
         inside, found = self._inside(place), {}
+        if fitted and self.upgrade is not None and isinstance(stored["fitted"], dict):
+            self.upgrade(stored["fitted"], inside)
         for section, kinds in sections.items():
             _check_keys(stored[section], kinds, place)
             known = {name: kind for name, kind in kinds.items() if name in stored[section]}

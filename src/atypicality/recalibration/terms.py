@@ -1,0 +1,231 @@
+"""What a recalibrated logit is made of: terms, each a matrix from `formula` and the features that multiply it.
+
+A new term is a class in `formula.recalibration` that gives its matrix from a block of rows, and an entry in `fields_of`
+here. The solver, the choice of strengths, prediction, bundles and graphs go over the list.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality import blocks
+from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
+from atypicality.formula import (
+    LogDensity,
+    Neighbours,
+    Rank,
+    Rows,
+    SimilarLogits,
+    SimilarProbabilities,
+    Top,
+    moved,
+)
+from atypicality.formula.rows import below_top, mean_of_shown
+from atypicality.recalibration.device_rows import some_rows
+from atypicality.recalibration.problem import Mixing, Problem, Term
+from atypicality.stored import Record, kinds, need
+
+__all__ = ["MIDDLE", "TERMS", "ClassSimilarity", "choose_mixing", "fields_of", "is_linear", "log_prior", "terms_of"]
+
+Vector = NDArray[np.float64]
+
+TERMS = ("class_prior", "rank", "top", "similar_logits", "similar_probabilities")
+"""Terms that need nothing of a row but its logits."""
+LINEAR = ("top",)
+"""Terms whose weight is linear in the covariates; that of the others is one number."""
+PLACES = (1, 3, 7, 15, 31, 63)
+"""Places in a row after which `rank` takes another power of 2: classes further down than 64 share one."""
+FULL_UP_TO = 24
+"""Classes up to which mixing is a full matrix: its curvature has the fourth power of the classes as entries."""
+DIAGONAL_UP_TO = 256
+"""Classes up to which there is a diagonal at least: with 1000 it won 0.001 of the loss for three times the work."""
+MIDDLE = 0.5
+"""How far from a row's maximum toward its mean class mixing measures from.
+
+Less their row's mean, an entry of the matrix acts where its class is predicted; less the maximum, where it is not.
+Which one needs fewer rows depends on the model; the midpoint was near the better of the two on every model tried.
+"""
+WIDTH = 0.2
+"""Correlation over which the similarity of two classes changes by a factor of e."""
+LEAST = 0.01
+"""Added to the probability of similar classes, over the number of classes: its logarithm stays finite."""
+DENSE_UP_TO = 256
+"""Classes up to which each is compared with all others; beyond, with the `NEAREST` most similar."""
+NEAREST = 16
+SIMILAR_UP_TO = 4096
+"""Classes up to which they are compared at all: their correlations are a matrix."""
+SIMILAR_ROWS = 4096
+"""Evenly spaced rows that correlations of classes are estimated from."""
+
+
+@dataclass(frozen=True)
+class ClassSimilarity:
+    """How similar classes are: rows of weights that sum to 1, of all other classes or of the most similar ones.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (k, k) or (k, m)
+    columns : ndarray of int, of shape (k, m), or None
+        The m most similar classes of each; None where all are.
+    back_weights, back_columns : ndarray of shape (k, m), or None
+        The largest entries of each column of the whole matrix.
+    """
+
+    weights: Annotated[Vector, kinds.Array("K K | K m", kinds.FINITE, kinds.NOT_NEGATIVE)]
+    columns: Annotated[Any, kinds.optional(kinds.Counts("K m", kinds.NOT_NEGATIVE))] = None
+    back_weights: Annotated[Any, kinds.optional(kinds.Array("K m", kinds.FINITE, kinds.NOT_NEGATIVE))] = None
+    back_columns: Annotated[Any, kinds.optional(kinds.Counts("K m", kinds.NOT_NEGATIVE))] = None
+
+    def _check_stored(self) -> None:
+        parts = (self.columns, self.back_weights, self.back_columns)
+        need(len({part is None for part in parts}) == 1, "similar classes must be stated both ways, or not at all.")
+        for columns in (self.columns, self.back_columns):
+            need(columns is None or (columns < len(self.weights)).all(), "similar classes must be columns.")
+        need(self.columns is not None or self.weights.shape[0] == self.weights.shape[1], "weights must be square.")
+
+    _stored = Record(check=_check_stored)
+
+    @classmethod
+    def of(cls, logits: Any, weights: Vector | None = None) -> Self:
+        """From the weighted correlation of classes over rows of logits (n, k), each less its mean; without labels."""
+        whole = np.exp(_correlations(logits, weights) / WIDTH)
+        np.fill_diagonal(whole, 0.0)
+        whole /= whole.sum(axis=1, keepdims=True)
+        if whole.shape[0] <= DENSE_UP_TO:
+            return cls(whole)
+        columns, weights = _largest(whole)
+        back_columns, back = _largest(whole.T)
+        return cls(weights / weights.sum(axis=1, keepdims=True), columns, back, back_columns)
+
+    def forward(self) -> Neighbours:
+        """``K``, for `formula`."""
+        return Neighbours(self.weights, None if self.columns is None else self.columns.ravel())
+
+    def backward(self) -> Neighbours:
+        """``K'``."""
+        if self.columns is None:
+            return Neighbours(np.ascontiguousarray(self.weights.T))
+        return Neighbours(self.back_weights, self.back_columns.ravel())
+
+
+def _correlations(logits: Any, weights: Vector | None) -> Vector:
+    """Correlations of columns (k, k) over evenly spaced rows, each less its mean; 0 with a constant column."""
+    xp, step = namespace(logits), -(-logits.shape[0] // SIMILAR_ROWS)
+    rows = some_rows(logits, slice(None, None, step))
+    hidden = xp.isinf(rows)
+    below = below_top(xp, rows, hidden)
+    centred = xp.where(hidden, 0.0, below - mean_of_shown(xp, below, hidden))
+    if weights is not None:
+        share = to_device(weights[::step] / weights[::step].sum(), logits)[:, None]
+        centred = xp.sqrt(share) * (centred - xp.sum(share * centred, axis=0))
+    else:
+        centred = centred - xp.mean(centred, axis=0)
+    length = xp.sqrt(xp.sum(centred * centred, axis=0))
+    centred = centred / xp.where(length > 1e-12 * xp.max(length), length, xp.inf)
+    return to_host(centred.T @ centred).astype(np.float64)
+
+
+def _largest(matrix: Vector) -> tuple[NDArray[np.intp], Vector]:
+    """Columns of the largest entries of every row (k, m), in rising order, and those entries."""
+    columns = np.sort(np.argpartition(matrix, -NEAREST, axis=1)[:, -NEAREST:], axis=1)
+    return columns, np.take_along_axis(matrix, columns, axis=1)
+
+
+def fields_of(
+    names: tuple[str, ...],
+    n_classes: int,
+    *,
+    multiplier: float,
+    similarity: ClassSimilarity | None,
+    density_reach: float | None,
+) -> Iterator[tuple[str, Any]]:
+    """The matrix of each term as a formula; of `class_prior`, which is part of the scores, none.
+
+    Parameters
+    ----------
+    names : tuple of str
+    n_classes : int
+    multiplier : float
+        That of temperature scaling.
+    similarity : ClassSimilarity, optional
+    density_reach : float, optional
+        Largest spread of a row of class log-densities.
+    """
+    for name in names:
+        if name == "class_density":
+            yield name, LogDensity(density_reach)
+        elif name == "rank":
+            yield name, Rank(tuple(place for place in PLACES if place < n_classes))
+        elif name == "top":
+            yield name, Top(multiplier)
+        elif name == "similar_logits" and similarity is not None:
+            yield name, SimilarLogits(similarity.forward())
+        elif name == "similar_probabilities" and similarity is not None:
+            yield name, SimilarProbabilities(similarity.backward(), multiplier, LEAST / n_classes)
+
+
+def is_linear(name: str) -> bool:
+    """Whether the weight of a term is linear in the covariates."""
+    return name in LINEAR
+
+
+def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | None, n_linear: int) -> list[Term]:
+    """Terms of a problem, each with its matrix read once from the logits.
+
+    Parameters
+    ----------
+    problem : Problem
+    fields : mapping of str to a formula
+        As `fields_of` gives them; the matrix of a class density is given apart.
+    class_prior : ndarray of shape (k,), optional
+    n_linear : int
+        Columns of the problem's features that are constant or linear in a covariate.
+    """
+    found = []
+    if class_prior is not None:
+        row = to_device(class_prior.astype(problem.dtype), problem.logits)
+        found.append(Term("class_prior", namespace(row).broadcast_to(row, problem.logits.shape)))
+    for name, field in fields.items():
+        features = problem.features[:, :n_linear] if is_linear(name) else None
+        found.append(Term(name, _matrix(field, problem.logits), features))
+    return found
+
+
+def _matrix(field: Any, logits: Any) -> Any:
+    """A term's matrix (n, k) in the type of the logits, on their device."""
+    xp, host = namespace(logits), isinstance(logits, np.ndarray)
+    field = field if host else moved(field, lambda array: to_device(array, logits))
+
+    def block(rows: slice) -> list[tuple[Any]]:
+        z = logits[rows, :]
+        hidden = xp.isinf(z)
+        hidden = hidden if bool(xp.any(hidden)) else None
+        return [(xp.astype(field(xp, Rows(z), below_top(xp, z, hidden), hidden), logits.dtype, copy=False),)]
+
+    budget = blocks.CACHE_BYTES if host else BLOCK_BYTES
+    return blocks.compute(
+        block, logits.shape[0], block=blocks.block_rows(8 * logits.shape[1], budget=budget), host=host
+    )[0]
+
+
+def log_prior(shares: Vector) -> Vector:
+    """Logarithms of class shares (k,), less their mean; a class that no training row has counts as half the rarest."""
+    least = shares[shares > 0].min() / 2
+    logs = np.log(np.maximum(shares, least))
+    return np.asarray(logs - logs.mean())
+
+
+def choose_mixing(requested: Any, n_classes: int) -> tuple[Mixing | None, str]:
+    """The form of mixing for what was requested, and that form in words."""
+    if requested is False:
+        return None, "off"
+    if requested == "auto":
+        if n_classes <= FULL_UP_TO:
+            return "full", "full"
+        if n_classes <= DIAGONAL_UP_TO:
+            return "diagonal", f"diagonal: {n_classes} classes are too many for a full matrix (limit {FULL_UP_TO})"
+        return None, f"dropped: {n_classes} classes are too many (limit {DIAGONAL_UP_TO})"
+    return requested, str(requested)
