@@ -48,8 +48,13 @@ RECALIBRATIONS = {
         class_prior={0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1}, class_mixing="diagonal", strength=0.1
     ),
     "margin": aty.AtypicalityAwareRecalibration(
-        covariates=("margin",), class_density=False, strength={"multiplier": 1, "class_scores": 0.5}, class_mixing=False
+        covariates=("margin",),
+        class_density=False,
+        strength={"multiplier": 1, "class_scores": 0.5},
+        class_mixing=False,
+        terms=(),
     ),
+    "terms": aty.AtypicalityAwareRecalibration(strength=0.01),
 }
 PREDICTION_SETS = {
     "split": aty.SplitConformal(),

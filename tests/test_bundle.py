@@ -128,7 +128,7 @@ OTHER_VALUES = {  # of every parameter of every part, none of them the default
     aty.EnsembleTemperatureScaling: {},
     aty.AtypicalityAwareRecalibration: {
         "covariates": ("margin",), "class_scores": False, "class_density": True, "class_mixing": "diagonal",
-        "strength": {"multiplier": 0.5}, "extrapolation": "none", "pseudo_rows": False,
+        "terms": ("rank",), "strength": {"multiplier": 0.5}, "extrapolation": "none", "pseudo_rows": False,
         "class_prior": np.full(4, 0.25), "random_state": 7,
     },
     aty.ContentFreeCalibration: {},

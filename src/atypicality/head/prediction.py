@@ -76,7 +76,7 @@ def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
             found.append(f"its density is {_name(density)}, and a search among training rows is of no fixed size")
     if not speaks_for(recalibration, "predict_proba"):
         found.append(f"its recalibration is {_name(recalibration)}, which has no formula of its own")
-    elif isinstance(getattr(recalibration.formula(), "multiplier", None), Given):
+    elif isinstance(getattr(recalibration.formula(), "weighing", None), Given):
         found.append(
             f"its recalibration is {_name(recalibration)}, whose temperatures follow from given groups or from a "
             "network, and not from logits and atypicality alone"

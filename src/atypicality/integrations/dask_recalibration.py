@@ -77,9 +77,8 @@ def _fit_aware(aware: AtypicalityAwareRecalibration, begun: "_Begun") -> None:
     aware.polynomial_ = _polynomial(begun, aware._tail(begun.n_rows))
     begun, back = _with_features(begun, aware.polynomial_)
     n_features, n_linear = back.shape[1], 1 + len(aware.polynomial_.names)
-    start = temperature_start(_whole(begun, n_features))
+    start = aware._learn_top(temperature_start(_whole(begun, n_features)))
     aware._learn_similarity(begun.sampled(SIMILAR_ROWS))
-    aware._learn_top(start)
     names = aware._available()
     prior = aware.class_log_prior_ if "class_prior" in names else None
     fields = aware._fields(names, aware.n_classes_)

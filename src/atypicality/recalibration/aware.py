@@ -13,6 +13,7 @@ from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_mix import at_prior, estimated
 from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, is_estimated, prior_scores
 from atypicality.recalibration.covariates import COVARIATES, Polynomial, Vector, margins, spreads, standardise
+from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import (
@@ -42,6 +43,8 @@ __all__ = ["AtypicalityAwareRecalibration", "covariates_of"]
 
 TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
+CHOICE = 2**22
+"""Logits up to which all rows have a say in the strengths; of more, evenly spaced ones."""
 FLOOR_ROWS = 1000
 """Rows without an error for each one seen, in which a class may still turn up: a label is never ruled out."""
 
@@ -249,11 +252,27 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         density = inputs.need_class_log_density() if self._uses_density(inputs.class_log_density) else None
         problem = Problem(inputs.logits, labels, features=features, sample_weight=weight, **options)
         self._learn_prior(inputs.class_log_prior, problem.n_classes)
-        start = temperature_start(problem)
+        start = self._learn_top(temperature_start(problem))
         self._learn_similarity(problem.logits, None if weight is None else problem.weights)
-        problem = self._with_terms(problem, density, self._learn_top(start))
+        if isinstance(self.strength, str) and inputs.logits.shape[0] * inputs.logits.shape[1] > CHOICE:
+            start = self._choose_on_some(problem, density, start)
+        problem = self._with_terms(problem, density)
         self._fit_problem(problem, labels.size, back, start)
-        self._learn_limits(problem, columns)
+        self._learn_limits(problem, columns, density)
+
+    def _choose_on_some(self, problem: Problem, density: Any, start: Solution) -> Solution:
+        """Strengths from evenly spaced rows where all of them are many, and the optimum of those rows.
+
+        A strength times the number of rows is the precision of a prior, which does not depend on that number.
+        """
+        rows = slice(None, None, -(-problem.n_rows * problem.n_classes // CHOICE))
+        part = problem.take(rows)
+        part = self._with_terms(part, None if density is None else some_rows(density, rows))
+        part_rows, all_rows = (one.total + PSEUDO_ROWS * self.pseudo_rows for one in (part, problem))
+        start = self._choose(part, start, part_rows)
+        self.strength_ = {name: value * part_rows / all_rows for name, value in self.strength_.items()}
+        problem.term_scales = part.term_scales  # strengths belong to these units
+        return start
 
     def _learn_prior(self, given: Any, n_classes: int) -> None:
         """The class shares of the training rows, where they are known."""
@@ -261,9 +280,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         if given is not None:
             self.class_log_prior_ = check_log_prior(given, n_classes)
 
-    def _learn_top(self, start: Solution) -> float:
+    def _learn_top(self, start: Solution) -> Solution:
         self.top_multiplier_ = float(start.coefficients[0])
-        return self.top_multiplier_
+        self.strength_, self.effective_parameters_, self.evidence_ = {}, {}, {}
+        return start
 
     def _learn_similarity(self, logits: Any, weights: Vector | None = None) -> None:
         """Similarity of the classes of some logits, where a term may use it."""
@@ -284,9 +304,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         known: dict[str, Any] = {"multiplier": self.top_multiplier_, "similarity": self.similarity_}
         return dict(fields_of(names, n_classes, **known, density_reach=density_reach))
 
-    def _with_terms(self, problem: Problem, density: Any, multiplier: float) -> Problem:
-        """The problem with every term that can be had; those that are not supported are left out later."""
-        names = self._available()
+    def _with_terms(self, problem: Problem, density: Any) -> Problem:
+        """The problem with every term that can be had, or with those of which strengths are known."""
+        names = tuple(name for name in self._available() if name in self.strength_ or not self.evidence_)
+        if self.evidence_ and "class_density" not in self.strength_:
+            density = None
         prior = self.class_log_prior_ if "class_prior" in names else None
         terms = [] if density is None else [Term("class_density", density)]
         terms += terms_of(problem, self._fields(names, problem.n_classes), prior, 1 + len(self.polynomial_.names))
@@ -338,25 +360,25 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _uses_density(self, class_log_density: Any) -> bool:
         return self.class_density is True or (self.class_density == "auto" and class_log_density is not None)
 
+    def _choose(self, problem: Problem, start: Solution | None, n_rows: float) -> Solution:
+        """Strengths of maximal evidence of an objective that is the mean of `n_rows` rows, and the optimum there."""
+        chosen = choose_strengths(problem, groups_of(problem), n_rows, start=start)
+        self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective
+        self.evidence_ = chosen.evidence
+        return chosen.solution
+
     def _solve(self, problem: Problem, start: Solution | None) -> Solution:
         """The optimum under the strengths that were given, or of maximal evidence."""
-        groups = groups_of(problem)
-        self.effective_parameters_, self.evidence_ = {}, {}
         if isinstance(self.strength, str):
-            chosen = choose_strengths(problem, groups, self._n_objective(), start=start)
-            self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective
-            self.evidence_, start = chosen.evidence, chosen.solution
-            problem = with_groups(problem, chosen.strengths)
-            start = dataclasses.replace(start, coefficients=start.coefficients[: problem.features.shape[1]])
-            groups = groups_of(problem)
+            if not self.evidence_:
+                start = self._choose(problem, start, self.n_effective_ + PSEUDO_ROWS * self.pseudo_rows)
+            problem = with_groups(problem, self.strength_)
+            if start is not None:
+                start = dataclasses.replace(start, coefficients=start.coefficients[: problem.features.shape[1]])
         else:
-            self.strength_ = given_strengths(self.strength, groups)
+            self.strength_ = given_strengths(self.strength, groups_of(problem))
             start = start if problem.terms or problem.mixing is not None else None
-        return solve(problem.with_penalty(penalty_of(problem, groups, self.strength_)), start=start)
-
-    def _n_objective(self) -> float:
-        """Rows that the objective is the mean of: a strength times their number is the precision of its prior."""
-        return self.n_effective_ + PSEUDO_ROWS * self.pseudo_rows
+        return solve(problem.with_penalty(penalty_of(problem, groups_of(problem), self.strength_)), start=start)
 
     def _warn(self, n_rows: int) -> None:
         if self.strength == "auto" and self.n_effective_ < 0.1 * n_rows:
@@ -442,14 +464,13 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         wanted = 1 / (FLOOR_ROWS * n_rows * n_classes)
         return float(np.nextafter(np.float32(wanted), np.float32(1))) if self.extrapolation == "clip" else 0.0
 
-    def _learn_limits(self, problem: Problem, columns: Vector) -> None:
+    def _learn_limits(self, problem: Problem, columns: Vector, density: Any) -> None:
         """How far the calibration rows reach: beyond it, `extrapolation` decides."""
         self.floor_ = self._floor(problem.n_effective, problem.n_classes)
         used = problem.weights > 0
         multipliers = columns[used] @ self.coefficients_
         self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())
         self.largest_spread_ = float(spreads(problem.logits)[used].max())
-        density = next((term.matrix for term in problem.terms if term.name == "class_density"), None)
         self.largest_density_spread_ = 0.0 if density is None else float(spreads(density)[used].max())
 
     def _weighing(self, names: Iterable[str]) -> Quadratic:
@@ -460,9 +481,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""
         clip, scores, mixing = self.extrapolation == "clip", self._scores(), self.class_mixing_
-        terms = self._fields(
-            tuple(self.term_coefficients_), self.n_classes_, self.largest_density_spread_ if clip else None
-        )
+        terms = self._fields(self._used(), self.n_classes_, self.largest_density_spread_ if clip else None)
         excluded = np.isneginf(scores)
         return LogitModel(
             self._weighing(terms),
@@ -479,6 +498,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
             return super()._predicted(logits, columns)
         before = at_prior(self, None)._predicted(logits, columns)
         return estimated(self, before, n_bootstrap=0)[0]._predicted(logits, columns)
+
+    def _used(self) -> tuple[str, ...]:
+        """Terms with coefficients, in one order wherever the object came from: sums depend on it in the last bit."""
+        return tuple(name for name in ("class_density", *TERMS) if name in self.term_coefficients_)
 
     def _columns(self, inputs: Inputs) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -129,7 +129,7 @@ def choose_strengths(
     n_effective: float,
     *,
     start: Solution | None = None,
-    tolerance: float = 0.02,
+    tolerance: float = 0.05,
     max_iter: int = 20,
 ) -> ChosenStrengths:
     """Strengths of maximal evidence, one standard error to the safe side, of the groups that the data support.
@@ -143,7 +143,7 @@ def choose_strengths(
         How many rows the objective is the mean of: their number or the sum of their weights, pseudo-rows included.
     start : Solution, optional
         Temperature scaling, where it has been solved for.
-    tolerance : float, default=0.02
+    tolerance : float, default=0.05
         Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
         data determine less than one parameter count by that part.
     max_iter : int, default=20

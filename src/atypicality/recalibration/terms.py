@@ -102,13 +102,25 @@ class ClassSimilarity:
 
     def forward(self) -> Neighbours:
         """``K``, for `formula`."""
-        return Neighbours(self.weights, None if self.columns is None else self.columns.ravel())
+        if self.columns is None:
+            return Neighbours(np.ascontiguousarray(self.weights.T))
+        return _nearest(self.columns, self.weights)
 
     def backward(self) -> Neighbours:
         """``K'``."""
         if self.columns is None:
-            return Neighbours(np.ascontiguousarray(self.weights.T))
-        return Neighbours(self.back_weights, self.back_columns.ravel())
+            return Neighbours(self.weights)
+        return _nearest(self.back_columns, self.back_weights)
+
+
+def _nearest(columns: NDArray[np.intp], weights: Vector) -> Neighbours:
+    """Means over some classes of each, in both forms."""
+    from scipy.sparse import csr_array
+
+    k, m = weights.shape
+    sparse = csr_array((weights.ravel(), columns.ravel(), np.arange(0, k * m + 1, m)), shape=(k, k))
+    places, shares = (tuple(np.ascontiguousarray(array.T)) for array in (columns, weights))
+    return Neighbours(columns=places, weights=shares, sparse=sparse)
 
 
 def _correlations(logits: Any, weights: Vector | None) -> Vector:

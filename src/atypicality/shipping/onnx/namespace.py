@@ -61,8 +61,10 @@ class Traced:
             return Traced(self.graph, self.dtype, self.ndim + key.ndim - 1, name=name)
         if key == (slice(None), None):
             return Traced(self.graph, self.dtype, 2, name=self.graph("Unsqueeze", self.name, np.array([1])))
-        assert key == (slice(None), slice(None, 1)), "no other part of an array is taken by a formula that is traced"
-        name = self.graph("Gather", self.name, np.array([0]), axis=1)
+        rows, columns = key
+        columned = rows == slice(None) and isinstance(columns, slice) and columns.stop - (columns.start or 0) == 1
+        assert columned, "no other part of an array than one column is taken by a formula that is traced"
+        name = self.graph("Gather", self.name, np.array([columns.start or 0]), axis=1)
         return Traced(self.graph, self.dtype, 2, name=name)
 
     def __neg__(self) -> "Traced":
@@ -239,6 +241,11 @@ class GraphNamespace:
         """Rows of one entry per class in descending order; a constant width makes it three times faster."""
         width = np.array([self.n_classes])
         return Traced(self.graph, x.dtype, 2, name=self.graph("TopK", x.name, width, n_outputs=2, axis=1))
+
+    def topk(self, x: Traced, count: int, dim: int) -> tuple[Traced]:
+        """The largest entries of each row in descending order, as torch gives them."""
+        name = self.graph("TopK", x.name, np.array([count]), n_outputs=2, axis=dim)
+        return (Traced(self.graph, x.dtype, 2, name=name),)
 
     def cumulative_sum(self, x: Traced, *, axis: int) -> Traced:
         """Sums of everything up to each place of a row."""
