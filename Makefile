@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= report,torch,llm,onnx,parquet,dask,serve
+EXTRAS ?= report,torch,llm,onnx,parquet,dask,serve,sklearn
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
 .PHONY: setup check test guarantees models fuzz bench docs demo clean

@@ -16,10 +16,13 @@ import numpy as np
 from monitor_cases import false_alarm
 from scipy.special import softmax
 from scipy.stats import binom, norm
+from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
 
 import atypicality as aty
 from atypicality import blocks, metrics
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
+from atypicality.conformal.cross import cross_conformal_level
 from atypicality.conformal.threshold import conformal_rank
 from atypicality.datasets import make_world
 from atypicality.head.abstention import AbstentionRule
@@ -45,6 +48,11 @@ EXACT_GROUPS = (
     "With `randomized=True` the sets of `ConditionalConformal` hold the label with probability 1 - alpha, weighted "
     "by any soft group and in every group asked for."
 )
+CROSS = (
+    "With `cv=K` and `ensemble=True` the sets of `AtypicalityAwareClassifier` hold the label with probability at least "
+    "1 - 2 alpha - min{2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)}."
+)
+CROSS_MEASURED = "Measured in these worlds, they hold the label with probability at least 1 - alpha."
 HEAD = "The sets of a head hold the label with probability at least 1 - alpha."
 RISK = "Rows kept with `max_risk` err more often than `max_risk` with probability at most 5 %."
 CHANCE = "Without drift, `drift.chance` is at most p with probability at most p."
@@ -257,6 +265,24 @@ def head_coverage(rare=False, **options):
     return one_repetition
 
 
+def cross_coverage(estimator, n, n_folds, alpha):
+    """A classifier that overfits, on few rows of classes that overlap."""
+
+    def one_repetition(seed):
+        world = make_world(n + 200, 4, n_features=4, atypical_noise=1.0, random_state=seed)
+        head = aty.ReliabilityHead(None, aty.TemperatureScaling(), SplitConformal("lac", alpha))
+        model = aty.AtypicalityAwareClassifier(estimator, head=head, cv=n_folds, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a head without a density
+            model.fit(world.embeddings[:n], world.labels[:n])
+        codes = np.searchsorted(model.classes_, world.labels[n:])
+        codes = np.where(model.classes_[codes % model.classes_.size] == world.labels[n:], codes, -1)
+        sets = np.c_[model.predict_set(world.embeddings[n:]), np.zeros(200, bool)]  # a class that no row had: missed
+        return covered(sets, codes)
+
+    return one_repetition
+
+
 def coverage_guarantees() -> Iterator[Guarantee]:
     for score in ("lac", "aps", "raps", "saps"):
         for world in (continuous, tied, one_hot, saturated):
@@ -287,6 +313,15 @@ def coverage_guarantees() -> Iterator[Guarantee]:
         yield Guarantee(EXACT_GROUPS, case, group_coverage(asked, member, randomized=True), 0.9, "equal")
     yield Guarantee(GROUPS, "a group of classes, tied", group_coverage(halves, less, tied), 0.9, "at least")
     yield Guarantee(EXACT_GROUPS, "all inputs", group_coverage(halves, everyone, randomized=True), 0.9, "equal")
+    tree = DecisionTreeClassifier(min_samples_leaf=4, random_state=0)
+    crossed = [
+        ("naive Bayes, n = 60, K = 5", cross_coverage(GaussianNB(), 60, 5, 0.2), (60, 5)),
+        ("a tree, n = 80, K = 2", cross_coverage(tree, 80, 2, 0.2), (80, 2)),
+    ]
+    for case, one_repetition, sizes in crossed:
+        yield Guarantee(CROSS, case, one_repetition, cross_conformal_level(*sizes, 0.2), "at least")
+    for case, one_repetition, _ in crossed:
+        yield Guarantee(CROSS_MEASURED, case, one_repetition, 0.8, "at least")
     yield Guarantee(HEAD, "default sets, in chunks", head_coverage(), 0.8, "at least")
     one = SplitConformal(alpha=0.2)
     yield Guarantee(HEAD, "one threshold, in chunks", head_coverage(prediction_sets=one), 0.8, "at least")

@@ -32,7 +32,7 @@ RUNNING = [path for path in pages() if any(block.runs for block in blocks(path.r
 
 
 @needs("torch", "transformers", "onnx", "onnxruntime", "altair", "vl_convert", "pandas", "pyarrow", "distributed")
-@needs("starlette", "uvicorn", "tritonclient")
+@needs("starlette", "uvicorn", "tritonclient", "skops")
 @pytest.mark.filterwarnings("ignore:.*more atypical.*")  # README asks about three rows, and three are few
 @pytest.mark.parametrize("path", RUNNING, ids=name_of)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch):

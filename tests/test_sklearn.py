@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import imported
+from conftest import imported, needs
+from scipy import sparse
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import load_breast_cancer, load_digits, make_classification
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
@@ -16,23 +19,26 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC, NuSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import atypicality as aty
+from atypicality.conformal.cross import cross_conformal_level
 from atypicality.head import ReliabilityHead
 from atypicality.integrations.sklearn import AtypicalityAwareClassifier, _log
+from atypicality.integrations.sklearn_tables import TableEmbedder
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
 
 # A few rows for a density, a recalibration and sets: warnings that say so are right, and not what is checked here.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 3)])
+@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 5)])
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -113,6 +119,9 @@ def test_works_in_pipelines_and_searches(digits):
     ("options", "message"),
     [
         ({"cv": "folds"}, "cv must be one of None, 'prefit'; got 'folds'"),
+        ({"cv": 1}, "cv, where it is no text, must be at least 2; got 1"),
+        ({"cv": 1000}, "cv=1000 must leave 2 rows in every fold; n_samples = 1797 do not"),
+        ({"cv": 5, "ensemble": "no"}, "ensemble must be one of True, False; got 'no'"),
         ({"calibration_fraction": 0}, r"calibration_fraction must be a finite number in \(0, 1\); got 0"),
         ({"random_state": -1}, "random_state must be at least 0; got -1"),
     ],
@@ -251,12 +260,25 @@ def test_outputs_lead_to_tables_by_subgroup(table):
 
 def test_what_cannot_be_measured_names_the_embedder(table):
     X, y = table
-    whole = HistGradientBoostingClassifier(max_iter=5)
-    with pytest.raises(ValueError, match=r"embedder must give dense.*measured on X here: Input contains NaN"):
-        AtypicalityAwareClassifier(whole).fit(X[list("abcdef")], y)
-    sparse = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
-    with pytest.raises(TypeError, match=r"the output of Pipeline here: Sparse data.*TruncatedSVD"):
-        AtypicalityAwareClassifier(sparse).fit(X[["city"]], y)
+    whole, numbers = HistGradientBoostingClassifier(max_iter=5), X[list("abcdef")]
+    with pytest.raises(ValueError, match=r"embedder must give dense.*output of FunctionTransformer.*contains NaN"):
+        AtypicalityAwareClassifier(whole, embedder=FunctionTransformer()).fit(numbers, y)
+    with pytest.raises(TypeError, match=r"embedder must be given where X holds datetime64.*column 'day' does"):
+        AtypicalityAwareClassifier(Days()).fit(numbers.assign(day=np.datetime64("2026-01-01", "s")), y)
+
+
+class Days(ClassifierMixin, BaseEstimator):
+    """Answers whatever the columns are."""
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X):
+        return np.full((len(X), self.classes_.size), 1 / self.classes_.size)
+
+    def predict(self, X):
+        return np.repeat(self.classes_[0], len(X))
 
 
 def test_a_regressor_is_named(digits):
@@ -363,3 +385,216 @@ def test_atypicality_without_a_density_is_explained(three):
     model = AtypicalityAwareClassifier(head=ReliabilityHead(density=None, recalibration=aty.TemperatureScaling()))
     with pytest.raises(ValueError, match=r"atypicality needs a head with a density.*density='auto'"):
         model.fit(X, y).atypicality(X)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+TABLES = {
+    "boosting": HistGradientBoostingClassifier(max_iter=8, categorical_features="from_dtype"),
+    "pipeline": make_pipeline(
+        make_column_transformer((OneHotEncoder(drop="first"), ["city"]), remainder="passthrough"),
+        HistGradientBoostingClassifier(max_iter=8),
+    ),
+}
+TABLES["search"] = GridSearchCV(TABLES["pipeline"], {"histgradientboostingclassifier__max_depth": [2, 4]}, cv=2)
+
+
+@pytest.mark.parametrize("cv", [None, 3])
+@pytest.mark.parametrize("name", TABLES)
+def test_categories_and_gaps_need_no_embedder(name, cv, table):
+    X, y = table[0].assign(city=table[0]["city"].astype("category")), table[1]
+    model = AtypicalityAwareClassifier(TABLES[name], head=QUICK, cv=cv).fit(X[:600], y[:600])
+    rows = X[600:900]
+    assert np.isfinite(model.atypicality(rows)).all()
+    assert model.outputs(rows).embeddings.shape[1] == 6 + 1 + 1  # numbers, where `a` has gaps, one city of two
+    assert model.score(rows, y[600:900]) > 0.7
+    far = rows.assign(b=rows["b"] + 20)
+    assert np.median(model.atypicality(far)) > model.atypicality(rows).max()
+
+
+def test_gaps_and_categories_that_fit_has_not_seen(table):
+    X, y = table[0].drop(columns="a"), table[1]
+    model = AtypicalityAwareClassifier(TABLES["boosting"], head=QUICK).fit(X.drop(columns="city")[:600], y[:600])
+    gap = X.drop(columns="city")[600:605].assign(b=np.nan)
+    median = gap.assign(b=X["b"][model_rows(600)].median())
+    np.testing.assert_allclose(model.atypicality(gap), model.atypicality(median))
+    words = TableEmbedder().fit(X[["city"]])
+    with pytest.warns(UserWarning, match="Found unknown categories"):
+        np.testing.assert_array_equal(words.transform(X[["city"]][:1].assign(city="Bonn")), [[0]])
+
+
+def model_rows(n):
+    """Rows, of the first n, that the plain cut trains on."""
+    order = np.random.default_rng(0).permutation(n)
+    return np.isin(np.arange(2000), order[: n - round(0.4 * n)])
+
+
+def test_sparse_columns_become_dense_or_are_projected(three):
+    X, y = three
+    narrow = AtypicalityAwareClassifier(LogisticRegression(), head=QUICK).fit(sparse.csr_array(X), y)
+    dense = AtypicalityAwareClassifier(LogisticRegression(), head=QUICK).fit(X, y)
+    np.testing.assert_allclose(narrow.atypicality(sparse.csr_array(X)), dense.atypicality(X))
+    wide = sparse.random_array((60, 150), density=0.1, rng=np.random.default_rng(0), format="csr")
+    assert TableEmbedder().fit(wide).transform(wide).shape == (60, 50)
+
+
+# -- cross-fitting -----------------------------------------------------------------------------------------------------
+
+
+def test_every_row_is_judged_by_an_estimator_that_never_saw_it():
+    """One neighbour knows its own rows by heart: with noise for labels, recalibration learns that it knows nothing."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((600, 3)), rng.integers(0, 3, 600)
+    head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal("lac"))
+    model = AtypicalityAwareClassifier(KNeighborsClassifier(1), head=head, cv=5).fit(X, y)
+    assert model.predict_proba(X).max() < 0.6  # 1 / 3, and what chance gives 600 rows
+    assert len(model.estimators_) == 5
+    assert all(len(each._fit_X) == 480 for each in model.estimators_)
+
+
+def test_probabilities_are_the_recalibrated_mean(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=4).fit(X[:800], y[:800])
+    mean = np.mean([each.predict_proba(X[800:]) for each in model.estimators_], axis=0)
+    expected = softmax(np.log(mean) / model.head_.recalibration_.temperature_, axis=1)
+    np.testing.assert_allclose(model.predict_proba(X[800:]), expected, rtol=1e-6)
+    assert model.head_.sizes_["recalibration"] == 800
+    with pytest.raises(AttributeError, match="there are several, estimators_"):
+        _ = model.estimator_
+
+
+def test_sets_are_cross_conformal_with_the_top_class(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=ReliabilityHead(alpha=0.2), cv=5).fit(X[:800], y[:800])
+    answer = model.reliability(X[800:])
+    assert model.coverage_guarantee_ == cross_conformal_level(800, 5, 0.2)
+    expected = model.cross_conformal_.predict_set([each.predict_proba(X[800:]) for each in model.estimators_])
+    expected[np.arange(400), answer.label] = True
+    np.testing.assert_array_equal(answer.prediction_set, expected)
+    covered = answer.prediction_set[np.arange(400), np.searchsorted(model.classes_, y[800:])].mean()
+    assert covered > 0.8 - 4 * np.sqrt(0.16 / 400 + 0.16 / 800)
+
+
+def test_one_estimator_fitted_again_has_no_guarantee(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=5, ensemble=False).fit(X[:800], y[:800])
+    np.testing.assert_allclose(model.estimator_.theta_, GaussianNB().fit(X[:800], y[:800]).theta_)
+    assert model.coverage_guarantee_ is None
+    np.testing.assert_array_equal(
+        model.predict_set(X[800:]), model.head_.predict(model.outputs(X[800:])).prediction_set
+    )
+
+
+@pytest.mark.filterwarnings("ignore:density=None")
+def test_heads_without_a_density_and_by_neighbours_are_cross_fitted(three):
+    X, y = three
+    blind = ReliabilityHead(density=None, recalibration=aty.TemperatureScaling())
+    assert AtypicalityAwareClassifier(GaussianNB(), head=blind, cv=3).fit(X, y).reliability(X).atypicality is None
+    near = ReliabilityHead(density=aty.NeighborAtypicality(), recalibration=aty.AtypicalityAwareRecalibration())
+    model = AtypicalityAwareClassifier(GaussianNB(), head=near, cv=3).fit(X, y)
+    assert model.head_.recalibration_.terms_["class_density"] == "not given"
+    assert model.head_.density_.n_features_in_ == 6
+
+
+def test_names_of_classes_may_be_numbers_in_another_order(three):
+    X, y = three
+    names = np.where(y == "a", "10", np.where(y == "b", "2", "1"))
+    model = AtypicalityAwareClassifier(GaussianNB(), cv=3).fit(X, names)
+    assert model.classes_.tolist() == ["1", "10", "2"]
+    assert model.score(X, names) > 0.6
+
+
+@pytest.mark.parametrize(
+    ("estimator", "head", "message"),
+    [
+        (FrozenEstimator(LogisticRegression()), QUICK, 'cv must be "prefit" for a FrozenEstimator'),
+        (GaussianNB(), ReliabilityHead(recalibration=aty.AdaptiveTemperatureScaling()), "AdaptiveTemp.* reads them"),
+    ],
+    ids=["frozen", "adaptive"],
+)
+def test_what_cannot_be_cross_fitted_is_refused(estimator, head, message, three):
+    with pytest.raises(ValueError, match=message):
+        AtypicalityAwareClassifier(estimator, head=head, cv=3).fit(*three)
+
+
+def covertype_like(n, seed):
+    """Seven classes of very unequal shares, ten numbers of several scales, and a soil of twelve kinds, one-hot."""
+    world, rng = np.random.default_rng(1), np.random.default_rng(seed)
+    means, soils = world.normal(size=(7, 10)), world.dirichlet(np.full(12, 0.3), 7)
+    y = rng.choice(7, n, p=[0.36, 0.49, 0.03, 0.03, 0.03, 0.03, 0.03])
+    X = means[y] + rng.normal(size=(n, 10)) * np.exp(0.3 * rng.normal(size=(n, 1)))
+    X[:, 3] = np.exp(X[:, 3])
+    soil = (rng.random((n, 1)) > soils[y].cumsum(axis=1)[:, :-1]).sum(axis=1)
+    return np.c_[X, np.eye(12)[soil]], y
+
+
+CALIBRATED = {
+    "digits": lambda seed: load_digits(return_X_y=True),
+    "covertype-like": lambda seed: covertype_like(1800, seed),
+    "breast cancer": lambda seed: load_breast_cancer(return_X_y=True),
+}
+
+
+def label_losses(model, X, y):
+    return -np.log(model.predict_proba(X)[np.arange(y.size), np.searchsorted(model.classes_, y)])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of classes with few rows, by both
+def test_forests_are_calibrated_at_least_as_well_as_by_scikit_learn():
+    """Never worse by more than two standard errors of paired losses, better in sum; isotonic is worse by far."""
+    gains = []
+    for name, rows in CALIBRATED.items():
+        X, y = rows(0)
+        order = np.random.default_rng(0).permutation(y.size)
+        train, test = order[:380], order[380:]
+        forest = RandomForestClassifier(25, random_state=0)
+        ours = AtypicalityAwareClassifier(forest, cv=5).fit(X[train], y[train])
+        theirs = [
+            CalibratedClassifierCV(forest, method=method, cv=5).fit(X[train], y[train])
+            for method in ("sigmoid", "temperature")
+        ]
+        best = min((label_losses(each, X[test], y[test]) for each in theirs), key=np.mean)
+        gain = best - label_losses(ours, X[test], y[test])
+        assert gain.mean() > -2 * gain.std() / np.sqrt(test.size), name
+        codes = np.searchsorted(ours.classes_, y[test])
+        assert ours.predict_set(X[test])[np.arange(test.size), codes].mean() >= 0.9, name
+        gains.append(gain.mean())
+    assert sum(gains) > 0
+
+
+@needs("skops")
+def test_a_classifier_is_saved_without_pickle(three, tmp_path):
+    X, y = three
+    for cv in (None, 3):
+        model = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK, cv=cv).fit(X, y)
+        model.save(tmp_path)
+        loaded = AtypicalityAwareClassifier.load(tmp_path)
+        np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+        np.testing.assert_array_equal(loaded.predict_set(X), model.predict_set(X))
+        assert loaded.coverage_guarantee_ == model.coverage_guarantee_
+        assert repr(clone(loaded)) == repr(clone(model))
+        assert loaded.classes_.tolist() == model.classes_.tolist()
+
+
+def prepared_numbers():
+    return make_pipeline(StandardScaler(), LogisticRegression())
+
+
+@needs("skops")
+def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
+    X, y = three
+    odd = make_pipeline(FunctionTransformer(lambda rows: rows), LogisticRegression())
+    with pytest.raises(TypeError, match=r"cannot be saved without pickle.*save head_ alone"):
+        AtypicalityAwareClassifier(odd, head=QUICK).fit(X, y).save(tmp_path / "odd")
+    assert not (tmp_path / "odd").exists()
+    trees = AtypicalityAwareClassifier(RandomForestClassifier(3, random_state=0), head=QUICK).fit(X, y)
+    trees.save(tmp_path / "trees")
+    with pytest.raises(TypeError, match=r"skops does not trust: .*sklearn\.tree\._tree\.Tree.*pass them as trusted="):
+        AtypicalityAwareClassifier.load(tmp_path / "trees")
+    loaded = AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=["sklearn.tree._tree.Tree", "numpy.dtype"])
+    np.testing.assert_array_equal(loaded.predict_proba(X), trees.predict_proba(X))
+    other = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK).fit(X, y)
+    other.head_.save(tmp_path / "trees" / "head")  # a head of another classifier
+    with pytest.raises(aty.BundleError, match="sha256"):
+        AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=["sklearn.tree._tree.Tree", "numpy.dtype"])

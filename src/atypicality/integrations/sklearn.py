@@ -1,6 +1,7 @@
 """A scikit-learn meta-estimator: any classifier, with recalibrated probabilities, prediction sets and atypicality."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from sklearn.utils.validation import _num_samples, check_array, check_is_fitted,
 from atypicality.conformal.cross import CrossConformal
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
+from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
     OutOfFold,
     averaged,
@@ -177,7 +179,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.zero_proba_ = 1 / (targets.size - len(folds[0]))
         names = np.asarray(check_class_names(self.classes_))
         density = density_of(head)
-        measured = None if density is None else OutOfFold(density).begin(names, np.bincount(codes), targets.size)
+        measured = None if density is None else OutOfFold(density).fit(names, codes)
         logits, fold_of = np.empty((targets.size, self.classes_.size)), np.empty(targets.size, np.intp)
         self.estimators_ = []
         for k, held_out in enumerate(folds):
@@ -346,6 +348,24 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
                 "atypicality needs a head with a density; this one has density=None. Fit with density='auto'."
             )
         return np.asarray(self.head_.density_.atypicality(self._features(X)))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the classifier to `folder`: the head as a bundle, the estimators with skops (extra `sklearn`).
+
+        Nothing is pickled. Refused where a part cannot be read back, such as an estimator with a function of your own.
+        See `load`.
+        """
+        save_classifier(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, trusted: Iterable[str] = ()) -> Self:
+        """Read what `save` wrote to `folder`, under the same version of scikit-learn.
+
+        skops makes no object of a type that it does not trust: an error names them, and `trusted` lists those that you
+        do. Trees are among them, since a forged one can crash the process: trust files that you wrote yourself.
+        """
+        found: Self = load_classifier(cls(), folder, trusted)
+        return found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -15,6 +15,7 @@ from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 from atypicality.recalibration import AdaptiveTemperatureScaling
 from atypicality.recalibration.base import Recalibrator
+from atypicality.validation import caught_warnings
 
 __all__ = ["OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed"]
 
@@ -58,12 +59,9 @@ class OutOfFold(BaseEstimator):
     def __init__(self, density: Any) -> None:
         self.density = density
 
-    def fit(self, embeddings: NDArray[Any], labels: Rows) -> Self:
-        """Nothing is measured before `measure`."""
-        raise NotImplementedError
-
-    def begin(self, names: NDArray[Any], counts: Rows, n_rows: int) -> Self:
-        """Make room for rows of classes with these names and counts."""
+    def fit(self, names: NDArray[Any], codes: Rows) -> Self:
+        """Make room for rows with classes `codes` (n,) of these names (k,); `measure` fills it fold by fold."""
+        counts, n_rows = np.bincount(codes), codes.size
         self.classes_, self.counts_, self.n_features_in_ = names, counts, 1
         self.atypicality_ = np.empty(n_rows)
         by_class = hasattr(self.density, "class_log_density")
@@ -72,7 +70,8 @@ class OutOfFold(BaseEstimator):
 
     def measure(self, rows: Rows, embeddings: Any, train: Any, codes: Rows) -> None:
         """Fit the density on training embeddings with classes `codes`, and measure the rows of a fold."""
-        fitted = clone(self.density).fit(train, codes)
+        with caught_warnings():  # the density of all rows will say it
+            fitted = clone(self.density).fit(train, codes)
         self.atypicality_[rows] = fitted.atypicality(embeddings)
         if self.densities_ is not None:
             sources = class_sources(np.asarray(fitted.classes_, np.intp), len(self.classes_))
@@ -105,7 +104,8 @@ def fit_crossed(head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDAr
     outputs = outputs._replaced(labels=codes)
     parts = three_way_split(outputs, random_state=head.random_state)
     fitted = clone(head).fit(train=measured, calibration=parts)
-    whole = clone(head).fit(train=measured, calibration=Parts(outputs, *parts[1:]))
+    with caught_warnings():  # what it would say was just said
+        whole = clone(head).fit(train=measured, calibration=Parts(outputs, *parts[1:]))
     fitted.recalibration_ = whole.recalibration_
     fitted.sizes_ |= {"train": codes.size, "recalibration": codes.size}
     return fitted
