@@ -20,10 +20,10 @@ __all__ = ["command"]
 _METRICS = {"accuracy": "accuracy", "ece": "ECE", "coverage": "coverage", "set_size": "set size"}
 _SHORT = {"model": "model", "temperature scaling": "one T", "atypicality-aware": "aware"}
 _MEANING = {
-    "reliable": ("typical", "yes"),
-    "extrapolation": ("atypical", "yes"),
-    "ambiguous": ("typical", "no"),
-    "untrustworthy": ("atypical", "no"),
+    "reliable": ("typical", "high"),
+    "extrapolation": ("atypical", "high"),
+    "ambiguous": ("typical", "low"),
+    "untrustworthy": ("atypical", "low"),
 }
 _NEXT = """\
 Open {out}/report.html to look closer; the head is saved in {out}/head, and the outputs it was made from beside it.
@@ -105,7 +105,7 @@ def _print(console: "Console", demo: "Demo", out: Path) -> None:
     console.print("[bold]3. Prediction sets, from typical (1) to atypical inputs (5)[/]")
     console.print(_groups(demo, {"coverage": (SINGLE, AWARE), "set_size": (SINGLE, AWARE)}))
     console.print(_promise(demo))
-    console.print("[bold]4. What to trust[/]  (confident: from 90 %; atypical: the last fifth of held-out rows)")
+    console.print("[bold]4. What to trust[/]  (high confidence: from 90 %; atypical: the last fifth of held-out rows)")
     console.print(_quadrants(demo))
     console.print("[bold]5. One prediction of each kind[/]  (the row nearest to the middle of its kind)")
     console.print(_examples(demo))
@@ -136,7 +136,7 @@ def _groups(demo: "Demo", shown: "dict[str, tuple[str, ...]]") -> "Table":
 
 
 def _quadrants(demo: "Demo") -> "Table":
-    words = ("kind", "input", "confident")
+    words = ("kind", "input", "level")
     table = make_table(*words, "rows", "confidence", "accuracy", "set size", left=words)
     for row in demo.quadrants:
         numbers = (f"{row.count:,}", f"{row.confidence:.1%}", f"{row.accuracy:.1%}", f"{row.set_size:.2f}")
