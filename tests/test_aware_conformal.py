@@ -120,8 +120,10 @@ def test_every_region_follows_its_law(rng):
 
 def test_one_group_of_each_is_split_conformal():
     world = make_world(800)
-    aware = fit(AtypicalityAwareConformal("raps", 0.1, n_groups=(1, 1), mode="paper", k_reg=1, penalty=0.1), world)
-    split = SplitConformal("raps", 0.1, k_reg=1, penalty=0.1).fit(world.probs, world.labels)
+    rows = np.arange(800) < 100
+    aware = AtypicalityAwareConformal("raps", 0.1, n_groups=(1, 1), k_reg=1, penalty=0.1)
+    aware.fit(world.probs, world.labels, atypicality=world.atypicality, edge_rows=rows)
+    split = SplitConformal("raps", 0.1, k_reg=1, penalty=0.1).fit(world.probs[~rows], world.labels[~rows])
     assert aware.thresholds_.tolist() == [split.threshold_]
     np.testing.assert_array_equal(predict(aware, world), split.predict_set(world.probs))
 
@@ -135,16 +137,6 @@ def test_sets_use_the_threshold_of_their_region(rng):
     assert conformal.counts_.sum() == conformal.n_calibration_
     assert conformal.regions_.shape == (6, 6)
     assert len(conformal.thresholds_) == len(conformal.counts_) == conformal.regions_.max() + 1
-
-
-def test_paper_mode_uses_all_rows_for_both():
-    world = make_world(3000)
-    conformal = fit(AtypicalityAwareConformal("raps", 0.1, mode="paper"), world)
-    assert conformal.n_edge_ == conformal.n_calibration_ == conformal.counts_.sum() == 3000
-    assert (conformal.counts_ >= minimum_rows(0.1)).all()
-    np.testing.assert_array_equal(
-        np.bincount(conformal.regions_.ravel(), conformal.grid_.counts_.ravel()), conformal.counts_
-    )
 
 
 # ---------------------------------------------------------------- what it is for

@@ -66,6 +66,8 @@ SETS = {
     "raps": aty.SplitConformal("raps"),
     "raps by grid": aty.AtypicalityAwareConformal("raps", n_groups=(1, 3), alpha=0.2),
     "saps by grid": aty.AtypicalityAwareConformal("saps", n_groups=(2, 1)),
+    "aps of the paper": aty.AtypicalityAwareConformal("aps", n_groups=(2, 3), mode="paper"),
+    "raps of the paper": aty.AtypicalityAwareConformal("raps", n_groups=(2, 2), mode="paper"),
     "conditional": aty.ConditionalConformal(),
     "conditional, coarse": aty.ConditionalConformal(0.2, cells=3, knots=1),
     "conditional, full corners": aty.ConditionalConformal(0.02, knots=3),

@@ -1,6 +1,7 @@
 """Conformal prediction by atypicality and confidence: a threshold, and valid coverage, for every region of a grid."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.arrays import returns_like_input, take_rows
 from atypicality.conformal.chance import Seeds, marked_rows, split_rows
 from atypicality.conformal.regions import merge_cells, rows_to_expect
-from atypicality.conformal.scores import confidences, label_scores, label_statistics
+from atypicality.conformal.scores import ScoreRule, confidences, label_scores, label_statistics
 from atypicality.conformal.split import ScoredSets, checked_rows, checked_rule, fitted_rule, fitted_sets
 from atypicality.conformal.threshold import conformal_threshold, minimum_rows
 from atypicality.conformal.tuning import tune
@@ -41,11 +42,12 @@ class AtypicalityAwareConformal(ScoredSets):
         Groups of atypicality and of confidence; 1 leaves one of them out.
     mode : {"valid", "paper"}, default="valid"
         "valid": the edge set chooses edges, regions, `k_reg` and `penalty`, the threshold set carries the guarantee.
-        "paper": all rows do both, as in the paper, and coverage is approximate.
+        "paper": the procedure that the paper's authors released, see Notes; coverage is approximate.
     edge_fraction : float in (0, 1), default=1/3
         Share of the rows in the edge set, in mode "valid".
     nonempty, k_reg, penalty, randomized, random_state : str, int, float, bool
-        As in `SplitConformal`.
+        As in `SplitConformal`. In mode "paper" the top class is in every set whatever `nonempty` says, and sets are
+        not randomised.
 
     Attributes
     ----------
@@ -58,7 +60,9 @@ class AtypicalityAwareConformal(ScoredSets):
     thresholds_ : ndarray of shape (n_regions,)
     too_few_ : ndarray of bool, of shape (n_regions,)
         Regions that got fewer rows than alpha needs: their threshold is infinite, their sets are full, and `fit` has
-        warned.
+        warned. In mode "paper" only cells without rows.
+    crossing_ : bool
+        Whether sets hold the class that crosses the threshold: in mode "paper", except for "lac".
     k_reg_, penalty_ : as in `SplitConformal`
     n_edge_, n_calibration_ : int
         Rows of the edge set and of the threshold set.
@@ -68,6 +72,13 @@ class AtypicalityAwareConformal(ScoredSets):
     -----
     Regions are decided by the edge rows alone (see `merge_cells`): merging by the counts of the threshold
     rows would break the guarantee, because a region's rows would then know that they are few.
+
+    Mode "paper" scores every label with one uniform draw u of its row: the mass up to the label less u times what the
+    label itself adds, penalty included. All rows set edges, thresholds, `k_reg` and `penalty`; no cells are merged. A
+    set holds every class whose mass before it is at most the threshold, so that it covers more than 1 - alpha:
+    scores are randomised and sets are not. The rank is the exact one of `conformal_rank`, at most the largest score,
+    where the released code takes the quantile 1 - alpha. Classes tied in a row share the score of the last of them,
+    where the released code ranks them by their index.
 
     Examples
     --------
@@ -89,6 +100,7 @@ class AtypicalityAwareConformal(ScoredSets):
     thresholds_: Annotated[NDArray[np.float64], kinds.Array("r", kinds.NOT_NAN)]
     too_few_: Annotated[NDArray[np.bool_], kinds.Array("r", dtypes=("bool",))]
     n_edge_: Annotated[int, kinds.Integer(1)]
+    crossing_: Annotated[bool, kinds.Later(kinds.FLAG, absent=False)]
 
     def __init__(
         self,
@@ -125,6 +137,8 @@ class AtypicalityAwareConformal(ScoredSets):
         """
         alpha, rule, seeds = check_alpha(self.alpha), checked_rule(self), Seeds(self.random_state)
         valid = check_choice(self.mode, "mode", ("valid", "paper")) == "valid"
+        if not valid:
+            rule = self._paper_rule(rule)
         rows, classes = checked_rows(probs, labels, least=2 if valid else 1)
         n = classes.size
         rarity = check_vector(atypicality, "atypicality", n_rows=n)
@@ -136,17 +150,17 @@ class AtypicalityAwareConformal(ScoredSets):
         elif valid:
             edge, calibration = split_rows(n, self.edge_fraction, "edge_fraction", seeds.generator("split"))
         found = label_statistics(rows, classes)
-        draws = seeds.draws("fit", n) if self.randomized else np.ones(n)
+        draws = seeds.draws("fit", n) if self.randomized or rule.crossing else np.ones(n)
 
         rule = tune(rule, take_rows(rows, edge), found.take(edge), alpha, draws[edge])
         top = np.minimum(found.top, 1.0)
         self.grid_ = GridGroups(self.n_groups).fit(top[edge], rarity[edge])
-        self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size if valid else None)
+        self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size) if valid else _cells(self.grid_.shape_)
         cells = self.grid_.assign(top[calibration], rarity[calibration])
         scores = label_scores(found.take(calibration), rule, draws[calibration])
         self._set_thresholds(scores, self.regions_.ravel()[cells], alpha)
 
-        self.k_reg_, self.penalty_, self.seed_ = rule.k_reg, rule.penalty, seeds.seed
+        self.k_reg_, self.penalty_, self.seed_, self.crossing_ = rule.k_reg, rule.penalty, seeds.seed, rule.crossing
         self.n_edge_, self.n_calibration_, self.n_classes_ = edge.size, calibration.size, rows.shape[1]
         return self
 
@@ -177,24 +191,38 @@ class AtypicalityAwareConformal(ScoredSets):
         rarity = check_vector(atypicality, "atypicality", n_rows=rows.shape[0])
         return self.regions_.ravel()[self.grid_.assign(confidences(rows), rarity)]
 
+    def _paper_rule(self, rule: ScoreRule) -> ScoreRule:
+        if self.randomized:
+            raise ValueError('randomized must be False in mode="paper", whose scores are drawn and sets are not.')
+        return rule if rule.name == "lac" else replace(rule, nonempty="after", crossing=True)
+
     def _set_thresholds(self, scores: NDArray[np.float64], regions: Integers, alpha: Fraction) -> None:
         n_regions = int(self.regions_.max()) + 1
         self.counts_ = np.bincount(regions, minlength=n_regions)
-        self.thresholds_ = np.array([conformal_threshold(scores[regions == r], alpha) for r in range(n_regions)])
+        threshold = conformal_threshold if self.mode == "valid" else self._paper_threshold
+        self.thresholds_ = np.array([threshold(scores[regions == r], alpha) for r in range(n_regions)])
         self.too_few_ = np.isinf(self.thresholds_)
-        if self.too_few_.any():
-            short = {int(region): int(self.counts_[region]) for region in np.flatnonzero(self.too_few_)}
+        short = np.flatnonzero(self.counts_ < minimum_rows(alpha))
+        if short.size:
+            counts = ", ".join(f"{self.counts_[region]} in region {region}" for region in short)
+            largest = " or have their largest score as threshold" * (self.mode == "paper")
             warn(
                 f"alpha={float(alpha):g} needs at least {minimum_rows(alpha)} threshold rows in every region; "
-                f"got {', '.join(f'{count} in region {region}' for region, count in short.items())}, whose sets hold "
-                "all classes. Give more rows, fewer groups or a larger alpha."
+                f"got {counts}, whose sets hold all classes{largest}. Give more rows, fewer groups or a larger alpha."
             )
+
+    @staticmethod
+    def _paper_threshold(scores: NDArray[np.float64], alpha: Fraction) -> float:
+        """The score of the conformal rank, the largest where there are too few; infinite without any."""
+        return min(conformal_threshold(scores, alpha), float(scores.max())) if scores.size else math.inf
 
     def _guarantee(self) -> str:
         """Where the coverage holds, for the model card."""
         least, most = int(self.counts_.min()), int(self.counts_.max())
         rows = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         where = f"{self.thresholds_.size} regions of atypicality and confidence"
+        if self.mode == "paper":
+            return f"only approximately, in each of {where}: the {rows} rows of each also set the edges."
         return f"in each of {where}, whose thresholds rest on {rows} rows each; not in every subgroup."
 
     def _check_stored(self) -> None:
@@ -216,9 +244,12 @@ class AtypicalityAwareConformal(ScoredSets):
     )
 
 
-def _regions(counts: Integers, alpha: Fraction, n_calibration: int | None) -> Integers:
-    """Regions from the cells' counts of edge rows; without other rows (mode "paper") the counts are what there is."""
-    if n_calibration is None:
-        return merge_cells(counts.astype(np.float64), minimum_rows(alpha))
+def _cells(shape: tuple[int, ...]) -> Integers:
+    """Every cell its own region."""
+    return np.arange(math.prod(shape)).reshape(shape)
+
+
+def _regions(counts: Integers, alpha: Fraction, n_calibration: int) -> Integers:
+    """Regions from the cells' counts of edge rows."""
     ratio = n_calibration / counts.sum()
     return merge_cells(counts * ratio, rows_to_expect(alpha, ratio))

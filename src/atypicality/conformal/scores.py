@@ -134,7 +134,8 @@ def label_scores(found: LabelStatistics, rule: ScoreRule, draws: Any = 1.0) -> D
     if rule.name == "lac":
         scores = 1.0 - found.prob
     else:
-        scores = rule.values(np, found.above, found.tied, found.rank, found.top, draws)
+        own = exact(np, found.prob) if rule.crossing else found.tied
+        scores = rule.values(np, found.above + found.tied - own, own, found.rank, found.top, draws)
     return np.where(found.prob == found.top, 0.0, scores) if rule.nonempty == "score" else scores
 
 

@@ -193,7 +193,9 @@ class SplitConformal(ScoredSets):
 
 def fitted_rule(estimator: Any) -> ScoreRule:
     """The score of a fitted estimator, its parameters tuned."""
-    return ScoreRule(estimator.score, estimator.nonempty, estimator.k_reg_, estimator.penalty_)
+    crossing = getattr(estimator, "crossing_", False)
+    nonempty = "after" if crossing else estimator.nonempty
+    return ScoreRule(estimator.score, nonempty, estimator.k_reg_, estimator.penalty_, crossing)
 
 
 def row_draws(estimator: Any, n_rows: int, first_row: int) -> NDArray[np.float64] | None:

@@ -52,7 +52,7 @@ def tune(rule: ScoreRule, probs: Any, found: LabelStatistics, alpha: Fraction, d
     tried = [replace(rule, k_reg=k_reg, penalty=penalty) for penalty in PENALTIES[rule.name]]
     thresholds = [_order_statistic(label_scores(found, one, draws), alpha) for one in tried]
     candidates = [(one, np.full(found.rank.size, threshold)) for one, threshold in zip(tried, thresholds, strict=True)]
-    sizes = total_sizes(probs, candidates, draws)
+    sizes = total_sizes(probs, candidates, 1.0 if rule.crossing else draws)
     return tried[int(np.flatnonzero(sizes == sizes.min())[-1])]  # penalties ascend: the last is the largest
 
 

@@ -1,5 +1,6 @@
 """One method on labelled rows, reduced once to a number per row and metric; every table is read off these columns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from atypicality.head.advice import right_if_followed
 from atypicality.metrics.errors import classwise_interval
 from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
+from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import check_integer
 
 __all__ = ["UNKNOWN", "Options", "Scored", "score"]
@@ -33,6 +35,8 @@ class Options:
     intervals: bool = True
     keep_samples: int = 0
     seed: int = 0
+    temperature: Callable[[], TemperatureScaling] = TemperatureScaling
+    """What is fitted to the groups of atypicality."""
 
     @classmethod
     def checked(cls, n_groups: Any, grid: Any, n_bins: Any, **others: Any) -> "Options":

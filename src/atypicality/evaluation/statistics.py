@@ -159,7 +159,9 @@ def signal_rows(scored: Scored, atypicality: NDArray[np.float64] | None, options
     return measured_rows(keys, (np.full(value.size, correct.size), value, error, low, high))
 
 
-def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:
+def temperature_rows(
+    context: Context, axis: Axis, temperature: Callable[[], TemperatureScaling]
+) -> tuple[list[Row], list[str]]:
     """One temperature fitted to the rows of every group of atypicality (the paper's section 4.1), and notes."""
     unused = dict.fromkeys(("embeddings", "atypicality", "ids"))
     whole = context.outputs._replaced(**unused, attributes={})
@@ -167,7 +169,8 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
     def fitted(group: int, members: NDArray[np.intp]) -> tuple[float, float]:
         part = whole._part(members)
         with part._numbered():
-            return _temperature(*part.need("logits", "labels"))
+            logits, labels = part.need("logits", "labels")
+            return _temperature(logits, labels, temperature())
 
     count, value, error = each_group(fitted, axis.codes, len(axis.keys), (np.nan, np.nan))
     notes = [
@@ -178,10 +181,12 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
     return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 
 
-def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:
+def _temperature(
+    logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling
+) -> tuple[float, float]:
     """The best temperature and its standard error, NaN where the fit warns: no error among the rows, or a limit."""
     with caught_warnings() as caught:
-        scaling = TemperatureScaling().fit(logits, labels)
+        scaling.fit(logits, labels)
     return scaling.temperature_, np.nan if caught else _temperature_error(logits, labels, scaling)
 
 

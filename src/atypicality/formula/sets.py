@@ -31,12 +31,17 @@ class ScoreRule:
     Here y is the label, u a uniform draw of its row (1 unless randomised) and lambda the penalty. With
     ``nonempty="score"`` the top class, or every class tied for the top, scores 0 instead; with "after" it is added to
     the set, which comes to the same there.
+
+    With ``crossing``, the paper's released procedure, a label is the last of those tied with it, u multiplies all that
+    it adds by itself, penalty included, and sets are made with u = 0: they hold every class whose mass *before* it is
+    at most the threshold, the class that crosses it too.
     """
 
     name: str
     nonempty: str | None = "score"
     k_reg: int | None = None
     penalty: float | None = None
+    crossing: bool = False
 
     @property
     def needs_tuning(self) -> bool:
@@ -50,7 +55,7 @@ class ScoreRule:
         mass = above + draws * tied
         if self.name == "aps":
             return mass
-        beyond = rank - self.k_reg
+        beyond = rank - self.k_reg - (1 - draws) if self.crossing else rank - self.k_reg
         return mass + self.penalty * xp.where(beyond > 0, beyond, xp.zeros_like(beyond))
 
 
@@ -78,6 +83,8 @@ def scores_along(xp: Xp, rule: ScoreRule, ordered: Any, rank: Any, draws: Any = 
     top = xp.astype(ordered[:, :1], xp.float64, copy=False)
     values = exact(xp, ordered)
     tied = xp.cumulative_sum(values, axis=1) if rule.name != "saps" else values
+    if rule.crossing:
+        return rule.values(xp, tied - values, 0.0, rank, top, 0.0)
     if draws is None:  # u = 1 needs the sum alone
         return rule.values(xp, 0.0, tied, rank, top, 1.0)
     follows = ordered[:, 1:] == ordered[:, :-1]
