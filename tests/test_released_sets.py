@@ -135,7 +135,7 @@ def test_paper_mode_refuses_randomised_sets():
 
 @pytest.mark.filterwarnings("ignore:alpha")  # a dozen cells have fewer rows than 95 % needs
 def test_cifar100_sets_are_those_of_the_released_procedure():
-    """Sizes stated for the released procedure over four halves: 13.6 at .975, 10.8 at .976, near 1.1 where confident."""
+    """Stated for the released procedure over four halves: 13.6 at .975, 10.8 at .976, near 1.1 where confident."""
     test, train = (load_outputs("cifar100-wrn28-10", part) for part in ("test", "train_statistics"))
     density = aty.GaussianAtypicality.from_statistics(train["counts"], train["means"], train["covariance"])
     rarity = density.atypicality(test["embeddings"])

@@ -11,6 +11,9 @@ import typer
 from atypicality.cli.printing import say, say_json
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from atypicality.llm import PromptClassifier, PromptScorer
     from atypicality.llm.texts import Texts
     from atypicality.outputs import ModelOutputs
@@ -50,8 +53,10 @@ def command(
     """Classify texts with a language model: logits of the labels and how rare each prompt is."""
     from atypicality.llm import PromptClassifier, load_template
     from atypicality.outputs.files import check_place
+    from atypicality.paper.sources import content_free_path
 
     check_place(out)
+    check_place(content_free_path(out))
     if (compare or as_json) and label is None:
         raise typer.BadParameter("a comparison needs --label, the true classes")
     words, codes = _words(labels or "")
@@ -66,8 +71,9 @@ def command(
     outputs = classifier.outputs(texts.inputs, labels=truth)
     outputs.save(out)
     say(f"{out}: {outputs!r}", err=True)
+    without_content = _content_free(classifier, content_free_path(out))
     if compare or as_json:
-        evaluation = _compared(outputs, classifier)
+        evaluation = _compared(outputs, without_content)
         if as_json:
             say_json(evaluation.to_json(indent=2))
         else:
@@ -107,15 +113,27 @@ def _scorer(
     return TransformersScorer.from_pretrained(model, device=device)
 
 
-def _compared(outputs: "ModelOutputs", classifier: "PromptClassifier") -> Any:
+def _content_free(classifier: "PromptClassifier", path: Path) -> "NDArray[np.float64] | None":
+    """Logits of prompts without content, kept for `reproduce llm`; None, with a warning, where they have no scores."""
+    from atypicality.llm.scorers import NoScoresError
+    from atypicality.outputs import ModelOutputs
+
+    try:
+        logits = classifier.content_free()
+    except NoScoresError as error:
+        warnings.warn(f"content-free calibration is left out: {error}", stacklevel=2)
+        return None
+    ModelOutputs(logits).save(path)
+    say(f"{path}: logits of prompts without content", err=True)
+    return logits
+
+
+def _compared(outputs: "ModelOutputs", content_free: "NDArray[np.float64] | None") -> Any:
     """The paper's table for language models: quarters of atypicality, ten random halves."""
     from atypicality.evaluation import compare
-    from atypicality.llm.scorers import NoScoresError
     from atypicality.recalibration import ContentFreeCalibration
 
     methods: dict[str, Any] = {"uncalibrated": "uncalibrated"}
-    try:
-        methods["content-free"] = ContentFreeCalibration().fit(classifier.content_free())
-    except NoScoresError as error:
-        warnings.warn(f"content-free calibration is left out: {error}", stacklevel=2)
+    if content_free is not None:
+        methods["content-free"] = ContentFreeCalibration().fit(content_free)
     return compare(methods | {"ts": "ts", "aar": "aar"}, outputs, n_groups=4)

@@ -18,14 +18,24 @@ def command(
         ),
     ],
     outputs: Annotated[
-        Path | None, typer.Option(help="Folder with a folder of outputs per model; default: bundled outputs.")
+        Path | None,
+        typer.Option(help="Folder with a folder of outputs per model, one model's, or a file; default: bundled."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only data sets whose name holds this text.")] = None,
+    names: Annotated[
+        str | None, typer.Option(help="The files' names of arrays, with commas between: logits=scores,labels=y.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Only data sets whose name holds this text; of one model, which data set it is.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Only models whose name holds this text.")] = None,
     seeds: Annotated[int, typer.Option(help="Random halves, with the seeds from 0 on.", min=1)] = 10,
     methods: Annotated[
-        str | None, typer.Option(help="More methods, with commas between: adats (slow), aware, vector, ensemble.")
+        str | None, typer.Option(help="More methods, with commas between: aware, vector, ensemble.")
     ] = None,
+    without: Annotated[
+        str | None, typer.Option(help="Methods to leave out, such as adats, which takes most of the time.")
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="Allowed miscoverage of prediction sets; the paper's is 0.05.")] = 0.05,
     errors: Annotated[
         bool, typer.Option("--errors", help="Print standard errors too; files have them always.")
     ] = False,
@@ -40,14 +50,16 @@ def command(
     from atypicality.validation import check_choice
 
     check_choice(experiment, "experiment", (*EXPERIMENTS, "all"))
-    more = [name.strip() for name in (methods or "").split(",") if name.strip()]
     found = reproduce(
         experiment,
         outputs=outputs,
         dataset=dataset,
         model=model,
         seeds=range(seeds),
-        methods=more,
+        methods=_listed(methods),
+        without=_listed(without),
+        alpha=alpha,
+        names_of=_renamed(names),
         paper=paper,
         out=out,
     )
@@ -58,3 +70,15 @@ def command(
     written = found.write(out)
     if written:
         say(f"written: {', '.join(map(str, written))}", err=as_json)
+
+
+def _listed(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _renamed(text: str | None) -> dict[str, str]:
+    """Our names of arrays to the files', from OURS=THEIRS with commas between."""
+    pairs = [part.partition("=") for part in _listed(text)]
+    if wrong := [ours for ours, mark, theirs in pairs if not mark or not theirs.strip()]:
+        raise typer.BadParameter(f"--names must be OURS=THEIRS with commas between; got {wrong[0]!r}")
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}

@@ -1,5 +1,6 @@
 """One method on labelled rows, reduced once to a number per row and metric; every table is read off these columns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from atypicality.evaluation.methods import Answer
 from atypicality.metrics.errors import classwise_interval
 from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
+from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import check_integer
 
 __all__ = ["UNKNOWN", "Options", "Scored", "score"]
@@ -29,6 +31,8 @@ class Options:
     intervals: bool = True
     keep_samples: int = 0
     seed: int = 0
+    temperature: Callable[[], TemperatureScaling] = TemperatureScaling
+    """What is fitted to the groups of atypicality."""
 
     @classmethod
     def checked(cls, n_groups: Any, grid: Any, n_bins: Any, **others: Any) -> "Options":

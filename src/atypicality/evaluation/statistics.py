@@ -133,7 +133,9 @@ def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
     return measured_rows(keys, (counts, scored.class_scores, *np.full((3, scored.n_classes), np.nan)))
 
 
-def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]]:
+def temperature_rows(
+    context: Context, axis: Axis, temperature: Callable[[], TemperatureScaling]
+) -> tuple[list[Row], list[str]]:
     """One temperature fitted to the rows of every group of atypicality (the paper's section 4.1), and notes."""
     unused = dict.fromkeys(("embeddings", "atypicality", "ids"))
     whole = context.outputs._replaced(**unused, attributes={})
@@ -141,7 +143,8 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
     def fitted(group: int, members: NDArray[np.intp]) -> tuple[float, float]:
         part = whole._part(members)
         with part._numbered():
-            return _temperature(*part.need("logits", "labels"))
+            logits, labels = part.need("logits", "labels")
+            return _temperature(logits, labels, temperature())
 
     count, value, error = each_group(fitted, axis.codes, len(axis.keys), (np.nan, np.nan))
     notes = [
@@ -152,10 +155,12 @@ def temperature_rows(context: Context, axis: Axis) -> tuple[list[Row], list[str]
     return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 
 
-def _temperature(logits: NDArray[np.floating], labels: NDArray[np.intp]) -> tuple[float, float]:
+def _temperature(
+    logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling
+) -> tuple[float, float]:
     """The best temperature and its standard error, NaN where the fit warns: no error among the rows, or a limit."""
     with caught_warnings() as caught:
-        scaling = TemperatureScaling().fit(logits, labels)
+        scaling.fit(logits, labels)
     return scaling.temperature_, np.nan if caught else _temperature_error(logits, labels, scaling)
 
 

@@ -87,7 +87,7 @@ def measure(
         del answer  # its matrices go before the next method is asked
     progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:
-        rows, notes = temperature_rows(context, cuts.atypicality)
+        rows, notes = temperature_rows(context, cuts.atypicality, options.temperature)
         measured.rows["temperatures"], measured.notes = rows, measured.notes + notes
     measured.rows["group_ranges"] = cuts.ranges
     measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)

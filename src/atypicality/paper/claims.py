@@ -1,18 +1,20 @@
-"""The paper's claims as statements with a margin: above 0 where our numbers say what the paper says."""
+"""The paper's claims as statements, each with a statistic that is above 0 where the numbers say what the paper says."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata, t
 
 from atypicality.evaluation import Evaluation
-from atypicality.paper.jobs import ALPHA, Result
-from atypicality.paper.readings import GROUP_TABLES, by_group, class_correlation, subgroup_values
+from atypicality.paper.jobs import Result
+from atypicality.paper.readings import ALL, CORNER, Values, curve
 
-__all__ = ["CLAIMS", "HOLDS", "Verdict", "judge"]
+__all__ = ["CLAIMS", "HOLDS", "Spread", "Statement", "Verdict", "judge", "statistics", "untested"]
 
 CLAIMS = {
     1: "ECE rises and accuracy falls with atypicality",
@@ -22,10 +24,28 @@ CLAIMS = {
     5: "On long-tailed data AAR raises accuracy, above all for the rarest classes; class scores rise with rarity",
     6: "AAR is more accurate and better calibrated than the language model itself and content-free calibration",
     7: "AAR narrows gaps between subgroups without group labels, even against a temperature per group",
-    8: "APS and RAPS under-cover atypical, unconfident inputs while covering on average; aware sets repair it",
+    8: "APS and RAPS under-cover atypical, low-confidence inputs while covering on average; aware sets correct it, "
+    "AA-APS with smaller sets on average, AA-RAPS with larger ones that are smaller for confident inputs",
     9: "Theorems 1 and 2, in simulation",
 }
-HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "not for every seed", "does not hold", "cannot be judged"
+ESTIMATOR_FREE = {("imbalanced", 1), ("imbalanced", 2)}
+"""Claims that no estimator enters, by experiment: class groups and the model's own confidence. They count once."""
+HOLDS, OPEN, FAILS, UNTESTED = "holds", "not clear", "does not hold", "not tested"
+LEVEL = 0.95
+CONFIDENT = ("4", "5", "6")
+"""Levels of confidence of the more confident half of the rows."""
+
+Vector = NDArray[np.float64]
+Spread = Literal["halves", "folds", "draws"]
+"""Where an interval comes from: repeated random halves, test rows left out in turn, or independent draws."""
+
+
+class Statement(NamedTuple):
+    """One statement of a claim, with what is measured for it."""
+
+    claim: int
+    text: str
+    statistic: str
 
 
 @dataclass(frozen=True)
@@ -35,87 +55,182 @@ class Verdict:
     Attributes
     ----------
     claim : int
-    statement : str
+    statement, statistic : str
+        What the paper says, and what is measured for it: above 0 where our numbers say the same.
     where : str
-        Model, data set and estimator.
-    margin, standard_error : float
-        Mean over the seeds of how far the numbers lie on the paper's side, and its standard error.
-    n_true, n_seeds : int
-        In how many seeds the statement is true.
+        Model, data set and, where it enters, the estimator of atypicality.
+    n, n_rows, spread : int, int, str
+        How many halves, folds or draws there are, rows measured in each, and which of them they are: `Spread`.
+    value, low, high : float
+        Mean over the seeds and its 95 % interval.
+    n_true : int
+        In how many of the n it is above 0.
+    paper : float or None
+        The same statistic of the paper's own row, where it prints what is needed.
+    missing : str
+        What the statement needs and does not have.
     """
 
     claim: int
     statement: str
+    statistic: str
     where: str
-    margin: float
-    standard_error: float
-    n_true: int
-    n_seeds: int
+    n: int = 0
+    n_rows: int = 0
+    spread: str = ""
+    value: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    n_true: int = 0
+    paper: float | None = None
+    missing: str = ""
 
     @property
     def verdict(self) -> str:
-        """What our numbers say: a statement holds when it is true for every seed."""
-        if np.isnan(self.margin):
-            return UNKNOWN
-        if self.n_true == self.n_seeds:
-            return HOLDS
-        return PARTLY if self.margin > 0 else FAILS
+        """Holds where the whole interval is above 0, not where the mean is; what has no interval is not tested."""
+        if np.isnan(self.value) or np.isnan(self.low):
+            return UNTESTED
+        return HOLDS if self.low > 0 else OPEN if self.high > 0 else FAILS
 
 
-Margins = dict[tuple[int, str], float]
+Statistics = dict[Statement, float]
 
 
-def judge(experiment: str, claims: Iterable[int], results: Sequence[Result], where: str) -> list[Verdict]:
-    """Every statement of the claims, over the results of the seeds."""
+def judge(
+    experiment: str,
+    claims: Iterable[int],
+    results: Sequence[tuple[Result, Values]],
+    where: str,
+    *,
+    spread: Spread,
+    paper: Mapping[Any, tuple[float, float | None]] | None = None,
+    whole: tuple[Result, Values] | None = None,
+) -> list[Verdict]:
+    """Every statement of the claims, over the results of the seeds with what was read from them.
+
+    `whole` is the result without any fold left out: the value of a statement where `spread` is "folds".
+    """
     wanted = set(claims)
-    seeds = [margins(experiment, result) for result in results]
-    return [
-        _verdict(claim, statement, where, np.array([seed[claim, statement] for seed in seeds]))
-        for claim, statement in seeds[0]
-        if claim in wanted
-    ]
+    seeds = [statistics(experiment, *pair) for pair in results]
+    single = statistics(experiment, *whole) if whole else None
+    printed = statistics(experiment, None, paper_view(experiment, paper)) if paper else {}
+    n_rows = results[0][0].n_samples if isinstance(results[0][0], Evaluation) else 0
+    found = []
+    for statement in (one for one in seeds[0] if one.claim in wanted):
+        values = np.array([seed[statement] for seed in seeds])
+        value, low, high = _interval(values, spread, None if single is None else single[statement])
+        if statement.statistic == "rank correlation":
+            low, high = max(low, -1.0), min(high, 1.0)
+        own = printed.get(statement, np.nan)
+        missing = MISSING.get(statement.text, "") if np.isnan(value) else ""
+        found.append(
+            Verdict(
+                *(statement.claim, statement.text, statement.statistic, where),
+                n=values.size,
+                n_rows=n_rows,
+                spread=spread,
+                value=value,
+                low=low,
+                high=high,
+                n_true=int((values > 0).sum()),
+                paper=None if np.isnan(own) else own,
+                missing=missing,
+            )
+        )
+    return found
 
 
-def margins(experiment: str, result: Result) -> Margins:
-    """The margins of every statement that an experiment can judge, for one seed; NaN where it cannot be told."""
+def untested(claim: int, where: str, missing: str) -> Verdict:
+    """The verdict on a whole claim that nothing here can test."""
+    return Verdict(claim, CLAIMS[claim], "", where, missing=missing)
+
+
+def _interval(values: Vector, spread: Spread, whole: float | None) -> tuple[float, float, float]:
+    r"""Mean and 95 % interval over the seeds.
+
+    Random halves share rows: their spread is that of one half, and the variance of the mean is taken as
+    :math:`(1/J + 1) s^2`, one measured row to every fitted one (Nadeau and Bengio 2003). Folds are a delete-group
+    jackknife around the value of all rows.
+    """
+    n, center = values.size, float(values.mean()) if whole is None else whole
+    if n < 2 or np.isnan(center):
+        return center, np.nan, np.nan
+    factor = {"halves": 1 / n + 1, "draws": 1 / n, "folds": (n - 1) ** 2 / n}[spread]
+    reach = float(t.ppf((1 + LEVEL) / 2, n - 1)) * values.std(ddof=1) * factor**0.5
+    return center, center - reach, center + reach
+
+
+def statistics(experiment: str, result: Result | None, values: Values) -> Statistics:
+    """Of every statement that an experiment can judge, for one seed; NaN where it cannot be told.
+
+    Without a result, as for the paper's own rows, what needs more than the printed values is left out.
+    """
     if isinstance(result, dict):
         return _theory(result)
-    makers: dict[str, Sequence[Callable[[Evaluation], Margins]]] = {
-        "balanced": (_quality, _same_confidence, _recalibrated),
-        "imbalanced": (
-            partial(_quality, table=GROUP_TABLES["imbalanced"]),
-            partial(_same_confidence, table="class_grid"),
-            partial(_recalibrated, table=GROUP_TABLES["imbalanced"]),
-            _long_tail,
-        ),
+    makers: dict[str, Sequence[Callable[[Values], Statistics]]] = {
+        "balanced": (_quality, _recalibrated),
+        "imbalanced": (_quality, _recalibrated, _long_tail),
         "llm": (_quality, _language),
-        "conformal": (_sets,),
+        "conformal": (partial(_sets, alpha=_alpha(result)),),
         "subgroups": (_subgroups,),
         "temperatures": (_temperatures,),
         "class-scores": (_class_scores,),
     }
-    return dict(item for maker in makers[experiment] for item in maker(result).items())
+    found = dict(item for maker in makers[experiment] for item in maker(values).items())
+    grids = {"balanced": "grid", "imbalanced": "class_grid"}
+    if result is not None and experiment in grids:
+        found |= _same_confidence(result, grids[experiment])
+    return found
 
 
-def _verdict(claim: int, statement: str, where: str, values: NDArray[np.float64]) -> Verdict:
-    error = values.std(ddof=1) / values.size**0.5 if values.size > 1 else np.nan
-    n_true = int((values > 0).sum())
-    return Verdict(claim, statement, where, float(values.mean()), float(error), n_true, values.size)
+def paper_view(experiment: str, printed: Mapping[Any, tuple[float, float | None]]) -> Values:
+    """What the paper prints as values; of the conformal table also means over cells, each counting the same."""
+    values: Values = {key: mean for key, (mean, _) in printed.items()}
+    if experiment == "conformal":
+        cells = dict(values)
+        for metric, method in {(metric, method) for metric, _, method in cells}:
+            places = {
+                CORNER: [(c, a) for c in "12" for a in "56"],
+                **{(c, ALL): [(c, a) for a in "123456"] for c in CONFIDENT},
+                (ALL, ALL): [(c, a) for c in "123456" for a in "123456"],
+            }
+            for place, inside in places.items():
+                mean = float(np.mean([cells.get((metric, cell, method), np.nan) for cell in inside]))
+                values.setdefault((metric, place, method), mean)
+    return values
 
 
-def _quality(result: Evaluation, table: str = "atypicality_groups") -> Margins:
-    error, accuracy = (by_group(result, table, "uncalibrated", metric) for metric in ("ece", "accuracy"))
-    if not error.size:
+def _alpha(result: Evaluation | None) -> float:
+    """Of the sets: the paper's table has 95 %."""
+    return 0.05 if result is None else next(iter(result.settings["alpha"].values()), 0.05)
+
+
+def _trend(values: Vector) -> float:
+    """Spearman's rank correlation with the order of the groups: 1 where it is monotone; a constant has none."""
+    ranks = rankdata(values)
+    return 0.0 if np.ptp(ranks) == 0 else float(np.corrcoef(ranks, np.arange(ranks.size))[0, 1])
+
+
+def _rising(claim: int, name: str, values: Vector, verb: str = "rises") -> Statistics:
+    """Between the ends, as a rank correlation, and at every step; `values` rise where the claim is true."""
+    if not values.size:
         return {}
+    compared = "higher" if verb == "rises" else "lower"
     return {
-        (1, "ECE is higher in the most atypical group than in the most typical"): error[-1] - error[0],
-        (1, "ECE rises at every step"): np.diff(error).min(),
-        (1, "accuracy is lower in the most atypical group than in the most typical"): accuracy[0] - accuracy[-1],
-        (1, "accuracy falls at every step"): -np.diff(accuracy).max(),
+        Statement(claim, f"{name} is {compared} in the most atypical group than in the most typical", "difference"): (
+            values[-1] - values[0]
+        ),
+        Statement(claim, f"{name} {verb} with atypicality", "rank correlation"): _trend(values),
+        Statement(claim, f"{name} {verb} at every step: it is monotone", "smallest step"): np.diff(values).min(),
     }
 
 
-def _same_confidence(result: Evaluation, table: str = "grid") -> Margins:
+def _quality(values: Values) -> Statistics:
+    error, accuracy = (curve(values, metric, "uncalibrated") for metric in ("ece", "accuracy"))
+    return _rising(1, "ECE", error) | _rising(1, "accuracy", -accuracy, "falls")
+
+
+def _same_confidence(result: Evaluation, table: str) -> Statistics:
     """Overconfidence of the atypical half minus the typical half, averaged over ranges of confidence by their rows."""
     rows = result.table(table, method="uncalibrated", metric="overconfidence")
     if not rows:
@@ -130,113 +245,136 @@ def _same_confidence(result: Evaluation, table: str = "grid") -> Margins:
             gaps.append(atypical - typical)
             weights.append(min(sum(row["count"] for row in half) for half in halves))
     margin = float(np.average(gaps, weights=weights)) if gaps else float("nan")
-    return {(2, "at equal confidence the atypical half is more overconfident"): margin}
+    text = "at equal confidence the atypical half is more overconfident"
+    return {Statement(2, text, "difference of overconfidence"): margin}
 
 
 def _mean(cells: Sequence[dict[str, Any]]) -> float:
     return float(np.average([row["value"] for row in cells], weights=[row["count"] for row in cells]))
 
 
-def _recalibrated(result: Evaluation, table: str = "atypicality_groups") -> Margins:
-    single, aware = (by_group(result, table, method, "ece") for method in ("ts", "aar"))
+def _recalibrated(values: Values) -> Statistics:
+    single, aware = (curve(values, "ece", method) for method in ("ts", "aar"))
     if not single.size or not aware.size:
         return {}
-    gain = single - aware
+    gain, what = single - aware, "difference of ECE"
     return {
-        (4, "mean ECE over the groups is lower with AAR"): gain.mean(),
-        (4, "ECE of the most atypical group is lower with AAR"): gain[-1],
-        (4, "the gain is largest in the most atypical group"): gain[-1] - gain[:-1].max(),
+        Statement(4, "mean ECE over the groups is lower with AAR", what): gain.mean(),
+        Statement(4, "ECE of the most atypical group is lower with AAR", what): gain[-1],
+        Statement(4, "the gain is largest in the most atypical group", "gain less the next largest"): (
+            gain[-1] - gain[:-1].max()
+        ),
     }
 
 
-def _long_tail(result: Evaluation) -> Margins:
-    table = GROUP_TABLES["imbalanced"]
-    before, after = (by_group(result, table, method, "accuracy") for method in ("uncalibrated", "aar"))
+def _long_tail(values: Values) -> Statistics:
+    before, after = (curve(values, "accuracy", method) for method in ("uncalibrated", "aar"))
     if not before.size or not after.size:
         return {}
-    gain = after - before
+    gain, what = after - before, "difference of accuracy"
+    overall = [values.get(("accuracy", (ALL,), method), np.nan) for method in ("uncalibrated", "aar")]
+    whole = gain.mean() if np.isnan(overall).any() else overall[1] - overall[0]  # classes are balanced in the test set
     return {
-        (5, "accuracy is higher with AAR"): _gain(result, "uncalibrated", "accuracy"),
-        (5, "accuracy of the rarest classes is higher with AAR"): gain[-1],
-        (5, "the gain is largest in the rarest classes"): gain[-1] - gain[:-1].max(),
+        Statement(5, "accuracy is higher with AAR", what): whole,
+        Statement(5, "accuracy of the rarest classes is higher with AAR", what): gain[-1],
+        Statement(5, "the gain is largest in the rarest classes", "gain less the next largest"): (
+            gain[-1] - gain[:-1].max()
+        ),
     }
 
 
-def _class_scores(result: Evaluation) -> Margins:
-    return {(5, "class scores correlate with class atypicality"): class_correlation(result)}
+def _class_scores(values: Values) -> Statistics:
+    ranks = values.get(("class score", ("rank correlation",), "aar"), np.nan)
+    return {Statement(5, "class scores rise with class atypicality", "rank correlation"): ranks}
 
 
-def _temperatures(result: Evaluation) -> Margins:
-    fitted = np.array([row["value"] for row in result.table("temperatures")])
-    return {
-        (3, "the temperature of the most atypical group is above that of the most typical"): fitted[-1] - fitted[0],
-        (3, "the temperature rises at every step"): np.diff(fitted).min(),
-    }
+def _temperatures(values: Values) -> Statistics:
+    return _rising(3, "the temperature", curve(values, "temperature", "fitted"))
 
 
-def _language(result: Evaluation) -> Margins:
-    found: Margins = {}
+def _language(values: Values) -> Statistics:
+    """Over the quarters where the paper prints no value for all rows."""
+    found: Statistics = {}
     for other in ("uncalibrated", "content-free"):
-        if other in result.methods:
-            found[6, f"AAR is more accurate than {other}"] = _gain(result, other, "accuracy")
-            found[6, f"AAR has a lower ECE than {other}"] = -_gain(result, other, "ece")
+        for metric, text, sign in (("accuracy", "is more accurate", 1), ("ece", "has a lower ECE", -1)):
+            change = _overall(values, metric, "aar") - _overall(values, metric, other)
+            found[Statement(6, f"AAR {text} than {other}", f"difference of {metric}")] = sign * change
     return found
 
 
-def _subgroups(result: Evaluation) -> Margins:
-    values = subgroup_values(result)
+def _overall(values: Values, metric: str, method: str) -> float:
+    groups = curve(values, metric, method)
+    return values.get((metric, (ALL,), method), groups.mean() if groups.size else np.nan)
 
+
+def _subgroups(values: Values) -> Statistics:
     def change(metric: str, row: str) -> float:
-        return values[metric, (row,), "aar"] - values[metric, (row,), "group-ts"]
+        pair = (values.get((metric, (row,), method), np.nan) for method in ("group-ts", "aar"))
+        before, after = pair
+        return after - before
 
     return {
-        (7, "the worst group is more accurate with AAR"): change("accuracy", "worst"),
-        (7, "the worst group has a lower ECE with AAR"): -change("ece", "worst"),
-        (7, "the gap in accuracy is smaller with AAR"): -change("accuracy", "gap"),
-        (7, "the gap in ECE is smaller with AAR"): -change("ece", "gap"),
+        Statement(7, "the worst group is more accurate with AAR", "difference of accuracy"): change(
+            "accuracy", "worst"
+        ),
+        Statement(7, "the worst group has a lower ECE with AAR", "difference of ECE"): -change("ece", "worst"),
+        Statement(7, "the gap in accuracy is smaller with AAR", "difference of gaps"): -change("accuracy", "gap"),
+        Statement(7, "the gap in ECE is smaller with AAR", "difference of gaps"): -change("ece", "gap"),
     }
 
 
-def _sets(result: Evaluation) -> Margins:
+def _sets(values: Values, alpha: float) -> Statistics:
     """In the third of the grid's levels with the lowest confidence and the highest atypicality."""
-    found: Margins = {}
+    found: Statistics = {}
     for score in ("aps", "raps"):
-        plain, aware = (_corner(result, method) for method in (score, f"aa-{score}"))
-        name = score.upper()
-        found[8, f"{name} covers on average"] = _overall(result, score, "coverage") - (1 - ALPHA)
-        found[8, f"{name} under-covers atypical, unconfident inputs"] = (1 - ALPHA) - plain
-        repaired = abs(plain - (1 - ALPHA)) - abs(aware - (1 - ALPHA))
-        found[8, f"AA-{name} is nearer to its promise there"] = repaired
+        name, target = score.upper(), 1 - alpha
+        plain, aware = (values.get(("coverage", CORNER, method), np.nan) for method in (score, f"aa-{score}"))
+        average = values.get(("coverage", (ALL, ALL), score), np.nan)
+        found[Statement(8, f"{name} covers on average", "coverage less 1 - alpha")] = average - target
+        text = f"{name} under-covers atypical, low-confidence inputs"
+        found[Statement(8, text, "1 - alpha less coverage")] = target - plain
+        text = f"AA-{name} is nearer to 1 - alpha there"
+        found[Statement(8, text, "difference of distances")] = abs(plain - target) - abs(aware - target)
+    changes = {
+        "AA-APS has smaller sets than APS on average": ((ALL,), "aps", "aa-aps"),
+        "AA-RAPS has larger sets than RAPS on average": ((ALL,), "aa-raps", "raps"),
+        "AA-RAPS has smaller sets than RAPS in the more confident half": (CONFIDENT, "raps", "aa-raps"),
+    }
+    for text, (levels, larger, smaller) in changes.items():
+        first, second = (
+            np.mean([values.get(("set_size", (level, ALL), method), np.nan) for level in levels])
+            for method in (larger, smaller)
+        )
+        found[Statement(8, text, "difference of mean sizes")] = float(first - second)
     return found
 
 
-def _corner(result: Evaluation, method: str) -> float:
-    n_rarity, n_confidence = result.settings["grid"]
-    rows = result.table("grid", method=method, metric="coverage")
-    inside = [row for row in rows if row["group"] >= 2 * n_rarity / 3 and row["confidence_group"] < n_confidence / 3]
-    inside = [row for row in inside if row["count"] > 0]
-    return _mean(inside) if inside else float("nan")
-
-
-def _gain(result: Evaluation, other: str, metric: str) -> float:
-    return _overall(result, "aar", metric) - _overall(result, other, metric)
-
-
-def _overall(result: Evaluation, method: str, metric: str) -> float:
-    [row] = result.table("overall", method=method, metric=metric)
-    return float(row["value"])
-
-
-def _theory(result: dict[str, Any]) -> Margins:
+def _theory(result: dict[str, Any]) -> Statistics:
     rows = result["theorem_1"]["rows"]  # from the largest training set to the smallest
     curves = np.array([row["overconfidence"] for row in rows])
-    found: Margins = {
-        (9, "theorem 1: overconfidence rises at every step of atypicality"): np.diff(curves, axis=1).min(),
-        (9, "theorem 1: it rises more for smaller training sets"): np.diff([row["rise"] for row in rows]).min(),
+    rises = [row["rise"] for row in rows]
+    found: Statistics = {
+        Statement(9, "theorem 1: overconfidence is not negative in any group", "smallest value"): curves.min(),
+        Statement(9, "theorem 1: overconfidence rises at every step of atypicality", "smallest step"): (
+            np.diff(curves, axis=1).min()
+        ),
+        Statement(9, "theorem 1: it rises more for smaller training sets", "smallest change"): min(
+            after - before for before, after in pairwise(rises)
+        ),
     }
     for theorem in result["theorem_2"]:
         for loss in ("squared", "cross_entropy"):
             excess = max(row[f"excess_{loss}"] for row in theorem["rows"])
             text = f"theorem 2, norm {theorem['norm']:g}, {loss.replace('_', '-')}: an aware temperature is never worse"
-            found[9, text] = np.finfo(float).eps - excess  # "never worse" allows equality
+            statement = Statement(9, text, "minus the largest relative excess")
+            found[statement] = np.finfo(float).eps - excess  # "never worse" allows equality
     return found
+
+
+_CONTENT = "content_free.npz"
+MISSING = {
+    "AAR is more accurate than content-free": _CONTENT,
+    "AAR has a lower ECE than content-free": _CONTENT,
+    "class scores rise with class atypicality": "training labels: how rare each class is",
+}
+"""What a statement needs that outputs may lack."""

@@ -1,35 +1,46 @@
 """One seed of one experiment on one model's outputs: measured once, then read from the cache of finished results."""
 
 import hashlib
+import importlib.util
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from atypicality._version import __version__
-from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.context import Context, make_context
-from atypicality.evaluation.methods import by_name
+from atypicality.evaluation.cuts import Cuts, Edges
+from atypicality.evaluation.methods import Answer, ask, by_name, fit, naming
+from atypicality.evaluation.schema import Row
 from atypicality.evaluation.scored import Options
-from atypicality.evaluation.splits import measure_split
-from atypicality.evaluation.tables import assemble
+from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import replacing
-from atypicality.paper.sources import Source
+from atypicality.paper.released import SETS, authors_rmse, set_method
+from atypicality.paper.sources import Data, Source
+from atypicality.paper.temperatures import PriorFreeGroupTemperature, PriorFreeTemperature
 from atypicality.paper.theory import theorem_1, theorem_2
-from atypicality.recalibration import ContentFreeCalibration, TemperatureScaling
+from atypicality.recalibration import AdaptiveTemperatureScaling, ContentFreeCalibration
 from atypicality.validation import caught_warnings, warn
 
-__all__ = ["ALPHA", "Estimated", "Job", "Result", "run_job"]
+__all__ = ["ALPHA", "FOLDS", "WITHOUT_CONTENT", "Estimated", "Job", "Result", "run_job"]
 
 ALPHA = 0.05
+FOLDS = 10
+"""Parts of the test rows that are left out in turn where there is one split, and so no spread over splits."""
 THEORY_DRAWS = 20
 """Training draws per seed: 200 over the paper's ten seeds."""
 THEORY_NORMS = (0.5, 2.0)
-WITHOUT_CONTENT = "content-free calibration is left out: add content_free.npz, the logits of prompts without content."
+WITHOUT_CONTENT = "content-free calibration is left out: add content_free.npz, as `atypicality llm` writes it."
+SMALL_CELLS = "some cells have fewer rows than alpha needs: their threshold is their largest score, or the set is full."
+GROUPS_FREE = ("uncalibrated", "ts", "adats", "group-ts", "content-free")
+"""Methods that no estimator of atypicality enters: one fit serves all."""
 
 Result = Evaluation | dict[str, Any]
 """What one seed gave: an evaluation, or for the theorems their plain form."""
@@ -45,11 +56,18 @@ class Estimated:
     @cached_property
     def contexts(self) -> tuple[Context, Context | None]:
         """Test rows, and calibration rows where there is a validation split."""
-        data, given = self.source.data, self.estimator == "given"
-        density = None if given else data.density(self.estimator)
-        parts = (data.test, data.calibration)
-        known = [None if part is None else _prepared(part, data.class_atypicality(), given) for part in parts]
-        test, calibration = (None if part is None else make_context(part, density) for part in known)
+        data = self.source.data
+        estimated = self.estimator in ("GMM", "KNN")
+        density = data.density(self.estimator) if estimated else None
+        classes = data.class_atypicality()
+
+        def context(part: ModelOutputs | None) -> Context | None:
+            if part is None:
+                return None
+            given = None if estimated else data.atypicality(part, self.estimator)
+            return make_context(_prepared(part, classes, given), density)
+
+        test, calibration = context(data.test), context(data.calibration)
         assert test is not None
         return test, calibration
 
@@ -58,6 +76,9 @@ class Estimated:
         test, calibration = self.contexts
         if calibration is None:
             calibration, test = test.split(0.5, job.seed)
+        if job.fold is not None:
+            fold = np.random.default_rng(job.seed).permutation(len(test.outputs)) % FOLDS
+            test = test.take(fold != job.fold)
         if job.attribute is None:
             return calibration, test
         first, second = (replace(part, groups=part.outputs.attributes[job.attribute]) for part in (calibration, test))
@@ -68,7 +89,7 @@ class Estimated:
 class Job:
     """What to run: on a source with an estimator, these methods, with one seed. Without a source: the theorems.
 
-    `attribute` is what names the groups that methods are given.
+    `attribute` is what names the groups that methods are given; `fold` is a part of the test rows to leave out.
     """
 
     estimated: Estimated | None
@@ -76,15 +97,17 @@ class Job:
     n_groups: int
     attribute: str | None
     seed: int
+    alpha: float = ALPHA
+    fold: int | None = None
 
     def file_name(self) -> str:
         """Of the cached result: readable, and different for every other setting, data and version."""
-        said: list[Any] = [__version__, self.methods, self.n_groups, self.attribute, self.seed, ALPHA]
+        said: list[Any] = [__version__, self.methods, self.n_groups, self.attribute, self.seed, self.alpha, self.fold]
         name = "theory"
         if self.estimated is not None:
             source, estimator = self.estimated.source, self.estimated.estimator
             said += [estimator, source.data.fingerprint]
-            name = f"{source.name}-{estimator}"
+            name = f"{source.name}-{estimator.replace(' ', '-')}"
         else:
             said += [THEORY_DRAWS, THEORY_NORMS]
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
@@ -109,42 +132,87 @@ def run_job(job: Job, cache: Path) -> Result:
 
 def _measured(job: Job, estimated: Estimated) -> Evaluation:
     """One split, as `compare` does it. Warnings become notes: the reader of the tables should see them there."""
-    options = Options(job.n_groups, intervals=False)
+    options = Options(job.n_groups, intervals=False, temperature=PriorFreeTemperature)
     with caught_warnings() as caught:
         calibration, test = estimated.parts(job)
-        methods = {name: by_name(method, ALPHA) for name, method in _objects(job, estimated).items()}
-        found = measure_split(methods, calibration, test, job.seed, options)
-    found.notes = list(dict.fromkeys([*found.notes, *caught]))
+        methods = _objects(job, estimated)
+        more: list[tuple[str, Row]] = []
+        found = measure(_answers(job, estimated, methods, calibration, test, more), test, options)
+    _add_rows(found, more)
+    notes = (SMALL_CELLS if re.search("threshold rows in every region", note) else note for note in caught)
+    found.notes = list(dict.fromkeys([*found.notes, *notes]))
     settings = {"random_state": job.seed, "groups": job.attribute, "stored_edges": False}
     return assemble("compare", found, test.outputs, list(methods), options, settings)
 
 
-def _prepared(part: ModelOutputs, class_atypicality: Any, given: bool) -> ModelOutputs:
+def _answers(
+    job: Job,
+    estimated: Estimated,
+    methods: dict[str, Any],
+    calibration: Context,
+    test: Context,
+    more: list[tuple[str, Row]],
+) -> Iterator[tuple[str, Answer, Edges]]:
+    """What every method says of the test rows; the paper's `rmse` of each goes into `more`."""
+    cuts = Cuts(test, job.n_groups, (1, 1))
+    axes = [axis for axis in (cuts.atypicality, cuts.classes) if axis is not None]
+    for name, method in methods.items():
+        estimator = "" if name in GROUPS_FREE else estimated.estimator
+        fits, place = estimated.source.fitted, (name, estimator, job.seed, job.attribute, job.alpha)
+        with naming(name):
+            if place not in fits:
+                fits[place] = fit(method, calibration, job.seed)
+            answer = ask(fits[place], test)
+        confidence, right = answer.probs.max(axis=1), answer.probs.argmax(axis=1) == test.outputs.need("labels")
+        for axis in axes:
+            for group, key in enumerate(axis.keys):
+                rows = axis.codes == group
+                more.append((axis.table, key | _rmse_row(name, confidence[rows], right[rows])))
+        more.append(("overall", _rmse_row(name, confidence, right)))
+        yield name, answer, Edges()  # nothing stored: the paper cuts the test half at its own quantiles
+
+
+def _rmse_row(method: str, confidence: Any, right: Any) -> Row:
+    value = authors_rmse(confidence, right) if len(right) else np.nan
+    return {"method": method, "metric": "rmse", "count": len(right), "value": value}
+
+
+def _add_rows(found: Measured, more: list[tuple[str, Row]]) -> None:
+    for table, row in more:
+        found.rows[table].append(row)
+
+
+def _prepared(part: ModelOutputs, class_atypicality: Any, atypicality: Any) -> ModelOutputs:
     part.need("logits", "labels")
-    atypicality = part.need("atypicality") if given else None
     return part._replaced(atypicality=atypicality, class_atypicality=class_atypicality, ids=None)
 
 
 def _objects(job: Job, estimated: Estimated) -> dict[str, Any]:
-    """Methods of `compare`; prediction sets as in the paper, which adds the top class afterwards."""
-    objects: dict[str, Any] = {name: _paper_sets(name) or name for name in job.methods}
-    if "content-free" in objects:
-        logits = estimated.source.data.content_free
-        if logits is None:
-            warn(WITHOUT_CONTENT)
-            del objects["content-free"]
-        else:
-            objects["content-free"] = ContentFreeCalibration().fit(logits)
-    return objects
+    """The methods as the paper has them: temperatures without a prior, and the sets of the released code."""
+    data = estimated.source.data
+    left_out = {"adats": _without_adats(data.test), "content-free": WITHOUT_CONTENT * (data.content_free is None)}
+    for name in job.methods:
+        if left_out.get(name):
+            warn(left_out[name])
+    return {name: _method(name, job, data) for name in job.methods if not left_out.get(name)}
 
 
-def _paper_sets(name: str) -> Any:
-    score = name.removeprefix("aa-")
-    if score not in ("aps", "raps"):
-        return None
-    if name == score:
-        return TemperatureScaling(), SplitConformal(score, ALPHA, nonempty="after")
-    return TemperatureScaling(), AtypicalityAwareConformal(score, ALPHA, mode="paper", nonempty="after")
+def _method(name: str, job: Job, data: Data) -> Any:
+    if name in SETS:
+        return set_method(name, job.alpha, job.seed)
+    own: dict[str, Callable[[], Any]] = {
+        "ts": PriorFreeTemperature,
+        "group-ts": PriorFreeGroupTemperature,
+        "adats": lambda: AdaptiveTemperatureScaling(random_state=job.seed),
+        "content-free": lambda: ContentFreeCalibration().fit(np.asarray(data.content_free)),
+    }
+    return own[name]() if name in own else by_name(name, job.alpha)
+
+
+def _without_adats(test: ModelOutputs) -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "adats is left out: it needs torch, pip install 'atypicality[torch]'."
+    return "adats is left out: it needs embeddings." * (test.embeddings is None)
 
 
 def _theory(seed: int) -> dict[str, Any]:

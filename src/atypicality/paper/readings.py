@@ -11,34 +11,23 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import pearsonr, spearmanr
 
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.schema import Row
 from atypicality.paper.jobs import Result
+from atypicality.paper.released import RELEASED_RANK
 from atypicality.paper.settings import Setting
 
-__all__ = [
-    "NOT_COMPARABLE",
-    "ROW_NAMES",
-    "Key",
-    "Printed",
-    "by_group",
-    "class_correlation",
-    "paper_values",
-    "read_values",
-    "subgroup_values",
-]
+__all__ = ["ALL", "CORNER", "Key", "Printed", "Values", "curve", "paper_values", "read_values", "row_names"]
 
+Vector = NDArray[np.float64]
 Key = tuple[str, tuple[str, ...], str]
 """Metric, row of the table, method."""
 Printed = dict[Key, tuple[float, float | None]]
 """Value and standard error, where one is printed."""
 
-NOT_COMPARABLE = ("rmsce",)
-"""The paper's `rmse` columns do not follow its formula: some are below the ECE of the same bins, which a root mean
-square over bins cannot be. They are shown, and no difference is taken."""
-
-_METRICS = {"rmse": "rmsce"}
 _TEXT: dict[tuple[str, str, str], Printed] = {
     ("conformal", "ImageNet", "ResNet50"): {
         ("set_size", ("all", "all"), method): (size, None)
@@ -57,7 +46,7 @@ _TEXT: dict[tuple[str, str, str], Printed] = {
 
 Values = dict[Key, float]
 
-ROW_NAMES: dict[str, tuple[str, ...]] = {
+_ROW_NAMES: dict[str, tuple[str, ...]] = {
     "balanced": ("quantile",),
     "imbalanced": ("quantile",),
     "llm": ("quantile",),
@@ -67,12 +56,20 @@ ROW_NAMES: dict[str, tuple[str, ...]] = {
     "class-scores": ("class",),
     "theory": ("row",),
 }
-"""What the rows of each table are named by."""
+BY_RANK = ", by the rank of the thresholds"
+"""End of the metrics that compare our finite-sample rank with the released quantile."""
 
 GROUP_TABLES = {"imbalanced": "class_groups"}
 """Long-tailed settings are grouped by class atypicality, all others by input atypicality."""
-QUALITY = ("ece", "accuracy", "rmsce")
+QUALITY = ("ece", "accuracy", "rmsce", "rmse")
 ALL = "all"
+CORNER = ("1-2", "5-6")
+"""The third of the levels with the lowest confidence and the highest atypicality."""
+
+
+def row_names(experiment: str, metric: str) -> tuple[str, ...]:
+    """What the rows of a table are named by."""
+    return ("sets",) if metric.endswith(BY_RANK) else _ROW_NAMES[experiment]
 
 
 def read_values(experiment: str, result: Result) -> Values:
@@ -81,7 +78,7 @@ def read_values(experiment: str, result: Result) -> Values:
         return _theory_values(result)
     readers = {
         "conformal": _set_values,
-        "subgroups": subgroup_values,
+        "subgroups": _subgroup_values,
         "temperatures": _temperature_values,
         "class-scores": _class_score_values,
     }
@@ -90,21 +87,14 @@ def read_values(experiment: str, result: Result) -> Values:
     return _group_values(result, GROUP_TABLES.get(experiment, "atypicality_groups"))
 
 
-def by_group(result: Evaluation, table: str, method: str, metric: str) -> np.ndarray[Any, Any]:
-    """One metric over the groups of a table, the most typical first, (n_groups,)."""
-    return np.array([row["value"] for row in result.table(table, method=method, metric=metric)])
+def curve(values: Values, metric: str, method: str) -> Vector:
+    """One metric over the groups of atypicality, the most typical first, (n_groups,); empty where there are none."""
+    rows = {row: value for (name, row, who), value in values.items() if (name, who) == (metric, method)}
+    groups = sorted((row for row in rows if row != (ALL,)), key=lambda row: float(row[0]))
+    return np.array([rows[row] for row in groups])
 
 
-def class_correlation(result: Evaluation, method: str = "aar") -> float:
-    """Correlation of the class scores with the atypicality of the classes; NaN where one of them is constant."""
-    scores = np.array([row["value"] for row in result.table("class_scores", method=method)])
-    rarity = np.array([row["class_atypicality"] for row in result.table("class_info")], np.float64)
-    if scores.size < 2 or not np.isfinite(rarity).all() or np.ptp(rarity) == 0 or np.ptp(scores) == 0:
-        return float("nan")
-    return float(np.corrcoef(scores, rarity)[0, 1])
-
-
-def subgroup_values(result: Evaluation) -> Values:
+def _subgroup_values(result: Evaluation) -> Values:
     """Accuracy and ECE of every subgroup of the first attribute, of the worst and the best, and the gap between."""
     rows = result.table("subgroups", attribute=result.settings["groups"])
     values: Values = {}
@@ -125,10 +115,49 @@ def _group_values(result: Evaluation, table: str) -> Values:
 
 
 def _set_values(result: Evaluation) -> Values:
-    """Groups from 1, the least confident and the most typical first, as the paper counts."""
-    metrics = ("coverage", "set_size")
-    values = _read(result, "grid", metrics, lambda row: (str(row["confidence_group"] + 1), str(row["group"] + 1)))
-    return dict(sorted(values.items(), key=lambda item: item[0][:2])) | _overall(result, metrics, (ALL, ALL))
+    """Cells from 1, the least confident and the most typical first, as the paper counts; then both alone, and all."""
+    values: Values = {}
+    shown = [method for method in result.methods if not method.endswith(RELEASED_RANK)]
+    for method in shown:
+        for metric in ("coverage", "set_size"):
+            cells = [row for row in result.table("grid", method=method, metric=metric) if row["count"] > 0]
+            for place, inside in _places(result).items():
+                members = [row for row in cells if inside(row)]
+                values[metric, place, method] = _mean(members) if members else np.nan
+    values |= {key: value for key, value in _overall(result, ("coverage", "set_size"), (ALL, ALL)).items()
+               if key[2] in shown}  # fmt: skip
+    return values | _rank_values(result)
+
+
+def _places(result: Evaluation) -> dict[tuple[str, str], Callable[[Row], bool]]:
+    """Rows of the conformal table with the cells that each holds; confidence first."""
+    rarity, sure = (range(n) for n in result.settings["grid"])
+    single = {(str(c + 1), str(a + 1)): _cell_test({c}, {a}) for c in sure for a in rarity}
+    by_one = {(str(c + 1), ALL): _cell_test({c}, {*rarity}) for c in sure}
+    by_other = {(ALL, str(a + 1)): _cell_test({*sure}, {a}) for a in rarity}
+    low, high = {*sure[: len(sure) // 3]}, {*rarity[-(len(rarity) // 3) :]}
+    return single | by_one | by_other | {CORNER: _cell_test(low, high)}
+
+
+def _cell_test(sure: set[int], rarity: set[int]) -> Callable[[Row], bool]:
+    return lambda row: row["confidence_group"] in sure and row["group"] in rarity
+
+
+def _mean(rows: list[Row]) -> float:
+    return float(np.average([row["value"] for row in rows], weights=[row["count"] for row in rows]))
+
+
+def _rank_values(result: Evaluation) -> Values:
+    """Our finite-sample rank beside the released quantile, on average over all rows."""
+    found = _overall(result, ("coverage", "set_size"), (ALL,))
+    pairs = [m for m in result.methods if f"{m}{RELEASED_RANK}" in result.methods]
+    ranks = {"finite-sample rank": "", "quantile 1 - alpha": RELEASED_RANK}
+    return {
+        (f"{metric.replace('_', ' ')}{BY_RANK}", (method,), rank): found[metric, (ALL,), method + end]
+        for metric in ("coverage", "set_size")
+        for method in pairs
+        for rank, end in ranks.items()
+    }
 
 
 def _temperature_values(result: Evaluation) -> Values:
@@ -142,15 +171,20 @@ def _quantile(result: Evaluation, row: Row) -> str:
 
 
 def _class_score_values(result: Evaluation) -> Values:
-    names = {row["class_index"]: row for row in result.table("class_info")}
+    info = {row["class_index"]: row for row in result.table("class_info")}
     values: Values = {}
-    for row in result.table("class_scores"):
-        info = names[row["class_index"]]
-        place = (str(info["name"]),)
-        values["class score", place, row["method"]] = row["value"]
-        values["class score", place, "class atypicality"] = info["class_atypicality"]
     for method in dict.fromkeys(row["method"] for row in result.table("class_scores")):
-        values["class score", ("correlation with class atypicality",), method] = class_correlation(result, method)
+        rows = result.table("class_scores", method=method)
+        rarity = [info[row["class_index"]]["class_atypicality"] for row in rows]
+        for row, rare in zip(rows, rarity, strict=True):
+            place = (str(info[row["class_index"]]["name"]),)
+            values["class score", place, method] = row["value"]
+            values["class score", place, "class atypicality"] = np.nan if rare is None else rare
+        pair = np.array([[row["value"] for row in rows], rarity], np.float64)
+        known = np.isfinite(pair).all() and pair.shape[1] > 1 and (np.ptp(pair, axis=1) > 0).all()
+        values["class score", ("correlation",), method] = float(pearsonr(*pair).statistic) if known else np.nan
+        ranks = spearmanr(*pair).statistic if known else np.nan
+        values["class score", ("rank correlation",), method] = float(ranks)
     return values
 
 
@@ -179,8 +213,9 @@ def _theory_values(result: dict[str, Any]) -> Values:
 
 _ERRORS = {
     "none": "error_uncalibrated",
-    "one temperature": "error_single_squared",
+    "one temperature, squared": "error_single_squared",
     "aware, squared": "error_aware_squared",
+    "one temperature, cross-entropy": "error_single_cross_entropy",
     "aware, cross-entropy": "error_aware_cross_entropy",
 }
 
@@ -195,11 +230,12 @@ def paper_values(experiment: str, setting: Setting | None, estimator: str) -> Pr
     if setting is None:
         return {}
     text = [_TEXT.get((experiment, setting.dataset, model), {}) for model in (setting.model, "")]
+    column = {"total": "LLM"}.get(estimator, estimator)
     printed = {
         _key(row): (float(row["mean"]), float(row["stderr"]))
         for row in _rows(experiment)
         if (row["model"], row["dataset"]) == (setting.model, setting.dataset)
-        and row.get("atypicality", "GMM") in (estimator, "LLM")
+        and row.get("atypicality", "GMM") == column
     }
     return printed | text[0] | text[1]
 
@@ -208,7 +244,7 @@ def _key(row: dict[str, str]) -> Key:
     # The header of the conformal table has its two groups the wrong way round: sets of size 1 at 99 % coverage in
     # group 6 of the first column are those of confident predictions.
     place = (f"{float(row['quantile']):g}",) if "quantile" in row else (row["group_1"], row["group_2"])
-    return _METRICS.get(row["metric"], row["metric"]), place, row["method"].replace("_", "-")
+    return row["metric"], place, row["method"].replace("_", "-")
 
 
 @cache

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -13,19 +13,21 @@ from atypicality.blocks.progress import track
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.methods import KNOWN
 from atypicality.outputs.paths import check_target, replacing
-from atypicality.paper.claims import CLAIMS, HOLDS, Verdict, judge
-from atypicality.paper.jobs import Estimated, Job, Result, run_job
-from atypicality.paper.readings import ROW_NAMES, paper_values, read_values
+from atypicality.paper.claims import CLAIMS, ESTIMATOR_FREE, Spread, Verdict, judge, untested
+from atypicality.paper.jobs import ALPHA, FOLDS, Estimated, Job, Result, run_job
+from atypicality.paper.readings import Printed, Values, paper_values, read_values
 from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
-from atypicality.paper.sources import Source, find_sources, missing, subgroup_attribute
+from atypicality.paper.sources import Source, find_sources, is_one_model, missing, of_dataset, subgroup_attribute
 from atypicality.paper.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text
+from atypicality.paper.verdicts import counted, judged
 from atypicality.terminal import listed
-from atypicality.validation import check_choice, check_integer
+from atypicality.validation import check_alpha, check_choice, check_integer
 
 __all__ = ["Reproduction", "reproduce"]
 
 NOTES_OF = {"the temperature of g": ("temperatures",), "the atypicality of t": ("imbalanced", "class-scores")}
 """Beginnings of an evaluation's notes that matter to some experiments only."""
+Read = tuple[Result, Values]
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,29 @@ class Run:
     experiment: str
     source: Source | None
     estimator: str
+    alpha: float
 
     @property
     def title(self) -> str:
-        """Model, data set and estimator, in words."""
-        return "simulation" if self.source is None else _title(self.source.title, self.estimator)
+        """Model, data set and estimator, in words; with sets also what they shall cover."""
+        if self.source is None:
+            return "simulation"
+        covered = f", {100 * (1 - self.alpha):g} %" if self.experiment == "conformal" else ""
+        return _title(self.source.title, self.estimator) + covered
+
+    @property
+    def printed(self) -> Printed:
+        """What the paper prints of the same: its sets are at 95 %."""
+        same = self.source is not None and (self.experiment != "conformal" or self.alpha == ALPHA)
+        return paper_values(self.experiment, self.source.setting if self.source and same else None, self.estimator)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The results of a run: of every seed, and of every fold of the test rows where there is one split."""
+
+    seeds: list[Result] = field(default_factory=list)
+    folds: list[Result] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,13 +107,13 @@ class Reproduction:
                 "title": EXPERIMENTS[name].title,
                 "paper": EXPERIMENTS[name].shown,
                 "cells": to_records(tables),
-                "verdicts": [_known(asdict(verdict)) for verdict in self.verdicts[name]],
+                "verdicts": [_known(asdict(v) | {"verdict": v.verdict}) for v in self.verdicts[name]],
                 "missing": self.missing[name],
                 "notes": self.notes[name],
             }
             for name, tables in self.tables.items()
         }
-        return json.dumps({"schema": 1, "experiments": content}, indent=indent, allow_nan=False)
+        return json.dumps({"schema": 2, "experiments": content}, indent=indent, allow_nan=False)
 
     def write(self, out: Path) -> list[Path]:
         """Write NAME.csv, NAME.md and NAME.tex for every experiment that has tables, and return their paths."""
@@ -124,13 +144,15 @@ class Reproduction:
         return "\n".join(parts)
 
     def _claims(self, name: str) -> list[tuple[str, list[str]]]:
-        """Every claim with how many of its statements hold, and the statements."""
+        """Every claim; below it for each model and data set how many of its statements hold, and the statements."""
         found = []
-        for claim, group in groupby(sorted(self.verdicts[name], key=lambda v: v.claim), key=lambda v: v.claim):
-            verdicts = list(group)
-            held = sum(verdict.verdict == HOLDS for verdict in verdicts)
-            title = f"Claim {claim}. {CLAIMS[claim]}: {held} of {len(verdicts)} statements hold"
-            found.append((title, [_judged(verdict) for verdict in verdicts]))
+        by_claim = sorted(self.verdicts[name], key=lambda verdict: verdict.claim)
+        for claim, group in groupby(by_claim, key=lambda verdict: verdict.claim):
+            lines = []
+            for _, members in groupby(group, key=lambda verdict: verdict.where.partition(", ")[0]):
+                verdicts = list(members)
+                lines += [counted(verdicts), *map(judged, verdicts)]
+            found.append((f"Claim {claim}. {CLAIMS[claim]}", lines))
         return found
 
 
@@ -142,6 +164,9 @@ def reproduce(
     model: str | None = None,
     seeds: Iterable[int] = SEEDS,
     methods: Sequence[str] = (),
+    without: Sequence[str] = (),
+    alpha: float = ALPHA,
+    names_of: Mapping[str, str] | None = None,
     paper: bool = False,
     out: Path = Path("reproduction"),
 ) -> Reproduction:
@@ -152,15 +177,22 @@ def reproduce(
     names : str or sequence of str
         Experiments (`EXPERIMENTS`), or "all".
     outputs : path, optional
-        Folder with a folder of outputs per model (see `atypicality.paper.sources`), or one model's own folder.
-        By default the bundled outputs, which the paper does not have.
+        Folder with a folder of outputs per model (see `atypicality.paper.sources`), one model's own folder, or a
+        file. By default the bundled outputs, which the paper does not have.
     dataset, model : str, optional
-        Only settings whose data set or model contains this text.
+        Only settings whose data set or model contains this text. Of one model whose name tells no data set, `dataset`
+        says which it is, one of the paper or another.
     seeds : iterable of int
         Seeds of the random halves; 0 to 9 in the paper. With a validation split there is nothing to draw, and only
         the first seed is run.
     methods : sequence of str
-        Further methods of `compare`, such as "adats" (a minute per fit) or "aware".
+        Further methods of `compare`, such as "aware".
+    without : sequence of str
+        Methods to leave out, such as "adats", which takes most of the time.
+    alpha : float, default=0.05
+        Allowed miscoverage of prediction sets; the paper's table is at 0.05.
+    names_of : mapping, optional
+        Our name to the files' name of an array, where they differ: `{"logits": "scores"}`.
     paper : bool
         Also show what the paper printed of settings that have no outputs here.
     out : path
@@ -181,6 +213,9 @@ def reproduce(
     chosen = [check_choice(name, "names", tuple(EXPERIMENTS)) for name in _listed(names)]
     for method in methods:
         check_choice(method, "methods", KNOWN)
+    for method in without:
+        check_choice(method, "without", tuple({name for e in EXPERIMENTS.values() for name in e.methods}))
+    target = float(check_alpha(alpha))
     wanted = [check_integer(seed, "seeds", low=0) for seed in seeds]
     if not wanted:
         raise ValueError("seeds must hold at least one seed; got none.")
@@ -188,10 +223,13 @@ def reproduce(
     for path in (path for name in chosen for path in _files(Path(out), name)):
         check_target(path)
     found = Reproduction()
-    runs = _plan(chosen, NameFilter(dataset, model), found, outputs)
-    results = _run_all(runs, wanted, tuple(methods), Path(out) / "cache")
+    sources = _sources(outputs, dataset, names_of or {})
+    runs = _plan(chosen, NameFilter(dataset, model), found, sources, outputs, target)
+    wanted_methods = {name: _methods(name, methods, without) for name in chosen}
+    results = _run_all(runs, wanted, wanted_methods, Path(out) / "cache")
     for run in runs:
         _add(found, run, results[run])
+    _add_untested(found, wanted_methods)
     if paper:
         _add_paper(found, NameFilter(dataset, model), {run.source.setting for run in runs if run.source})
     return found
@@ -207,7 +245,8 @@ def _holds(text: str | None, *words: str) -> bool:
 
 
 def _title(model: str, estimator: str) -> str:
-    return f"{model}, {'prompt likelihood' if estimator == 'given' else estimator}"
+    words = {"given": "given atypicality", "total": "total likelihood", "per token": "likelihood per token"}
+    return f"{model}, {words.get(estimator, estimator)}"
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
@@ -216,86 +255,112 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _plan(names: list[str], wanted: NameFilter, found: Reproduction, root: Path | None) -> list[Run]:
+def _sources(root: Path | None, dataset: str | None, names: Mapping[str, str]) -> list[Source]:
+    """All there are; one model whose name tells no data set belongs to the one that is named."""
+    found = find_sources(root, names)
+    if is_one_model(root) and dataset is not None and found[0].setting is None:
+        return [of_dataset(found[0], dataset)]
+    return found
+
+
+def _methods(name: str, more: Sequence[str], without: Sequence[str]) -> tuple[str, ...]:
+    wanted = dict.fromkeys((*EXPERIMENTS[name].methods, *more))
+    return tuple(method for method in wanted if method not in without)
+
+
+def _plan(
+    names: list[str], wanted: NameFilter, found: Reproduction, known: list[Source], root: Path | None, alpha: float
+) -> list[Run]:
     """What to run, the experiments in order; fills in what is missing."""
-    sources = [source for source in find_sources(root) if wanted.has(source)]
+    sources = [source for source in known if wanted.has(source)]
     settings = [setting for setting in SETTINGS if wanted.has(setting)]
     if not sources and not settings:
-        known = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in find_sources(root)})
-        raise ValueError(f"dataset and model match nothing; data sets: {listed(known)}.")
+        there = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in known})
+        raise ValueError(f"dataset and model match nothing; data sets: {listed(there)}.")
     runs = []
     for name in names:
         experiment = EXPERIMENTS[name]
-        usable: list[Source | None] = [source for source in sources if source.serves(name, experiment)]
-        if not experiment.kinds:
-            usable = [None]
         found.tables[name], found.verdicts[name], found.notes[name] = [], [], []
         found.missing[name] = missing(experiment, settings, sources, root)
-        for source in usable:
-            for estimator in experiment.estimators:
-                lacks = _lacks(source, estimator)
-                if lacks:
-                    found.missing[name].append(lacks)
-                else:
-                    runs.append(Run(name, source, estimator))
+        if not experiment.kinds:
+            runs.append(Run(name, None, "", alpha))
+        for source in (source for source in sources if source.serves(name, experiment)):
+            lacks = source.lacks(experiment.estimators)
+            found.missing[name] += [lacks] if lacks else []
+            runs += [Run(name, source, estimator, alpha) for estimator in source.estimators(experiment.estimators)]
     return runs
 
 
-def _lacks(source: Source | None, estimator: str) -> str | None:
-    """What a source must still be given for an estimator."""
-    if source is None:
-        return None
-    data = source.data
-    enough = {
-        "GMM": data.train is not None or data.statistics is not None,
-        "KNN": data.train is not None,
-        "given": data.test.atypicality is not None,
-    }
-    needed = "atypicality in test.npz" if estimator == "given" else "train.npz (embeddings, labels)"
-    return None if enough[estimator] else f"{source.title}, {estimator}: put {needed} into {source.folder}."
-
-
-def _run_all(runs: list[Run], seeds: list[int], methods: tuple[str, ...], folder: Path) -> dict[Run, list[Result]]:
+def _run_all(
+    runs: list[Run], seeds: list[int], methods: Mapping[str, tuple[str, ...]], folder: Path
+) -> dict[Run, Finished]:
     """Results of every run and seed; atypicality is estimated once for all runs on the same outputs."""
     ordered = sorted(runs, key=lambda run: ("" if run.source is None else run.source.name, run.estimator))
     estimated = cache(Estimated)
-    jobs = [(run, job) for run in ordered for job in _jobs(run, estimated, seeds, methods)]
-    results: dict[Run, list[Result]] = {run: [] for run in runs}
+    jobs = [(run, job) for run in ordered for job in _jobs(run, estimated, seeds, methods[run.experiment])]
+    results = {run: Finished() for run in runs}
     for run, job in track(jobs, "Reproducing"):
-        results[run].append(run_job(job, folder))
+        kept = results[run].seeds if job.fold is None else results[run].folds
+        kept.append(run_job(job, folder))
     return results
 
 
 def _jobs(
     run: Run, estimated: Callable[[Source, str], Estimated], seeds: list[int], methods: tuple[str, ...]
 ) -> list[Job]:
-    """One job per seed: a half of the rows, a split with a model of its own, or the one validation split there is."""
+    """One job per seed: a half of the rows, a split with a model of its own, or the one validation split there is.
+
+    One split alone has no spread: then parts of its test rows are left out in turn.
+    """
     experiment, source = EXPERIMENTS[run.experiment], run.source
     if source is None:
         return [Job(None, (), experiment.n_groups, None, seed) for seed in seeds]
-    wanted = tuple(dict.fromkeys(experiment.methods + methods))
     attribute = subgroup_attribute(source.data) if run.experiment == "subgroups" else None
     fixed = not source.splits and source.data.calibration is not None
     rows = source.splits or (source,) * (1 if fixed else len(seeds))
-    return [
-        Job(estimated(part, run.estimator), wanted, experiment.n_groups, attribute, seed)
+    jobs = [
+        Job(estimated(part, run.estimator), methods, experiment.n_groups, attribute, seed, run.alpha)
         for part, seed in zip(rows, seeds, strict=False)
     ]
+    return jobs if len(jobs) > 1 else [*jobs, *(replace(jobs[0], fold=fold) for fold in range(FOLDS))]
 
 
-def _add(found: Reproduction, run: Run, results: list[Result]) -> None:
+def _add(found: Reproduction, run: Run, finished: Finished) -> None:
     """The tables, verdicts and notes of one run."""
     name, source = run.experiment, run.source
-    model, dataset, setting = ("", "", None) if source is None else (source.model, source.dataset, source.setting)
-    printed = paper_values(name, setting, run.estimator)
+    model, dataset = ("", "") if source is None else (source.model, source.dataset)
     naming = _naming(name, run.estimator, model, dataset, run.title)
-    found.tables[name] += make_tables(naming, ROW_NAMES[name], [read_values(name, r) for r in results], printed)
-    found.verdicts[name] += judge(name, EXPERIMENTS[name].claims, results, run.title)
-    for result in results:
+    seeds, folds = ([(one, read_values(name, one)) for one in part] for part in (finished.seeds, finished.folds))
+    found.tables[name] += make_tables(naming, [values for _, values in seeds], run.printed)
+    found.verdicts[name] += _verdicts(found.verdicts[name], run, seeds, folds)
+    for result in finished.seeds:
         for note in result.notes if isinstance(result, Evaluation) else ():
             line = f"{run.title}: {note}"
             if name in NOTES_OF.get(note[:20], (name,)) and line not in found.notes[name]:
                 found.notes[name].append(line)
+
+
+def _verdicts(known: list[Verdict], run: Run, seeds: list[Read], folds: list[Read]) -> list[Verdict]:
+    """On every claim once: not again for another estimator where none enters."""
+    name, source, found = run.experiment, run.source, []
+    spread: Spread = "folds" if folds else "halves" if source is not None else "draws"
+    for claim in EXPERIMENTS[name].claims:
+        once = source is not None and (name, claim) in ESTIMATOR_FREE
+        where = source.title if source is not None and once else run.title
+        if not once or not any((other.claim, other.where) == (claim, where) for other in known):
+            whole = seeds[0] if folds else None
+            found += judge(name, [claim], folds or seeds, where, spread=spread, paper=run.printed, whole=whole)
+    return found
+
+
+def _add_untested(found: Reproduction, methods: Mapping[str, tuple[str, ...]]) -> None:
+    """Every claim of an experiment that nothing here could test, by name."""
+    for name, verdicts in found.verdicts.items():
+        for claim in EXPERIMENTS[name].claims:
+            if not any(verdict.claim == claim for verdict in verdicts):
+                ran = bool(found.tables[name])
+                lacking = f"the methods it compares (run were {', '.join(methods[name])})" if ran else "outputs"
+                verdicts.append(untested(claim, EXPERIMENTS[name].title, lacking))
 
 
 def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None]) -> None:
@@ -306,7 +371,7 @@ def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None
             for setting in (s for s in absent if s.kind in EXPERIMENTS[name].kinds):
                 title = _title(f"{setting.model} / {setting.dataset}", estimator)
                 naming = _naming(name, estimator, setting.model, setting.dataset, title)
-                found.tables[name] += make_tables(naming, ROW_NAMES[name], [], paper_values(name, setting, estimator))
+                found.tables[name] += make_tables(naming, [], paper_values(name, setting, estimator))
 
 
 def _naming(experiment: str, atypicality: str, model: str, dataset: str, title: str) -> dict[str, str]:
@@ -317,14 +382,6 @@ def _naming(experiment: str, atypicality: str, model: str, dataset: str, title: 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
     """The same with None for what is not a number, which JSON does not have."""
     return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in values.items()}
-
-
-def _judged(verdict: Verdict) -> str:
-    spread = "" if verdict.n_seeds == 1 else f" ± {verdict.standard_error:.2g}"
-    return (
-        f"{verdict.verdict.upper()}: {verdict.statement} ({verdict.where}; by {verdict.margin:.3g}{spread}, "
-        f"true for {verdict.n_true} of {verdict.n_seeds} seeds)"
-    )
 
 
 def _list(heading: str, lines: Iterable[str]) -> str:

@@ -1,8 +1,10 @@
-"""The paper's experiments as data: which model on which data set, where its outputs lie, what is run and shown."""
+"""The paper's experiments as data: which model on which data set, where its outputs are, what is run and shown."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import NamedTuple
+
+from atypicality.paper.released import SETS
 
 __all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "Match", "Setting", "match_folder"]
 
@@ -41,7 +43,7 @@ class Setting:
 _TORCHVISION = "torchvision's weights"
 _DDU = "the weights of Mukhoti et al. 2020, or your own training"
 _MISLAS = "the weights of Zhong et al. 2021 (github.com/dvlab-research/MiSLAS)"
-_ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {} --out ...`"
+_ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {}` writes both files"
 _LT = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py)"
 _FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py)"
 
@@ -85,7 +87,7 @@ class Experiment:
     methods : tuple of str
         By their names in `atypicality.compare`; a command can add to them.
     estimators : tuple of str
-        "GMM", "KNN", or "given": the outputs' own atypicality.
+        "GMM", "KNN"; of a language model "total" and "per token", likelihoods of its prompts.
     n_groups : int
         Quintiles, or quartiles for language models.
     claims : tuple of int
@@ -106,7 +108,7 @@ class Experiment:
     shown: str = ""
 
 
-_RECALIBRATION = ("uncalibrated", "ts", "aar")
+_RECALIBRATION = ("uncalibrated", "ts", "adats", "aar")
 
 EXPERIMENTS = {
     "balanced": Experiment(
@@ -129,18 +131,18 @@ EXPERIMENTS = {
         "Language models: by prompt atypicality",
         ("llm",),
         ("uncalibrated", "content-free", "ts", "aar"),
-        ("given",),
+        ("total", "per token"),
         n_groups=4,
         claims=(1, 6),
         shown="Figures 2 (d) and 3 (c), Table 3",
     ),
     "conformal": Experiment(
-        "Prediction sets at 95 %: by confidence and input atypicality",
+        "Prediction sets: by confidence and input atypicality",
         ("balanced",),
-        ("aps", "aa-aps", "raps", "aa-raps"),
+        SETS,
         claims=(8,),
         datasets=("ImageNet",),
-        shown="section 5, Figures 5, 8, 9 and 12, Table 4",
+        shown="section 5, Figures 5, 8, 9 and 12 (95 %), Table 4; rows with 'all' are the figures by one of the two",
     ),
     "subgroups": Experiment(
         "Subgroups: a temperature per group against AAR without group labels",
@@ -152,12 +154,12 @@ EXPERIMENTS = {
     "temperatures": Experiment(
         "The temperature fitted per quantile of input atypicality",
         ("balanced",),
-        _RECALIBRATION,
+        ("uncalibrated",),
         claims=(3,),
         shown="Figure 10",
     ),
     "class-scores": Experiment(
-        "Class scores S_y against class atypicality", ("imbalanced",), _RECALIBRATION, claims=(5,), shown="Figure 11"
+        "Class scores S_y against class atypicality", ("imbalanced",), ("aar",), claims=(5,), shown="Figure 11"
     ),
     "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,), shown="Theorems 1 and 2"),
 }

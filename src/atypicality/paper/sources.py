@@ -4,8 +4,8 @@ A folder holds `test` (logits, embeddings, labels), `train` (embeddings, labels)
 means, covariance of the classes), and where there is a validation split `calibration`. Parts are .npz, .safetensors or
 .parquet files, or folders as `collect` writes them. Language models need `test` with atypicality, and for the
 content-free baseline `content_free.npz`, logits of prompts without content; instead of a folder, files NAME.npz and
-NAME.content_free.npz will do. Where the model was trained anew for every seed, folders `split-0`, `split-1`, ... hold
-the parts.
+NAME.content_free.npz will do: `atypicality llm` writes them. Where the model was trained anew for every seed, folders
+`split-0`, `split-1`, ... hold the parts.
 """
 
 import hashlib
@@ -23,11 +23,24 @@ from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborA
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.files import read_arrays
 from atypicality.paper.settings import SETTINGS, Experiment, Setting, match_folder
+from atypicality.terminal import listed
 
-__all__ = ["Data", "Source", "find_sources", "missing", "subgroup_attribute"]
+__all__ = [
+    "Data",
+    "Source",
+    "content_free_path",
+    "find_sources",
+    "is_one_model",
+    "missing",
+    "of_dataset",
+    "subgroup_attribute",
+]
 
 CONTENT_FREE = ".content_free"
 ENDINGS = (".npz", ".safetensors", ".parquet", "")
+GIVEN = "given"
+"""The estimator of outputs that bring their own atypicality, and of which no other can be estimated."""
+LIKELIHOODS = ("total", "per token")
 IMBALANCE = 2.0
 """Training classes of unknown data count as long-tailed when the largest is more than this many times the smallest."""
 
@@ -52,6 +65,22 @@ class Data:
         if estimator == "GMM":
             return GaussianAtypicality().fit(*self.train.need("embeddings", "labels"))
         return NeighborAtypicality().fit(self.train.need("embeddings"))
+
+    def atypicality(self, part: ModelOutputs, estimator: str) -> NDArray[np.float64] | None:
+        """What a part brings: its own atypicality, or a likelihood of its prompts, total where it does not say."""
+        kind, stated = estimator.replace(" ", "_"), part.attributes.get("atypicality_kind")
+        own = estimator == GIVEN or kind == ("total" if stated is None else str(stated[0]))
+        found = part.atypicality if own else part.attributes.get(f"atypicality_{kind}")
+        return None if found is None else np.asarray(found, np.float64)
+
+    def has(self, estimator: str) -> bool:
+        """Whether an estimator can be used."""
+        if estimator == "GMM" and self.statistics is not None:
+            return True
+        if estimator in ("GMM", "KNN"):
+            return self.train is not None and self.test.embeddings is not None
+        parts = [part for part in (self.test, self.calibration) if part is not None]
+        return all(self.atypicality(part, estimator) is not None for part in parts)
 
     def train_labels(self) -> NDArray[np.intp] | None:
         """Labels of all training rows, from their counts where those are known."""
@@ -82,7 +111,8 @@ class Data:
 class Source:
     """One model on one data set, and where its outputs are. `folder` is None for bundled ones.
 
-    `splits` are the sources of single seeds, where every seed has a model of its own.
+    `splits` are the sources of single seeds, where every seed has a model of its own. `fitted` keeps methods by what
+    they were fitted with, `names` are the files' names of our arrays.
     """
 
     name: str
@@ -92,6 +122,8 @@ class Source:
     setting: Setting | None = None
     folder: Path | None = None
     splits: tuple["Source", ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+    fitted: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
     _loaded: list[Data] = field(default_factory=list, repr=False, compare=False)
 
     @property
@@ -106,8 +138,26 @@ class Source:
         if self.splits:
             return self.splits[0].data
         if not self._loaded:
-            self._loaded.append(_bundled(self.name) if self.folder is None else _read(self.folder))
+            self._loaded.append(_bundled(self.name) if self.folder is None else _read(self.folder, dict(self.names)))
         return self._loaded[0]
+
+    def estimators(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Those of the estimators that these outputs allow; their own atypicality where they allow none."""
+        found = tuple(name for name in wanted if self.data.has(name))
+        return found or ((GIVEN,) if self.kind != "llm" and self.data.has(GIVEN) else ())
+
+    def lacks(self, wanted: Iterable[str]) -> str | None:
+        """What to add for the estimators that cannot be used; None where nothing is missing."""
+        out = [name for name in wanted if not self.data.has(name)]
+        return f"{self.title}, {' and '.join(out)}: {self._remedy()}." if out else None
+
+    def _remedy(self) -> str:
+        if self.kind == "llm":
+            return f"{self.folder} has no such likelihood of its prompts; `atypicality llm` writes them"
+        files = "train.npz (embeddings, labels)" + ", and embeddings" * (self.data.test.embeddings is None)
+        if self.folder is not None and _is_file(self.folder):
+            return f"put {self.folder} as test.npz into a folder with {files}"
+        return f"put {files} into {self.folder}"
 
     def serves(self, experiment: str, setting: Experiment) -> bool:
         """Whether an experiment can use these outputs; subgroups need an attribute, the others their kind."""
@@ -121,17 +171,21 @@ def subgroup_attribute(data: Data) -> str | None:
     return next((name for name, values in data.test.attributes.items() if values.dtype.kind != "f"), None)
 
 
-def find_sources(outputs: Path | None) -> list[Source]:
-    """Every model whose outputs are in a folder, which may be one model's own; the bundled ones without a folder."""
+def find_sources(outputs: Path | None, names: Mapping[str, str] | None = None) -> list[Source]:
+    """Every model whose outputs are in a folder, which may be one model's own, or a file; the bundled ones without.
+
+    `names` are the files' names of our arrays, where they differ, as in `ModelOutputs.load`.
+    """
     if outputs is None:
         return [
             Source("fashion-mnist", "balanced", "Fashion-MNIST", "small CNN"),
             Source("fashion-mnist-lt", "imbalanced", "Fashion-MNIST-LT", "small CNN"),
         ]
+    known = tuple(sorted((names or {}).items()))
+    if is_one_model(outputs):
+        return [_source(outputs.resolve(), known)]
     if not outputs.is_dir():
-        raise ValueError(f"outputs must be a folder; {str(outputs)!r} is not one.")
-    if _is_model(outputs):
-        return [_source(outputs.resolve())]
+        raise ValueError(f"outputs must be a folder or a file of outputs; {str(outputs)!r} is neither.")
     shown = [path for path in sorted(outputs.iterdir()) if not path.name.startswith(".")]
     found = [path for path in shown if _is_file(path) or _is_model(path)]
     if not found:
@@ -139,7 +193,34 @@ def find_sources(outputs: Path | None) -> list[Source]:
             f"outputs must hold a folder per model, each with test.npz and train.npz; {str(outputs)!r} has none. "
             f"Name them like {SETTINGS[3].folder} or {SETTINGS[0].folder}."
         )
-    return [_source(path) for path in found]
+    return [_source(path, known) for path in found]
+
+
+def content_free_path(outputs: Path) -> Path:
+    """Where the logits of prompts without content belong that go with a file of outputs.
+
+    >>> str(content_free_path(Path("trec.npz"))), str(content_free_path(Path("test.npz")))
+    ('trec.content_free.npz', 'content_free.npz')
+    """
+    parts = outputs.stem in Splits._fields
+    return outputs.with_name("content_free.npz" if parts else f"{outputs.stem}{CONTENT_FREE}.npz")
+
+
+def is_one_model(outputs: Path | None) -> bool:
+    """Whether a path is a file of outputs or one model's own folder, not a folder of models."""
+    return outputs is not None and (_is_file(outputs) or _is_model(outputs))
+
+
+def of_dataset(source: Source, dataset: str) -> Source:
+    """The same outputs as those of a data set that their name does not tell: the paper's of that name, or another."""
+    same = [setting for setting in SETTINGS if _plain(setting.dataset) == _plain(dataset)]
+    if not same:
+        return replace(source, dataset=dataset)
+    return replace(source, kind=same[0].kind, dataset=same[0].dataset, setting=same[0])
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace(" ", "")
 
 
 def missing(experiment: Experiment, settings: Iterable[Setting], sources: list[Source], root: Path | None) -> list[str]:
@@ -162,23 +243,24 @@ def _files(setting: Setting) -> str:
     else:
         skin = ", attribute.skin_tone" if setting.kind == "skin" else ""
         files = f"train.npz (embeddings, labels) and test.npz (logits, embeddings, labels{skin})"
-    return files + (", and calibration.npz like test.npz for the validation split," if setting.validation else "")
+    files += ", and calibration.npz like test.npz for the validation split," if setting.validation else ""
+    return files + (" in folders split-0, split-1, ... of one random split each," if setting.kind == "skin" else "")
 
 
-def _source(path: Path) -> Source:
-    name = path.stem if path.suffix.lower() == ".npz" else path.name
+def _source(path: Path, names: tuple[tuple[str, str], ...]) -> Source:
+    name = path.stem if _is_file(path) else path.name
     match = match_folder(name)
     if match is None:
-        plain = Source(name, "", name, "your model", folder=path, splits=_splits(path))
+        plain = Source(name, "", name, "your model", folder=path, splits=_splits(path, names), names=names)
         return replace(plain, kind=_kind(plain.data))
     setting, model = match
-    return Source(name, setting.kind, setting.dataset, model, setting, path, _splits(path))
+    return Source(name, setting.kind, setting.dataset, model, setting, path, _splits(path, names), names)
 
 
-def _splits(path: Path) -> tuple[Source, ...]:
+def _splits(path: Path, names: tuple[tuple[str, str], ...]) -> tuple[Source, ...]:
     """Sources of single seeds, in the order of their numbers."""
     folders = sorted(path.glob("split-*"), key=lambda folder: (len(folder.name), folder.name))
-    return tuple(Source(f"{path.name}-{folder.name}", "", "", "", folder=folder) for folder in folders)
+    return tuple(Source(f"{path.name}-{folder.name}", "", "", "", folder=folder, names=names) for folder in folders)
 
 
 def _is_model(path: Path) -> bool:
@@ -186,13 +268,18 @@ def _is_model(path: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    return path.suffix.lower() == ".npz" and not path.stem.endswith(CONTENT_FREE)
+    """Outputs by themselves: a file, or a folder of arrays."""
+    known = path.suffix.lower() in ENDINGS[:-1] if path.is_file() else any(path.glob("*.npy"))
+    return known and not path.stem.endswith(CONTENT_FREE)
 
 
 def _kind(data: Data) -> str:
+    """Of unknown data: a language model only where the file says so; balanced where no training labels tell."""
     labels = data.train_labels()
-    if labels is None:
+    if "atypicality_kind" in data.test.attributes or data.content_free is not None:
         return "llm"
+    if labels is None:
+        return "balanced"
     counts = np.bincount(labels)
     return "imbalanced" if counts.max() > IMBALANCE * counts.min() else "balanced"
 
@@ -201,18 +288,26 @@ def _part(folder: Path, name: str) -> Path | None:
     return next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").exists()), None)
 
 
-def _read(folder: Path) -> Data:
-    if folder.suffix.lower() == ".npz":
-        return Data(ModelOutputs.load(folder), content_free=_logits(folder.with_suffix(f"{CONTENT_FREE}.npz")))
-    parts = {name: ModelOutputs.load(path) for name in Splits._fields if (path := _part(folder, name)) is not None}
-    names = parts["test"].class_names if "test" in parts else None
-    parts = {name: part.with_classes(names, whose="those of the test outputs") for name, part in parts.items()}
-    statistics = folder / "train_statistics.npz"
+def _read(path: Path, names: Mapping[str, str]) -> Data:
+    if _is_file(path):
+        return Data(_load(path, names), content_free=_logits(content_free_path(path)))
+    parts = {name: _load(file, names) for name in Splits._fields if (file := _part(path, name)) is not None}
+    classes = parts["test"].class_names if "test" in parts else None
+    parts = {name: part.with_classes(classes, whose="those of the test outputs") for name, part in parts.items()}
+    statistics = path / "train_statistics.npz"
     return Data(
         **parts,
         statistics=read_arrays(statistics) if statistics.exists() else None,
-        content_free=_logits(folder / "content_free.npz"),
+        content_free=_logits(path / "content_free.npz"),
     )
+
+
+def _load(path: Path, names: Mapping[str, str]) -> ModelOutputs:
+    """Outputs whose arrays may have other names; a training file need not have all of them."""
+    held = set(read_arrays(path)) if names else set()
+    if names and path.stem != "train" and (absent := set(names.values()) - held):
+        raise ValueError(f"names: {path.name!r} has no array {sorted(absent)[0]!r}; it has: {listed(sorted(held))}.")
+    return ModelOutputs.load(path, names={ours: theirs for ours, theirs in names.items() if theirs in held})
 
 
 def _logits(path: Path) -> NDArray[Any] | None:

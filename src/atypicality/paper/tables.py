@@ -10,13 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from atypicality.paper.readings import NOT_COMPARABLE, Key, Printed
+from atypicality.paper.readings import Key, Printed, row_names
 from atypicality.terminal import aligned
 
 __all__ = ["Cell", "Table", "make_tables", "to_csv", "to_latex", "to_markdown", "to_records", "to_text"]
 
-WORDS = {"ece": "ECE", "accuracy": "accuracy", "coverage": "coverage", "set_size": "set size", "rmsce": "RMSCE"}
+WORDS = {
+    "ece": "ECE",
+    "accuracy": "accuracy",
+    "coverage": "coverage",
+    "set_size": "set size",
+    "rmsce": "RMSCE",
+    "rmse": "the authors' rmse",
+}
 """Metrics in words, in the order of their tables."""
+FOOTNOTES = {
+    "rmse": "as the authors' code has it: bins of 100 rows, weighted twice, the root taken twice; RMSCE is the formula"
+}
 CSV_COLUMNS = ("experiment", "atypicality", "model", "dataset", "row", "method", "metric")
 CSV_NUMBERS = ("ours", "ours_stderr", "paper", "paper_stderr", "difference")
 Grid = list[list[str]]
@@ -30,12 +40,11 @@ class Cell:
     error: float
     paper: float | None = None
     paper_error: float | None = None
-    comparable: bool = True
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's; None where there is none or the two do not measure the same."""
-        return None if self.paper is None or not self.comparable else self.ours - self.paper
+        """Ours minus the paper's; None where there is none."""
+        return None if self.paper is None else self.ours - self.paper
 
 
 @dataclass(frozen=True)
@@ -79,29 +88,24 @@ class Table:
         if all(cell.paper is None for cell in cells):
             return ["ours"]
         if all(math.isnan(cell.ours) for cell in cells):
-            return ["paper"] if self.metric not in NOT_COMPARABLE else ["paper's rmse*"]
-        return ["ours", "paper", "diff."] if self.metric not in NOT_COMPARABLE else ["ours", "paper's rmse*"]
+            return ["paper"]
+        return ["ours", "paper", "diff."]
 
     def _words(self, row: tuple[str, ...], method: str, errors: bool) -> list[str]:
         columns, cell = self._columns(method), self.cells.get((row, method))
         if cell is None:
             return [""] * len(columns)
         ours = _number(cell.ours, cell.error if errors else None)
-        paper = _number(cell.paper, cell.paper_error if errors else None)
+        paper = _number(cell.paper, cell.paper_error if errors else None, digits=3)  # as the paper prints it
         return [paper] if "ours" not in columns else [ours, paper, _signed(cell.difference)][: len(columns)]
 
     @property
     def footnote(self) -> str:
         """What a reader must know of this metric."""
-        printed = any(cell.paper is not None for cell in self.cells.values())
-        if self.metric not in NOT_COMPARABLE or not printed:
-            return ""
-        return "* not comparable: the paper's rmse columns do not follow its own formula"
+        return FOOTNOTES.get(self.metric, "")
 
 
-def make_tables(
-    naming: Mapping[str, str], row_names: tuple[str, ...], seeds: Sequence[Mapping[Key, float]], paper: Printed
-) -> list[Table]:
+def make_tables(naming: Mapping[str, str], seeds: Sequence[Mapping[Key, float]], paper: Printed) -> list[Table]:
     """One table per metric, from the values of every seed and the paper's, or from the paper's alone without seeds.
 
     `naming` fills the texts of `Table`.
@@ -120,7 +124,8 @@ def make_tables(
         methods = tuple(dict.fromkeys(method for _, method in cells))
         title = f"{WORDS.get(metric, metric)}: {naming['title']}"
         names = {name: naming[name] for name in ("experiment", "atypicality", "model", "dataset")}
-        tables.append(Table(metric=metric, row_names=row_names, methods=methods, cells=cells, **names, title=title))
+        rows = row_names(naming["experiment"], metric)
+        tables.append(Table(metric=metric, row_names=rows, methods=methods, cells=cells, **names, title=title))
     return tables
 
 
@@ -182,8 +187,7 @@ def to_records(tables: Sequence[Table]) -> list[dict[str, Any]]:
             numbers = (cell.ours, cell.error, cell.paper, cell.paper_error, cell.difference)
             known = (None if value is None or math.isnan(value) else value for value in numbers)
             words = (*names, " / ".join(row), method, table.metric)
-            record = dict(zip((*CSV_COLUMNS, *CSV_NUMBERS), (*words, *known), strict=True))
-            records.append(record | {"comparable": None if cell.paper is None else cell.comparable})
+            records.append(dict(zip((*CSV_COLUMNS, *CSV_NUMBERS), (*words, *known), strict=True)))
     return records
 
 
@@ -191,14 +195,12 @@ def to_csv(tables: Sequence[Table]) -> str:
     """The records of the tables, with a header."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*CSV_COLUMNS, *CSV_NUMBERS, "comparable"))
+    writer.writerow((*CSV_COLUMNS, *CSV_NUMBERS))
     writer.writerows(map(_csv_word, record.values()) for record in to_records(tables))
     return stream.getvalue()
 
 
-def _csv_word(value: str | float | bool | None) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+def _csv_word(value: str | float | None) -> str:
     return value if isinstance(value, str) else "" if value is None else f"{value:.6g}"
 
 
@@ -208,13 +210,13 @@ def _cell(values: list[float], paper: Printed, key: Key) -> Cell:
     mean = float(numbers.mean()) if numbers.size else math.nan
     error = float(numbers.std(ddof=1) / math.sqrt(numbers.size)) if numbers.size > 1 else math.nan
     printed, printed_error = paper.get(key, (None, None))
-    return Cell(mean, error, printed, printed_error, key[0] not in NOT_COMPARABLE)
+    return Cell(mean, error, printed, printed_error)
 
 
-def _number(value: float | None, error: float | None = None) -> str:
+def _number(value: float | None, error: float | None = None, digits: int | None = None) -> str:
     if value is None or math.isnan(value):
         return "-"
-    digits = 3 if abs(value) < 100 else 0
+    digits = digits or (3 if abs(value) < 100 else 0)
     spread = "" if error is None or math.isnan(error) else f" ± {error:.{digits}f}"
     return f"{value:.{digits}f}{spread}"
 

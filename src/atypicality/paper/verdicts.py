@@ -1,0 +1,34 @@
+"""Verdicts in words: a line for every statement with its statistic, interval and n, and a line that counts them."""
+
+from collections.abc import Sequence
+
+from atypicality.paper.claims import HOLDS, UNTESTED, Verdict
+
+__all__ = ["counted", "judged"]
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """How many statements hold on one data set, ours and by the paper's own row."""
+    held = sum(verdict.verdict == HOLDS for verdict in verdicts)
+    idle = sum(verdict.verdict == UNTESTED for verdict in verdicts)
+    shown = [verdict.paper > 0 for verdict in verdicts if verdict.paper is not None]
+    words = [f"{held} of {len(verdicts)} statements hold"]
+    words += [f"{idle} not tested"] if idle else []
+    words += [f"the paper's own row shows {sum(shown)} of the {len(shown)} it can"] if shown else []
+    return f"{verdicts[0].where.partition(', ')[0]}: {', '.join(words)}"
+
+
+def judged(verdict: Verdict) -> str:
+    """Verdict, statement, statistic with its interval, n, and what the paper's own row says."""
+    if verdict.verdict == UNTESTED:
+        why = "one seed gives no interval" if verdict.n == 1 else "it cannot be told from these outputs"
+        why = f"needs {verdict.missing}" if verdict.missing else why
+        return f"{UNTESTED.upper()}: {verdict.statement} ({verdict.where}; {why}; n = {verdict.n})"
+    rows = f" {verdict.spread}" + (f" of {verdict.n_rows:,} rows" if verdict.n_rows else "")
+    paper = ""
+    if verdict.paper is not None:
+        paper = f"; the paper's own row: {verdict.paper:.3g}" + ("" if verdict.paper > 0 else ", does not show it")
+    return (
+        f"{verdict.verdict.upper()}: {verdict.statement} ({verdict.where}; {verdict.statistic} {verdict.value:.3g}, "
+        f"95 % [{verdict.low:.3g}, {verdict.high:.3g}], n = {verdict.n}{rows}{paper})"
+    )
