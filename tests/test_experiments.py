@@ -1,60 +1,60 @@
 import csv
 import io
 import json
+import re
+from functools import partial
 from importlib.resources import files
 
 import numpy as np
 import pytest
-from conftest import OUTPUTS, load_outputs
-from scipy.special import softmax
+from conftest import OUTPUTS, load_outputs, needs
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import make_world
 from atypicality.evaluation.schema import TABLES, to_columns
 from atypicality.paper import EXPERIMENTS, SETTINGS, Verdict, find_sources, jobs, reproduce
-from atypicality.paper.claims import judge, margins
-from atypicality.paper.readings import paper_values
+from atypicality.paper.claims import _interval, judge, paper_view, statistics
+from atypicality.paper.readings import paper_values, read_values
+from atypicality.paper.released import authors_rmse
 from atypicality.paper.settings import match_folder
 from atypicality.paper.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
+from atypicality.paper.temperatures import PriorFreeGroupTemperature, PriorFreeTemperature
+from atypicality.paper.verdicts import judged
 
 HIGHER = "ECE is higher in the most atypical group than in the most typical"
 LOWER = "accuracy is lower in the most atypical group than in the most typical"
-ECE_STEPS, ACCURACY_STEPS = "ECE rises at every step", "accuracy falls at every step"
+ECE_TREND, ACCURACY_TREND = "ECE rises with atypicality", "accuracy falls with atypicality"
+ECE_STEPS = "ECE rises at every step: it is monotone"
+ACCURACY_STEPS = "accuracy falls at every step: it is monotone"
 SAME_CONFIDENCE = "at equal confidence the atypical half is more overconfident"
 MEAN, LAST = "mean ECE over the groups is lower with AAR", "ECE of the most atypical group is lower with AAR"
 MOST = "the gain is largest in the most atypical group"
 ACCURATE, RARE_ACCURATE = "accuracy is higher with AAR", "accuracy of the rarest classes is higher with AAR"
 RAREST = "the gain is largest in the rarest classes"
+ENDS, STEPS = {HIGHER, LOWER, ECE_TREND, ACCURACY_TREND}, {ECE_STEPS, ACCURACY_STEPS}
+LARGER = "AA-RAPS has larger sets than RAPS on average"
+TEMPERATURE = "the temperature rises with atypicality"
 
 HOLDING = {  # what our numbers say over the seeds 0 to 9; nothing else may be marked as holding
-    ("balanced", "small CNN / Fashion-MNIST, GMM"): {HIGHER, LOWER, ECE_STEPS, ACCURACY_STEPS, SAME_CONFIDENCE, MEAN},
-    ("balanced", "small CNN / Fashion-MNIST, KNN"): {
-        *(HIGHER, LOWER, ECE_STEPS, ACCURACY_STEPS, SAME_CONFIDENCE, MEAN, LAST)
-    },
-    ("imbalanced", "small CNN / Fashion-MNIST-LT, GMM"): {
-        *(HIGHER, LOWER, SAME_CONFIDENCE, MEAN, LAST, ACCURATE, RARE_ACCURATE)
-    },
-    ("imbalanced", "small CNN / Fashion-MNIST-LT, KNN"): {
-        *(HIGHER, LOWER, SAME_CONFIDENCE, MEAN, LAST, ACCURATE, RARE_ACCURATE)
-    },
-    ("conformal", "small CNN / Fashion-MNIST, GMM"): {
-        "APS covers on average",
-        "AA-APS is nearer to its promise there",
-        "RAPS covers on average",
-        "RAPS under-covers atypical, unconfident inputs",
-        "AA-RAPS is nearer to its promise there",
-    },
+    ("balanced", "small CNN / Fashion-MNIST, GMM"): ENDS | STEPS | {SAME_CONFIDENCE},
+    ("balanced", "small CNN / Fashion-MNIST, KNN"): ENDS | STEPS | {SAME_CONFIDENCE, MEAN},
+    ("imbalanced", "small CNN / Fashion-MNIST-LT"): ENDS | {SAME_CONFIDENCE},
+    ("imbalanced", "small CNN / Fashion-MNIST-LT, GMM"): {MEAN, LAST, ACCURATE, RARE_ACCURATE},
+    ("imbalanced", "small CNN / Fashion-MNIST-LT, KNN"): {MEAN, LAST, ACCURATE, RARE_ACCURATE},
+    ("llm", EXPERIMENTS["llm"].title): set(),
+    ("conformal", "small CNN / Fashion-MNIST, GMM, 95 %"): {"APS covers on average", "RAPS covers on average", LARGER},
     ("subgroups", "small CNN / Fashion-MNIST, GMM"): set(),
     ("subgroups", "small CNN / Fashion-MNIST-LT, GMM"): {
         "the worst group is more accurate with AAR",
         "the gap in accuracy is smaller with AAR",
     },
-    ("temperatures", "small CNN / Fashion-MNIST, GMM"): {
-        "the temperature of the most atypical group is above that of the most typical"
-    },
-    ("class-scores", "small CNN / Fashion-MNIST-LT, GMM"): {"class scores correlate with class atypicality"},
+    ("temperatures", "small CNN / Fashion-MNIST, GMM"): {TEMPERATURE},
+    ("class-scores", "small CNN / Fashion-MNIST-LT, GMM"): {"class scores rise with class atypicality"},
     ("theory", "simulation"): {
+        "theorem 1: overconfidence is not negative in any group",
         "theorem 1: overconfidence rises at every step of atypicality",
         "theorem 1: it rises more for smaller training sets",
         "theorem 2, norm 0.5, squared: an aware temperature is never worse",
@@ -62,25 +62,16 @@ HOLDING = {  # what our numbers say over the seeds 0 to 9; nothing else may be m
         "theorem 2, norm 2, squared: an aware temperature is never worse",
     },
 }
+LONG_TAIL = "wrn28-4 / CIFAR10-LT (paper: ResNet18)"
 HOLDING_CIFAR = {
-    ("balanced", "WideResNet28 / CIFAR10, GMM"): {HIGHER, LOWER, SAME_CONFIDENCE, MEAN, LAST, MOST},
-    ("balanced", "WideResNet28 / CIFAR10, KNN"): {HIGHER, LOWER, SAME_CONFIDENCE, MEAN, LAST, MOST},
-    **{
-        ("imbalanced", f"wrn28-4 / CIFAR10-LT (paper: ResNet18), {estimator}"): {
-            *(HIGHER, LOWER, ECE_STEPS, ACCURACY_STEPS, SAME_CONFIDENCE, MEAN, LAST, MOST),
-            *(ACCURATE, RARE_ACCURATE, RAREST),
-        }
-        for estimator in ("GMM", "KNN")
-    },
-    ("conformal", "WideResNet28 / CIFAR10, GMM"): {
-        "APS covers on average",
-        "AA-APS is nearer to its promise there",
-        "RAPS under-covers atypical, unconfident inputs",
-    },
-    ("temperatures", "WideResNet28 / CIFAR10, GMM"): {
-        "the temperature of the most atypical group is above that of the most typical"
-    },
-    ("class-scores", "wrn28-4 / CIFAR10-LT (paper: ResNet18), GMM"): {"class scores correlate with class atypicality"},
+    ("balanced", "WideResNet28 / CIFAR10, GMM"): ENDS | {SAME_CONFIDENCE, MEAN, LAST, MOST},
+    ("balanced", "WideResNet28 / CIFAR10, KNN"): ENDS | {SAME_CONFIDENCE, MEAN, LAST, MOST},
+    ("imbalanced", LONG_TAIL): ENDS | STEPS | {SAME_CONFIDENCE},
+    ("imbalanced", f"{LONG_TAIL}, GMM"): {MEAN, LAST, MOST, ACCURATE, RARE_ACCURATE, RAREST},
+    ("imbalanced", f"{LONG_TAIL}, KNN"): {MEAN, LAST, MOST, ACCURATE, RARE_ACCURATE, RAREST},
+    ("conformal", "WideResNet28 / CIFAR10, GMM, 95 %"): {"APS covers on average", "RAPS covers on average", LARGER},
+    ("temperatures", "WideResNet28 / CIFAR10, GMM"): {TEMPERATURE},
+    ("class-scores", f"{LONG_TAIL}, GMM"): {"class scores rise with class atypicality"},
 }
 
 
@@ -88,16 +79,16 @@ def holding(found):
     held = {(name, verdict.where): set() for name, verdicts in found.verdicts.items() for verdict in verdicts}
     for name, verdicts in found.verdicts.items():
         for verdict in verdicts:
-            assert verdict.n_seeds == 10
+            assert verdict.n == (0 if verdict.verdict == "not tested" else 10)
             if verdict.verdict == "holds":
-                assert verdict.n_true == 10
+                assert verdict.low > 0
                 held[name, verdict.where].add(verdict.statement)
     return held
 
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    return reproduce("all", out=tmp_path_factory.mktemp("bundled"))
+    return reproduce("all", without=["adats"], out=tmp_path_factory.mktemp("bundled"))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +98,7 @@ def cifar(tmp_path_factory):
     chosen = tmp_path_factory.mktemp("chosen")
     for folder in ("cifar10-wrn28-10", "cifar10lt-wrn28-4"):
         (chosen / folder).symlink_to(OUTPUTS / folder)
-    return reproduce(names, outputs=chosen, out=tmp_path_factory.mktemp("cifar"))
+    return reproduce(names, outputs=chosen, without=["adats"], out=tmp_path_factory.mktemp("cifar"))
 
 
 def test_claims_marked_as_holding_hold_for_ten_seeds_on_the_bundled_outputs(bundled):
@@ -116,6 +107,20 @@ def test_claims_marked_as_holding_hold_for_ten_seeds_on_the_bundled_outputs(bund
 
 def test_claims_marked_as_holding_hold_for_ten_seeds_on_cifar(cifar):
     assert holding(cifar) == HOLDING_CIFAR
+
+
+def test_every_claim_line_carries_n_the_statistic_its_interval_and_a_verdict(bundled, cifar):
+    number = r"-?[\d.e+-]+"
+    line = re.compile(
+        rf"(HOLDS|NOT CLEAR|DOES NOT HOLD): .* \(.*; [\w ,()-]+ {number}, 95 % \[{number}, {number}\], "
+        r"n = 10 (halves of 5,000 rows|draws)(; the paper's own row: .*)?\)"
+    )
+    for found in (bundled, cifar):
+        for verdict in (v for verdicts in found.verdicts.values() for v in verdicts):
+            said = judged(verdict)
+            assert line.fullmatch(said) or said.startswith("NOT TESTED: "), said
+    assert "the paper's own row: -0.001, does not show it" in cifar.to_text()  # ECE is not monotone there either
+    assert "the paper's own row shows 4 of the 6 it can" in cifar.to_text()
 
 
 def reference_ece(probs, labels):
@@ -139,7 +144,7 @@ def test_bundled_numbers_against_a_plain_loop(bundled):
     for seed in range(10):
         chosen = np.isin(np.arange(10000), np.random.default_rng(seed).permutation(10000)[:5000])
         known, new = (logits[chosen], labels[chosen]), (logits[~chosen], labels[~chosen])
-        scaling = aty.TemperatureScaling().fit(*known)
+        scaling = PriorFreeTemperature().fit(*known)
         aware = aty.AtypicalityAwareRecalibration.paper().fit(*known, atypicality=rarity[chosen])
         last = rarity[~chosen] > np.quantile(rarity[~chosen], 0.8)
         answers = {
@@ -185,20 +190,28 @@ def test_a_seed_is_one_split_of_compare(tmp_path):
 # the paper's numbers
 
 
-def test_every_number_of_the_papers_tables_is_found_once():
-    for name in ("balanced", "imbalanced", "llm", "conformal"):
+def test_all_2052_numbers_of_the_papers_tables_are_printed_as_they_are(tmp_path):
+    names, printed = ("balanced", "imbalanced", "llm", "conformal"), {}
+    for model in ("e", "alpaca"):  # all of the paper's models, none of the bundled ones
+        found = reproduce(names, model=model, paper=True, out=tmp_path)
+        for table in (table for name in names for table in found.tables[name]):
+            over, [_, *lines] = table.grid(errors=True)
+            width = len(table.row_names)
+            methods = [method for method, _ in over[width:]]
+            key = (table.experiment, table.atypicality, table.model, table.dataset, table.metric)
+            for line in lines:
+                for method, word in zip(methods, line[width:], strict=True):
+                    printed[(*key, *line[:width], method)] = word
+    count = 0
+    for name in names:
         text = (files("atypicality.paper") / "data" / f"{name}.csv").read_text(encoding="utf-8")
-        experiment = EXPERIMENTS[name]
-        settings = [setting for setting in SETTINGS if setting.kind in experiment.kinds]
-        found = [paper_values(name, setting, estimator) for setting in settings for estimator in experiment.estimators]
-        only_in_text = 4 if name == "conformal" else 0
-        assert sum(map(len, found)) == len(text.splitlines()) - 1 + only_in_text
-        if experiment.datasets:
-            assert {setting.dataset for setting, values in zip(settings, found, strict=True) if values} == {
-                *experiment.datasets
-            }
-        else:
-            assert all(found)
+        for row in csv.DictReader(text.splitlines()):
+            estimator = {"LLM": "total"}.get(row.get("atypicality", "GMM"), row.get("atypicality", "GMM"))
+            place = (f"{float(row['quantile']):g}",) if "quantile" in row else (row["group_1"], row["group_2"])
+            key = (name, estimator, row["model"], row["dataset"], row["metric"], *place)
+            assert printed[(*key, row["method"].replace("_", "-"))] == f"{row['mean']} ± {row['stderr']}"
+            count += 1
+    assert count == 2052
 
 
 def test_conformal_groups_are_read_as_confidence_then_atypicality():
@@ -268,7 +281,7 @@ def test_missing_says_what_to_put_where(tmp_path, seed):
     found = reproduce("balanced", outputs=tmp_path, seeds=[0], out=tmp_path / "out")
     assert found.tables["balanced"] == []
     assert (
-        f"WideResNet28 / CIFAR10, KNN: put train.npz (embeddings, labels) into {tmp_path / 'cifar10-wrn28-10'}."
+        f"WideResNet28 / CIFAR10, GMM and KNN: put train.npz (embeddings, labels) into {tmp_path / 'cifar10-wrn28-10'}."
         in found.missing["balanced"]
     )
     [line] = [line for line in found.missing["balanced"] if line.startswith("ResNet50 / ImageNet")]
@@ -278,16 +291,17 @@ def test_missing_says_what_to_put_where(tmp_path, seed):
 
 def test_a_validation_split_is_used_once_as_it_is(tmp_path, seed):
     write_model(tmp_path / "cifar10lt-resnet18", seed, imbalance=10, calibration=True)
-    found = reproduce("imbalanced", outputs=tmp_path, out=tmp_path / "out", methods=["aware"])
+    found = reproduce("imbalanced", outputs=tmp_path, out=tmp_path / "out", methods=["aware"], without=["adats"])
     folder = tmp_path / "cifar10lt-resnet18"
     calibration, test = (aty.ModelOutputs.load(folder / f"{part}.npz") for part in ("calibration", "test"))
-    scaling = aty.TemperatureScaling().fit(calibration.logits, calibration.labels)
+    scaling = PriorFreeTemperature().fit(calibration.logits, calibration.labels)
     expected = aty.metrics.ece(scaling.predict_proba(test.logits), test.labels)
     table = found.tables["imbalanced"][0]
     assert table.cells[("all",), "ts"].ours == pytest.approx(expected, abs=1e-12)
     assert np.isnan(table.cells[("all",), "ts"].error)
     assert "aware" in table.methods
-    assert {verdict.n_seeds for verdict in found.verdicts["imbalanced"]} == {1}
+    kinds = {(verdict.n, verdict.n_rows, verdict.spread) for verdict in found.verdicts["imbalanced"]}
+    assert kinds == {(10, 540, "folds")}  # one split has no spread: tenths of its rows are left out in turn
     assert table.cells[("1",), "aar"].paper == 0.034
 
 
@@ -297,7 +311,7 @@ def test_subgroups_by_path_with_a_model_per_split(tmp_path, seed):
     found = reproduce("subgroups", outputs=tmp_path / "fitzpatrick17k-resnet18", out=tmp_path / "out")
     accuracy, error = sorted(found.tables["subgroups"], key=lambda table: table.metric)
     assert accuracy.rows == [("dark",), ("light",), ("worst",), ("best",), ("gap",), ("all",)]
-    assert {verdict.n_seeds for verdict in found.verdicts["subgroups"]} == {3}
+    assert {verdict.n for verdict in found.verdicts["subgroups"]} == {3}
     assert error.cells[("worst",), "aar"].paper == 0.072
     for method in accuracy.methods:  # by their meaning
         worst, best, gap = (accuracy.cells[(row,), method].ours for row in ("worst", "best", "gap"))
@@ -315,12 +329,82 @@ def test_language_models_from_files(tmp_path, seed):
     without = reproduce("llm", outputs=tmp_path, seeds=[0, 1], out=tmp_path / "out")
     assert without.tables["llm"][0].methods == ("uncalibrated", "ts", "aar")
     assert any("add content_free.npz" in note for note in without.notes["llm"])
+    assert any("per token: " in line and "`atypicality llm` writes them" in line for line in without.missing["llm"])
+    said = {verdict.statement: verdict for verdict in without.verdicts["llm"]}
+    for statement in ("AAR is more accurate than content-free", "AAR has a lower ECE than content-free"):
+        assert (said[statement].verdict, said[statement].missing) == ("not tested", "content_free.npz")
+    assert "2 not tested" in without.to_text()
     aty.ModelOutputs(np.zeros((3, 3))).save(tmp_path / "trec.content_free.npz")
     found = reproduce("llm", outputs=tmp_path, seeds=[0, 1], out=tmp_path / "out")
     table = found.tables["llm"][0]
     assert table.rows == [("0.25",), ("0.5",), ("0.75",), ("1",), ("all",)]
     assert table.cells[("0.25",), "content-free"].paper is not None
     assert not found.notes["llm"]
+    assert not any(verdict.verdict == "not tested" for verdict in found.verdicts["llm"])
+
+
+def test_both_likelihoods_have_their_tables(tmp_path, seed):
+    world = make_world(600, 3, random_state=seed)
+    lengths = 1 + np.arange(600) % 7
+    attributes = {"atypicality_kind": np.full(600, "per_token"), "atypicality_total": world.atypicality * lengths}
+    outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality, attributes=attributes)
+    outputs.save(tmp_path / "mine.npz")
+    [source] = find_sources(tmp_path / "mine.npz")
+    assert source.kind == "llm"
+    np.testing.assert_array_equal(source.data.atypicality(source.data.test, "total"), world.atypicality * lengths)
+    np.testing.assert_array_equal(source.data.atypicality(source.data.test, "per token"), world.atypicality)
+    found = reproduce("llm", outputs=tmp_path / "mine.npz", dataset="TREC", seeds=[0, 1], out=tmp_path / "out")
+    [total, per_token] = [table for table in found.tables["llm"] if table.metric == "ece"]
+    assert "total likelihood" in total.title
+    assert "likelihood per token" in per_token.title
+    assert total.cells[("1",), "aar"].paper is not None  # the paper's is the total
+    assert per_token.cells[("1",), "aar"].paper is None
+
+
+# any outputs
+
+
+def test_a_vision_file_is_no_language_model(tmp_path, seed):
+    world = make_world(400, 4, random_state=seed)
+    plain = {"labels": world.labels, "embeddings": world.embeddings}
+    aty.ModelOutputs(world.logits, **plain).save(tmp_path / "vision.npz")
+    found = reproduce("all", outputs=tmp_path / "vision.npz", seeds=[0, 1], without=["adats"], out=tmp_path / "out")
+    assert not any(found.tables[name] for name in found.tables if name != "theory")
+    [line] = {line for lines in found.missing.values() for line in lines if line.startswith("your model / vision")} - {
+        line for line in found.missing["balanced"] if " and KNN" in line
+    }  # said once for those that need GMM alone, once for both
+    assert line.endswith("vision.npz as test.npz into a folder with train.npz (embeddings, labels).")
+    given = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
+    given.save(tmp_path / "vision.npz")
+    found = reproduce("balanced", outputs=tmp_path / "vision.npz", seeds=[0, 1], out=tmp_path / "out")
+    assert {table.atypicality for table in found.tables["balanced"]} == {"given"}
+    assert any("adats is left out: it needs embeddings" in note for note in found.notes["balanced"])
+
+
+def test_other_names_of_arrays_and_a_data_set_that_the_paper_has_or_not(tmp_path, seed):
+    write_model(tmp_path / "mine", seed)
+    for part in ("train", "test"):
+        arrays = dict(np.load(tmp_path / "mine" / f"{part}.npz"))
+        arrays |= {"scores": arrays.pop("logits"), "y": arrays.pop("labels")}
+        np.savez(tmp_path / "mine" / f"{part}.npz", **arrays)
+    options = {"outputs": tmp_path / "mine", "seeds": [0, 1], "without": ["adats"], "out": tmp_path / "out"}
+    names = {"logits": "scores", "labels": "y"}
+    found = reproduce("balanced", **options, names_of=names, dataset="SVHN")
+    assert {table.dataset for table in found.tables["balanced"]} == {"SVHN"}
+    found = reproduce("balanced", **options, names_of=names, dataset="cifar-10")
+    table = found.tables["balanced"][0]
+    assert (table.dataset, table.cells[("1",), "aar"].paper) == ("CIFAR10", 0.041)
+    assert "(paper: WideResNet28)" in table.title
+    with pytest.raises(ValueError, match=r"names: 'test\.npz' has no array 'z'; it has: attribute\.age"):
+        reproduce("balanced", **options, names_of={"logits": "z"})
+
+
+def test_a_folder_of_arrays_is_read(tmp_path, seed):
+    world = make_world(300, 3, random_state=seed)
+    aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality).save(tmp_path / "trec")
+    assert (tmp_path / "trec" / "logits.npy").exists()
+    [source] = find_sources(tmp_path)
+    assert (source.kind, source.dataset, len(source.data.test)) == ("llm", "TREC", 300)
 
 
 # interruption
@@ -367,6 +451,10 @@ def evaluation_of(**tables):
     return aty.Evaluation("compare", ("uncalibrated", "ts", "aar"), 10, 2, 1, {"n_groups": 2}, (), columns)
 
 
+def values_of(result):
+    return read_values("balanced", result)
+
+
 def group_rows(metric, **values):
     return [
         {"method": method, "group": group, "metric": metric, "count": 10, "value": value}
@@ -375,7 +463,7 @@ def group_rows(metric, **values):
     ]
 
 
-def test_margins_by_hand():
+def test_statistics_by_hand():
     rows = group_rows("ece", uncalibrated=[0.1, 0.05, 0.3], ts=[0.1, 0.1, 0.2], aar=[0.05, 0.1, 0.05])
     rows += group_rows("accuracy", uncalibrated=[0.9, 0.8, 0.75])
     grid = [
@@ -390,11 +478,14 @@ def test_margins_by_hand():
             (2, 1, 9, 1),
         ]
     ]
-    found = margins("balanced", evaluation_of(atypicality_groups=rows, grid=grid))
+    result = evaluation_of(atypicality_groups=rows, grid=grid)
+    found = {(one.claim, one.text): v for one, v in statistics("balanced", result, values_of(result)).items()}
     expected = {
         (1, HIGHER): 0.2,
+        (1, ECE_TREND): 0.5,  # ranks 2, 1, 3 against 1, 2, 3: 1 - 6 * 2 / (3 * 8)
         (1, ECE_STEPS): -0.05,
         (1, LOWER): 0.15,
+        (1, ACCURACY_TREND): 1.0,
         (1, ACCURACY_STEPS): 0.05,
         (2, SAME_CONFIDENCE): (10 * 0.2 - 5 * 0.1) / 15,
         (4, MEAN): 0.2 / 3,
@@ -406,21 +497,58 @@ def test_margins_by_hand():
 
 @pytest.mark.parametrize(
     ("gaps", "verdict"),
-    [((0.1, 0.2), "holds"), ((0.3, -0.1), "not for every seed"), ((0.1, -0.3), "does not hold"), ((0.1, 0.0), None)],
+    [
+        ((0.1, 0.105), "holds"),
+        ((0.3, -0.1), "not clear"),
+        ((-0.1, -0.105), "does not hold"),
+        ((0.1, 0.0), "not clear"),
+        ((0.0, 0.0), "does not hold"),  # a tie is no rise
+        ((0.1,), "not tested"),  # no interval
+    ],
 )
-def test_a_claim_holds_when_every_seed_says_so(gaps, verdict):
+def test_a_claim_holds_where_its_interval_does(gaps, verdict):
     results = [
         evaluation_of(atypicality_groups=group_rows("ece", uncalibrated=[0.5, 0.5 + gap])
                       + group_rows("accuracy", uncalibrated=[1.0, 1.0]))
         for gap in gaps
     ]  # fmt: skip
-    first = judge("balanced", [1], results, "here")[0]
-    assert first.verdict == (verdict or "not for every seed")  # a tie is no rise
-    assert first.margin == pytest.approx(np.mean(gaps))
+    pairs = [(result, values_of(result)) for result in results]
+    first = judge("balanced", [1], pairs, "here", spread="halves")[0]
+    assert first.verdict == verdict
+    assert first.value == pytest.approx(np.mean(gaps))
+
+
+def test_intervals_by_hand():
+    # Student's 97.5 % quantile at 2 degrees is 4.302653; standard deviation of 1, 2, 3 is 1
+    values = np.array([1.0, 2.0, 3.0])
+    assert _interval(values, "draws", None) == pytest.approx((2, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+    reach = 4.302653 * (1 / 3 + 1) ** 0.5  # halves share their rows
+    assert _interval(values, "halves", None) == pytest.approx((2, 2 - reach, 2 + reach))
+    reach = 4.302653 * (2 / 3 * 2.0) ** 0.5  # jackknife: (g - 1) / g times the sum of squares, 2
+    assert _interval(values, "folds", 1.9) == pytest.approx((1.9, 1.9 - reach, 1.9 + reach))
+
+
+def test_the_papers_own_row_need_not_show_a_claim():
+    printed = paper_values("balanced", match_folder("cifar100-wrn28-10").setting, "GMM")
+    found = {one.text: value for one, value in statistics("balanced", None, paper_view("balanced", printed)).items()}
+    assert found[MEAN] == pytest.approx(0.0572 - 0.0578, abs=1e-12)
+    assert found[LAST] < 0
+
+
+def test_set_sizes_of_the_paper_are_part_of_claim_8():
+    printed = paper_values("conformal", match_folder("imagenet-resnet50").setting, "GMM")
+    found = {one.text: v for one, v in statistics("conformal", None, paper_view("conformal", printed)).items()}
+    assert found["AA-APS has smaller sets than APS on average"] == pytest.approx(21.3 - 15.6)
+    assert found[LARGER] == pytest.approx(9.1 - 4.2)
+    assert found["AA-RAPS has smaller sets than RAPS in the more confident half"] == pytest.approx(
+        np.mean([printed["set_size", (c, a), "raps"][0] - printed["set_size", (c, a), "aa-raps"][0]
+                 for c in "456" for a in "123456"])
+    )  # fmt: skip
+    assert found["RAPS under-covers atypical, low-confidence inputs"] > 0.08
 
 
 def test_what_nobody_can_tell_is_not_said_to_hold():
-    assert Verdict(5, "s", "w", float("nan"), float("nan"), 0, 10).verdict == "cannot be judged"
+    assert Verdict(5, "s", "", "w", n=10).verdict == "not tested"
 
 
 # tables
@@ -429,7 +557,7 @@ def test_what_nobody_can_tell_is_not_said_to_hold():
 def small_table(metric="ece"):
     seeds = [{(metric, ("1",), "a_b"): value} for value in (0.1, 0.2, 0.3)]
     naming = {"experiment": "balanced", "atypicality": "GMM", "model": "net", "dataset": "50% | data", "title": "net"}
-    [table] = make_tables(naming, ("quantile",), seeds, {(metric, ("1",), "a_b"): (0.15, 0.01)})
+    [table] = make_tables(naming, seeds, {(metric, ("1",), "a_b"): (0.15, 0.01)})
     return table
 
 
@@ -439,19 +567,75 @@ def test_cells_by_hand():
     assert cell.difference == pytest.approx(0.05)
 
 
-def test_the_papers_rmse_is_shown_and_never_compared():
-    table = small_table("rmsce")
-    assert table.cells[("1",), "a_b"].difference is None
-    assert "not comparable" in to_text(table)
-    assert "diff." not in to_text(table)
-    [row] = csv.DictReader(io.StringIO(to_csv([table])))
-    assert (row["paper"], row["difference"], row["comparable"]) == ("0.15", "", "false")
+def test_the_papers_rmse_has_its_own_definition():
+    # two bins of 100 rows with gaps .1 and .3, each with half of the rows: ((.05)^2 + (.15)^2)^(1/4)
+    confidence = np.r_[np.full(100, 0.6), np.full(100, 0.8)]
+    correct = np.r_[np.arange(100) < 50, np.arange(100) < 50]
+    assert authors_rmse(confidence, correct) == pytest.approx((0.05**2 + 0.15**2) ** 0.25)
+    assert authors_rmse(confidence[:30], correct[:30]) == pytest.approx(0.4**0.5)  # fewer than 100 rows: one bin
+    assert "weighted twice" in to_text(small_table("rmse"))
+    assert small_table("rmse").cells[("1",), "a_b"].difference == pytest.approx(0.05)
 
 
 def test_csv_is_tidy():
     [row] = csv.DictReader(io.StringIO(to_csv([small_table()])))
     assert row["dataset"] == "50% | data"
     assert [float(row[name]) for name in ("ours", "paper", "paper_stderr", "difference")] == [0.2, 0.15, 0.01, 0.05]
+
+
+def test_temperatures_of_the_paper_have_no_prior(seed):
+    world = make_world(800, temperature=2.0, random_state=seed)
+    logits = world.logits.astype(np.float64)
+    groups = np.where(np.arange(800) % 2, "a", "b")
+
+    def loss(beta, rows):
+        return -np.mean(log_softmax(beta * logits[rows], axis=1)[np.arange(rows.sum()), world.labels[rows]])
+
+    fitted = PriorFreeGroupTemperature().fit(logits, world.labels, groups=groups)
+    for name in "ab":
+        best = minimize_scalar(
+            loss, bounds=(0.01, 5), args=(groups == name,), method="bounded", options={"xatol": 1e-9}
+        )
+        assert fitted.scalings_[name].multiplier() == pytest.approx(best.x, abs=1e-6)
+    with pytest.raises(ValueError, match="groups must have been seen in fit; got 'c' too"):
+        fitted.predict_proba(logits[:1], groups=["c"])
+    with pytest.warns(UserWarning, match="no temperature is the best"):
+        PriorFreeTemperature().fit(np.eye(3) * 4, [0, 1, 2])
+
+
+@needs("torch")
+def test_adats_is_in_the_default_run_beside_the_papers_column(tmp_path, seed, monkeypatch):
+    small = partial(aty.AdaptiveTemperatureScaling, hidden=(8,), latent_dim=2, head=(4,), epochs=2)
+    monkeypatch.setattr(jobs, "AdaptiveTemperatureScaling", small)
+    write_model(tmp_path / "cifar10-wrn28-10", seed, n=200)
+    found = reproduce("balanced", outputs=tmp_path, seeds=[0, 1], out=tmp_path / "out")
+    for table in (table for table in found.tables["balanced"] if table.metric == "ece"):
+        assert table.methods == ("uncalibrated", "ts", "adats", "aar")
+        assert table.cells[("1",), "adats"].paper is not None
+
+
+def test_sets_at_another_level_have_no_paper_column(tmp_path, seed):
+    write_model(tmp_path / "imagenet-resnet18", seed, n=1500)
+    at = {
+        alpha: reproduce("conformal", outputs=tmp_path, seeds=[0, 1], alpha=alpha, out=tmp_path / "out")
+        for alpha in (0.05, 0.2)
+    }
+    cover = {alpha: found.tables["conformal"][0] for alpha, found in at.items()}
+    assert cover[0.05].cells[("1", "6"), "aps"].paper is not None
+    assert cover[0.2].cells[("1", "6"), "aps"].paper is None
+    assert "80 %" in cover[0.2].title
+    assert cover[0.2].methods == ("aps", "aa-aps", "raps", "aa-raps", "conditional")
+    assert cover[0.05].cells[("all", "all"), "aps"].ours > cover[0.2].cells[("all", "all"), "aps"].ours
+    grid = [(c, a) for c in "123456" for a in "123456"]
+    one = [(c, "all") for c in "123456"] + [("all", a) for a in "123456"]
+    assert cover[0.2].rows == [*grid, *one, ("1-2", "5-6"), ("all", "all")]
+    by_rank = at[0.2].tables["conformal"][-1]
+    assert (by_rank.rows, by_rank.methods) == (
+        [("aa-aps",), ("aa-raps",)],
+        ("finite-sample rank", "quantile 1 - alpha"),
+    )
+    for row in by_rank.rows:  # the finite-sample rank is never below the released quantile
+        assert by_rank.cells[row, "finite-sample rank"].ours >= by_rank.cells[row, "quantile 1 - alpha"].ours
 
 
 def test_markdown_and_latex_are_well_formed():
@@ -478,7 +662,8 @@ def test_text_columns_line_up():
 def test_the_command_prints_and_writes(tmp_path, seed, capsys):
     write_model(tmp_path / "cifar10-wrn28-10", seed)
     arguments = ["--outputs", str(tmp_path), "--seeds", "2", "--out", str(tmp_path / "out")]
-    assert main(["reproduce", "balanced", *arguments, "--dataset", "cifar10", "--methods", "vector"]) == 0
+    more = ["--dataset", "cifar10", "--methods", "vector", "--without", "adats"]
+    assert main(["reproduce", "balanced", *arguments, *more]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "ECE: WideResNet28 / CIFAR10, KNN" in out
@@ -531,7 +716,10 @@ def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):
     ("arguments", "message"),
     [
         (("balance",), "experiment must be"),
-        (("balanced", "--outputs", "no-such-folder"), "outputs must be a folder; 'no-such-folder' is not one."),
+        (("balanced", "--outputs", "no-such-folder"), "outputs must be a folder or a file of outputs; 'no-such-"),
+        (("balanced", "--names", "logits"), "--names must be OURS=THEIRS with commas between; got 'logits'"),
+        (("balanced", "--without", "magic"), "without must be"),
+        (("conformal", "--alpha", "5"), "alpha must lie strictly between 0 and 1"),
         (("balanced", "--methods", "magic"), "methods must be"),
         (("balanced", "--seeds", "0"), "Invalid value for '--seeds'"),
     ],

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, t
 
 from atypicality.evaluation import Evaluation
-from atypicality.paper.jobs import Result
+from atypicality.paper.jobs import ALPHA, Result
 from atypicality.paper.readings import ALL, CORNER, Values, curve
 
 __all__ = ["CLAIMS", "HOLDS", "Spread", "Statement", "Verdict", "judge", "statistics", "untested"]
@@ -202,7 +202,7 @@ def paper_view(experiment: str, printed: Mapping[Any, tuple[float, float | None]
 
 def _alpha(result: Evaluation | None) -> float:
     """Of the sets: the paper's table has 95 %."""
-    return 0.05 if result is None else next(iter(result.settings["alpha"].values()), 0.05)
+    return next(iter((result.settings.get("alpha", {}) if result else {}).values()), ALPHA)
 
 
 def _trend(values: Vector) -> float:

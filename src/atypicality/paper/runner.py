@@ -17,7 +17,15 @@ from atypicality.paper.claims import CLAIMS, ESTIMATOR_FREE, Spread, Verdict, ju
 from atypicality.paper.jobs import ALPHA, FOLDS, Estimated, Job, Result, run_job
 from atypicality.paper.readings import Printed, Values, paper_values, read_values
 from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
-from atypicality.paper.sources import Source, find_sources, is_one_model, missing, of_dataset, subgroup_attribute
+from atypicality.paper.sources import (
+    Source,
+    find_sources,
+    is_one_model,
+    missing,
+    of_dataset,
+    plain_name,
+    subgroup_attribute,
+)
 from atypicality.paper.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text
 from atypicality.paper.verdicts import counted, judged
 from atypicality.terminal import listed
@@ -207,8 +215,9 @@ def reproduce(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = reproduce("temperatures", seeds=[0], out=Path(folder))
-    >>> found.verdicts["temperatures"][0].verdict
-    'holds'
+    >>> _, trend, _ = found.verdicts["temperatures"]
+    >>> trend.statement, trend.statistic, trend.verdict
+    ('the temperature rises with atypicality', 'rank correlation', 'holds')
     """
     chosen = [check_choice(name, "names", tuple(EXPERIMENTS)) for name in _listed(names)]
     for method in methods:
@@ -241,7 +250,7 @@ def _files(out: Path, name: str) -> list[Path]:
 
 
 def _holds(text: str | None, *words: str) -> bool:
-    return text is None or any(text.lower() in word.lower() for word in words)
+    return text is None or any(plain_name(text) in plain_name(word) for word in words)
 
 
 def _title(model: str, estimator: str) -> str:
@@ -369,7 +378,7 @@ def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None
     for name in found.tables:
         for estimator in EXPERIMENTS[name].estimators:
             for setting in (s for s in absent if s.kind in EXPERIMENTS[name].kinds):
-                title = _title(f"{setting.model} / {setting.dataset}", estimator)
+                title = _title(f"{setting.model} / {setting.dataset}", estimator) + ", 95 %" * (name == "conformal")
                 naming = _naming(name, estimator, setting.model, setting.dataset, title)
                 found.tables[name] += make_tables(naming, [], paper_values(name, setting, estimator))
 

@@ -33,6 +33,7 @@ __all__ = [
     "is_one_model",
     "missing",
     "of_dataset",
+    "plain_name",
     "subgroup_attribute",
 ]
 
@@ -213,13 +214,18 @@ def is_one_model(outputs: Path | None) -> bool:
 
 def of_dataset(source: Source, dataset: str) -> Source:
     """The same outputs as those of a data set that their name does not tell: the paper's of that name, or another."""
-    same = [setting for setting in SETTINGS if _plain(setting.dataset) == _plain(dataset)]
+    same = [setting for setting in SETTINGS if plain_name(setting.dataset) == plain_name(dataset)]
     if not same:
         return replace(source, dataset=dataset)
     return replace(source, kind=same[0].kind, dataset=same[0].dataset, setting=same[0])
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """In small letters, without hyphens and spaces, so that CIFAR-10 is cifar10.
+
+    >>> plain_name("CIFAR-10")
+    'cifar10'
+    """
     return name.lower().replace("-", "").replace(" ", "")
 
 
@@ -291,7 +297,7 @@ def _part(folder: Path, name: str) -> Path | None:
 def _read(path: Path, names: Mapping[str, str]) -> Data:
     if _is_file(path):
         return Data(_load(path, names), content_free=_logits(content_free_path(path)))
-    parts = {name: _load(file, names) for name in Splits._fields if (file := _part(path, name)) is not None}
+    parts = {name: _load(file, names) for name in reversed(Splits._fields) if (file := _part(path, name)) is not None}
     classes = parts["test"].class_names if "test" in parts else None
     parts = {name: part.with_classes(classes, whose="those of the test outputs") for name, part in parts.items()}
     statistics = path / "train_statistics.npz"
