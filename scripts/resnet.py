@@ -1,4 +1,4 @@
-"""ResNet-18 with the parameter names of the published ImageNet weights, which load into it as they are."""
+"""ResNet-18 and -34 with the parameter names of the published ImageNet weights, which load into them as they are."""
 
 import itertools
 from pathlib import Path
@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-WEIGHTS_URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+"""Blocks in each of the four layers."""
+WEIGHTS_URL = "https://download.pytorch.org/models/{}.pth"
+WEIGHTS_FILES = {"resnet18": "resnet18-f37072fd", "resnet34": "resnet34-b627a593"}
 
 
 class Block(nn.Module):
@@ -31,10 +34,10 @@ class Block(nn.Module):
         return torch.relu(inner + shortcut)
 
 
-class ResNet18(nn.Module):
+class ResNet(nn.Module):
     """Images (n, 3, h, w), normalised by MEAN and DEVIATION, to logits (n, k); 512 features enter `fc`."""
 
-    def __init__(self, n_classes: int = 1000) -> None:
+    def __init__(self, model: str = "resnet18", n_classes: int = 1000) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -42,8 +45,8 @@ class ResNet18(nn.Module):
         widths = (64, 64, 128, 256, 512)
         for number, (inside, outside) in enumerate(itertools.pairwise(widths), start=1):
             stride = 1 if number == 1 else 2
-            layer = nn.Sequential(Block(inside, outside, stride), Block(outside, outside, 1))
-            self.add_module(f"layer{number}", layer)
+            later = (Block(outside, outside, 1) for _ in range(BLOCKS[model][number - 1] - 1))
+            self.add_module(f"layer{number}", nn.Sequential(Block(inside, outside, stride), *later))
         self.fc = nn.Linear(512, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,9 +57,14 @@ class ResNet18(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))
 
 
-def load_resnet18(weights: Path | None) -> ResNet18:
-    """A ResNet-18 for ImageNet with the weights of a file, or with random ones."""
-    network = ResNet18()
+def weights_url(model: str) -> str:
+    """Where the ImageNet weights of a model are published."""
+    return WEIGHTS_URL.format(WEIGHTS_FILES[model])
+
+
+def load_resnet(weights: Path | None, model: str = "resnet18") -> ResNet:
+    """A network for ImageNet with the weights of a file, or with random ones."""
+    network = ResNet(model)
     if weights is not None:
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return network

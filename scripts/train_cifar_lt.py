@@ -1,6 +1,6 @@
 """Fine-tune an ImageNet ResNet-18 on long-tailed CIFAR, and write its outputs.
 
-    python scripts/train_cifar_lt.py --data FOLDER --weights resnet18-f37072fd.pth --out outputs/cifar100-lt
+    python scripts/train_cifar_lt.py --data FOLDER --weights resnet18-f37072fd.pth --out outputs/cifar100lt-resnet18
 
 FOLDER holds cifar-100-binary (or cifar-10-batches-bin). The setting of the paper: a ResNet-18 that was trained on
 ImageNet is fine-tuned on CIFAR-LT. OUT gets train, calibration and test outputs, the last two random halves of the
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from resnet import WEIGHTS_URL, ResNet18, load_resnet18, prepared
+from resnet import ResNet, load_resnet, prepared, weights_url
 from torch import nn
 
 from atypicality.datasets import loaders
@@ -41,7 +41,7 @@ def augmented(pixels: torch.Tensor) -> torch.Tensor:
     return padded[:, top : top + 32, left : left + 32]
 
 
-def train(network: ResNet18, images: Images, arguments: argparse.Namespace) -> ResNet18:
+def train(network: ResNet, images: Images, arguments: argparse.Namespace) -> ResNet:
     """SGD with momentum and a cosine schedule over plain cross-entropy: the tail is not favoured."""
     device = next(network.parameters()).device
     pixels, labels = torch.from_numpy(images.sources).to(device), torch.from_numpy(images.labels).to(device)
@@ -62,7 +62,7 @@ def train(network: ResNet18, images: Images, arguments: argparse.Namespace) -> R
     return network.eval()
 
 
-def write(network: ResNet18, parts: dict[str, Images], arguments: argparse.Namespace) -> None:
+def write(network: ResNet, parts: dict[str, Images], arguments: argparse.Namespace) -> None:
     """Outputs of every part, as a file each."""
     for name, images in parts.items():
         folder = arguments.out / f"{name}.collected"
@@ -96,7 +96,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder with the binary version of CIFAR")
     parser.add_argument("--out", type=Path, help="folder for the outputs")
-    parser.add_argument("--weights", type=Path, help=f"ImageNet weights ({WEIGHTS_URL}); without them from scratch")
+    parser.add_argument(
+        "--weights", type=Path, help=f"ImageNet weights ({weights_url('resnet18')}); without them from scratch"
+    )
     parser.add_argument("--dataset", choices=["cifar10", "cifar100"], default="cifar100")
     parser.add_argument("--imbalance", type=float, default=100.0, help="largest class over smallest")
     parser.add_argument("--epochs", type=int, default=30)
@@ -118,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
     images = tailed("train", folder=arguments.data, imbalance=arguments.imbalance, random_state=arguments.seed)
     test = load("test", folder=arguments.data)
     torch.manual_seed(arguments.seed)
-    network = load_resnet18(arguments.weights)
+    network = load_resnet(arguments.weights)
     network.fc = nn.Linear(512, len(images.class_names))
     network.to("cuda" if torch.cuda.is_available() else "cpu")
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,14 @@
 """Train the skin-lesion probe of the paper on Fitzpatrick17k, and write its outputs with skin tones.
 
-    python scripts/train_fitzpatrick_probe.py --data FOLDER --weights resnet18-f37072fd.pth --out outputs/fitzpatrick
+    python scripts/train_fitzpatrick_probe.py --data FOLDER --weights resnet18-f37072fd.pth --out OUT
+    atypicality reproduce subgroups --outputs OUT
 
-FOLDER holds fitzpatrick17k.csv and images/MD5HASH.jpg. The setting of the paper (appendix F): the backbone is fixed; on
-its penultimate layer a probe of 256 units, ReLU, dropout 0.4 and 9 classes is trained for 50 epochs with Adam at 1e-4;
-half of the images train, a quarter calibrates, a quarter tests, in ten random splits. Groups for analysis are the
-attribute `skin_tone`: Unknown, 1-2, 3-4, 5-6. Needs torch and Pillow; `--smoke` runs everything on made-up images.
+FOLDER holds fitzpatrick17k.csv and images/MD5HASH.jpg (`make_fitzpatrick_standin.py` writes a stand-in); OUT is named
+fitzpatrick17k-resnet18, or fitzpatrick17k-resnet34 with --model resnet34. The setting of the paper (appendix F): the
+backbone is fixed; on its penultimate layer a probe of 256 units, ReLU, dropout 0.4 and 9 classes is trained for 50
+epochs with Adam at 1e-4; half of the images train, a quarter calibrates, a quarter tests, in ten random splits. Groups
+for analysis are the attribute `skin_tone`: Unknown, 1-2, 3-4, 5-6. Needs torch and Pillow; `--smoke` runs everything on
+made-up images, `--weights random` does without a download: features of a random network, which say less.
 """
 
 import argparse
@@ -15,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from resnet import WEIGHTS_URL, load_resnet18, prepared
+from resnet import BLOCKS, load_resnet, prepared, weights_url
 from torch import nn
 
 from atypicality.datasets.loaders import load_fitzpatrick17k
@@ -33,6 +36,16 @@ def batches(images: Images, size: int) -> Iterator[tuple[torch.Tensor, torch.Ten
         rows = [images[row] for row in range(start, min(start + BATCH, len(images)))]
         pixels = torch.cat([prepared(torch.from_numpy(np.array(image))[None], size) for image, _ in rows])
         yield pixels, torch.tensor([label for _, label in rows])
+
+
+def settle(network: nn.Module, images: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Let the normalising layers of a random network learn their means and variances; without, its features vanish."""
+    device = next(network.parameters()).device
+    network.train()
+    with torch.no_grad():
+        for pixels, _ in images:
+            network(pixels.to(device))
+    network.eval()
 
 
 def make_probe(n_features: int, n_classes: int) -> nn.Module:
@@ -99,7 +112,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder with fitzpatrick17k.csv and images")
     parser.add_argument("--out", type=Path, help="folder for the outputs")
-    parser.add_argument("--weights", type=Path, help=f"ImageNet weights of the backbone ({WEIGHTS_URL})")
+    parser.add_argument("--model", choices=list(BLOCKS), default="resnet18", help="the backbone")
+    parser.add_argument("--weights", help=f"its ImageNet weights ({' or '.join(map(weights_url, BLOCKS))}), or random")
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--size", type=int, default=224, help="side that images are brought to")
@@ -114,7 +128,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Features of the fixed backbone, once; then every split."""
     images = load_fitzpatrick17k(folder=arguments.data)
     torch.manual_seed(0)
-    backbone = load_resnet18(arguments.weights).to("cuda" if torch.cuda.is_available() else "cpu")
+    weights = None if arguments.weights in (None, "random") else Path(arguments.weights)
+    backbone = load_resnet(weights, arguments.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    if weights is None:
+        settle(backbone, batches(images, arguments.size))
     # the backbone has 1,000 classes of its own: only what enters its last layer matters
     features = collect(backbone, batches(images, arguments.size), out=arguments.out / "features")
     for seed in range(arguments.splits):

@@ -19,6 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from atypicality.integrations.collecting import collect
 from atypicality.integrations.row_files import RowFolder
 from atypicality.outputs import ModelOutputs
+from atypicality.paper import reproduce
 
 torch = imported("torch")
 nn = torch.nn
@@ -506,6 +507,26 @@ def test_the_skin_lesion_script_runs(tmp_path, monkeypatch, capsys):
     assert parts[0].embeddings.shape == (18, 256)
     assert parts[0].logits.shape == (18, 9)
     assert set(np.concatenate([part.attributes["skin_tone"] for part in parts])) == {"Unknown", "1-2", "3-4", "5-6"}
+
+
+@needs("PIL")
+def test_the_skin_tone_protocol_runs_from_images_to_subgroups(tmp_path, monkeypatch, capsys):
+    """On the stand-in, with the smaller of the two networks; the other one is built with its published names."""
+    run_script("make_fitzpatrick_standin.py", monkeypatch, "--out", tmp_path / "standin", "--rows", "160")
+    assert "160 images, a stand-in for Fitzpatrick17k" in capsys.readouterr().out
+    folder = tmp_path / "outputs" / "fitzpatrick17k-standin"
+    options = ("--weights", "random", "--size", "32", "--splits", "2", "--epochs", "2", "--out", folder)
+    run_script("train_fitzpatrick_probe.py", monkeypatch, "--data", tmp_path / "standin", *options)
+    found = reproduce("subgroups", outputs=tmp_path / "outputs", out=tmp_path / "made")
+    accuracy = next(table for table in found.tables["subgroups"] if table.metric == "accuracy")
+    assert {("1-2",), ("3-4",), ("5-6",), ("worst",), ("best",), ("gap",), ("all",)} <= set(accuracy.rows)
+    assert "(paper: ResNet18)" in accuracy.title
+    assert {verdict.n for verdict in found.verdicts["subgroups"]} == {2}
+    from resnet import ResNet  # the scripts' folder is on the path by now
+
+    layers = {name.rpartition(".conv1")[0] for name in ResNet("resnet34").state_dict() if ".conv1" in name}
+    assert sorted(layers)[-1] == "layer4.2"
+    assert len(layers) == 3 + 4 + 6 + 3
 
 
 @pytest.mark.parametrize("name", ["train_cifar_lt.py", "train_fitzpatrick_probe.py"])

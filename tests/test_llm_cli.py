@@ -8,6 +8,8 @@ import pytest
 from atypicality import ModelOutputs
 from atypicality.cli import main
 from atypicality.llm import TREC
+from atypicality.llm.templates import CONTENT_FREE, TEMPLATES
+from atypicality.paper.sources import content_free_path
 
 WORDS = list(TREC.labels)
 CODES = ["NUM:dist", "LOC:city", "HUM:ind", "DESC:def", "ENTY:animal", "ABBR:exp"]
@@ -110,3 +112,38 @@ def test_mistakes_are_one_line_and_code_two(more, message, files, capsys):
     error = capsys.readouterr().err.splitlines()
     assert message in error[-1]
     assert "secret" not in error[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("trec", "{}.npz"), ("agnews", "{}-model/test.npz"), ("imdb", "{}-model/test.npz")]
+)
+def test_what_the_command_writes_is_what_reproduce_needs(name, place, tmp_path, rng, capsys):
+    template, n = TEMPLATES[name], 120
+    words = list(template.labels)
+    lines, records = [], []
+    for row in range(n):
+        label = row % len(words)
+        logits = rng.normal(size=len(words)) + 1.5 * np.eye(len(words))[label]
+        scores = dict(zip(words, (logits - np.logaddexp.reduce(logits)).tolist(), strict=True))
+        surprise = (-rng.gamma(2.0, 2.0, 5 + row % 4)).tolist()
+        lines.append(json.dumps({"text": f"thing {row}", "label": words[label]}))
+        records.append({"prompt": template.fill(f"thing {row}"), "log_probs": surprise, "label_log_probs": scores})
+    flat = dict.fromkeys(words, -2.0)
+    records += [{"prompt": template.fill(t), "log_probs": [-1.0], "label_log_probs": flat} for t in CONTENT_FREE]
+    records += [{"prompt": f" {word}", "log_probs": [-1.0]} for word in words]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, records)))
+    out = tmp_path / "outputs" / place.format(name)
+    out.parent.mkdir(parents=True)
+    arguments = ["--model", str(tmp_path / "scores.jsonl"), "--data", str(tmp_path / "data.jsonl"), "--label", "label"]
+    assert main(["llm", *arguments, "--template", name, "--out", str(out)]) == 0
+    assert content_free_path(out).exists()
+    capsys.readouterr()
+    options = ["--outputs", str(tmp_path / "outputs"), "--seeds", "2", "--out", str(tmp_path / "made"), "--json"]
+    assert main(["reproduce", "llm", *options]) == 0
+    found = json.loads(capsys.readouterr().out)["experiments"]["llm"]
+    assert {cell["atypicality"] for cell in found["cells"]} == {"total", "per token"}
+    assert {cell["method"] for cell in found["cells"]} == {"uncalibrated", "content-free", "ts", "aar"}
+    assert {verdict["claim"] for verdict in found["verdicts"]} == {1, 6}
+    assert not any(verdict["verdict"] == "not tested" for verdict in found["verdicts"])
+    assert not any("content" in note for note in found["notes"])

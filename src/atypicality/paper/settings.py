@@ -44,8 +44,8 @@ _TORCHVISION = "torchvision's weights"
 _DDU = "the weights of Mukhoti et al. 2020, or your own training"
 _MISLAS = "the weights of Zhong et al. 2021 (github.com/dvlab-research/MiSLAS)"
 _ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {}` writes both files"
-_LT = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py)"
-_FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py)"
+_LT = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py --dataset {})"
+_FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py --model {})"
 
 SETTINGS = (
     Setting("balanced", "ImageNet", "ResNet18", "imagenet-resnet18", (), _TORCHVISION),
@@ -57,21 +57,37 @@ SETTINGS = (
     Setting("imbalanced", "ImageNet-LT", "ResNext50", "imagenetlt-resnext50", (), _MISLAS, True),
     Setting("imbalanced", "ImageNet-LT", "ResNext50(+P.B.)", "imagenetlt-resnext50-pb", (), _MISLAS, True),
     Setting("imbalanced", "Places365-LT", "ResNet152", "places365lt-resnet152", ("places365lt-*",), _MISLAS, True),
-    Setting("imbalanced", "CIFAR10-LT", "ResNet18", "cifar10lt-resnet18", ("cifar10lt-*", "cifar10-lt*"), _LT, True),
+    Setting(
+        "imbalanced",
+        "CIFAR10-LT",
+        "ResNet18",
+        "cifar10lt-resnet18",
+        ("cifar10lt-*", "cifar10-lt*"),
+        _LT.format("cifar10"),
+        True,
+    ),
     Setting(
         "imbalanced",
         "CIFAR100-LT",
         "ResNet18",
         "cifar100lt-resnet18",
         ("cifar100lt-*", "cifar100-lt*"),
-        _LT,
+        _LT.format("cifar100"),
         True,
     ),
     Setting("llm", "TREC", "Alpaca7B", "trec-alpaca7b", ("trec", "trec-*"), _ALPACA.format("trec"), True),
     Setting("llm", "AG News", "Alpaca7B", "agnews-alpaca7b", ("agnews", "agnews-*"), _ALPACA.format("agnews"), True),
     Setting("llm", "IMDB", "Alpaca7B", "imdb-alpaca7b", ("imdb", "imdb-*"), _ALPACA.format("imdb")),
-    Setting("skin", "Fitzpatrick17k", "ResNet18", "fitzpatrick17k-resnet18", ("fitzpatrick*",), _FITZPATRICK, True),
-    Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", (), _FITZPATRICK, True),
+    Setting(
+        "skin",
+        "Fitzpatrick17k",
+        "ResNet18",
+        "fitzpatrick17k-resnet18",
+        ("fitzpatrick*",),
+        _FITZPATRICK.format("resnet18"),
+        True,
+    ),
+    Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", (), _FITZPATRICK.format("resnet34"), True),
 )
 
 
