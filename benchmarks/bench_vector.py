@@ -20,6 +20,7 @@ def rows(quick: bool = False) -> list[Row]:
     logits, labels, _ = image_logits(n_rows, n_classes)
     held_out, held_out_labels, _ = image_logits(n_rows, n_classes, seed=5)
     probs, test = softmax(logits), softmax(held_out)
+    wide = probs.astype(np.float64), labels, test.astype(np.float64)
 
     def theirs() -> Callable[[], np.ndarray]:
         found = authors.vector_scaling(logits, labels)
@@ -47,7 +48,7 @@ def rows(quick: bool = False) -> list[Row]:
                 probmetrics("SVSCalibrator", probs, labels, test),
                 if_slower="its optimiser stops early and its penalty is strong, at the higher loss beside it",
             ),
-            Peer("netcal", "LogisticCalibration", netcal(probs, labels, test)),
+            Peer("netcal", "LogisticCalibration, float64", netcal(*wide), note="given float64, where it converges"),
         ],
         bare=elementwise_pass(logits),
         bare_of="one pass",

@@ -15,7 +15,10 @@ from benchmarks.rows import COLUMNS, Row
 
 __all__ = ["main", "parsed", "peers_document"]
 
-PEERS = ("netcal", "probmetrics", "mapie", "crepes", "torchmetrics", "faiss-cpu")
+PEERS = (
+    *("netcal", "probmetrics", "mapie", "crepes", "torchmetrics", "faiss-cpu"),
+    *("torchcp", "torch-uncertainty", "conditionalconformal"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

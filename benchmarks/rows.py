@@ -15,7 +15,7 @@ __all__ = ["AUTHORS", "COLUMNS", "Peer", "Row", "contest"]
 
 AUTHORS = "paper's algorithm"
 """A peer without a package: written in `benchmarks.authors` from the paper's description."""
-PACKAGES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss"}
+PACKAGES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "torch-uncertainty": "torch_uncertainty"}
 """Import names of peers where they differ from the name of the package."""
 COLUMNS = (
     "stage",
@@ -58,6 +58,8 @@ class Row:
     if_slower: str = ""
     if_worse: str = ""
     note: str = ""
+    quality: str = ""
+    peer_quality: str = ""
 
     @property
     def ratio(self) -> float:
@@ -96,11 +98,15 @@ class Row:
     @property
     def outcome(self) -> str:
         """The verdict in words."""
-        words = [] if self.met else [f"MISSES ITS TARGET {self.target}"]
-        if self.peer:
-            words.append("behind: " + (self.if_slower or "NO REASON GIVEN") if self.slower else "ahead")
+        words = []
+        if self.slower:
+            words.append("behind: " + (self.if_slower or "NO REASON GIVEN"))
         if self.worse:
             words.append("less accurate: " + (self.if_worse or "NO REASON GIVEN"))
+        if not self.met:
+            words.append(f"MISSES ITS TARGET {self.target}")
+        if self.peer and not self.slower:
+            words.append("ahead in speed" if self.worse else "ahead")
         if self.note:
             words.append(self.note)
         return "; ".join(words) or "target kept"
@@ -115,7 +121,9 @@ class Row:
             _number(self.ratio),
             _pair(_number(self.seconds), _number(self.peer_seconds)),
             f"{self.bare:.2f} ({self.bare_of})" if self.bare_of else "",
-            f"{self.accuracy}: {_pair(_digits(self.error), _digits(self.peer_error))}" if self.accuracy else "",
+            f"{self.accuracy}: {_pair(_judged(self.error, self.quality), _judged(self.peer_error, self.peer_quality))}"
+            if self.accuracy
+            else "",
             _pair(_number(self.megabytes, ".0f"), _number(self.peer_megabytes, ".0f")),
             self.target,
             self.outcome,
@@ -149,9 +157,13 @@ class Peer:
         if importlib.util.find_spec(module) is None:
             print(f"  {self.name} is not installed: left out", file=sys.stderr)
             return False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about optional parts of their own
-            importlib.import_module(module)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about optional parts of their own
+                importlib.import_module(module)
+        except (ImportError, RuntimeError) as error:  # installed without what it needs, or for another torch
+            print(f"  {self.name} cannot be loaded ({error}): left out", file=sys.stderr)
+            return False
         return True
 
     @property
@@ -172,14 +184,21 @@ def contest(
     error: Callable[[Any], float] | None = None,
     slack: float = 0.0,
     targets: Sequence[str] = (),
+    quality: Callable[[Any], str] | None = None,
+    plain: bool = False,
     repeats: int = 3,
     note: str = "",
 ) -> list[Row]:
-    """Measure us, the peers and the bare cost in turns; one row for each target of ours, then one for each peer."""
+    """Measure us, the peers and the bare cost in turns; one row for each target of ours, then one for each peer.
+
+    `quality` is more to know of an answer, in words. With `plain` seconds are the best of plain calls one after
+    the other: turns and counting of memory weigh on calls of milliseconds.
+    """
     print(f"{stage}, {size}", file=sys.stderr, flush=True)
     there = {f"{peer.name}: {peer.call}": peer for peer in peers if peer.installed}
     runs = {"ours": ours} | ({"bare": bare} if bare else {}) | {key: peer.run for key, peer in there.items()}
-    found = measure(runs, repeats=repeats)
+    found = measure(runs, repeats=repeats, plain=plain)
+    said = {key: quality(one.result) if quality and key != "bare" else "" for key, one in found.items()}
     errors = {key: error(one.result) if error and key != "bare" else math.nan for key, one in found.items()}
     common = {
         "stage": stage,
@@ -189,6 +208,7 @@ def contest(
         "bare_of": bare_of,
         "accuracy": accuracy,
         "error": errors["ours"],
+        "quality": said["ours"],
         "slack": slack,
         "megabytes": found["ours"].megabytes,
     }
@@ -202,6 +222,7 @@ def contest(
                 version=peer.version,
                 peer_seconds=found[key].seconds,
                 peer_error=errors[key],
+                peer_quality=said[key],
                 peer_megabytes=found[key].megabytes,
                 target=peer.target,
                 if_slower=peer.if_slower,
@@ -223,6 +244,10 @@ def _digits(value: float) -> str:
     ('0.886412', '2e-16')
     """
     return _number(value, ".0e" if 0 < value < 1e-5 else ".6g")
+
+
+def _judged(error: float, quality: str) -> str:
+    return f"{_digits(error)} ({quality})" if quality else _digits(error)
 
 
 def _pair(ours: str, theirs: str) -> str:

@@ -17,6 +17,18 @@ from benchmarks.command import main, parsed, peers_document
 from benchmarks.growth_stages import Size, Work
 from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
 
+
+class Drawn:
+    """A generator whose draws are known."""
+
+    def __init__(self, draws):
+        self.draws = draws
+
+    def random(self, n):
+        assert n == self.draws.size
+        return self.draws
+
+
 ROW = Row("stage", "10 x 3", peer="scikit-learn", seconds=1.0, peer_seconds=4.0, error=0.1, peer_error=0.1)
 
 
@@ -83,6 +95,34 @@ def test_a_contest_measures_everybody_on_the_same_arrays():
     assert [row.peer for row in rows] == ["", AUTHORS]
     assert (rows[1].error, rows[1].peer_error) == (0.0, 0.5)
     assert all(len(row.cells()) == len(COLUMNS) for row in rows)
+
+
+def test_a_peer_that_is_ahead_is_named_first():
+    behind = replace(ROW, seconds=5.0, if_slower="it answers less", target="ratio >= 4", note="by the way")
+    assert behind.outcome == "behind: it answers less; MISSES ITS TARGET ratio >= 4; by the way"
+    assert replace(ROW, error=0.2, if_worse="other draws").outcome.startswith(
+        "less accurate: other draws; ahead in speed"
+    )
+
+
+def test_quality_stands_beside_the_number():
+    row = replace(ROW, accuracy="size", quality="covers 0.9", peer_quality="covers 0.8")
+    assert row.cells()[6] == "size: 0.1 (covers 0.9), 0.1 (covers 0.8)"
+
+
+def test_plain_calls_follow_one_another():
+    seen = []
+    runs = {name: (lambda name=name: seen.append(name)) for name in "ab"}
+    timing.measure(runs, repeats=1, plain=True)
+    assert seen[:4] == ["a", "b"] * 2  # turns, for memory
+    assert seen[4:] == ["a"] * 20 + ["b"] * 20
+
+
+def test_a_peer_without_what_it_needs_is_left_out(monkeypatch, tmp_path, capsys):
+    (tmp_path / "half_installed.py").write_text("import no_such_module_anywhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not Peer("half_installed", "call", lambda: None).installed
+    assert "half_installed cannot be loaded (No module named 'no_such_module_anywhere')" in capsys.readouterr().err
 
 
 def test_whoever_is_slow_runs_once(monkeypatch):
@@ -266,13 +306,25 @@ class TestAuthors:
         logits, labels = rng.normal(size=(50, 3)), np.arange(50) % 3
         assert not authors.recalibrate(logits, labels, rng.normal(size=50), budget=-1.0).finished
 
-    def test_sets(self, rng):
-        from atypicality import SplitConformal
+    def test_sets(self, rng, monkeypatch):
+        from atypicality import AtypicalityAwareConformal
+        from atypicality.conformal.chance import Seeds
 
         probs, labels = rng.dirichlet(np.ones(6), 400), rng.integers(0, 6, 400)
-        ours = SplitConformal("aps", 0.2, nonempty="after").fit(probs[:200], labels[:200]).predict_set(probs[200:])
-        theirs = authors.conformal_sets(probs[:200], labels[:200], probs[200:], 0.2)
-        assert (ours == theirs).mean() > 0.995  # np.quantile takes one rank more here and there
+        rarity, given = rng.random(400), (probs[:200], labels[:200])
+        for cells in ((1, 1), (2, 2)):
+            ours = AtypicalityAwareConformal("raps", 0.2, n_groups=cells, mode="paper", k_reg=2, penalty=0.1)
+            draws = Seeds(0).draws("fit", 200)
+            monkeypatch.setattr(authors.np.random, "default_rng", lambda seed, draws=draws: Drawn(1 - draws))
+            fixed = {"k_reg": 2, "penalty": 0.1}
+            theirs = (
+                authors.conformal_sets(*given, probs[200:], 0.2, **fixed)
+                if cells == (1, 1)
+                else authors.aware_sets(*given, rarity[:200], probs[200:], rarity[200:], 0.2, n_groups=2, **fixed)
+            )
+            monkeypatch.undo()
+            found = ours.fit(*given, atypicality=rarity[:200]).predict_set(probs[200:], atypicality=rarity[200:])
+            np.testing.assert_array_equal(found, theirs)  # the same procedure with the same draws
 
     def test_calibration_error(self, rng):
         from atypicality.metrics import ece
