@@ -1,7 +1,7 @@
 """Write a stand-in for Fitzpatrick17k in its layout, from images that scikit-learn ships.
 
     python scripts/make_fitzpatrick_standin.py --out standin
-    python scripts/train_fitzpatrick_probe.py --data standin --weights random --size 64 --out OUT/fitzpatrick17k-standin
+    python scripts/train_fitzpatrick_probe.py --data standin --weights random --size 64 --out OUT/skin-tone-standin
     atypicality reproduce subgroups --outputs OUT
 
 It is no dermatology, and its numbers say nothing about skin: 1,619 handwritten digits 1 to 9 (UCI, Alpaydin and Kaynak

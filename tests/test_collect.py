@@ -514,14 +514,15 @@ def test_the_skin_tone_protocol_runs_from_images_to_subgroups(tmp_path, monkeypa
     """On the stand-in, with the smaller of the two networks; the other one is built with its published names."""
     run_script("make_fitzpatrick_standin.py", monkeypatch, "--out", tmp_path / "standin", "--rows", "160")
     assert "160 images, a stand-in for Fitzpatrick17k" in capsys.readouterr().out
-    folder = tmp_path / "outputs" / "fitzpatrick17k-standin"
+    folder = tmp_path / "outputs" / "skin-tone-standin"
     options = ("--weights", "random", "--size", "32", "--splits", "2", "--epochs", "2", "--out", folder)
     run_script("train_fitzpatrick_probe.py", monkeypatch, "--data", tmp_path / "standin", *options)
     found = reproduce("subgroups", outputs=tmp_path / "outputs", out=tmp_path / "made")
     accuracy = next(table for table in found.tables["subgroups"] if table.metric == "accuracy")
     assert {("1-2",), ("3-4",), ("5-6",), ("worst",), ("best",), ("gap",), ("all",)} <= set(accuracy.rows)
-    assert "(paper: ResNet18)" in accuracy.title
-    assert {verdict.n for verdict in found.verdicts["subgroups"]} == {2}
+    assert accuracy.title == "accuracy: your model / skin-tone-standin, GMM"  # never beside the paper's numbers
+    assert all(cell.paper is None for cell in accuracy.cells.values())
+    assert {(verdict.n, verdict.spread) for verdict in found.verdicts["subgroups"]} == {(2, "splits")}
     from resnet import ResNet  # the scripts' folder is on the path by now
 
     layers = {name.rpartition(".conv1")[0] for name in ResNet("resnet34").state_dict() if ".conv1" in name}

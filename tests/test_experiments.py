@@ -236,6 +236,7 @@ def test_skin_tones_of_the_text():
         ("cifar10lt-wrn28-4", "CIFAR10-LT", "wrn28-4"),
         ("cifar100-lt", "CIFAR100-LT", "another model"),
         ("trec", "TREC", "another model"),
+        ("fitzpatrick17k-vgg", "Fitzpatrick17k", "vgg"),
         ("imagenetlt-resnext50-pb", "ImageNet-LT", "ResNext50(+P.B.)"),
     ],
 )

@@ -36,8 +36,9 @@ CONFIDENT = ("4", "5", "6")
 """Levels of confidence of the more confident half of the rows."""
 
 Vector = NDArray[np.float64]
-Spread = Literal["halves", "folds", "draws"]
-"""Where an interval comes from: repeated random halves, test rows left out in turn, or independent draws."""
+Spread = Literal["halves", "splits", "folds", "draws"]
+"""Where an interval comes from: random halves, splits with a model each, test rows left out in turn, independent draws.
+"""
 
 
 class Statement(NamedTuple):
@@ -60,7 +61,7 @@ class Verdict:
     where : str
         Model, data set and, where it enters, the estimator of atypicality.
     n, n_rows, spread : int, int, str
-        How many halves, folds or draws there are, rows measured in each, and which of them they are: `Spread`.
+        How many halves, splits, folds or draws there are, rows measured in each, and which of them they are: `Spread`.
     value, low, high : float
         Mean over the seeds and its 95 % interval.
     n_true : int
@@ -148,14 +149,14 @@ def untested(claim: int, where: str, missing: str) -> Verdict:
 def _interval(values: Vector, spread: Spread, whole: float | None) -> tuple[float, float, float]:
     r"""Mean and 95 % interval over the seeds.
 
-    Random halves share rows: their spread is that of one half, and the variance of the mean is taken as
+    Random halves, or splits, share rows: their spread is that of one half, and the variance of the mean is taken as
     :math:`(1/J + 1) s^2`, one measured row to every fitted one (Nadeau and Bengio 2003). Folds are a delete-group
     jackknife around the value of all rows.
     """
     n, center = values.size, float(values.mean()) if whole is None else whole
     if n < 2 or np.isnan(center):
         return center, np.nan, np.nan
-    factor = {"halves": 1 / n + 1, "draws": 1 / n, "folds": (n - 1) ** 2 / n}[spread]
+    factor = {"halves": 1 / n + 1, "splits": 1 / n + 1, "draws": 1 / n, "folds": (n - 1) ** 2 / n}[spread]
     reach = float(t.ppf((1 + LEVEL) / 2, n - 1)) * values.std(ddof=1) * factor**0.5
     return center, center - reach, center + reach
 

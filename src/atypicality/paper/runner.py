@@ -352,7 +352,7 @@ def _add(found: Reproduction, run: Run, finished: Finished) -> None:
 def _verdicts(known: list[Verdict], run: Run, seeds: list[Read], folds: list[Read]) -> list[Verdict]:
     """On every claim once: not again for another estimator where none enters."""
     name, source, found = run.experiment, run.source, []
-    spread: Spread = "folds" if folds else "halves" if source is not None else "draws"
+    spread: Spread = "folds" if folds else "draws" if source is None else "splits" if source.splits else "halves"
     for claim in EXPERIMENTS[name].claims:
         once = source is not None and (name, claim) in ESTIMATOR_FREE
         where = source.title if source is not None and once else run.title

@@ -83,7 +83,7 @@ SETTINGS = (
         "Fitzpatrick17k",
         "ResNet18",
         "fitzpatrick17k-resnet18",
-        ("fitzpatrick*",),
+        ("fitzpatrick17k-*", "fitzpatrick*"),
         _FITZPATRICK.format("resnet18"),
         True,
     ),
