@@ -404,7 +404,8 @@ TABLES["search"] = GridSearchCV(TABLES["pipeline"], {"histgradientboostingclassi
 @pytest.mark.parametrize("name", TABLES)
 def test_categories_and_gaps_need_no_embedder(name, cv, table):
     X, y = table[0].assign(city=table[0]["city"].astype("category")), table[1]
-    model = AtypicalityAwareClassifier(TABLES[name], head=QUICK, cv=cv).fit(X[:600], y[:600])
+    head = ReliabilityHead(aty.GaussianAtypicality(), aty.TemperatureScaling())
+    model = AtypicalityAwareClassifier(TABLES[name], head=head, cv=cv).fit(X[:600], y[:600])
     rows = X[600:900]
     assert np.isfinite(model.atypicality(rows)).all()
     assert model.outputs(rows).embeddings.shape[1] == 6 + 1 + 1  # numbers, where `a` has gaps, one city of two
