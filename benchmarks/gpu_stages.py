@@ -147,7 +147,8 @@ def _predicted(head: aty.ReliabilityHead, rows: Any) -> Any:
 
 def _bare(lib: Any, head: aty.ReliabilityHead, embeddings: Any, logits: Any) -> Any:
     """The two products of the density and a softmax, all rows at once, with nothing around them."""
-    xp, formula = lib.xp, head.formula().density
+    xp, density = lib.xp, head.recalibration_density_ or head.density_  # the Gaussian
+    formula = density.formula()
     centre, whitening, targets = (
         lib.xp.asarray(part, device=lib.device) for part in (formula.centre, formula.whitening, formula.targets)
     )
