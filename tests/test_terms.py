@@ -1,6 +1,8 @@
 """Laws of the terms of recalibration: matrices worked out by hand, symmetries, and what few rows leave."""
 
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from atypicality import AtypicalityAwareRecalibration, TemperatureScaling
 from atypicality.arrays import namespace
 from atypicality.datasets import make_world
-from atypicality.formula import Neighbours, Rank, Rows, SimilarLogits, SimilarProbabilities, Top
+from atypicality.formula import Neighbours, Rank, Rows, SimilarLogits, SimilarProbabilities, Top, recalibration
 from atypicality.formula.rows import below_top
 from atypicality.recalibration import aware, terms
 from atypicality.recalibration.terms import TERMS, ClassSimilarity
@@ -184,3 +186,25 @@ def test_strengths_of_some_rows_serve_all_of_them(seed, monkeypatch):
     part = AtypicalityAwareRecalibration().fit(logits, labels, atypicality=a)
     assert part.strength_ != whole.strength_
     assert part.loss_ == pytest.approx(whole.loss_, abs=0.005)  # a few parameters more or less, of 4000 rows
+
+
+def test_the_term_of_the_page_works(monkeypatch, tmp_path):
+    """The code of docs/adding-terms.md, put where the page says."""
+    page = (Path(__file__).parents[1] / "docs" / "adding-terms.md").read_text("utf-8")
+    code, names, _ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    space, known = dict(vars(recalibration)), {}
+    exec(code, space)
+    exec(names, known)
+    own = terms.fields_of
+
+    def fields_of(names, n_classes, *, multiplier, **others):
+        found = dict(own(names, n_classes, multiplier=multiplier, **others))
+        return [(name, found.get(name) or space["Entropy"](multiplier)) for name in names if name != "class_prior"]
+
+    monkeypatch.setattr(aware, "fields_of", fields_of)
+    monkeypatch.setattr(aware, "TERMS", known["TERMS"])
+    logits, labels, a = related(400, 5, 0)
+    found = AtypicalityAwareRecalibration(terms=("rank", "entropy"), strength=0.1).fit(logits, labels, atypicality=a)
+    assert found.terms_["entropy"] == "used"
+    probs = found.predict_proba(logits, atypicality=a)
+    np.testing.assert_allclose(probs.sum(axis=1), 1.0)

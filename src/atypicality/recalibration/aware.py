@@ -252,15 +252,16 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         density = inputs.need_class_log_density() if self._uses_density(inputs.class_log_density) else None
         problem = Problem(inputs.logits, labels, features=features, sample_weight=weight, **options)
         self._learn_prior(inputs.class_log_prior, problem.n_classes)
-        start = self._learn_top(temperature_start(problem))
+        plain = self.strength == "auto" or problem.mixing is not None or bool(self._requested())
+        start = self._learn_top(temperature_start(problem) if plain else None)
         self._learn_similarity(problem.logits, None if weight is None else problem.weights)
-        if isinstance(self.strength, str) and inputs.logits.shape[0] * inputs.logits.shape[1] > CHOICE:
+        if self.strength == "auto" and inputs.logits.shape[0] * inputs.logits.shape[1] > CHOICE:
             start = self._choose_on_some(problem, density, start)
         problem = self._with_terms(problem, density)
         self._fit_problem(problem, labels.size, back, start)
         self._learn_limits(problem, columns, density)
 
-    def _choose_on_some(self, problem: Problem, density: Any, start: Solution) -> Solution:
+    def _choose_on_some(self, problem: Problem, density: Any, start: Solution | None) -> Solution:
         """Strengths from evenly spaced rows where all of them are many, and the optimum of those rows.
 
         A strength times the number of rows is the precision of a prior, which does not depend on that number.
@@ -280,8 +281,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         if given is not None:
             self.class_log_prior_ = check_log_prior(given, n_classes)
 
-    def _learn_top(self, start: Solution) -> Solution:
-        self.top_multiplier_ = float(start.coefficients[0])
+    def _learn_top(self, start: Solution | None) -> Solution | None:
+        """Begin a fit: the multiplier of temperature scaling, where that was solved for, and nothing of strengths."""
+        self.top_multiplier_ = 1.0 if start is None else float(start.coefficients[0])
         self.strength_, self.effective_parameters_, self.evidence_ = {}, {}, {}
         return start
 
