@@ -66,8 +66,8 @@ def test_predict_writes_every_format(folder, capsys, ending):
 @pytest.mark.parametrize(("moved", "code"), [(0.0, 0), (30.0, 3)])
 def test_predict_tells_a_scheduler_of_drift(folder, capsys, moved, code):
     test = aty.ModelOutputs.load(folder / "test")
-    file = folder / f"moved{moved:g}.npz"
-    aty.ModelOutputs(test.logits, embeddings=test.embeddings.astype(np.float32) + moved).save(file)
+    file, noise = folder / f"moved{moved:g}.npz", np.random.default_rng(0).normal(size=test.embeddings.shape)
+    aty.ModelOutputs(test.logits, embeddings=test.embeddings.astype(np.float32) + moved * noise).save(file)
     arguments = ("predict", folder / "head", file, "--out", folder / "d.npz", "--max-risk", 0.1, "--json")
     assert run(capsys, *arguments)[0] == 0
     found, out, _ = run(capsys, *arguments, "--exit-code")

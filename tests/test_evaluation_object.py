@@ -188,7 +188,7 @@ def test_bad_methods(methods, error, message, outputs):
 @pytest.mark.parametrize(
     ("methods", "error", "message"),
     [
-        ("temperature", ValueError, r"known names \(uncalibrated, ts, .*aa-saps\); got 'temperature'"),
+        ("temperature", ValueError, r"known names \(uncalibrated, ts, .*conditional\); got 'temperature'"),
         ("aa-ts", ValueError, "known names"),
         ("content-free", ValueError, "learns from content-free prompts.*ContentFreeCalibration"),
         ({"a": np.full((1200, 4), 0.25)}, TypeError, "cannot fit ndarray.*give probabilities to evaluate"),

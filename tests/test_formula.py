@@ -346,6 +346,7 @@ def plug_in(**parts):
     return head.fit(train=outputs_of(400, 0), calibration=outputs_of(900, 1))
 
 
+@pytest.mark.filterwarnings("ignore:the advice")  # sets of two classes are right less often
 @pytest.mark.parametrize(
     "parts",
     [{"density": Distance}, {"recalibration": Blend}, {"prediction_sets": TopTwo}],

@@ -172,6 +172,7 @@ def test_given_atypicality_needs_no_embeddings(rng):
         quick_head().fit(calibration=given).predict(ModelOutputs(outputs.logits[:3]))
 
 
+@pytest.mark.filterwarnings("ignore:the advice")
 def test_without_a_density_it_says_what_is_lost():
     outputs = world_outputs(2000)
     bare = ModelOutputs(outputs.logits, labels=outputs.labels)

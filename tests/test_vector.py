@@ -62,7 +62,10 @@ def test_prior_shift_is_undone(seed):
 def test_absent_class_gets_the_mean_of_the_others_and_it_is_reported():
     logits, labels, _ = rows_like(300, 5)
     labels = np.where(labels == 2, 0, labels)
-    with pytest.warns(UserWarning, match=r"labels hold no row of class 2: its score is fixed to the mean"):
+    with pytest.warns(
+        UserWarning,
+        match=r"labels hold no row of class 2: its score rests on the ridge alone, and without one on the mean",
+    ):
         found = VectorScaling().fit(logits, labels)
     np.testing.assert_array_equal(found.absent_classes_, [2])
     others = [0, 1, 3, 4]

@@ -17,6 +17,7 @@ from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
 from atypicality.recalibration.solver import Solution, solve
 from atypicality.recalibration.strength import (
+    CLASSWISE,
     choose_strengths,
     given_strengths,
     groups_of,
@@ -43,6 +44,8 @@ __all__ = ["AtypicalityAwareRecalibration", "covariates_of"]
 
 TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
+ROWS_PER_ENTRY = 5
+"""Rows for each entry of a full mixing matrix from which on terms of one parameter do not stand in for it."""
 CHOICE = 2**22
 """Logits up to which all rows have a say in the strengths; of more, evenly spaced ones."""
 FLOOR_ROWS = 1000
@@ -367,7 +370,18 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         chosen = choose_strengths(problem, groups_of(problem), n_rows, start=start)
         self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective
         self.evidence_ = chosen.evidence
+        if problem.mixing == "full" and problem.terms and n_rows >= ROWS_PER_ENTRY * problem.n_classes**2:
+            self._loosen(problem, start, n_rows)
         return chosen.solution
+
+    def _loosen(self, problem: Problem, start: Solution | None, n_rows: float) -> None:
+        """Class-wise strengths no larger than without the terms: what one parameter says first, a matrix says finer."""
+        plain = with_groups(problem, ["multiplier", "class_density", *CLASSWISE])
+        found = choose_strengths(plain, groups_of(plain), n_rows, start=start)
+        for name in set(CLASSWISE) & set(found.strengths):
+            if found.strengths[name] < self.strength_.get(name, np.inf):
+                self.strength_[name] = found.strengths[name]
+                self.effective_parameters_[name], self.evidence_[name] = found.effective[name], found.evidence[name]
 
     def _solve(self, problem: Problem, start: Solution | None) -> Solution:
         """The optimum under the strengths that were given, or of maximal evidence."""
