@@ -1,7 +1,7 @@
 """Follow every link inside the built site: `python docs/check_links.py docs/_build/html`.
 
 A link is inside when it has no scheme. Its file must exist, and where it has a fragment, an element with that id.
-Links to other sites are not followed: whether those stand is not ours to promise. What a page loads by itself (scripts,
+Links to other sites are not followed: whether those stand is not ours to say. What a page loads by itself (scripts,
 styles, pictures) must be inside, so that the site works without a network.
 """
 

@@ -4,7 +4,7 @@ Probabilities that fit rare inputs too
 
 One temperature makes a network's confidence right on average. Underneath the average,
 typical inputs become too humble and rare ones stay overconfident. A temperature that
-follows atypicality mends both.
+follows atypicality corrects both.
 """
 
 # %%

@@ -53,8 +53,8 @@ assert after < before
 # %%
 # Sets, and the rows they are for
 # -------------------------------
-# ``predict_set`` promises to hold the true digit for 90 % of the rows. This task is
-# easy, so that sets of one digit already do better than promised.
+# ``predict_set`` holds the true digit for at least 90 % of the rows. This task is
+# easy, so that sets of one digit already do better.
 
 sets = model.predict_set(X_test)
 columns = np.searchsorted(model.classes_, y_test)

@@ -76,7 +76,7 @@ assert other_sets == 0
 workspace.cleanup()
 
 # %%
-# What the shipped head promises, measured
+# What the shipped head guarantees, measured
 # ----------------------------------------
 
 kinds = aty.evaluate({"shipped head": (probabilities, sets)}, test, train=head.density_)

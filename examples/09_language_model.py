@@ -4,8 +4,8 @@ A language model that always says "Positive"
 
 A small language model classifies reviews by what it would say next. Its favourite
 answer wins nearly always. Log-probabilities that were computed elsewhere, for example
-by a server, are enough to mend that, and to say which prompts are unlike what the model
-knows.
+by a server, are enough to correct it, and to say which prompts are unlike what the
+model knows.
 """
 
 # %%
@@ -86,7 +86,7 @@ aty.charts.extreme_samples(evaluation, texts)
 # %%
 # Accuracy by how rare the prompt is
 # ----------------------------------
-# Even mended, answers to the rarest fourth of the prompts are wrong most often.
+# Even recalibrated, answers to the rarest fourth of the prompts are wrong most often.
 
 rows = evaluation.table("atypicality_groups", method="head", metric="accuracy")
 print(*(f"{row['value']:.1%}" for row in rows))

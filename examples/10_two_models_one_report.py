@@ -49,7 +49,7 @@ evaluation = aty.evaluate(
 print(evaluation)
 
 # %%
-# Any number in it can be asked for. Both heads keep what they promise on average, 90 %;
+# Any number in it can be asked for. Both heads cover 90 % on average, as requested;
 # the network that saw a long tail needs larger sets for it.
 
 overall = {

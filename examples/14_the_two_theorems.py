@@ -4,7 +4,7 @@ The two theorems, simulated
 
 The paper proves two things about logistic regression with Gaussian inputs: it is more
 overconfident where inputs are more atypical, and a temperature that follows atypicality
-mends more than one temperature can. Both can be watched.
+corrects more than one temperature can. Both can be watched.
 """
 
 # %%

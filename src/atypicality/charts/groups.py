@@ -137,7 +137,7 @@ def coverage_by_group(
     by: str = "atypicality",
     methods: Sequence[str] | str | None = None,
 ) -> Chart:
-    """Coverage or size of prediction sets along one axis, with the promised coverage dashed (figures 5, 8 and 9).
+    """Coverage or size of prediction sets along one axis, with the target coverage dashed (figures 5, 8 and 9).
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _METRICS = {"accuracy": "accuracy", "ece": "ECE", "coverage": "coverage", "set_size": "set size"}
-_SHORT = {"model": "model", "temperature scaling": "one T", "atypicality-aware": "aware"}
+_SHORT = {"model": "model", "temperature scaling": "TS", "atypicality-aware": "aware"}
 _MEANING = {
     "reliable": ("typical", "high"),
     "extrapolation": ("atypical", "high"),
@@ -92,7 +92,7 @@ def _print(console: "Console", demo: "Demo", out: Path) -> None:
     console.print(
         f"A small network has learnt {len(demo.class_counts)} kinds of clothing, some from few images: of "
         f"{sizes['train']:,} training rows {most:,} are {common} and {fewest} {rare}. From its embeddings we learn "
-        f"how rare an input is; {sizes['recalibration']:,} held-out rows mend the probabilities, and "
+        f"how rare an input is; {sizes['recalibration']:,} held-out rows recalibrate the probabilities, and "
         f"{sizes['edges'] + sizes['thresholds']:,} others decide how large a prediction set must be to "
         f"hold the label {1 - demo.alpha:.0%} of the time. All numbers below come from {sizes['test']:,} test "
         "rows that nothing was fitted on.\n"
@@ -104,7 +104,7 @@ def _print(console: "Console", demo: "Demo", out: Path) -> None:
     console.print(_trend(demo))
     console.print("[bold]3. Prediction sets, from typical (1) to atypical inputs (5)[/]")
     console.print(_groups(demo, {"coverage": (SINGLE, AWARE), "set_size": (SINGLE, AWARE)}))
-    console.print(_promise(demo))
+    console.print(_covered(demo))
     console.print("[bold]4. What to trust[/]  (high confidence: from 90 %; atypical: the last fifth of held-out rows)")
     console.print(_quadrants(demo))
     console.print("[bold]5. One prediction of each kind[/]  (the row nearest to the middle of its kind)")
@@ -167,13 +167,13 @@ def _trend(demo: "Demo") -> str:
     )
 
 
-def _promise(demo: "Demo") -> str:
+def _covered(demo: "Demo") -> str:
     from atypicality.cli.demo_tables import AWARE, SINGLE
 
     single, aware = (min(_values(demo, "coverage", method)) for method in (SINGLE, AWARE))
     return (
-        f"Asked for: {1 - demo.alpha:.0%}. The fifth that is covered worst: {single:.1%} with one temperature and one "
-        f"threshold for all, {aware:.1%} with both made aware of atypicality.\n"
+        f"Target: {1 - demo.alpha:.0%}. The fifth that is covered worst: {single:.1%} with temperature scaling and one "
+        f"threshold for all, {aware:.1%} with the head.\n"
     )
 
 

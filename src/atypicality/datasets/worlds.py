@@ -110,7 +110,7 @@ def make_world(
     ----------
     n_samples, n_classes, n_features : int
     temperature : float, default=1.0
-        The temperature that would mend the model when there is no noise; above 1 the model is overconfident.
+        The temperature that would calibrate the model when there is no noise; above 1 the model is overconfident.
     class_imbalance : float, default=1.0
         How many times likelier the first class is than the last; the classes between fall geometrically.
     atypical_noise : float in [0, 1], default=0.0

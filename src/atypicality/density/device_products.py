@@ -46,7 +46,7 @@ class Grain:
         if self.name == "float64":
             return xp.astype(rows, xp.float64, copy=False)
         if not hasattr(xp, "float16"):
-            return xp.astype(rows, xp.float32)  # finer than promised
+            return xp.astype(rows, xp.float32)  # finer than requested
         half = xp.astype(rows, xp.float16)
         return half if hasattr(xp, "mm") and _widens(xp, rows.device) else xp.astype(half, xp.float32)
 

@@ -22,7 +22,7 @@ _LONGEST = 2.0**8  # of a training row after scaling: far above the tiny of half
 
 @dataclass(frozen=True)
 class DeviceReference:
-    """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product.
+    """Training rows (n, d) on their device, and how a row is shifted and scaled before it enters a product.
 
     Parameters
     ----------

@@ -286,7 +286,7 @@ _SCORES_BYTES_PER_QUERY = 8 * 1024  # a row of float32 scores against one tile o
 
 
 def _checked(embeddings: Any, width: int | None = None) -> Any:
-    """Embeddings checked where they lie."""
+    """Embeddings checked on their device."""
     if not on_device(embeddings):
         return check_embeddings(embeddings, width=width)
     from atypicality.validation.device import device_matrix
@@ -295,7 +295,7 @@ def _checked(embeddings: Any, width: int | None = None) -> Any:
 
 
 def _reference(x: Any, metric: str) -> Any:
-    """What is known of the training rows, where they lie."""
+    """What is known of the training rows, on their device."""
     if not on_device(x):
         return Reference.of(x, metric)
     from atypicality.density.device_reference import DeviceReference

@@ -40,7 +40,7 @@ _SCALES = 2.0**-100, 2.0**100  # beyond them rows are no float32 numbers before 
 
 @dataclass(frozen=True)
 class Reference:
-    """Training rows (n, d) where they lie, and how a row is shifted and scaled before it enters a product."""
+    """Training rows (n, d) on their device, and how a row is shifted and scaled before it enters a product."""
 
     rows: Annotated[FloatArray, kinds.Array("n D", kinds.FINITE, dtypes=("float16", *kinds.ANY_FLOAT))]
     metric: Annotated[str, kinds.Choice(*METRICS)]

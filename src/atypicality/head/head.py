@@ -728,7 +728,9 @@ def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, Mo
         first, rest = first_and_rest(calibration)
         return first, rest, np.arange(len(rest)) < len(calibration.edges)
     if calibration.stratified:
-        raise ValueError("calibration comes from a stratified split, which breaks the promise; split plainly.")
+        raise ValueError(
+            "calibration comes from a stratified split, which breaks the coverage guarantee; split plainly."
+        )
     chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
     return calibration._part(chosen), calibration._part(~chosen), None
 

@@ -2,7 +2,7 @@
 
 `fit` and `atypicality` take a Dask array or a list of files where the estimators' own methods take an array. The
 work runs on the `client` that is given, else on the current one, else on a local cluster that ends with the call.
-Parts are read where they lie, merged by a tree on the workers, and solved here. The tree depends on how the rows are
+Parts are read in place, merged by a tree on the workers, and solved here. The tree depends on how the rows are
 cut and on nothing else, so neither the number of workers nor the order in which they finish, nor a worker that dies
 on the way, changes a digit of the result.
 

@@ -121,7 +121,7 @@ def aligned(values: Any, name: str, rows: DaskRows, client: Any, *, wanted: bool
 
 
 def read(value: Any) -> Any:
-    """The rows of a part, mapped where they lie in a file."""
+    """The rows of a part, mapped from their file."""
     if not isinstance(value, FileRows):
         return value
     rows = slice(value.start, value.stop)

@@ -62,7 +62,7 @@ def accuracy(probs: Given = None, labels: Given = None, *, confidence: Given = N
 def overconfidence(
     probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None
 ) -> float:
-    """Mean confidence minus accuracy: above 0 the model promises too much, below 0 too little.
+    """Mean confidence minus accuracy: above 0 the model is overconfident, below 0 underconfident.
 
     Parameters
     ----------

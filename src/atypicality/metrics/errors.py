@@ -71,7 +71,7 @@ def classwise_interval(
 
     Many of its cells hold a sample or two, where no normal law helps. The noise is that of labels drawn from the
     probabilities (consistency resampling, Broecker and Smith 2007), exact for a calibrated model, times the ratio of
-    observed to promised standard deviation in each bin. A model without errors may still err in -log(alpha/2) / n of
+    observed to expected standard deviation in each bin. A model without errors may still err in -log(alpha/2) / n of
     all cases, and each error costs two cells: the interval ends no lower than that.
     """
     bins = rows.class_bins
@@ -136,7 +136,7 @@ def _drawn_labels(
 
 
 def _excess_deviation(probs: NDArray[np.floating], rows: Losses, edges: FloatArray) -> FloatArray:
-    """Observed over promised standard deviation of the residuals in each bin, all classes together: (n_bins,)."""
+    """Observed over expected standard deviation of the residuals in each bin, all classes together: (n_bins,)."""
     bins, n_bins = rows.class_bins, edges.size + 1
 
     def high_squares(part: slice) -> FloatArray:
@@ -147,6 +147,6 @@ def _excess_deviation(probs: NDArray[np.floating], rows: Losses, edges: FloatArr
     squares = blocks.reduce_rows(high_squares, len(probs), block=block)
     squares[0] = rows.squares.sum() - squares[1:].sum()
     named = np.bincount(np.searchsorted(edges, rows.label_prob), rows.label_prob, minlength=n_bins)
-    promised = bins.confidence.sum(axis=0) - squares
+    expected = bins.confidence.sum(axis=0) - squares
     observed = squares - 2 * named + bins.correct.sum(axis=0)
-    return np.asarray(np.sqrt(np.maximum(observed, 0) / np.maximum(promised, 1e-300)).clip(max=1e3))
+    return np.asarray(np.sqrt(np.maximum(observed, 0) / np.maximum(expected, 1e-300)).clip(max=1e3))

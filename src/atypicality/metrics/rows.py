@@ -261,7 +261,7 @@ def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
 
 
 def _check_probs_labels(probs: Any, labels: ArrayLike) -> tuple[Any, NDArray[np.intp], np.dtype[Any]]:
-    """Probabilities where they lie, labels, and the dtype in which the probabilities came.
+    """Probabilities on their device, labels, and the dtype in which the probabilities came.
 
     Rows on the host are left to be checked while they are read; those on a device are checked here.
     """

@@ -115,7 +115,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     columns_ : list of str
         "1", "atypicality", "margin", "atypicality*atypicality", ...
     class_scores_ : ndarray of shape (k,)
-        S, with mean 0.
+        What is added to the logits of each class in every row: S and the term of the training shares, with mean 0.
     density_coefficient_ : float
         e; 0 without class log-densities.
     class_mixing_ : ndarray of shape (k, k) or (k,), or None
@@ -432,9 +432,12 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         super()._restore()
         self.columns_ = self.polynomial_.column_names
         self.coefficients_: Vector = self.solution_.coefficients
-        self.class_scores_: Vector = self.solution_.scores
         self.class_mixing_ = self.solution_.mixing
         self.term_coefficients_ = self.solution_.terms
+        self.class_scores_: Vector = self.solution_.scores
+        prior = self.term_coefficients_.get("class_prior")
+        if prior is not None and self.class_log_prior_ is not None:
+            self.class_scores_ = self.class_scores_ + float(prior[0]) * self.class_log_prior_
 
     def _check_stored(self) -> None:
         self._check_options(self.n_classes_)
@@ -528,19 +531,16 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         return found
 
     def _scores(self) -> Vector:
-        """Class scores and the term of the class shares in training, moved to the stated class mix."""
-        scores = self.class_scores_
-        if self.class_log_prior_ is not None and "class_prior" in self.term_coefficients_:
-            scores = scores + float(self.term_coefficients_["class_prior"][0]) * self.class_log_prior_
+        """Class scores, moved to the stated class mix."""
         if self.class_prior is None:
-            return scores
+            return self.class_scores_
         if is_estimated(self.class_prior):
             raise ValueError(
                 'class_prior="estimate" has no formula: the probabilities of a row depend on all rows of a call. To '
                 "export or to predict in parts, state a mix: set_params(class_prior=estimate_class_mix(...).shares)."
             )
         prior = check_class_prior(self.class_prior, self.n_classes_)
-        moved: Vector = scores + prior_scores(prior, self.calibration_shares_, self.n_effective_)
+        moved: Vector = self.class_scores_ + prior_scores(prior, self.calibration_shares_, self.n_effective_)
         return moved
 
 

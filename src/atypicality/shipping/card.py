@@ -111,17 +111,19 @@ def _metrics(head: Any) -> str:
 
 def _limits(head: Any) -> list[str]:
     sets = head.prediction_sets_
-    promise = f"{1 - float(sets.alpha):.4g}"
+    level = f"{1 - float(sets.alpha):.4g}"
     limits = [
-        "All numbers above, and all promises, are for data like the calibration rows. Where inputs, labels or the "
+        "All numbers above, and all guarantees, are for data like the calibration rows. Where inputs, labels or the "
         "class mix change, fit again on newer rows.",
         "Another version of the classifier needs another head.",
     ]
     if hasattr(sets, "_guarantee"):
-        limits.append(f"Prediction sets hold the label with a chance of at least {promise} {sets._guarantee()}")
+        limits.append(f"Prediction sets hold the label with a chance of at least {level} {sets._guarantee()}")
     short = int(np.sum(getattr(sets, "too_few_", 0)))
     if getattr(sets, "mode", "valid") != "valid":
-        limits.append("One set of rows chose the regions and set their thresholds: the promise is approximate.")
+        limits.append(
+            "One set of rows chose the regions and set their thresholds: the coverage guarantee is approximate."
+        )
     if short:
         limits.append(f"{short} of the thresholds had too few rows: sets there hold all classes.")
     return limits + _more_limits(head)
