@@ -331,7 +331,7 @@ def test_target_coverage_and_size_are_in_one_picture(browser, page_path):
         said = " ".join(picture.locator("title").all_text_contents())
     for metric in ("coverage", "worst_sixth_coverage", "worst_cell_coverage"):
         assert f": {overall[metric]:.1%} (" in said
-    assert f"asked for: {1 - evaluation.settings['alpha']['head']:.1%}" in said
+    assert f"target: {1 - evaluation.settings['alpha']['head']:.1%}" in said
 
 
 @needs_chromium

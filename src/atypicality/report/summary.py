@@ -248,10 +248,10 @@ class Facts:
         gain, alone = self.at("overall", "atypicality_gain"), self.at("overall", "atypicality_auroc")
         if gain is None or alone is None:
             return []
-        adds = "adds to" if gain["low"] > 0 else "adds nothing that these samples show to"
+        adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these samples show"
         said = say(
-            f"Atypicality {adds} what confidence says of errors: {{gain}} nats per sample (95% interval {{ends}}). "
-            "Alone, it ranks a wrong prediction above a right one with a chance of {alone}.",
+            f"Beside confidence, atypicality {adds} about errors: {{gain}} nats per sample (95% "
+            "interval {ends}). Alone, it ranks a wrong prediction above a right one with a chance of {alone}.",
             gain=self.number("{:.4f}", "overall", gain),
             ends=self.interval("{:.4f}", "overall", gain),
             alone=self.share("overall", alone),

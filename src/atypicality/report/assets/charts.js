@@ -58,7 +58,7 @@ function lineChart({ label, xTitle, yTitle, series, xTicks, form = percent, floo
   const yTicks = found.map((value) => [value, form === percent ? percent(value, digits) : form(value)]);
   const svg = frame({ label, xTitle, yTitle, x, y, xTicks, yTicks });
   if (known(target)) {
-    svg.append(s("line", { class: "target", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: y(target), y2: y(target) }, s("title", {}, `asked for: ${form(target)}`)));
+    svg.append(s("line", { class: "target", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: y(target), y2: y(target) }, s("title", {}, `target: ${form(target)}`)));
   }
   series.forEach((one) => {
     const place = DATA.methods.indexOf(one.method);
@@ -83,7 +83,7 @@ function legend(methods, target = false) {
     return h("li", {}, swatch, name(method));
   };
   const line = s("svg", { viewBox: "0 0 26 12", class: "swatch", "aria-hidden": "true" }, s("line", { class: "target", x1: 0, x2: 26, y1: 6, y2: 6 }));
-  return h("ul", { class: "legend" }, methods.map(entry), target ? h("li", {}, line, "asked for") : null);
+  return h("ul", { class: "legend" }, methods.map(entry), target ? h("li", {}, line, "target") : null);
 }
 
 // bins: [{ bin, confidence, accuracy, low, high, count }]; choose(bin) gives what a mark does, or null

@@ -62,7 +62,7 @@ function gapTable() {
     { title: "samples", value: (row) => row.count, show: (row) => whole(row.count) },
     { title: "coverage", value: (row) => row.value, show: (row) => percent(row.value) },
     { title: "95% interval", value: (row) => row.low, show: (row) => `${percent(row.low)} to ${percent(row.high)}` },
-    { title: "asked for", value: (row) => row.target, show: (row) => percent(row.target) },
+    { title: "target", value: (row) => row.target, show: (row) => percent(row.target) },
   ];
   return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis", columns, data: TABLES.coverage_gaps });
 }
