@@ -1,7 +1,6 @@
 """The whole pipeline on bundled real outputs: how rare, better probabilities, prediction sets, and what to trust."""
 
 import json
-import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.recalibration import TemperatureScaling
+from atypicality.validation import caught_warnings
 
 __all__ = ["AWARE", "MODEL", "SINGLE", "Demo", "Example", "QuadrantRow", "run_demo"]
 
@@ -112,8 +112,7 @@ def run_demo(splits: Splits | None = None, *, alpha: float = 0.1, random_state: 
         prediction_sets=SplitConformal(alpha=alpha, random_state=random_state),
         random_state=random_state,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that its advice does not hold is what the tables show
+    with caught_warnings():  # that its advice does not hold is what the tables show
         plain.fit(train=head.density_, calibration=calibration)
     answer = head.predict(test)
     methods = {MODEL: "uncalibrated", SINGLE: plain, AWARE: head}
