@@ -77,7 +77,7 @@ workspace.cleanup()
 
 # %%
 # What the shipped head guarantees, measured
-# ----------------------------------------
+# ------------------------------------------
 
 kinds = aty.evaluate({"shipped head": (probabilities, sets)}, test, train=head.density_)
 aty.charts.coverage_by_group(kinds)

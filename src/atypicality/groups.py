@@ -153,9 +153,9 @@ class Quadrants(BaseEstimator):
     counts_ : ndarray of shape (4,)
         Samples of `fit` in each quadrant, in the order of `QUADRANTS`.
 
-    See Also
-    --------
-    atypicality.paper.RelativeQuadrants : confident means more so than a fifth of the calibration set, as in the paper.
+    Notes
+    -----
+    In the paper confident means more so than a fifth of the calibration set: ``paper.RelativeQuadrants``.
 
     Examples
     --------
