@@ -34,7 +34,7 @@ def write(path, rows, delimiter=","):
     path.write_text("".join(delimiter.join(map(str, row)) + "\n" for row in rows))
 
 
-def same(found, expected):
+def assert_same(found, expected):
     assert found.fingerprint() == expected.fingerprint()
     np.testing.assert_array_equal(found.class_names, expected.class_names)
 
@@ -42,7 +42,7 @@ def same(found, expected):
 def test_several_files_are_one_set_of_outputs(folder):
     path, outputs = folder
     files = [path / name for name in ("scores.npy", "features.csv", "truth.tsv")]
-    same(aty.ModelOutputs.load(files, names=MAPPING, class_names=NAMES), outputs)
+    assert_same(aty.ModelOutputs.load(files, names=MAPPING, class_names=NAMES), outputs)
 
 
 @pytest.mark.parametrize("out", ["packed.npz", "packed.safetensors", "packed"])
@@ -55,7 +55,7 @@ def test_pack_writes_them_as_one_file_and_says_what_it_found(folder, out, capsys
     assert told["arrays"]["embeddings"] == ["float64", [40, 4]]
     assert told["accuracy"] == np.mean(outputs.logits.argmax(axis=1) == outputs.labels)
     assert told["label_counts"] == np.bincount(outputs.labels).tolist()
-    same(aty.ModelOutputs.load(out), outputs)
+    assert_same(aty.ModelOutputs.load(out), outputs)
     if out == "packed":
         return
     assert main([*command, "--out", out]) == 0
@@ -153,7 +153,7 @@ def test_names_of_classes_come_from_lines_or_one_array(tmp_path, name, content):
 def test_names_that_do_not_agree_are_refused(folder):
     path, outputs = folder
     outputs.save(path / "o.npz")
-    same(aty.ModelOutputs.load(path / "o.npz", class_names=NAMES), outputs)
+    assert_same(aty.ModelOutputs.load(path / "o.npz", class_names=NAMES), outputs)
     with pytest.raises(ValueError, match=r"class_names must be those of 'o\.npz'"):
         aty.ModelOutputs.load(path / "o.npz", class_names=NAMES[::-1])
     with pytest.raises(ValueError, match="has an array 'embeddings', and so has a file before it"):

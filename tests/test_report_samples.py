@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import imported
 from report_cases import HOSTILE, NAMES, TEST, Opened, evaluation_and_head, needs_chromium, world_outputs
 
 import atypicality as aty
@@ -181,7 +182,7 @@ def test_images_files_and_tables_are_shown_and_nothing_is_asked_for(browser, tmp
     pixels = rng.integers(0, 256, (n, 10, 12, 3), dtype=np.uint8)
     examples = pixels
     if kind == "file":
-        image = pytest.importorskip("PIL.Image")
+        image = imported("PIL.Image")
         image.fromarray(np.kron(pixels[0], np.ones((20, 20, 1), np.uint8))).save(tmp_path / "one.png")
         examples = dict.fromkeys(range(0, n, 50), tmp_path / "one.png")
     elif kind == "table":

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import needs
+from conftest import imported, needs
 
 import atypicality as aty
 from atypicality.cli import main
@@ -119,7 +119,7 @@ def tensors(outputs, *, binary=True, kind="FP32"):
 
 @pytest.fixture(scope="module")
 def client(server):
-    triton = pytest.importorskip("tritonclient.http")
+    triton = imported("tritonclient.http")
     with contextlib.closing(triton.InferenceServerClient("{}:{}".format(*server.address))) as client:
         yield client
 
