@@ -51,7 +51,7 @@ def test_theory_prints_both_tables(capsys, monkeypatch):
 
 def test_theory_json_is_stable(capsys, monkeypatch):
     monkeypatch.setattr(theory_command, "_NORMS", (2.0,))
-    code, out, _ = run("theory", "--n-draws", "4", "--random-state", "3", "--json", capsys=capsys)
+    code, out, _ = run("theory", "--n-draws", "4", "--seed", "3", "--json", capsys=capsys)
     result = json.loads(out)
     assert code == 0
     assert list(result) == ["theorem_1", "theorem_1_norms", "theorem_2"]

@@ -718,7 +718,7 @@ def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):
     [
         (("balance",), "experiment must be"),
         (("balanced", "--outputs", "no-such-folder"), "outputs must be a folder or a file of outputs; 'no-such-"),
-        (("balanced", "--names", "logits"), "--names must be OURS=THEIRS with commas between; got 'logits'"),
+        (("balanced", "--names", "logits"), "--names must be pairs OURS=THEIRS, separated by commas; got 'logits'"),
         (("balanced", "--without", "magic"), "without must be"),
         (("conformal", "--alpha", "5"), "alpha must lie strictly between 0 and 1"),
         (("balanced", "--methods", "magic"), "methods must be"),
