@@ -45,7 +45,7 @@ package:
 
 # What a core without extras must do: fit, predict, save, measure, and the commands around them.
 CORE_TESTS := $(addprefix tests/test_,acceptance.py head.py recalibrators.py split_conformal.py conditional_conformal.py \
-	gaussian.py metrics_calibration.py bundled.py cli_head.py cli_rules.py)
+	gaussian.py metrics_sets.py metrics_tables.py bundled.py cli_head.py cli_rules.py)
 
 # The wheel in an environment of its own, without extras; -P: from there, not from the folder.
 core: package
