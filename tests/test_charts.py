@@ -363,5 +363,5 @@ def test_unknown_numbers_become_null():
 
 def test_without_altair_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'atypicality\[report\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'atypicality\[charts\]'"):
         charts.temperatures(evaluation_and_head()[0])

@@ -51,7 +51,7 @@ def test_theory_prints_both_tables(capsys, monkeypatch):
 
 def test_theory_json_is_stable(capsys, monkeypatch):
     monkeypatch.setattr(theory_command, "_NORMS", (2.0,))
-    code, out, _ = run("theory", "--n-draws", "4", "--random-state", "3", "--json", capsys=capsys)
+    code, out, _ = run("theory", "--n-draws", "4", "--seed", "3", "--json", capsys=capsys)
     result = json.loads(out)
     assert code == 0
     assert list(result) == ["theorem_1", "theorem_1_norms", "theorem_2"]
@@ -93,7 +93,7 @@ def raising(monkeypatch, error):
     "error",
     [
         FileNotFoundError(2, "No such file", "outputs.npz"),
-        ModuleNotFoundError("Reports need altair:\npip install 'atypicality[report]'", name="altair"),
+        ModuleNotFoundError("Charts need altair:\npip install 'atypicality[charts]'", name="altair"),
     ],
 )
 def test_missing_files_and_packages_are_mistakes(error, monkeypatch, capsys):
@@ -136,8 +136,8 @@ def test_help_is_fast_and_imports_nothing_heavy():
         "heavy = {'numpy', 'scipy', 'sklearn', 'torch', 'rich'} & set(sys.modules);"
         "print(time.perf_counter() - start, *heavy, file=sys.stderr)"
     )
-    best, heavy = float("inf"), ["not run"]
-    for _ in range(3):  # best of three: the machine may be busy
+    best, heavy, tries = float("inf"), ["not run"], 3
+    while best >= 0.5 and (tries := tries - 1) >= 0:  # best of three: the machine may be busy
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         seconds, *heavy = result.stderr.split()
         best = min(best, float(seconds))

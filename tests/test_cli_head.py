@@ -108,7 +108,7 @@ def test_evaluate_prints_tables_or_json(folder, capsys):
 def test_export_writes_a_graph_that_agrees(folder, capsys):
     import onnxruntime
 
-    code, out, _ = run(capsys, "export", folder / "head", "--onnx", folder / "head.onnx")
+    code, out, _ = run(capsys, "export", folder / "head", "--out", folder / "head.onnx")
     assert code == 0
     assert "its answers equal the head's" in out
     test = aty.ModelOutputs.load(folder / "test")
@@ -132,7 +132,7 @@ def test_export_writes_a_graph_that_agrees(folder, capsys):
             ("fit", "--train", "train.npz", "--calibration", "test", "--alpha", "10", "--out", "x"),
             "For 10 percent pass",
         ),
-        (("export", "head"), "Missing option '--onnx'"),
+        (("export", "head"), "Missing option '--out'"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(folder, capsys, monkeypatch, arguments, message):

@@ -43,7 +43,7 @@ SCORES = ("llm", "--model", "absent.jsonl", "--data", "absent.txt", "--template"
 COMMANDS = {
     "predict": ("predict", "absent", "absent.npz", "--out"),
     "report": ("report", "absent", "absent.npz", "--out"),
-    "export": ("export", "absent", "--onnx"),
+    "export": ("export", "absent", "--out"),
     "llm": SCORES,
     "fit": ("fit", "--calibration", "absent.npz", "--out"),
     "demo": ("demo", "--out"),

@@ -130,7 +130,7 @@ METHODS = {method.path: method for name in NAMES for method in methods(name)}
 
 @pytest.mark.parametrize("known", NAMES, ids=lambda known: known.path)
 class TestNames:
-    def test_form(self, known):
+    def test_every_parameter_is_documented_in_order_with_its_type(self, known):
         from numpydoc.validate import validate
 
         parameters = known.parameters()
@@ -141,7 +141,7 @@ class TestNames:
         missing = set(parameters) - documented(known.doc, "Parameters", "Attributes", "Other Parameters")
         assert missing == set(), "parameters without a word"
 
-    def test_arrays_have_shapes(self, known):
+    def test_every_array_has_its_shape(self, known):
         from numpydoc.docscrape import NumpyDocString
 
         entries = [part for name in ("Parameters", "Returns") for part in NumpyDocString(known.doc)[name]]
@@ -150,14 +150,14 @@ class TestNames:
             text = part.type + " ".join(part.desc)
             assert re.search(r"shape|\(n|As in|See", text), f"{part.name} : {part.type}"
 
-    def test_example(self, known):
+    def test_it_has_an_example_that_runs(self, known):
         assert (">>>" in known.doc) == (known.short not in NOT_RUN), NOT_RUN.get(known.short, "has no example")
 
-    def test_source(self, known):
+    def test_a_method_of_the_field_names_its_equation_or_source(self, known):
         if known.module in SOURCES and known.short not in PLAIN:
             assert SOURCE.search(known.doc), "names no equation and no source"
 
-    def test_result(self, known):
+    def test_a_function_says_what_it_returns(self, known):
         """A function that gives more than a number says what; loaders give `Images` or `TextSamples`."""
         if inspect.isfunction(known.thing) and known.short not in NOT_RUN:
             plain = inspect.signature(known.thing).return_annotation in (None, float, int, int | None, Iterator[None])
@@ -165,7 +165,7 @@ class TestNames:
 
 
 @pytest.mark.parametrize("known", METHODS.values(), ids=METHODS)
-def test_method(known):
+def test_a_method_has_a_summary_and_names_every_parameter(known):
     """A method names every parameter; it may say so in a sentence, as fitting and predicting are alike everywhere."""
     assert known.doc, "has no docstring"
     assert known.doc.splitlines()[0].rstrip().endswith((".", ":")), "its first line is no sentence"

@@ -1,3 +1,5 @@
+"""The paper's experiments: its printed numbers, its claims and their verdicts, what is missing, and the command."""
+
 import csv
 import io
 import json
@@ -162,7 +164,7 @@ def test_bundled_numbers_against_a_plain_loop(bundled):
         assert cell.error == pytest.approx(np.std(values, ddof=1) / np.sqrt(10), abs=2e-4)
 
 
-def test_cifar_rows_stand_beside_the_papers(cifar):
+def test_cifar_rows_are_near_the_papers_and_stand_beside_them(cifar):
     for estimator in ("GMM", "KNN"):
         [table] = [t for t in cifar.tables["balanced"] if (t.atypicality, t.metric) == (estimator, "ece")]
         printed = paper_values("balanced", match_folder("cifar10-wrn28-10").setting, estimator)
@@ -222,7 +224,7 @@ def test_conformal_groups_are_read_as_confidence_then_atypicality():
     assert printed["set_size", ("all", "all"), "aps"] == (21.3, None)
 
 
-def test_skin_tones_of_the_text():
+def test_numbers_that_stand_only_in_the_papers_text_are_kept():
     printed = paper_values("subgroups", match_folder("fitzpatrick17k-resnet34").setting, "GMM")
     assert printed["accuracy", ("worst",), "aar"] == (0.69, None)
     assert printed["ece", ("best",), "group-ts"] == (0.062, None)
@@ -240,12 +242,12 @@ def test_skin_tones_of_the_text():
         ("imagenetlt-resnext50-pb", "ImageNet-LT", "ResNext50(+P.B.)"),
     ],
 )
-def test_folders_and_rows(folder, dataset, model):
+def test_a_folder_of_a_known_name_stands_beside_the_papers_row(folder, dataset, model):
     match = match_folder(folder)
     assert (match.setting.dataset, match.model) == (dataset, model)
 
 
-def test_other_folders_have_no_row():
+def test_a_folder_of_another_name_has_no_row_and_no_two_rows_share_one():
     assert match_folder("my-network") is None
     assert len({setting.folder for setting in SETTINGS}) == len(SETTINGS)
 
@@ -264,7 +266,7 @@ def write_model(folder, seed, *, imbalance=1.0, calibration=False, n=600):
         )
 
 
-def test_kinds_of_unknown_models(tmp_path, seed):
+def test_an_unknown_model_is_balanced_or_not_by_its_training_labels(tmp_path, seed):
     write_model(tmp_path / "even", seed)
     write_model(tmp_path / "tailed", seed, imbalance=20)
     (tmp_path / "empty").mkdir()
@@ -323,7 +325,7 @@ def test_subgroups_by_path_with_a_model_per_split(tmp_path, seed):
     assert accuracy.cells[("worst",), "ts"].ours == accuracy.cells[("worst",), "group-ts"].ours  # ranks are kept
 
 
-def test_language_models_from_files(tmp_path, seed):
+def test_content_free_is_compared_where_its_file_is_and_said_to_be_missing_elsewhere(tmp_path, seed):
     world = make_world(1200, 3, temperature=3.0, random_state=seed)
     outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
     outputs.save(tmp_path / "trec.npz")
@@ -344,7 +346,7 @@ def test_language_models_from_files(tmp_path, seed):
     assert not any(verdict.verdict == "not tested" for verdict in found.verdicts["llm"])
 
 
-def test_both_likelihoods_have_their_tables(tmp_path, seed):
+def test_a_language_model_with_both_likelihoods_has_a_table_of_each(tmp_path, seed):
     world = make_world(600, 3, random_state=seed)
     lengths = 1 + np.arange(600) % 7
     attributes = {"atypicality_kind": np.full(600, "per_token"), "atypicality_total": world.atypicality * lengths}
@@ -464,7 +466,7 @@ def group_rows(metric, **values):
     ]
 
 
-def test_statistics_by_hand():
+def test_statistics_of_claims_are_those_worked_by_hand():
     rows = group_rows("ece", uncalibrated=[0.1, 0.05, 0.3], ts=[0.1, 0.1, 0.2], aar=[0.05, 0.1, 0.05])
     rows += group_rows("accuracy", uncalibrated=[0.9, 0.8, 0.75])
     grid = [
@@ -519,7 +521,7 @@ def test_a_claim_holds_where_its_interval_does(gaps, verdict):
     assert first.value == pytest.approx(np.mean(gaps))
 
 
-def test_intervals_by_hand():
+def test_intervals_are_students_nadeau_bengios_and_the_jackknifes_by_hand():
     # Student's 97.5 % quantile at 2 degrees is 4.302653; standard deviation of 1, 2, 3 is 1
     values = np.array([1.0, 2.0, 3.0])
     assert _interval(values, "draws", None) == pytest.approx((2, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
@@ -562,7 +564,7 @@ def small_table(metric="ece"):
     return table
 
 
-def test_cells_by_hand():
+def test_a_cell_is_the_mean_its_standard_error_and_the_difference_by_hand():
     cell = small_table().cells[("1",), "a_b"]
     assert (cell.ours, cell.error) == (pytest.approx(0.2), pytest.approx(0.1 / 3**0.5))
     assert cell.difference == pytest.approx(0.05)
@@ -578,7 +580,7 @@ def test_the_papers_rmse_has_its_own_definition():
     assert small_table("rmse").cells[("1",), "a_b"].difference == pytest.approx(0.05)
 
 
-def test_csv_is_tidy():
+def test_a_csv_has_one_number_per_column_and_keeps_names():
     [row] = csv.DictReader(io.StringIO(to_csv([small_table()])))
     assert row["dataset"] == "50% | data"
     assert [float(row[name]) for name in ("ours", "paper", "paper_stderr", "difference")] == [0.2, 0.15, 0.01, 0.05]
@@ -718,7 +720,7 @@ def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):
     [
         (("balance",), "experiment must be"),
         (("balanced", "--outputs", "no-such-folder"), "outputs must be a folder or a file of outputs; 'no-such-"),
-        (("balanced", "--names", "logits"), "--names must be OURS=THEIRS with commas between; got 'logits'"),
+        (("balanced", "--names", "logits"), "--names must be pairs OURS=THEIRS, separated by commas; got 'logits'"),
         (("balanced", "--without", "magic"), "without must be"),
         (("conformal", "--alpha", "5"), "alpha must lie strictly between 0 and 1"),
         (("balanced", "--methods", "magic"), "methods must be"),
@@ -738,7 +740,7 @@ def test_a_folder_without_outputs_is_named(tmp_path):
         reproduce("balanced", outputs=tmp_path)
 
 
-def test_only_what_was_asked_for(tmp_path, seed):
+def test_dataset_and_model_choose_what_is_run(tmp_path, seed):
     write_model(tmp_path / "cifar10-wrn28-10", seed)
     write_model(tmp_path / "even", seed)
     found = reproduce("temperatures", outputs=tmp_path, dataset="cifar100", out=tmp_path / "out")
@@ -750,6 +752,6 @@ def test_only_what_was_asked_for(tmp_path, seed):
         reproduce("temperatures", outputs=tmp_path, dataset="svhn")
 
 
-def test_no_seeds_is_an_error():
+def test_at_least_one_seed_is_needed():
     with pytest.raises(ValueError, match="seeds must hold at least one"):
         reproduce("theory", seeds=[])

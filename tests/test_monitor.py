@@ -467,7 +467,7 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     folder = [str(tmp_path / "head"), str(tmp_path / "state")]
     assert main(["monitor", *folder, str(tmp_path / "day1.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 0
     assert "no alarm" in capsys.readouterr().out
-    page = ["--html", str(tmp_path / "page.html"), "--json"]
+    page = ["--out", str(tmp_path / "page.html"), "--json"]
     assert main(["monitor", *folder, str(tmp_path / "day2.npz"), "--at", "2026-01-02T00:00:00+00:00", *page]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["rows"] == 300 + int((test.labels == 6).sum())

@@ -95,8 +95,8 @@ def test_a_saved_head_answers_without_the_packages_that_load_slowly(tmp_path):
         "slow = {'sklearn', 'pandas', 'torch', 'onnx'} & set(sys.modules) | {'scipy.stats'} & set(sys.modules);"
         "print(len(answer), time.process_time(), *slow)"
     )
-    best = float("inf")
-    for _ in range(3):  # processor time, best of three: the machine may be busy
+    best, tries = float("inf"), 3
+    while best >= 1 and (tries := tries - 1) >= 0:  # processor time, best of three: the machine may be busy
         done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
         rows, seconds, *slow = done.stdout.split()
         best = min(best, float(seconds))

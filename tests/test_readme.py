@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from atypicality.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -32,14 +30,6 @@ def test_the_demo_prints_readmes_table(capsys, tmp_path):
         ]
         assert [command[1] for command in commands] == ["fit", "predict", "evaluate", "report"]
         assert [main(command[1:]) for command in commands] == [0, 0, 0, 0]
-
-
-@pytest.mark.filterwarnings("ignore:.*more atypical.*")  # three rows are few
-def test_the_python_example_prints_what_readme_shows(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("python")[0], "README.md", "exec"), {})
-    assert capsys.readouterr().out.split() == blocks("text")[1].split()
-    assert (tmp_path / "my-head").is_dir()
 
 
 def test_numbers_in_sentences_are_those_of_the_demo():

@@ -1,9 +1,13 @@
 """Text for a terminal or a notebook: that of others with escapes, and tables in aligned columns or as HTML."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from html import escape
 
-__all__ = ["aligned", "html_table", "listed", "printable"]
+__all__ = ["aligned", "html_table", "listed", "printable", "reporting"]
+
+reporting: ContextVar[bool] = ContextVar("atypicality_reporting", default=False)
+"""Whether long work may write lines to stderr where that is no terminal: in commands, not in the library."""
 
 
 def printable(text: object) -> str:

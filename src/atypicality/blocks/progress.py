@@ -1,6 +1,7 @@
-"""Progress bars: the one place that draws them. On a terminal one bar on stderr, in a pipe or a log nothing.
+"""Progress: the one place that shows it. On a terminal one bar on stderr; off one, in a command, a line now and then.
 
-The library does not draw by itself. Inside `working` every pass over rows that lasts is seen through
+The library does not draw by itself, and writes nothing into a pipe or a log; a command says there what it does every
+`QUIET` seconds. Inside `working` every pass over rows that lasts is seen through
 `blocks.watching`: how many rows are done, how many a second, and how long the rest of the pass will take.
 """
 
@@ -11,10 +12,10 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from atypicality import blocks
-from atypicality.terminal import printable
+from atypicality.terminal import printable, reporting
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,15 +28,17 @@ PATIENCE = 0.3
 """Seconds before a pass is worth a bar."""
 REDRAW = 0.1
 """Seconds between two looks at the rows."""
+QUIET = 25.0
+"""Seconds between two lines off a terminal, so that a log that is read every 30 has a new one."""
 
 _drawing = threading.Lock()
 
 
-def track(items: Iterable[T], description: str, *, total: int | None = None) -> Iterator[T]:
+def track(items: Iterable[T], description: str, *, total: int | None = None, unit: str = "steps") -> Iterator[T]:
     """Yield `items`, with a bar while they last if stderr is a terminal.
 
     Only the outermost loop draws: a loop inside another one, or on another thread, stays silent. The bar
-    disappears when the loop ends.
+    disappears when the loop ends. Off a terminal a command prints a line every `QUIET` seconds.
 
     Parameters
     ----------
@@ -44,11 +47,13 @@ def track(items: Iterable[T], description: str, *, total: int | None = None) -> 
         What is being done, in a few words.
     total : int, optional
         How many items there will be; by default their length where they have one.
+    unit : str, default="steps"
+        What the items are, in the plural.
 
-    >>> list(track([1, 2, 3], "Counting"))
+    >>> list(track([1, 2, 3], "Counting", unit="sheep"))
     [1, 2, 3]
     """
-    if not sys.stderr.isatty() or not _drawing.acquire(blocking=False):
+    if not _shown() or not _drawing.acquire(blocking=False):
         yield from items
         return
     try:
@@ -57,15 +62,15 @@ def track(items: Iterable[T], description: str, *, total: int | None = None) -> 
             task, start = progress.add_task(description, total=total, note=""), time.monotonic()
             for done, item in enumerate(items, start=1):
                 yield item
-                progress.update(task, completed=done, note=note(done, total, time.monotonic() - start))
+                progress.update(task, completed=done, note=note(done, total, time.monotonic() - start, f" {unit}"))
     finally:
         _drawing.release()
 
 
 @contextlib.contextmanager
 def working(description: str) -> Iterator[None]:
-    """A sign of life while the block runs, if stderr is a terminal, with a bar for every pass over rows that lasts."""
-    if not sys.stderr.isatty() or not _drawing.acquire(blocking=False):
+    """A sign of life while the block runs: on a terminal a bar for every pass over rows that lasts, off one a line."""
+    if not _shown() or not _drawing.acquire(blocking=False):
         yield
         return
     try:
@@ -90,7 +95,7 @@ def stage(description: str) -> None:
 class _RowBar:
     """The bar of the pass that is under way; passes inside it, and on its threads, stay silent."""
 
-    def __init__(self, progress: "Progress", description: str) -> None:
+    def __init__(self, progress: "Progress | _Lines", description: str) -> None:
         self._progress, self._busy = progress, threading.Lock()
         self._task = progress.add_task(description, total=None, note="")
 
@@ -133,7 +138,42 @@ def note(done: int, total: int | None, seconds: float, unit: str = "") -> str:
     return f"{done:,} of {total:,}{unit}, {speed}{unit}/s, {left} left"
 
 
-def _display() -> "Progress":
+class _Lines:
+    """What a bar would show, as a line on stderr every `QUIET` seconds; short work prints none."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._start, self._end = time.monotonic(), threading.Event()
+        self._thread = threading.Thread(target=self._print, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def add_task(self, description: str, **fields: Any) -> Any:
+        self._fields = {"description": description, **fields}
+
+    def update(self, _task: Any, **fields: Any) -> None:
+        self._fields = self._fields | fields
+
+    def _print(self) -> None:
+        while not self._end.wait(QUIET):
+            fields, seconds = self._fields, timedelta(seconds=round(time.monotonic() - self._start))
+            far = ", ".join(part for part in (fields.get("note"), f"{seconds} so far") if part)
+            print(f"atypicality: {printable(fields.get('description', 'working'))}: {far}", file=sys.stderr, flush=True)
+
+
+def _shown() -> bool:
+    return reporting.get() or sys.stderr.isatty()
+
+
+def _display() -> "Progress | _Lines":
+    if not sys.stderr.isatty():
+        return _Lines()
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # a pipe should not pay for the import
 

@@ -141,5 +141,5 @@ def _restored(kind: type, state: dict[str, Any]) -> Chart:
 @functools.cache
 def _vega(schema: str) -> str:
     """Vega, Vega-Lite of the chart's own version, and vega-embed in one script."""
-    bundled = require("vl_convert", extra="report", feature="saving charts as HTML").javascript_bundle
+    bundled = require("vl_convert", extra="charts", feature="saving charts as HTML").javascript_bundle
     return str(bundled(vl_version="_".join(schema.split(".")[:2])))

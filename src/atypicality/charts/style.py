@@ -58,7 +58,7 @@ SAMPLES = ("count:Q", "Samples", ",.0f")
 
 def altair() -> Any:
     """The package, or an error that says how to install it."""
-    return require("altair", extra="report", feature="atypicality.charts")
+    return require("altair", extra="charts", feature="atypicality.charts")
 
 
 def base(

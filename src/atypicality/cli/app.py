@@ -5,6 +5,7 @@ A user's mistake is one line on stderr and exit code 2; a warning is one line to
 
 import contextlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,25 +29,20 @@ from atypicality.cli import (
     serve,
     theory,
 )
+from atypicality.cli.options import current, examples
 from atypicality.cli.printing import one_line
+from atypicality.terminal import reporting
 
 __all__ = ["app", "execute"]
 
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or typer's copy of it, by version
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-app.command("demo")(demo.command)
-app.command("pack")(pack.command)
-app.command("fit")(fit.command)
-app.command("predict")(predict.command)
-app.command("evaluate")(evaluate.command)
-app.command("report")(report.command)
-app.command("export")(export.command)
-app.command("serve")(serve.command)
-app.command("monitor")(monitor.command)
-app.command("llm")(llm.command)
-app.command("reproduce")(reproduce.command)
-app.command("theory")(theory.command)
+COMPLETING = "_ATYPICALITY_COMPLETE"
+"""Environment variable that shells set when they want completions."""
+
+app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+for module in (demo, pack, fit, predict, evaluate, report, export, serve, monitor, llm, reproduce, theory):
+    app.command(module.__name__.rpartition(".")[2], epilog=examples(module.EXAMPLES))(module.command)
 
 
 def execute(arguments: list[str]) -> int:
@@ -58,9 +54,18 @@ def execute(arguments: list[str]) -> int:
     """
     command = get_command(app)
     try:
-        with _plain_warnings(), _any_text(), command.make_context("atypicality", arguments) as context:
+        if COMPLETING in os.environ:  # a shell asks what may stand next
+            command.main([], prog_name="atypicality")
+        with (
+            _plain_warnings(),
+            _any_text(),
+            _lines(),
+            command.make_context("atypicality", current(arguments)) as context,
+        ):
             command.invoke(context)
         return 0
+    except SystemExit as end:  # after showing or installing completion
+        return int(end.code or 0)
     except typer.Exit as end:
         return end.exit_code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -94,6 +99,16 @@ def _plain_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = own
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[None]:
+    """Lines of progress where stderr is no terminal."""
+    token = reporting.set(True)
+    try:
+        yield
+    finally:
+        reporting.reset(token)
 
 
 @contextlib.contextmanager

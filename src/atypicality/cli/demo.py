@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atypicality.cli.options import Seed
 from atypicality.cli.printing import make_table, say_json
 
 if TYPE_CHECKING:
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
     from atypicality.cli.demo_tables import Demo
     from atypicality.datasets import Splits
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality demo
+atypicality demo --alpha 0.05 --seed 1 --out demo-95
+atypicality demo --json > demo.json
+"""
 
 _METRICS = {"accuracy": "accuracy", "ece": "ECE", "coverage": "coverage", "set_size": "set size"}
 _SHORT = {"model": "model", "temperature scaling": "TS", "atypicality-aware": "aware"}
@@ -45,13 +52,13 @@ or in Python:
 
 def command(
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
-    random_state: Annotated[int, typer.Option("--random-state", "--seed", help="Seed of the calibration halves.")] = 0,
+    random_state: Seed = 0,
     out: Annotated[Path, typer.Option(help="Folder for the fitted head, the report and the outputs.")] = Path(
         "demo-output"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Run the whole pipeline on bundled real outputs. Rarity, recalibration, prediction sets, what to trust."""
+    """Run the whole pipeline on bundled real outputs."""
     from atypicality.blocks.progress import working
     from atypicality.cli.demo_tables import run_demo
     from atypicality.datasets import load_fashion_mnist_lt

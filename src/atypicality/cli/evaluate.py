@@ -9,7 +9,12 @@ from atypicality.cli.files import ClassNames, Names, load_outputs
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality evaluate head test.npz
+atypicality evaluate head test.npz --json > evaluation.json
+"""
 
 
 def command(
@@ -21,7 +26,10 @@ def command(
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as one JSON object.")] = False,
 ) -> None:
-    """Measure a saved head and the bare model by atypicality, confidence, class and subgroup."""
+    """Measure a saved head and the bare model on labelled outputs.
+
+    Tables by atypicality, confidence, class and subgroup.
+    """
     from atypicality.evaluation import evaluate
     from atypicality.shipping.bundle import load
 

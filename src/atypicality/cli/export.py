@@ -7,12 +7,17 @@ import typer
 
 from atypicality.cli.printing import say
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality export head --out head.onnx
+atypicality export head --max-risk 0.05 --no-verify --out head.onnx
+"""
 
 
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
-    onnx: Annotated[Path, typer.Option(help="File to write.")],
+    out: Annotated[Path, typer.Option(help="ONNX file to write.")],
     max_risk: Annotated[
         float | None,
         typer.Option(help="Also give which predictions to keep so that at most this share is wrong, as in predict."),
@@ -20,9 +25,11 @@ def command(
     verify: Annotated[bool, typer.Option(help="Compare the graph with the head in onnxruntime.")] = True,
 ) -> None:
     """Write a saved head as an ONNX graph that needs no Python."""
+    from atypicality.blocks.progress import working
     from atypicality.outputs.paths import check_target
     from atypicality.shipping.bundle import load
 
-    check_target(onnx)
-    load(head).export_onnx(onnx, max_risk=max_risk, verify=verify)
-    say(f"written to {onnx}" + (", and its answers equal the head's" if verify else ""))
+    check_target(out)
+    with working("exporting"):
+        load(head).export_onnx(out, max_risk=max_risk, verify=verify)
+    say(f"written to {out}" + (", and its answers equal the head's" if verify else ""))

@@ -8,10 +8,18 @@ import typer
 
 from atypicality.cli.files import ClassNames, Names, load_together
 from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.options import Seed
 from atypicality.cli.parts import choose_part
 from atypicality.cli.printing import say, say_json
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality fit --train train.npz --calibration calibration.npz --out head
+atypicality fit --train train.npz --calibration calibration.npz \\
+    --alpha 0.05 --sets split:score=raps --out head
+atypicality fit --calibration scored.npz --recalibration temperature --out head
+"""
 
 
 def command(
@@ -31,7 +39,7 @@ def command(
         str, typer.Option(help="Prediction sets: auto, conditional, atypicality-aware, split or split:score=raps.")
     ] = "auto",
     alpha: Annotated[float, typer.Option(help="Share of prediction sets that may miss the label.")] = 0.1,
-    random_state: Annotated[int, typer.Option(help="Seed of the split of the calibration rows.")] = 0,
+    random_state: Seed = 0,
     names: Names = None,
     class_names: ClassNames = None,
     memory: Memory = None,

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from atypicality.llm.texts import Texts
     from atypicality.outputs import ModelOutputs
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality llm --model folder --data questions.txt --template trec --out trec.npz
+atypicality llm --model http://localhost:8000/v1 --served-model name \\
+    --data news.csv --template prompt.txt --labels 1=World,2=Sports \\
+    --label class --cache answers.jsonl --out news.npz
+"""
 
 
 def command(
@@ -50,7 +57,11 @@ def command(
     cache: Annotated[Path | None, typer.Option(help="File that keeps a server's answers, to resume with.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Environment variable with the server's key.")] = "OPENAI_API_KEY",
 ) -> None:
-    """Classify texts with a language model: logits of the labels and how rare each prompt is."""
+    """Classify texts with a language model and write its outputs.
+
+    They are the logits of the label words and how rare each prompt is.
+    """
+    from atypicality.blocks.progress import working
     from atypicality.llm import PromptClassifier, load_template
     from atypicality.outputs.files import check_place
     from atypicality.paper.sources import content_free_path
@@ -65,7 +76,8 @@ def command(
         raise typer.BadParameter("a template from a file needs --labels, the words of the classes")
     chosen = replace(chosen, codes=dict(chosen.codes) | codes)
     texts = _read(data, text or ["text"], label, encoding, limit)
-    scorer = _scorer(model, device, served_model, cache, api_key_env)
+    with working("loading the model"):
+        scorer = _scorer(model, device, served_model, cache, api_key_env)
     classifier = PromptClassifier(scorer, chosen, atypicality=atypicality, max_tokens=max_tokens)
     truth = None if texts.labels is None else [chosen.word(code) for code in texts.labels]
     outputs = classifier.outputs(texts.inputs, labels=truth)

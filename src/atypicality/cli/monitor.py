@@ -7,7 +7,13 @@ import typer
 
 from atypicality.cli.printing import say, say_json
 
-__all__ = ["ALARMED", "command"]
+__all__ = ["ALARMED", "EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
+atypicality monitor head watch monday.npz tuesday.npz --at now --out monitor.html
+atypicality monitor head watch late.npz --labels-only --json
+"""
 
 ALARMED = 3
 """Exit code where these rows raised an alarm."""
@@ -30,29 +36,34 @@ def command(
     labels_only: Annotated[
         bool, typer.Option("--labels-only", help="Count labels that came late, of rows counted before.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     rolling: Annotated[int, typer.Option(help="Windows taken together in the history.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Count a model's outputs and say what moved. Exit code 3 where these rows raised an alarm."""
+    """Count a model's outputs over time and report what moved.
+
+    The exit code is 3 where these rows raised an alarm.
+    """
+    from atypicality.blocks.progress import working
     from atypicality.outputs import ModelOutputs
     from atypicality.outputs.paths import check_target
     from atypicality.shipping.bundle import load
     from atypicality.shipping.bundle.folder import check_place
 
     check_place(state)
-    if html is not None:
-        check_target(html)
+    if out is not None:
+        check_target(out)
     monitor = _monitor(load(head), state, reference, alpha, window)
     raised = []
-    for file in files or []:
-        outputs = ModelOutputs.load(file)
-        raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at)
-        monitor.save(state)
+    with working("counting"):
+        for file in files or []:
+            outputs = ModelOutputs.load(file)
+            raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at)
+            monitor.save(state)
     if not files:
         monitor.save(state)
-    if html is not None:
-        monitor.to_html(html, rolling=rolling)
+    if out is not None:
+        monitor.to_html(out, rolling=rolling)
     if as_json:
         say_json(monitor.to_json(rolling=rolling))
     else:

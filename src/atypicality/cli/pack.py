@@ -10,7 +10,14 @@ from atypicality.cli.files import ClassNames, Names, parse_names
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality pack logits.npy embeddings.npy labels.csv --out calibration.npz
+atypicality pack dump.npz --names logits=scores,labels=y --out test.parquet
+atypicality pack softmax.npz labels.csv --names logits=softmax --probabilities \\
+    --class-names classes.txt --out test.npz
+"""
 
 
 def command(
@@ -28,7 +35,7 @@ def command(
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
 ) -> None:
-    """Put the arrays of several files into one file of outputs, and say what was found."""
+    """Put the arrays of several files into one, and describe them."""
     from atypicality.outputs import ModelOutputs
     from atypicality.outputs.files import check_place
     from atypicality.outputs.packing import describe, findings, from_probabilities

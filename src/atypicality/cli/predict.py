@@ -13,7 +13,13 @@ from atypicality.cli.printing import say, say_json
 if TYPE_CHECKING:
     from atypicality.head.reliability import Reliability
 
-__all__ = ["DRIFTED", "command"]
+__all__ = ["DRIFTED", "EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality predict head new.npz --out answers.csv
+atypicality predict head new.npz --max-risk 0.05 --out answers.parquet
+atypicality predict head new.npz --exit-code --json --out answers.npz
+"""
 
 DRIFTED = 3
 """The exit code of rows that have drifted: not 1, which a crash has, nor 2, a mistake of the user."""
@@ -38,7 +44,10 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
-    """Judge a model's outputs with a saved head and write label, confidence, atypicality, quadrant and set."""
+    """Judge outputs with a saved head and write one answer per row.
+
+    An answer is the label, its confidence, the atypicality, the quadrant and the prediction set.
+    """
     from atypicality.blocks.progress import stage
     from atypicality.head.reliability import check_place
     from atypicality.shipping.bundle import load

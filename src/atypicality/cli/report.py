@@ -9,7 +9,13 @@ from atypicality.cli.files import ClassNames, Names, load_together
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality report head test.npz --out report.html
+atypicality report old-head new-head test.npz --title "Before and after"
+atypicality report head january.npz february.npz --examples texts.txt
+"""
 
 LISTED = 200
 """Labels and duplicates that a page lists for a person to look at."""
@@ -40,7 +46,10 @@ def command(
     memory: Memory = None,
     scratch: Scratch = None,
 ) -> None:
-    """Write an interactive page about saved heads and the bare model. It needs no network."""
+    """Write an interactive page about saved heads and the bare model.
+
+    It is one HTML file that needs no network.
+    """
     from atypicality.blocks.progress import stage
     from atypicality.outputs.paths import check_target
 

@@ -7,7 +7,13 @@ import typer
 
 from atypicality.cli.printing import say
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality serve head
+atypicality serve head --host 0.0.0.0 --port 8080 --max-risk 0.05
+atypicality serve head --watch 60 --control
+"""
 
 
 def command(
@@ -29,7 +35,10 @@ def command(
         float, typer.Option(help="Seconds for a header, for a body, and for an answer.", min=0.1)
     ] = 10.0,
 ) -> None:
-    """Answer over HTTP: the Open Inference Protocol v2 and a plain /predict. Reloads on SIGHUP."""
+    """Serve a saved head over HTTP.
+
+    It speaks the Open Inference Protocol v2 and has a plain /predict; SIGHUP reloads the head.
+    """
     from atypicality.validation import require
 
     for module in ("uvicorn", "starlette", "httptools", "prometheus_client"):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atypicality.cli.options import Seed
 from atypicality.cli.printing import make_table, say_json
 
 if TYPE_CHECKING:
@@ -13,17 +14,22 @@ if TYPE_CHECKING:
 
     from atypicality.paper.theory import OverconfidenceRow, Theorem1, Theorem2
 
-__all__ = ["command"]
+__all__ = ["EXAMPLES", "command"]
+
+EXAMPLES = """
+atypicality theory
+atypicality theory --n-draws 1000 --seed 1 --json
+"""
 
 _NORMS = (0.25, 0.5, 1.0, 1.5, 2.0)
 
 
 def command(
     n_draws: Annotated[int, typer.Option(help="Training draws to average over.")] = 200,
-    random_state: Annotated[int, typer.Option("--random-state", "--seed", help="Seed of the training draws.")] = 0,
+    random_state: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Simulate the paper's two theorems. Overconfidence and temperature as functions of atypicality."""
+    """Simulate the paper's two theorems, and where they stop holding."""
     from atypicality.paper.theory import theorem_1, theorem_2
 
     settings = {"n_draws": n_draws, "random_state": random_state}

@@ -95,7 +95,10 @@ def compare(
     check_alpha(alpha)
     context = make_context(outputs, train, groups)
     seeds = range(first, first + n_splits)
-    parts = [measure_split(named, *context.split(0.5, seed), seed, options) for seed in track(seeds, "Comparing")]
+    parts = [
+        measure_split(named, *context.split(0.5, seed), seed, options)
+        for seed in track(seeds, "Comparing", unit="splits")
+    ]
     settings = {"random_state": first, "groups": groups, "stored_edges": False, "atypicality": context.scale}
     return assemble("compare", merge(parts), outputs, list(named), options, settings, n_splits)
 

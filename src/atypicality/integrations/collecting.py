@@ -105,7 +105,7 @@ def _collect(
     seen, done = 0, rows.rows
     labels = rows.first("labels", done) if isinstance(rows, RowFolder) and "labels" in rows else None
     with Tap(site).on(network) as tap:
-        for batch in track(batches, "Collecting", total=total):
+        for batch in track(batches, "Collecting", total=total, unit="batches"):
             start, seen = seen, seen + len(batch)
             if start < done and labels is not None and batch.labels is not None:
                 _check_same(rows, "labels", labels[start:seen], batch.labels)

@@ -196,7 +196,7 @@ class TransformersScorer:
 
     def _run_batches(self, run: "_Pass", sequences: list[list[int]], after: list[int]) -> list[Scored]:
         found: dict[int, Scored] = {}
-        for rows in track(list(self._batches(sequences)), "Scoring prompts"):
+        for rows in track(list(self._batches(sequences)), "Scoring prompts", unit="batches"):
             found |= zip(rows, run.batch([sequences[i] for i in rows], after), strict=True)
         return [found[i] for i in range(len(sequences))]
 

@@ -171,7 +171,7 @@ class OpenAICompatibleScorer:
                 store.add(self._key(mode, prompt), self._ask(mode, prompt))
 
         answers = blocks.map_rows(one, len(prompts), block=1, threads=self.concurrency)
-        for _ in track(answers, "Asking the server", total=len(prompts)):
+        for _ in track(answers, "Asking the server", total=len(prompts), unit="prompts"):
             pass
 
     def _ask(self, mode: str, prompt: str) -> TokenScores:

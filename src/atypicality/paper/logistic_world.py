@@ -30,7 +30,7 @@ def training_draws(n_train: int, n_features: int, norm: float, n_draws: int, ran
         return [_one_draw(n_train, n_features, norm, np.random.default_rng(seed)) for seed in seeds[rows]]
 
     steps = blocks.map_rows(draw, n_draws, block=1)
-    return np.concatenate(list(track(steps, f"Fitting on {n_train} rows", total=n_draws)))
+    return np.concatenate(list(track(steps, f"Fitting on {n_train} rows", total=n_draws, unit="draws")))
 
 
 def _one_draw(n_train: int, n_features: int, norm: float, rng: np.random.Generator) -> tuple[float, float]:

@@ -308,7 +308,7 @@ def _run_all(
     estimated = cache(Estimated)
     jobs = [(run, job) for run in ordered for job in _jobs(run, estimated, seeds, methods[run.experiment])]
     results = {run: Finished() for run in runs}
-    for run, job in track(jobs, "Reproducing"):
+    for run, job in track(jobs, "Reproducing", unit="runs"):
         kept = results[run].seeds if job.fold is None else results[run].folds
         kept.append(run_job(job, folder))
     return results

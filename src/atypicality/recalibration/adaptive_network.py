@@ -165,7 +165,7 @@ class _Parts:
         apart = {name: values[order[:n_apart]] for name, values in rows.items()}
         patience = math.ceil(_PATIENCE * self.training.batch_size / (len(order) - n_apart))
         best = self._snapshot(apart, 0)
-        for epoch in track(range(1, self.training.epochs + 1), "Fitting adaptive temperatures"):
+        for epoch in track(range(1, self.training.epochs + 1), "Fitting adaptive temperatures", unit="epochs"):
             self._epoch(rows, order[n_apart:])
             now = self._snapshot(apart, epoch)
             if n_apart == 0 or now[0] < best[0]:
