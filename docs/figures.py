@@ -19,7 +19,7 @@ INK = {"light": "#222832", "dark": "#ced6dd"}
 PAPER = {"light": "#ffffff", "dark": "#14181e"}
 """Of the site. Half-transparent marks on a transparent picture come out in other colours."""
 LINES = {"light": "#d1d5da", "dark": "#48566b"}
-BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa"}
+BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa", "#7A5195": "#b794d6"}
 """Colours that are too dark for a dark page, and what takes their place there."""
 ROOT = Path(__file__).parents[1]
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7A5195", "#8C6D31", "#555"]
@@ -44,25 +44,25 @@ def figures() -> dict[str, Any]:
     first, second = calibration.split(0.5)
     one = aty.TemperatureScaling().fit(first.logits, first.labels)
     sets = aty.SplitConformal(alpha=0.1).fit(one.predict_proba(second.logits), second.labels)
-    methods = {"model": "uncalibrated", "one temperature": one, "reliability head": head}
+    methods = {"model": "uncalibrated", "temperature scaling": one, "head": head}
     evaluation = aty.evaluate(methods, test, train=train)
-    covered = aty.evaluate({"one threshold": (one, sets), "reliability head": head}, test, train=train)
+    covered = aty.evaluate({"one threshold": (one, sets), "head": head}, test, train=train)
     balanced = load_fashion_mnist()
     plain = aty.evaluate({"model": "uncalibrated"}, balanced.test, train=balanced.train)
     rare = head.density_.atypicality(calibration.embeddings)
     paper = aty.AtypicalityAwareRecalibration.paper().fit(calibration.logits, calibration.labels, atypicality=rare)
     return {
-        "quadrants": charts.quadrant_scatter(evaluation, method="reliability head"),
+        "quadrants": charts.quadrant_scatter(evaluation, method="head"),
         "distribution": charts.atypicality_distribution(plain),
         "ece": charts.quality_by_group(evaluation, "ece"),
         "accuracy": charts.quality_by_group(evaluation, "accuracy"),
         "accuracy-class": charts.quality_by_group(evaluation, "accuracy", by="class"),
-        "grid": charts.confidence_grid(evaluation, "overconfidence", methods=["model", "reliability head"]),
+        "grid": charts.confidence_grid(evaluation, "overconfidence", methods=["model", "head"]),
         "coverage": charts.coverage_by_group(covered, "coverage"),
         "reliability": charts.reliability_diagram(evaluation),
         "temperatures": charts.temperatures(plain),
         "multiplier": charts.multiplier(paper, head.density_.atypicality(test.embeddings)),
-        "class-scores": charts.class_scores(evaluation, method="reliability head"),
+        "class-scores": charts.class_scores(evaluation, method="head"),
         "speed": speed(),
         "rows": by_rows(),
     }
@@ -83,7 +83,7 @@ def speed() -> alt.LayerChart:
     x = x.title("times faster than the peer; left of the line: slower")
     y = alt.Y("stage:N").sort(stages).title(None).axis(labelLimit=260)
     colour = alt.Color("peer:N").scale(range=PALETTE).title(None).legend(orient="top", columns=4, labelLimit=200)
-    marks = alt.Chart(alt.Data(values=found)).mark_point(filled=True, size=70, opacity=0.9)
+    marks = alt.Chart(alt.Data(values=found)).mark_point(filled=True, size=70, opacity=1)
     marks = marks.encode(x=x, y=y, color=colour, shape=alt.Shape("peer:N").title(None))
     draw = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color="#777").encode(x="one:Q")
     return alt.layer(draw, marks).properties(width=520, height=22 * len(stages))
@@ -118,7 +118,9 @@ def _by_rows(name: str, title: str) -> alt.LayerChart:
         y=alt.Y("NLL:Q").scale(zero=False),
         color=colour,
     )
-    marks = base.mark_point(filled=True, size=50).encode(shape=alt.Shape("method:N").sort(methods).legend(None))
+    marks = base.mark_point(filled=True, size=50, opacity=1).encode(
+        shape=alt.Shape("method:N").sort(methods).legend(None)
+    )
     return (base.mark_line(strokeWidth=1.5) + marks).properties(width=230, height=220, title=title)
 
 

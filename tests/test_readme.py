@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from atypicality.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -28,14 +26,6 @@ def test_readmes_commands_run_on_what_the_demo_leaves_behind(capsys, tmp_path):
         ]
         assert [command[1] for command in commands] == ["fit", "predict", "evaluate", "report"]
         assert [main(command[1:]) for command in commands] == [0, 0, 0, 0]
-
-
-@pytest.mark.filterwarnings("ignore:.*more atypical.*")  # three rows are few
-def test_the_python_example_prints_what_readme_shows(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("python")[0], "README.md", "exec"), {})
-    assert capsys.readouterr().out.split() == blocks("text")[0].split()
-    assert (tmp_path / "my-head").is_dir()
 
 
 def cells(text):
