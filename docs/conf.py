@@ -54,9 +54,10 @@ default_role = "code"  # single backticks in docstrings
 toc_object_entries_show_parents = "hide"
 exclude_patterns = ["_build", "tables"]
 html_theme = "pydata_sphinx_theme"
-html_title = "atypicality"
+html_title = f"atypicality {release}"
 html_theme_options = {
     "header_links_before_dropdown": 7,
+    "search_as_you_type": True,
     "navbar_align": "left",
     "navigation_with_keys": True,
     "secondary_sidebar_items": ["page-toc"],

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import vl_convert
 
 import atypicality as aty
@@ -18,8 +19,10 @@ INK = {"light": "#222832", "dark": "#ced6dd"}
 PAPER = {"light": "#ffffff", "dark": "#14181e"}
 """Of the site. Half-transparent marks on a transparent picture come out in other colours."""
 LINES = {"light": "#d1d5da", "dark": "#48566b"}
-BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa"}
+BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa", "#7A5195": "#b794d6"}
 """Colours that are too dark for a dark page, and what takes their place there."""
+ROOT = Path(__file__).parents[1]
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7A5195", "#8C6D31", "#555"]
 SCALE = 2  # points per pixel of drawings with thousands of marks, which are small as PNG and huge as SVG
 
 
@@ -41,26 +44,84 @@ def figures() -> dict[str, Any]:
     first, second = calibration.split(0.5)
     one = aty.TemperatureScaling().fit(first.logits, first.labels)
     sets = aty.SplitConformal(alpha=0.1).fit(one.predict_proba(second.logits), second.labels)
-    methods = {"model": "uncalibrated", "one temperature": one, "reliability head": head}
+    methods = {"model": "uncalibrated", "temperature scaling": one, "head": head}
     evaluation = aty.evaluate(methods, test, train=train)
-    covered = aty.evaluate({"one threshold": (one, sets), "reliability head": head}, test, train=train)
+    covered = aty.evaluate({"one threshold": (one, sets), "head": head}, test, train=train)
     balanced = load_fashion_mnist()
     plain = aty.evaluate({"model": "uncalibrated"}, balanced.test, train=balanced.train)
     rare = head.density_.atypicality(calibration.embeddings)
     paper = aty.AtypicalityAwareRecalibration.paper().fit(calibration.logits, calibration.labels, atypicality=rare)
     return {
-        "quadrants": charts.quadrant_scatter(evaluation, method="reliability head"),
+        "quadrants": charts.quadrant_scatter(evaluation, method="head"),
         "distribution": charts.atypicality_distribution(plain),
         "ece": charts.quality_by_group(evaluation, "ece"),
         "accuracy": charts.quality_by_group(evaluation, "accuracy"),
         "accuracy-class": charts.quality_by_group(evaluation, "accuracy", by="class"),
-        "grid": charts.confidence_grid(evaluation, "overconfidence", methods=["model", "reliability head"]),
+        "grid": charts.confidence_grid(evaluation, "overconfidence", methods=["model", "head"]),
         "coverage": charts.coverage_by_group(covered, "coverage"),
         "reliability": charts.reliability_diagram(evaluation),
         "temperatures": charts.temperatures(plain),
         "multiplier": charts.multiplier(paper, head.density_.atypicality(test.embeddings)),
-        "class-scores": charts.class_scores(evaluation, method="reliability head"),
+        "class-scores": charts.class_scores(evaluation, method="head"),
+        "speed": speed(),
+        "rows": by_rows(),
     }
+
+
+def speed() -> alt.LayerChart:
+    """How many times faster each stage is than each peer, from the file that `make bench` writes."""
+    document = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())
+    rows = [dict(zip(document["columns"], row, strict=True)) for row in document["rows"]]
+    found = [
+        {"stage": row["stage"], "times faster": float(row["times faster"]), "peer": _library(row["against"])}
+        for row in rows
+        if row["times faster"]
+    ]
+    stages = list(dict.fromkeys(row["stage"] for row in found))
+    x = alt.X("times faster:Q").scale(type="log", nice=False, padding=12)
+    x = x.axis(values=[0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000])
+    x = x.title("times faster than the peer; left of the line: slower")
+    y = alt.Y("stage:N").sort(stages).title(None).axis(labelLimit=260)
+    colour = alt.Color("peer:N").scale(range=PALETTE).title(None).legend(orient="top", columns=4, labelLimit=200)
+    marks = alt.Chart(alt.Data(values=found)).mark_point(filled=True, size=70, opacity=1)
+    marks = marks.encode(x=x, y=y, color=colour, shape=alt.Shape("peer:N").title(None))
+    draw = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color="#777").encode(x="one:Q")
+    return alt.layer(draw, marks).properties(width=520, height=22 * len(stages))
+
+
+def _library(against: str) -> str:
+    name = against.partition(":")[0]
+    return name if name == "paper's algorithm" else name.split()[0]
+
+
+def by_rows() -> alt.HConcatChart:
+    """NLL by number of calibration rows, from the tables that docs/measure_methods.py writes."""
+    return alt.hconcat(_by_rows("fashion-mnist", "Fashion-MNIST"), _by_rows("fashion-mnist-lt", "long-tailed"))
+
+
+def _by_rows(name: str, title: str) -> alt.LayerChart:
+    header, _, *lines = (ROOT / "docs" / "tables" / f"{name}-rows.md").read_text().splitlines()
+    sizes = [int(cell.replace(",", "").split()[0]) for cell in header.strip("| ").split("|")]
+    found = []
+    for line in lines:
+        method, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        losses = [float(cell.split()[0]) for cell in cells]
+        found += [
+            {"rows": n, "NLL": loss, "method": method}
+            for n, loss in zip(sizes, losses, strict=True)
+            if loss < float("inf")
+        ]
+    methods = list(dict.fromkeys(row["method"] for row in found))
+    colour = alt.Color("method:N").sort(methods).scale(range=PALETTE).title(None).legend(labelLimit=240)
+    base = alt.Chart(alt.Data(values=found)).encode(
+        x=alt.X("rows:Q").scale(type="log").axis(values=sizes).title("calibration rows"),
+        y=alt.Y("NLL:Q").scale(zero=False),
+        color=colour,
+    )
+    marks = base.mark_point(filled=True, size=50, opacity=1).encode(
+        shape=alt.Shape("method:N").sort(methods).legend(None)
+    )
+    return (base.mark_line(strokeWidth=1.5) + marks).properties(width=230, height=220, title=title)
 
 
 def _drawn(spec: dict[str, Any], mode: str, ending: str) -> bytes:

@@ -31,8 +31,8 @@ aware = aty.AtypicalityAwareRecalibration.paper().fit(
 )
 probabilities = {
     "model": softmax(test.logits.astype(float), axis=1),
-    "one temperature": single.predict_proba(test.logits),
-    "aware": aware.predict_proba(test.logits, atypicality=new_rarity),
+    "temperature scaling": single.predict_proba(test.logits),
+    "atypicality-aware": aware.predict_proba(test.logits, atypicality=new_rarity),
 }
 
 # %%
@@ -65,9 +65,9 @@ for name, values in gap.items():
 size = {name: np.abs(values).mean() for name, values in gap.items()}
 print({name: f"{100 * value:.1f} %" for name, value in size.items()})
 assert (np.diff(gap["model"]) > 0).all()
-assert (gap["one temperature"][:3] < 0).all()
-assert (gap["one temperature"][3:] > 0).all()
-assert size["aware"] < 0.5 * size["one temperature"]
+assert (gap["temperature scaling"][:3] < 0).all()
+assert (gap["temperature scaling"][3:] > 0).all()
+assert size["atypicality-aware"] < 0.5 * size["temperature scaling"]
 
 # %%
 # The same as a figure, with 95 % intervals.

@@ -21,10 +21,10 @@ print("attributes:", list(test.attributes))
 
 density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
 heads = {
-    "one temperature": aty.ReliabilityHead(
+    "temperature scaling": aty.ReliabilityHead(
         density, recalibration=aty.TemperatureScaling()
     ),
-    "aware": aty.ReliabilityHead(density),
+    "atypicality-aware": aty.ReliabilityHead(density),
 }
 methods = {
     name: head.fit(train=density, calibration=calibration)
@@ -59,14 +59,16 @@ for metric in ("accuracy", "ece"):
 spread = {key: max(values) - min(values) for key, values in found.items()}
 for (metric, name), value in spread.items():
     print(f"gap in {metric:9s} {name:16s} {value:6.1%}")
-assert spread["accuracy", "aware"] < spread["accuracy", "model"]
+assert spread["accuracy", "atypicality-aware"] < spread["accuracy", "model"]
 assert (
-    spread["ece", "aware"] < spread["ece", "one temperature"] < spread["ece", "model"]
+    spread["ece", "atypicality-aware"]
+    < spread["ece", "temperature scaling"]
+    < spread["ece", "model"]
 )
 assert all(
     new > old
     for new, old in zip(
-        found["accuracy", "aware"], found["accuracy", "model"], strict=True
+        found["accuracy", "atypicality-aware"], found["accuracy", "model"], strict=True
     )
 )
 

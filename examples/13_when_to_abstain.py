@@ -65,7 +65,7 @@ for kind in ("reliable", "extrapolation", "ambiguous", "untrustworthy"):
 
 single = aty.TemperatureScaling().fit(calibration.logits, calibration.labels)
 evaluation = aty.evaluate(
-    {"model": "uncalibrated", "one temperature": single, "head": head}, test
+    {"model": "uncalibrated", "temperature scaling": single, "head": head}, test
 )
 area = {
     row["method"]: row["value"]

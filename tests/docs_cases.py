@@ -14,25 +14,30 @@ from atypicality.cli import main
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BUILT = ("_build", "_generated", "_figures", "auto_examples", "tables")
-EXEMPT = "# not run here: "
 LANGUAGES = ("python", "bash", "text", "json", "html")
+COLUMNS = 88
+"""Widest line of a block, and the terminal that the commands of a page see."""
 COMPARE = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<why>[^\n]*) -->\n)?(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)[ ]*$",
+    re.M | re.S,
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, its line, and the output that stands right after it."""
+    """A fenced block: its language, text and line, the output right after it, and why it does not run here."""
 
     language: str
     code: str
     line: int
     expected: str | None = None
+    why_not: str | None = None
 
     @property
     def runs(self):
-        """Whether it is code, and not marked as impossible to run here."""
-        return self.language in ("python", "bash") and not self.code.startswith(EXEMPT)
+        """Whether it is code, and no comment before it, which readers do not see, says why it cannot run here."""
+        return self.language in ("python", "bash") and self.why_not is None
 
 
 def pages():
@@ -48,7 +53,8 @@ def blocks(text):
     for match, after in itertools.zip_longest(matches, matches[1:]):
         follows = after is not None and after["language"] == "text" and not text[match.end() : after.start()].strip()
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(match["language"].strip(), match["code"], line, after["code"] if follows else None))
+        expected = after["code"] if follows else None
+        found.append(Block(match["language"].strip(), match["code"], line, expected, match["why"]))
     return found
 
 

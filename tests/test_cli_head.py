@@ -101,7 +101,7 @@ def test_evaluate_prints_tables_or_json(folder, capsys):
     assert code == 0
     assert "ECE and accuracy by input atypicality" in out
     code, out, _ = run(capsys, "evaluate", folder / "head", folder / "test", "--json")
-    assert aty.Evaluation.from_json(out).methods == ("uncalibrated", "head")
+    assert aty.Evaluation.from_json(out).methods == ("model", "head")
 
 
 @needs("onnx", "onnxruntime")

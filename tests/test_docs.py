@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+import tomllib
 
 import docs_cases
 import pytest
@@ -36,21 +37,21 @@ RUNNING = [path for path in pages() if any(block.runs for block in blocks(path.r
 @pytest.mark.filterwarnings("ignore:.*more atypical.*")  # README asks about three rows, and three are few
 @pytest.mark.parametrize("path", RUNNING, ids=name_of)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", str(docs_cases.COLUMNS))
     for block, printed in docs_cases.run_page(path, tmp_path):
         if block.expected is not None:
             assert docs_cases.same(block.expected, printed), f"line {block.line} prints\n{printed}"
 
 
 @pytest.mark.parametrize("path", pages(), ids=name_of)
-def test_every_block_says_what_it_is_and_why_it_does_not_run(path):
+def test_every_block_says_what_it_is_fits_a_page_and_hides_its_marker(path):
     for block in blocks(path.read_text("utf-8")):
         if path.parent != ROOT:
             assert block.language in docs_cases.LANGUAGES, f"line {block.line}: {block.language!r}"
-        if "not run here" in block.code:
-            first = block.code.splitlines()[0]
-            assert first.startswith(docs_cases.EXEMPT), f"line {block.line}: the mark must be the first line"
-            assert len(first) > len(docs_cases.EXEMPT) + 10, f"line {block.line}: no reason"
+        wide = [line for line in block.code.splitlines() if len(line) > docs_cases.COLUMNS]
+        assert wide == [], f"line {block.line}"
+        assert "not run" not in block.code, f"line {block.line}: the marker is a comment before the block"
+        assert block.why_not is None or len(block.why_not) > 10, f"line {block.line}: no reason"
 
 
 @pytest.mark.parametrize("path", pages(), ids=name_of)
@@ -88,6 +89,22 @@ def test_the_reference_has_every_public_name():
     assert all(f"``{name}``" in reference for name in aty.llm.__all__ if name.isupper())
 
 
+def test_peers_are_named_with_the_versions_that_are_measured():
+    pins = (ROOT / "benchmarks" / "requirements.txt").read_text() + (ROOT / "constraints.txt").read_text()
+    page = (DOCS / "migration.md").read_text("utf-8")
+    named = re.findall(r"(crepes|MAPIE|netcal|probmetrics|scikit-learn|torchmetrics) (\d[\d.]*\d)", page)
+    assert len(named) == 6
+    for name, version in named:
+        assert re.search(rf"^{name}=={re.escape(version)}$", pins, flags=re.M | re.I), name
+
+
+def test_the_install_page_names_every_extra():
+    page = (DOCS / "install.md").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    missing = [extra for extra in project["optional-dependencies"] if f"| `{extra}` |" not in page]
+    assert missing in ([], ["report"])  # the old name of charts
+
+
 def test_the_measured_tables_are_what_the_command_measures():
     measure = loaded("measure_methods")
     shown = (DOCS / "tables" / "fashion-mnist-lt-recalibration.md").read_text().splitlines()
@@ -97,6 +114,12 @@ def test_the_measured_tables_are_what_the_command_measures():
     shown = (DOCS / "tables" / "fashion-mnist-sets.md").read_text().splitlines()
     for method, cells in measure.set_rows("fashion-mnist", ("lac", "conditional")).items():
         assert f"| `{method}` | {' | '.join(cells)} |" in shown
+    shown = (DOCS / "tables" / "fashion-mnist-lt-rows.md").read_text()
+    for method, cells in measure.by_rows("fashion-mnist-lt", ("vector", "aware"), sizes=(500,)).items():
+        assert re.search(rf"^\| {measure.RECALIBRATORS[method]} \| [^|]*\| {re.escape(cells[0])} \|", shown, re.M)
+    shown = (DOCS / "tables" / "fashion-mnist-lt-equal-size.md").read_text()
+    for method, cells in measure.equal_size_rows("fashion-mnist-lt").items():
+        assert f"| {method} | {' | '.join(cells)} |" in shown
 
 
 def test_the_link_checker_finds_what_is_broken(tmp_path):

@@ -17,14 +17,10 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
 
 
-def test_the_demo_prints_readmes_table(capsys, tmp_path):
+def test_readmes_commands_run_on_what_the_demo_leaves_behind(capsys, tmp_path):
     assert main(["demo", "--out", str(tmp_path)]) == 0
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    shown = [line.rstrip() for line in blocks("text")[0].splitlines() if line.strip()]
-    assert len(shown) > 5
-    assert [line for line in shown if line not in printed] == []
     assert (tmp_path / "report.html").stat().st_size > 10_000
-    with contextlib.chdir(tmp_path):  # README's commands run as they stand on what the demo leaves behind
+    with contextlib.chdir(tmp_path):
         commands = [
             shlex.split(line) for line in README.splitlines() if re.match("atypicality (fit|pred|eval|rep)", line)
         ]
@@ -32,28 +28,68 @@ def test_the_demo_prints_readmes_table(capsys, tmp_path):
         assert [main(command[1:]) for command in commands] == [0, 0, 0, 0]
 
 
-def test_numbers_in_sentences_are_those_of_the_demo():
-    shown, prose = blocks("text")[0], README.split("```text")[1].split("```")[1].partition("## Use it")[0]
-    stated = re.findall(r"(\d+\.\d) %", prose)
-    assert len(stated) > 5
-    assert [number for number in stated if f"{number}%" not in shown] == []
+def cells(text):
+    """Rows of the Markdown tables in a text: the first cell, and the others."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {name: values for name, *values in rows if name not in ("", "---")}
 
 
-def test_peers_are_named_with_the_versions_that_are_measured():
-    pins = (ROOT / "benchmarks" / "requirements.txt").read_text() + (ROOT / "constraints.txt").read_text()
-    named = re.findall(r"(crepes|MAPIE|netcal|probmetrics|scikit-learn|torchmetrics) (\d[\d.]*\d)", README)
-    assert len(named) == 6
-    for name, version in named:
-        assert re.search(rf"^{name}=={re.escape(version)}$", pins, flags=re.M | re.I), name
+def measured(table):
+    """Rows of a table that docs/measure_methods.py writes; tests/test_docs.py repeats parts of it."""
+    return cells((ROOT / "docs" / "tables" / f"{table}.md").read_text())
+
+
+RESULTS = README.partition("## Results")[2].partition("\n## ")[0]
+
+
+def test_results_are_the_measured_ones():
+    shown = {name.removesuffix(" (SMS)"): values for name, values in cells(RESULTS).items()}
+    balanced, tailed = measured("fashion-mnist-rows"), measured("fashion-mnist-lt-rows")
+    expected = {name: [*balanced[name][1::2], *tailed[name][1::2]] for name in balanced}  # 500 and 5,000 rows
+    balanced, tailed = measured("fashion-mnist-equal-size"), measured("fashion-mnist-lt-equal-size")
+    for name in balanced:
+        expected[name] = [part[name][column] for part in (balanced, tailed) for column in (0, 2, 3)]
+    assert len(shown) == 7
+    assert {name: expected[name] for name in shown} == shown
+
+
+def test_numbers_in_sentences_are_the_measured_ones():
+    balanced, tailed = measured("fashion-mnist-recalibration"), measured("fashion-mnist-lt-recalibration")
+    model, single, vector, default = (
+        "the model itself",
+        "temperature scaling",
+        "vector scaling",
+        "atypicality-aware, default",
+    )
+    expected = [balanced[default][0], balanced[model][0], tailed[model][0], tailed[default][0], tailed[vector][0]]
+    expected += [balanced[default][3], balanced[single][3]]
+    rows = measured("fashion-mnist-rows")
+    expected += [re.search(r"\((.*)\)", rows[name][1])[1] for name in (default, single)]
+    assert re.findall(r"\b0\.\d+", RESULTS.partition("does **not**")[2]) == expected
+
+
+def test_one_number_says_how_many_labelled_rows_are_needed():
+    assert "**500 labelled rows**" in README
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")]:
+        assert not re.search(
+            r"(few|some|several) (hundred|thousand) (labelled|calibration)? ?rows", page.read_text()
+        ), page
 
 
 def test_the_example_is_ten_lines():
     assert len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 10
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+def test_links_are_absolute_and_lead_to_files():
+    assert re.findall(r"\]\((?!https://)[^)]*\)", README) == []
+    targets = re.findall(r"https://(?:github|raw\.githubusercontent)\.com/atypicality/atypicality/(\S*?)[)\n]", README)
+    assert len(targets) > 20
+    for target in targets:
+        path = re.sub(r"^((blob|tree)/)?main/|#.*", "", target)
+        assert (ROOT / path).exists(), target
+    defined = set(re.findall(r"^\[(.+?)\]:", README, flags=re.M))
+    prose = re.sub(r"```.*?```|`[^`]*`|^\[[^\]]+\]: \S+", "", README, flags=re.S | re.M)
+    assert set(re.findall(r"\[([^\]]+)\](?!\()", prose)) == defined
 
 
 def test_commands_of_the_makefile_are_the_ones_named():

@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from atypicality.cli import main
+from atypicality.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 RETIRED = re.compile(
@@ -28,4 +32,29 @@ def test_retired_words_are_gone(folder):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if RETIRED.search(line)
     ]
+    assert found == []
+
+
+def commands():
+    """Every command of the command line, as its words."""
+    return list(typer.main.get_command(app).commands)
+
+
+@pytest.mark.parametrize("command", ["", *commands()])
+def test_help_has_no_retired_words(command, capsys):
+    main([*command.split(), "--help"])
+    printed = capsys.readouterr().out
+    assert "Usage" in printed
+    assert RETIRED.findall(printed) == []
+
+
+def test_what_commands_print_and_write_has_no_retired_words(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--out", "."]) == 0
+    assert main(["evaluate", "head", "test.npz"]) == 0
+    printed = capsys.readouterr().out
+    written = [path for path in Path().rglob("*") if path.suffix in (".html", ".md", ".json")]
+    assert len(printed) > 2000
+    assert {path.name for path in written} >= {"report.html", "README.md", "head.json"}
+    found = [text for text in (printed, *(path.read_text("utf-8") for path in written)) if RETIRED.search(text)]
     assert found == []

@@ -34,7 +34,7 @@ def command(
     from atypicality.shipping.bundle import load
 
     with large_work("evaluating", memory, scratch):
-        result = evaluate({"uncalibrated": "uncalibrated", "head": load(head)}, load_outputs(file, names, class_names))
+        result = evaluate({"model": "uncalibrated", "head": load(head)}, load_outputs(file, names, class_names))
     if as_json:
         say_json(result.to_json())
     else:

@@ -88,13 +88,13 @@ def _evaluated(
     names = _names(heads if len(heads) == 2 else files)
     fitted = [load(head) for head in heads]
     if len(heads) == 2:
-        methods = {"uncalibrated": "uncalibrated"} | dict(zip(names, fitted, strict=True))
+        methods = {"model": "uncalibrated"} | dict(zip(names, fitted, strict=True))
         result = evaluate(methods, outputs[0], train=train, suspects=LISTED)
         return result, fitted[-1], (names[0], names[1])
-    methods = {"uncalibrated": "uncalibrated", "head": fitted[0]}
+    methods = {"model": "uncalibrated", "head": fitted[0]}
     found = [evaluate(methods, part, train=train, suspects=LISTED) for part in outputs]
     if len(files) == 1:
-        return found[0], fitted[0], ("uncalibrated", "head")
+        return found[0], fitted[0], ("model", "head")
     return beside(found[0], found[1], (names[0], names[1])), fitted[0], (f"head, {names[0]}", f"head, {names[1]}")
 
 

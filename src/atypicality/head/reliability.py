@@ -26,6 +26,8 @@ from atypicality.validation import check_rows, require
 __all__ = ["Reliability", "check_place"]
 
 SHOWN = 5
+LEFT_OUT = ("quadrant", "set_size")
+"""Columns that the text preview has no room for; advice and sets say the same."""
 TEXT_BYTES = 32
 """Of the name of a class in a set: eight characters."""
 ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
@@ -344,8 +346,11 @@ class Reliability:
 
     def __repr__(self) -> str:
         header, rows = self._preview()
+        kept = [column for column, name in enumerate(header) if name not in LEFT_OUT]
+        lines = aligned([[row[column] for column in kept] for row in (header, *rows)])
         rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join([f"Reliability: {self._headline()}", *aligned([header, *rows]), *rest])
+        title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
+        return "\n".join([title, *lines, *rest])
 
     def _repr_html_(self) -> str:
         more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
