@@ -380,6 +380,8 @@ def compute(
         return _joined_on_device(pieces, n_rows, block)
     if not n_rows:
         return tuple(next(iter(pieces(slice(0, 0)))))
+    if n_rows <= block:
+        return _joined_on_host(next(map_rows(lambda rows: list(pieces(rows)), n_rows, block=block, threads=1)))
     whole: list[NDArray[Any] | None] = []
     lock = threading.Lock()
 
@@ -398,6 +400,13 @@ def compute(
 
     for_rows(write, n_rows, block=block, threads=threads)
     return tuple(whole)
+
+
+def _joined_on_host(found: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """One piece as it is, views copied; several behind each other."""
+    if len(found) == 1:
+        return tuple(part if part is None or part.base is None else part.copy() for part in found[0])
+    return tuple(None if parts[0] is None else np.concatenate(parts) for parts in zip(*found, strict=True))
 
 
 def _joined_on_device(pieces: Callable[[slice], Iterable[tuple[Any, ...]]], n_rows: int, block: int) -> tuple[Any, ...]:
