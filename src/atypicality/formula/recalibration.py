@@ -156,6 +156,8 @@ class Quadratic:
     @property
     def reads(self) -> frozenset[str]:
         """Names of the covariates that a coefficient other than 0 multiplies; without any all weights are numbers."""
+        if not any(any(one[1:]) for one in self.coefficients):
+            return frozenset()
         each = (zip(self.powers, one, strict=False) for one in self.coefficients)
         return frozenset(self.names[j] for pairs in each for power, weight in pairs if weight for j in power)
 

@@ -204,13 +204,17 @@ class _Rows:
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
-        products = None
-        if self.formula.density is not None:
-            with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
+            products = None
+            if self.formula.density is not None:
                 products = self.formula.density.products(self.xp, self.embeddings[rows, :])
-        for part in list(blocks.row_slices(rows.stop - rows.start, inner)) or [slice(0, 0)]:
-            place = slice(rows.start + part.start, rows.start + part.stop)
-            yield self._verdict(place, None if products is None else tuple(one[part, :] for one in products))
+            n = rows.stop - rows.start
+            if n <= inner:
+                yield self._verdict(rows, products)
+                return
+            for part in blocks.row_slices(n, inner):
+                place = slice(rows.start + part.start, rows.start + part.stop)
+                yield self._verdict(place, None if products is None else tuple(one[part, :] for one in products))
 
     def _verdict(self, rows: slice, products: Any) -> Outcome:
         xp, z = self.xp, self.logits[rows, :]
@@ -218,12 +222,11 @@ class _Rows:
         if self.order is not None:
             z = xp.take(z, to_device(self.order, z), axis=1)
         atypicality, draws = (None if column is None else column[rows, None] for column in self.columns)
-        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
-            rarity = Rarity(atypicality) if products is None else self.formula.rarity(xp, products)
-            for scores in rarity[:2] if products is not None else ():
-                if scores is not None:
-                    check_scores(xp, scores, self.embeddings, rows, self.formula.density)
-            found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z))
+        rarity = Rarity(atypicality) if products is None else self.formula.rarity(xp, products)
+        for scores in rarity[:2] if products is not None else ():
+            if scores is not None:
+                check_scores(xp, scores, self.embeddings, rows, self.formula.density)
+        found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z))
         if found.known is not None:
             check_known(to_host(found.known), first_row=rows.start)
         check_normalisers(to_host(found.confidence), first_row=rows.start)
