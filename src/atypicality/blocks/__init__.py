@@ -297,10 +297,11 @@ class _Team(Generic[T]):
         """
         contexts = [copy_context() for _ in range(self.helpers)]  # `settings` hold on threads too
         team = [threading.Thread(target=one.run, args=(self._help,), name="atypicality") for one in contexts]
+        job = self._next_or_wait()  # the first block is the caller's: its result is the first to be waited for
         for thread in team:
             thread.start()
         try:
-            while (job := self._next_or_wait()) is not None:
+            while job is not None:
                 if job[1] is not None:
                     self._run(job[0], job[1])
                 while (found := self.done.pop(self.given, None)) is not None:
@@ -310,6 +311,7 @@ class _Team(Generic[T]):
                     with self.changed:
                         self.given += 1
                         self.changed.notify_all()
+                job = self._next_or_wait()
         except KeyboardInterrupt:
             team = []
             raise

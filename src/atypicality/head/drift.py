@@ -111,9 +111,11 @@ def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> 
     exceeding = round(held_out_share * n_held_out)
     if count == 0 or exceeding == n_held_out:
         return 1.0
-    more, a, b = np.arange(count, n + 1), exceeding + 1, n_held_out - exceeding
-    chances = betaln(more + a, n - more + b) - betaln(a, b) - betaln(n - more + 1, more + 1) - np.log(n + 1)
-    return min(1.0, float(np.exp(chances).sum()))
+    a, b = exceeding + 1, n_held_out - exceeding
+    first = betaln(count + a, n - count + b) - betaln(a, b) - betaln(n - count + 1, count + 1) - np.log(n + 1)
+    more = np.arange(count, n)  # each chance over the one before it is a ratio of small numbers
+    steps = np.log((n - more) / (more + 1) * (more + a) / (n - more - 1 + b))
+    return min(1.0, float(np.exp(first + np.concatenate([[0.0], np.cumsum(steps)])).sum()))
 
 
 def _largest_gap(scale: QuantileScale, values: Vector) -> float:

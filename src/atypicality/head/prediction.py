@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from operator import is_
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ PRODUCT_ROWS = 1024
 WIDE = ("proba", "prediction_set")
 _formulas: WeakKeyDictionary[Any, tuple[float | None, list[Any], HeadFormula | None]] = WeakKeyDictionary()
 """By head, what its formula was built from and the formula: building one takes as long as answering for a row."""
+_on_devices: dict[int, tuple[ref[HeadFormula], Any, HeadFormula]] = {}
+"""By the number of a formula, its parameters on a device: to move them takes as long as the products of 50,000 rows."""
 
 
 def predicted(
@@ -187,6 +189,17 @@ def verdict_rows(
     return whole._replace(**flat)
 
 
+def _beside(formula: HeadFormula, logits: Any) -> HeadFormula:
+    """The formula's parameters on the device of the logits; they stay there as long as the formula is alive."""
+    from array_api_compat import device
+
+    where, held = (namespace(logits), device(logits)), _on_devices.get(id(formula))
+    if held is None or held[0]() is not formula or held[1] != where:
+        gone = ref(formula, lambda _, key=id(formula): _on_devices.pop(key, None))
+        held = _on_devices[id(formula)] = gone, where, moved(formula, lambda array: to_device(array, logits))
+    return held[2]
+
+
 class _Rows:
     """Rows and a formula beside them, on their device."""
 
@@ -199,7 +212,7 @@ class _Rows:
             faster = Selection.of(formula.sets, logits.shape[1])
             self.formula = formula if faster is None else dataclasses.replace(formula, sets=faster)
         else:
-            self.formula = moved(formula, lambda array: to_device(array, logits))
+            self.formula = _beside(formula, logits)
             self.columns = [None if part is None else to_device(part, logits) for part in self.columns]
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
