@@ -34,7 +34,9 @@ COLUMNS = (
     "arithmetic",
     "exponent of the arithmetic",
     "fitted exponent",
-    "seconds, smallest to largest",
+    "seconds on one thread, smallest to largest",
+    "fitted exponent, wall",
+    "wall seconds, default threads",
     "outcome",
 )
 
@@ -63,6 +65,7 @@ class Growth:
     theory: float
     fitted: float
     seconds: tuple[float, ...]
+    wall: tuple[float, ...]
 
     @property
     def ok(self) -> bool:
@@ -84,9 +87,9 @@ class Growth:
     def cells(self) -> list[str]:
         """Its line of the table."""
         sizes = f"{self.sizes[0]:,} to {self.sizes[-1]:,}"
-        times = f"{self.seconds[0]:.2g} to {self.seconds[-1]:.2g}"
-        numbers = [f"{self.theory:.2f}", f"{self.fitted:.2f}"]
-        return [self.stage, AXES[self.axis], sizes, self.formula, *numbers, times, self.outcome]
+        times, walls = (f"{taken[0]:.2g} to {taken[-1]:.2g}" for taken in (self.seconds, self.wall))
+        numbers = [f"{self.theory:.2f}", f"{self.fitted:.2f}", times, f"{exponent(self.sizes, self.wall):.2f}", walls]
+        return [self.stage, AXES[self.axis], sizes, self.formula, *numbers, self.outcome]
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
@@ -129,10 +132,10 @@ def measure_growth(stage: Stage, axis: str, prices: Prices, *, quick: bool = Fal
     print(f"growth of {stage.name} with {AXES[axis]}", file=sys.stderr, flush=True)
     sizes = sizes_along(stage.starts[axis], axis, quick=quick)
     runs: dict[str, Callable[[], Any]] = {str(getattr(size, axis)): stage.make(size) for size in sizes}
-    taken = tuple(best_times(runs, repeats=1 if quick else repeats).values())
+    taken, walls = (tuple(best_times(runs, repeats=1 if quick else repeats, wall=w).values()) for w in (False, True))
     along = tuple(getattr(size, axis) for size in sizes)
     theory = exponent(along, [prices.seconds(stage.work(size)) for size in sizes])
-    found = Growth(stage.name, axis, along, stage.formula, theory, exponent(along, taken), taken)
+    found = Growth(stage.name, axis, along, stage.formula, theory, exponent(along, taken), taken, walls)
     print(f"  exponent {found.fitted:.2f}, arithmetic {theory:.2f}: {found.outcome}", file=sys.stderr, flush=True)
     return found
 
@@ -150,7 +153,9 @@ def document(found: Sequence[Growth]) -> dict[str, Any]:
         "How cost grows: fitted exponents beside those of the arithmetic",
         COLUMNS,
         [growth.cells() for growth in found],
-        records=[{"stage": g.stage, "axis": g.axis, "sizes": g.sizes, "seconds": g.seconds} for g in found],
+        records=[
+            {"stage": g.stage, "axis": g.axis, "sizes": g.sizes, "seconds": g.seconds, "wall": g.wall} for g in found
+        ],
     )
 
 

@@ -22,7 +22,8 @@ COLUMNS = (
     "size",
     "against",
     "times faster",
-    "seconds: ours, theirs",
+    "seconds on one thread: ours, theirs",
+    "wall seconds, default threads: ours, theirs",
     "ours / bare cost",
     "accuracy: ours, theirs (smaller is better)",
     "peak MB: ours, theirs",
@@ -60,6 +61,8 @@ class Row:
     note: str = ""
     quality: str = ""
     peer_quality: str = ""
+    wall: float = math.nan
+    peer_wall: float = math.nan
 
     @property
     def ratio(self) -> float:
@@ -120,6 +123,7 @@ class Row:
             f"{against}: {self.call}" if self.call else against or "its own target",
             _number(self.ratio),
             _pair(_number(self.seconds), _number(self.peer_seconds)),
+            _pair(_number(self.wall), _number(self.peer_wall)),
             f"{self.bare:.2f} ({self.bare_of})" if self.bare_of else "",
             f"{self.accuracy}: {_pair(_judged(self.error, self.quality), _judged(self.peer_error, self.peer_quality))}"
             if self.accuracy
@@ -204,6 +208,7 @@ def contest(
         "stage": stage,
         "size": size,
         "seconds": found["ours"].seconds,
+        "wall": found["ours"].wall,
         "bare_seconds": found["bare"].seconds if bare else math.nan,
         "bare_of": bare_of,
         "accuracy": accuracy,
@@ -221,6 +226,7 @@ def contest(
                 call=peer.call,
                 version=peer.version,
                 peer_seconds=found[key].seconds,
+                peer_wall=found[key].wall,
                 peer_error=errors[key],
                 peer_quality=said[key],
                 peer_megabytes=found[key].megabytes,

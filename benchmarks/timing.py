@@ -1,7 +1,7 @@
-"""How every benchmark measures: contestants take turns on the same arrays, on one thread, and the best turn counts.
+"""How every benchmark measures: contestants take turns on the same arrays, and the best turn counts.
 
-Seconds are processor seconds. On one thread of a quiet machine they are those of a clock on the wall; other work on the
-machine lengthens the latter and hardly the former.
+Seconds are processor seconds on one thread: other work on the machine hardly changes them. Wall seconds are those of a
+clock, with as many threads as everybody takes by default: what a user waits for, on a machine that does nothing else.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "one_thread",
     "peak_above",
     "peak_anonymous",
+    "wait_for_quiet",
 ]
 
 SLOW = 8.0
@@ -42,16 +43,19 @@ class Measured:
     result: Any
     seconds: float
     megabytes: float
+    wall: float = math.nan
 
     def better_of(self, turn: tuple[Any, float, float]) -> "Measured":
         """The best of this and another turn, with the answer of the latter."""
         result, seconds, megabytes = turn
-        return Measured(result, min(self.seconds, seconds), min(self.megabytes, megabytes))
+        return replace(
+            self, result=result, seconds=min(self.seconds, seconds), megabytes=min(self.megabytes, megabytes)
+        )
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold BLAS, OpenMP, torch, faiss and this library to one thread, whichever of them is loaded."""
+    """Hold BLAS, OpenMP, torch, faiss, numba and this library to one thread, whichever of them is loaded."""
     from threadpoolctl import threadpool_limits
 
     restore = []
@@ -61,6 +65,9 @@ def one_thread() -> Iterator[None]:
     if (faiss := sys.modules.get("faiss")) is not None:
         restore.append((faiss.omp_set_num_threads, faiss.omp_get_max_threads()))
         faiss.omp_set_num_threads(1)
+    if (numba := sys.modules.get("numba")) is not None:
+        restore.append((numba.set_num_threads, numba.get_num_threads()))
+        numba.set_num_threads(1)
     try:
         with threadpool_limits(1), blocks.settings(n_threads=1):
             yield
@@ -74,7 +81,7 @@ def measure(contestants: dict[str, Callable[[], Any]], *, repeats: int = 3, plai
 
     The first two turns measure memory too, and the smaller peak counts: the first also loads what a library loads
     once. Whoever is slow has the first turn only. With `plain` the seconds are those of the best of plain calls, made
-    one after the other when the turns are over.
+    one after the other when the turns are over. Wall seconds come from turns of their own, after those on one thread.
     """
     found: dict[str, Measured] = {}
     with one_thread():
@@ -87,27 +94,48 @@ def measure(contestants: dict[str, Callable[[], Any]], *, repeats: int = 3, plai
                     found[name] = held.better_of(peak_above(run) if turn == 1 else (*_timed(run), math.inf))
         if plain:
             found = {name: replace(held, seconds=best_call(contestants[name])) for name, held in found.items()}
-    return found
+    if plain:
+        walls = {name: best_call(run, clock=time.perf_counter) for name, run in contestants.items()}
+    else:
+        once = {name: run for name, run in contestants.items() if found[name].seconds >= SLOW}
+        often = {name: run for name, run in contestants.items() if name not in once}
+        walls = best_times(once, repeats=1, wall=True) | best_times(often, repeats=max(repeats, 1), wall=True)
+    return {name: replace(held, wall=walls[name]) for name, held in found.items()}
 
 
-def best_call(run: Callable[[], Any], *, calls: int = 20, budget: float = 4.0) -> float:
+def best_call(
+    run: Callable[[], Any], *, calls: int = 20, budget: float = 4.0, clock: Callable[[], float] = time.process_time
+) -> float:
     """Seconds of the best of several calls, one after the other, within a budget of seconds and at least twice."""
     times: list[float] = []
     while len(times) < calls and (len(times) < 2 or sum(times) < budget):
-        start = time.process_time()
+        start = clock()
         run()
-        times.append(time.process_time() - start)
+        times.append(clock() - start)
     return min(times)
 
 
-def best_times(contestants: dict[str, Callable[[], object]], *, repeats: int = 5) -> dict[str, float]:
-    """Best seconds of each contestant; they take turns, on one thread each."""
+def best_times(
+    contestants: dict[str, Callable[[], object]], *, repeats: int = 5, wall: bool = False
+) -> dict[str, float]:
+    """Best seconds of each contestant; they take turns, on one thread each, or by the `wall` clock as they come."""
     best = dict.fromkeys(contestants, float("inf"))
-    with one_thread():
+    with nullcontext() if wall else one_thread():
         for _ in range(repeats):
             for name, run in contestants.items():
-                best[name] = min(best[name], _timed(run)[1])
+                best[name] = min(best[name], _timed(run, time.perf_counter if wall else time.process_time)[1])
     return best
+
+
+def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float] | None = None) -> None:
+    """Wait until the load of the last minute is below `limit`; at once where that is 0, or not known here."""
+    load = load or (lambda: os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    told = False
+    while limit and (now := load()) >= limit:
+        if not told:
+            print(f"waiting for a load below {limit:g}; it is {now:.2f}", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(every)
 
 
 def peak_above(run: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -155,11 +183,11 @@ def elementwise_pass(z: np.ndarray) -> Callable[[], object]:
     return run
 
 
-def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+def _timed(run: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> tuple[Any, float]:
     gc.collect()
-    start = time.process_time()
+    start = clock()
     result = run()
-    return result, time.process_time() - start
+    return result, clock() - start
 
 
 def _give_back() -> None:

@@ -12,7 +12,7 @@ from conftest import imported
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import STAGES, authors, growth, page, results, timing
+from benchmarks import STAGES, authors, growth, page, results, small, timing
 from benchmarks.command import main, parsed, peers_document
 from benchmarks.growth_stages import Size, Work
 from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
@@ -91,7 +91,7 @@ def test_a_contest_measures_everybody_on_the_same_arrays():
         targets=["error <= 0"],
         repeats=2,
     )
-    assert seen == ["ours", "bare", "authors"] * 3  # turns, memory measured in the first two
+    assert seen == ["ours", "bare", "authors"] * 5  # three turns, memory in the first two, then two by the wall clock
     assert [row.peer for row in rows] == ["", AUTHORS]
     assert (rows[1].error, rows[1].peer_error) == (0.0, 0.5)
     assert all(len(row.cells()) == len(COLUMNS) for row in rows)
@@ -107,7 +107,7 @@ def test_a_peer_that_is_ahead_is_named_first():
 
 def test_quality_stands_beside_the_number():
     row = replace(ROW, accuracy="size", quality="covers 0.9", peer_quality="covers 0.8")
-    assert row.cells()[6] == "size: 0.1 (covers 0.9), 0.1 (covers 0.8)"
+    assert row.cells()[7] == "size: 0.1 (covers 0.9), 0.1 (covers 0.8)"
 
 
 def test_plain_calls_follow_one_another():
@@ -115,7 +115,7 @@ def test_plain_calls_follow_one_another():
     runs = {name: (lambda name=name: seen.append(name)) for name in "ab"}
     timing.measure(runs, repeats=1, plain=True)
     assert seen[:4] == ["a", "b"] * 2  # turns, for memory
-    assert seen[4:] == ["a"] * 20 + ["b"] * 20
+    assert seen[4:] == (["a"] * 20 + ["b"] * 20) * 2  # processor seconds, then wall seconds
 
 
 def test_a_peer_without_what_it_needs_is_left_out(monkeypatch, tmp_path, capsys):
@@ -129,7 +129,29 @@ def test_whoever_is_slow_runs_once(monkeypatch):
     monkeypatch.setattr(timing, "SLOW", 0.0)
     calls = []
     timing.measure({"one": lambda: calls.append(1)}, repeats=5)
-    assert len(calls) == 1
+    assert len(calls) == 2  # on one thread, and by the wall clock
+
+
+def test_the_command_waits_for_a_quiet_machine(capsys):
+    loads = iter([0.9, 0.5, 0.2, 0.9])
+    timing.wait_for_quiet(0.3, every=0.0, load=lambda: next(loads))
+    assert next(loads) == 0.9
+    assert capsys.readouterr().err == "waiting for a load below 0.3; it is 0.90\n"
+    timing.wait_for_quiet(0.0, load=lambda: pytest.fail("asked for the load"))
+
+
+def test_small_work_is_judged_by_one_row():
+    line = small.Small("head.predict", "10 x 48", (0.25, 0.4, 0.6), 0.3)
+    assert line.ok
+    assert not replace(line, milliseconds=(0.35, 0.1, 0.1)).ok
+    assert replace(line, limit=None, milliseconds=(9.0, 9.0, 9.0)).ok
+    assert len(line.cells()) == len(small.COLUMNS)
+
+
+def test_small_work_runs(tmp_path, capsys):
+    assert not small.run(quick=True, out=tmp_path)
+    names = [row[0] for row in results.read(tmp_path / "small.json")["rows"]]
+    assert names[:2] == ["ModelOutputs", "head.predict"]
 
 
 def test_peak_memory_is_that_of_the_call():
@@ -212,7 +234,9 @@ def test_the_arithmetic_has_an_exponent_between_its_terms():
 
 
 def test_growth_judges_only_what_is_faster():
-    one = growth.Growth("stage", "n", (1, 2, 4), "n", theory=1.0, fitted=1.1, seconds=(1.0, 2.0, 4.0))
+    one = growth.Growth(
+        "stage", "n", (1, 2, 4), "n", theory=1.0, fitted=1.1, seconds=(1.0, 2.0, 4.0), wall=(1.0, 2.0, 4.0)
+    )
     assert one.ok
     assert not replace(one, fitted=1.2).ok
     assert replace(one, fitted=0.5).ok
@@ -241,7 +265,7 @@ def test_a_quick_growth_of_a_stage():
 
 def test_growth_has_a_chart():
     imported("altair")
-    found = [growth.Growth("Gaussian fit", axis, (1, 2), "n", 1.0, 1.0, (1.0, 2.0)) for axis in growth.AXES]
+    found = [growth.Growth("Gaussian fit", axis, (1, 2), "n", 1.0, 1.0, (1.0, 2.0), (1.0, 2.0)) for axis in growth.AXES]
     assert growth.chart(found).to_dict()["facet"]["column"]["field"] == "axis"
     assert len(growth.document(found)["rows"]) == 3
 

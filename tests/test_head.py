@@ -1,5 +1,6 @@
 """The head: disjoint parts, answers that equal its parts called by hand, and plain words where something is lost."""
 
+import copy
 import json
 import sys
 import tracemalloc
@@ -16,6 +17,7 @@ from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
 from atypicality.head.calibration_parts import warn_of_training_rows
+from atypicality.head.prediction import known_formula
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
@@ -66,6 +68,27 @@ def test_answers_equal_the_parts_called_by_hand(bundled):
         answer.prediction_set, head.prediction_sets_.predict_set(answer.proba, atypicality=answer.atypicality)
     )
     assert_array_equal(answer.quadrant, head.quadrants_.assign(answer.confidence, answer.atypicality))
+
+
+def test_a_formula_is_built_once_and_again_after_a_part_was_replaced(bundled):
+    head, _, test = bundled
+    before, formula = head.predict(test[:1]), known_formula(head, None)
+    assert known_formula(head, None) is formula
+    assert known_formula(head, 0.05).advice.keep_from is not None
+    other = copy.deepcopy(head)
+    other.recalibration_.coefficients_ = 0.5 * head.recalibration_.coefficients_
+    assert not np.array_equal(other.predict(test[:1]).proba, before.proba)
+    assert_array_equal(head.predict(test[:1]).proba, before.proba)
+
+
+def test_a_density_that_recalibration_does_not_read_is_not_scored(bundled):
+    head, calibration, test = bundled
+    train = load_fashion_mnist_lt().train
+    plain = quick_head(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=calibration)
+    assert plain.recalibration_density_ is not None
+    assert type(plain.formula().density).__name__ == "RelativeDensity"
+    assert type(head.formula().density).__name__ == "TwoDensities"
+    assert_allclose(plain.predict(test).proba, plain.recalibration_.predict_proba(test.logits), atol=1e-7)
 
 
 def test_the_head_repairs_the_model(bundled):

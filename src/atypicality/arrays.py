@@ -59,6 +59,10 @@ def namespace(*arrays: Any) -> Any:
     >>> namespace(np.zeros(3)).__name__
     'array_api_compat.numpy'
     """
+    if len(arrays) == 1 and type(arrays[0]) is np.ndarray:
+        from array_api_compat import numpy
+
+        return numpy
     from array_api_compat import array_namespace
 
     return array_namespace(*arrays)

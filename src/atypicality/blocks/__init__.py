@@ -5,6 +5,14 @@ block is (it should stay in cache), runs the blocks on threads, and hands the re
 the outcome does not depend on which thread was faster. While blocks run on threads, BLAS is held to one thread:
 two pools on the same cores only fight.
 
+Two things decide whether threads pay. Every NumPy call gives up the interpreter's lock and takes it back: where a call
+takes 20 microseconds (a block of 512 KiB), two threads lose more by handing the lock over than they save, and passes of
+many short calls took up to 1.7 times as long as on one thread. With blocks of 3 MiB two threads are 1.5 to 1.8 times
+faster than one, and one thread is no slower than with small blocks. And the threads of a BLAS library spin for some
+25 ms after each call that used them, on the cores that the blocks need: BLAS is therefore held to one thread for the
+whole of a fit that is made of passes over blocks, not for each pass alone (`single_threaded_blas`). The caller's own
+thread works too, and an array of one block starts no thread at all.
+
 It also decides where arrays of all rows live. Under `settings(memory="1GB")` every large one (`empty`, `take_rows`,
 `astype`, `concatenate`) lies in a scratch file, and blocks and threads are few enough, so that the process's anonymous
 memory stays below the ceiling; without it they are plain arrays.
@@ -19,12 +27,11 @@ import contextlib
 import math
 import operator
 import os
+import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -59,8 +66,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-CACHE_BYTES = 512 * 1024
-"""Size of a block for elementwise passes: half of a common second-level cache, so that a buffer fits beside it."""
+CACHE_BYTES = 3 * 1024 * 1024
+"""Size of a block for elementwise passes: some of them fit the last level of a cache, and one operation on one of them
+takes long beside what passing the interpreter's lock takes."""
 GEMM_BYTES = 8 * 1024 * 1024
 """Size of a block that enters a matrix product: tall enough for BLAS to run at its full rate."""
 
@@ -266,27 +274,89 @@ def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: 
     if threads <= 1:
         yield from map(function, row_slices(n_rows, block))
         return
-    with single_threaded_blas(), _pool(threads) as pool:
-        waiting: deque[Future[T]] = deque()
-        for rows in row_slices(n_rows, block):
-            if len(waiting) >= 2 * threads:
-                yield waiting.popleft().result()
-            waiting.append(pool.submit(copy_context().run, function, rows))  # `settings` hold on threads too
-        while waiting:
-            yield waiting.popleft().result()
+    with single_threaded_blas():
+        yield from _Team(function, row_slices(n_rows, block), threads).results()
 
 
-@contextlib.contextmanager
-def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool whose running blocks are waited for, except after Ctrl-C: one may wait for a server for minutes."""
-    pool, wait = ThreadPoolExecutor(threads, thread_name_prefix="atypicality"), True
-    try:
-        yield pool
-    except KeyboardInterrupt:
-        wait = False
-        raise
-    finally:
-        pool.shutdown(wait=wait, cancel_futures=True)
+class _Team(Generic[T]):
+    """Threads that take one block after the other, the caller's among them; results come in the order of the blocks.
+
+    At most `ahead` blocks are taken whose results were not given out yet.
+    """
+
+    def __init__(self, function: Callable[[slice], T], slices: Iterator[slice], threads: int) -> None:
+        self.function, self.jobs, self.helpers, self.ahead = function, enumerate(slices), threads - 1, 2 * threads
+        self.taken, self.given, self.stopped = 0, 0, False
+        self.done: dict[int, tuple[T | None, BaseException | None]] = {}
+        self.changed = threading.Condition()
+
+    def results(self) -> Iterator[T]:
+        """Every result; an error in a block is raised in its turn. Running blocks are waited for, but after Ctrl-C.
+
+        One of them may wait for a server for minutes.
+        """
+        contexts = [copy_context() for _ in range(self.helpers)]  # `settings` hold on threads too
+        team = [threading.Thread(target=one.run, args=(self._help,), name="atypicality") for one in contexts]
+        job = self._next_or_wait()  # the first block is the caller's: its result is the first to be waited for
+        for thread in team:
+            thread.start()
+        try:
+            while job is not None:
+                if job[1] is not None:
+                    self._run(job[0], job[1])
+                while (found := self.done.pop(self.given, None)) is not None:
+                    if found[1] is not None:
+                        raise found[1]
+                    yield found[0]  # type: ignore[misc]
+                    with self.changed:
+                        self.given += 1
+                        self.changed.notify_all()
+                job = self._next_or_wait()
+        except KeyboardInterrupt:
+            team = []
+            raise
+        finally:
+            with self.changed:
+                self.stopped = True
+                self.changed.notify_all()
+            for thread in team:
+                thread.join()
+
+    def _help(self) -> None:
+        while (job := self._take(wait=True)) is not None:
+            self._run(*job)
+
+    def _run(self, number: int, rows: slice) -> None:
+        found: tuple[T | None, BaseException | None]
+        try:
+            found = self.function(rows), None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            found = None, error
+        with self.changed:
+            self.done[number] = found
+            self.changed.notify_all()
+
+    def _take(self, *, wait: bool) -> tuple[int, slice] | None:
+        """The next block and its number; None where there is none, or where it must wait and may not."""
+        with self.changed:
+            if wait:
+                self.changed.wait_for(lambda: self.stopped or self.taken - self.given < self.ahead)
+            if self.stopped or self.taken - self.given >= self.ahead or (job := next(self.jobs, None)) is None:
+                return None
+            self.taken += 1
+            return job
+
+    def _next_or_wait(self) -> tuple[int, slice | None] | None:
+        """A block for the caller's thread, or none once the result that is next is there; None when all were given."""
+        if (job := self._take(wait=False)) is not None:
+            return job
+        with self.changed:
+            if self.given == self.taken:
+                return None
+            self.changed.wait_for(lambda: self.given in self.done)
+        return self.given, None
 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:
@@ -380,6 +450,8 @@ def compute(
         return _joined_on_device(pieces, n_rows, block)
     if not n_rows:
         return tuple(next(iter(pieces(slice(0, 0)))))
+    if n_rows <= block:
+        return _joined_on_host(next(map_rows(lambda rows: list(pieces(rows)), n_rows, block=block, threads=1)))
     whole: list[NDArray[Any] | None] = []
     lock = threading.Lock()
 
@@ -398,6 +470,13 @@ def compute(
 
     for_rows(write, n_rows, block=block, threads=threads)
     return tuple(whole)
+
+
+def _joined_on_host(found: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """One piece as it is, views copied; several behind each other."""
+    if len(found) == 1:
+        return tuple(part if part is None or part.base is None else part.copy() for part in found[0])
+    return tuple(None if parts[0] is None else np.concatenate(parts) for parts in zip(*found, strict=True))
 
 
 def _joined_on_device(pieces: Callable[[slice], Iterable[tuple[Any, ...]]], n_rows: int, block: int) -> tuple[Any, ...]:
@@ -464,11 +543,12 @@ def single_threaded_blas() -> Iterator[None]:
     with _blas_lock:
         _blas_users += 1
         if _blas_users == 1:
-            if _blas_controller is None:
+            loaded = "scipy.linalg" in sys.modules  # it brings a BLAS of its own
+            if _blas_controller is None or _blas_controller[0] != loaded:
                 from threadpoolctl import ThreadpoolController
 
-                _blas_controller = ThreadpoolController()
-            _blas_limit = _blas_controller.limit(limits=1, user_api="blas")
+                _blas_controller = loaded, ThreadpoolController()
+            _blas_limit = _blas_controller[1].limit(limits=1, user_api="blas")
             _blas_limit.__enter__()
     try:
         yield

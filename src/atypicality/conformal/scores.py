@@ -226,10 +226,15 @@ class Selection:
     def __init__(self, sets: GridSets) -> None:
         self.sets, self.depth = sets, 0
 
+    @classmethod
+    def of(cls, sets: Any, n_classes: int) -> Self | None:
+        """Where a selection is quicker than the formula itself: scores that need a sort, and many classes."""
+        return None if n_classes <= NARROW or not isinstance(sets, GridSets) or sets.rule.name == "lac" else cls(sets)
+
     def __call__(self, xp: Any, probs: FloatArray, confidence: Doubles, atypicality: Any, draws: Any = None) -> Bools:
         """Sets, bool (n, k), of one block of rows."""
         rule, (n, k) = self.sets.rule, probs.shape
-        if rule.name == "lac" or k <= NARROW or not n:
+        if not n:
             return np.asarray(self.sets(xp, probs, confidence, atypicality, draws))
         thresholds = np.broadcast_to(self.sets.row_thresholds(xp, confidence, atypicality), (n, 1))[:, 0]
         drawn = np.ones(n) if draws is None else draws[:, 0]

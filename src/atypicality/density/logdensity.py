@@ -84,14 +84,29 @@ class RelativeGaussians(TiedGaussians):
         """From the Gaussians of the classes and how many rows each has."""
         shares = counts / counts.sum()
         mean = shares @ classes.means
-        _, s, directions = np.linalg.svd(np.sqrt(shares)[:, None] * (classes.means - mean), full_matrices=False)
-        spread = np.ascontiguousarray(directions.T * (s / np.hypot(1.0, s)), classes.centre.dtype)
+        spread = _spread(np.sqrt(shares)[:, None] * (classes.means - mean))
+        spread = np.ascontiguousarray(spread, classes.centre.dtype)
         return cls(classes.centre, classes.whitening, classes.means, classes.log_peak, mean, spread)
 
     @cached_property
     def _formula(self) -> RelativeDensity:
         plain = TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak)
         return RelativeDensity(**vars(plain), mean=self.mean, spread=self.spread)
+
+
+def _spread(means: Float64) -> Float64:
+    """V (r, q) with ``V V^T = I - (I + B)^-1``, where ``B = M^T M`` of weighted means M (k, r), and q is at most k.
+
+    By the eigenvectors of the smaller of M M^T and M^T M, in a third of the time of a singular value decomposition. No
+    small eigenvalue divides, so that what rounding does to it does not show.
+    """
+    k, r = means.shape
+    if k > r:
+        squares, directions = np.linalg.eigh(means.T @ means)
+        squares = np.maximum(squares, 0.0)
+        return np.asarray(directions * np.sqrt(squares / (1.0 + squares)))
+    squares, directions = np.linalg.eigh(means @ means.T)
+    return np.asarray((means.T @ directions) / np.sqrt(1.0 + np.maximum(squares, 0.0)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from atypicality.formula.advice import (
     longest_choice,
 )
 from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity, TwoDensities
-from atypicality.formula.head import HeadFormula, Outcome, Rarity, guarded
+from atypicality.formula.head import HeadFormula, Outcome, Rarity, guarded, reads_of
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
 from atypicality.formula.recalibration import (
     ByGroup,
@@ -80,6 +80,7 @@ __all__ = [
     "longest_choice",
     "moved",
     "named_arrays",
+    "reads_of",
     "scores_along",
     "softmax",
     "speaks_for",

@@ -13,6 +13,7 @@ __all__ = ["ADVICE", "ASK", "CHOOSE", "AdviceRule", "advice", "advice_numbers", 
 
 ADVICE = ("trust", "trust, but rare", "choose among k", "ask a person")
 """The four words in the order of their numbers; k is the size of the set."""
+TEXTS = np.array(ADVICE)
 CHOOSE, ASK = 2, 3
 CHOICE = re.compile(r"choose among \d+")
 LONGEST_CHOICE = 10
@@ -84,7 +85,7 @@ def advice_texts(number: ArrayLike, set_size: ArrayLike | None = None) -> NDArra
     ['trust', 'choose among 4', 'ask a person']
     """
     codes = np.asarray(number, np.intp).ravel()
-    texts = np.array(ADVICE)[codes]
+    texts = TEXTS[codes]
     if set_size is not None:
         chosen = codes == CHOOSE
         texts[chosen] = [f"choose among {size}" for size in np.asarray(set_size).ravel()[chosen]]

@@ -8,7 +8,12 @@ from atypicality.formula.density import aligned
 from atypicality.formula.recalibration import Rows
 from atypicality.formula.rows import Quadrant, Scale, Xp
 
-__all__ = ["HeadFormula", "Outcome", "Rarity", "guarded"]
+__all__ = ["HeadFormula", "Outcome", "Rarity", "guarded", "reads_of"]
+
+
+def reads_of(recalibration: Any) -> frozenset[str]:
+    """What a formula of recalibration reads of a row: "atypicality", "densities"; both where it does not say."""
+    return getattr(recalibration, "reads", frozenset({"atypicality", "densities"}))
 
 
 class Outcome(NamedTuple):
@@ -69,11 +74,14 @@ class HeadFormula:
     advice: AdviceRule
 
     def rarity(self, xp: Xp, products: Any) -> Rarity:
-        """What the density says of rows, from its products."""
-        densities = self.density.class_log_density(xp, products)
-        if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
-            densities = aligned(xp, densities, self.sources)
-        covariate = self.density.covariate(xp, products) if hasattr(self.density, "covariate") else None
+        """What the density says of rows, from its products: no more than the recalibration reads."""
+        reads, densities, covariate = reads_of(self.recalibration), None, None
+        if "densities" in reads:
+            densities = self.density.class_log_density(xp, products)
+            if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
+                densities = aligned(xp, densities, self.sources)
+        if "atypicality" in reads and hasattr(self.density, "covariate"):
+            covariate = self.density.covariate(xp, products)
         return Rarity(self.density.atypicality(xp, products), covariate, densities)
 
     def answer(self, xp: Xp, logits: Any, rarity: Rarity, draws: Any = None, *, masked: bool = True) -> Outcome:

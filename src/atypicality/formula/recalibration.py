@@ -69,6 +69,11 @@ Weights = tuple[list[Any], Any]
 class Weighing(Protocol):
     """What the logits and the terms of each row are multiplied by."""
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """What of a row it reads: "atypicality", "margin"."""
+        ...
+
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Weights of the logits and of every term, and the rows (n, 1) that have them, or None."""
         ...
@@ -79,6 +84,7 @@ class Constant:
     """The same weights for all rows; one alone is temperature scaling."""
 
     values: tuple[float, ...]
+    reads = frozenset[str]()
 
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """The numbers."""
@@ -88,6 +94,8 @@ class Constant:
 @dataclass(frozen=True)
 class Given:
     """Multipliers that came with the rows."""
+
+    reads = frozenset[str]()
 
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Multipliers (n, 1)."""
@@ -108,6 +116,7 @@ class ByGroup:
     edges: Any
     multipliers: Any
     seen: Any
+    reads = frozenset({"atypicality"})
 
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Multipliers (n, 1), and the rows whose group was seen."""
@@ -144,21 +153,28 @@ class Quadratic:
     limits: tuple[float, float] | None
     numbers: Any
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the covariates that a coefficient other than 0 multiplies; without any all weights are numbers."""
+        if not any(any(one[1:]) for one in self.coefficients):
+            return frozenset()
+        each = (zip(self.powers, one, strict=False) for one in self.coefficients)
+        return frozenset(self.names[j] for pairs in each for power, weight in pairs if weight for j in power)
+
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Weights (n, 1)."""
-        used = any(any(one[1:]) for one in self.coefficients)  # else all are numbers
-        values = {name: self._covariate(xp, name, rows) for name in self.names} if used else {}
-        return self.at(xp, values), None
+        read = self.reads
+        return self.at(xp, {name: self._covariate(xp, name, rows) for name in self.names if name in read}), None
 
     def at(self, xp: Xp, values: Mapping[str, Any]) -> list[Any]:
         """Weights (n, 1) of covariates (n, 1) by name; numbers where they have none."""
-        x = [self._standardised(xp, j, values[name]) for j, name in enumerate(self.names) if name in values]
+        x = {j: self._standardised(xp, j, values[name]) for j, name in enumerate(self.names) if name in values}
         first, *others = (self._polynomial(x, one) for one in self.coefficients)
         if self.limits is not None and not isinstance(first, float):
             first = _held(xp, first, *self.limits)
         return [first, *others]
 
-    def _polynomial(self, x: list[Any], coefficients: tuple[float, ...]) -> Any:
+    def _polynomial(self, x: Mapping[int, Any], coefficients: tuple[float, ...]) -> Any:
         total: Any = coefficients[0]
         for power, coefficient in zip(self.powers[1:], coefficients[1:], strict=False):
             if coefficient:
@@ -340,6 +356,12 @@ class LogitModel:
     reach: float | None = None
     floor: float = 0.0
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """What of a row it reads beside the logits: "atypicality" and "densities" are the costly ones."""
+        densities = {"densities"} if any(isinstance(term, LogDensity) for term in self.terms) else set()
+        return frozenset(self.weighing.reads | densities)
+
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
         hidden = rows.hidden(xp)
@@ -364,6 +386,7 @@ class Mixture:
 
     multipliers: tuple[float, ...]
     shares: tuple[float, ...]
+    reads = frozenset[str]()
 
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
@@ -380,6 +403,7 @@ class ContentFree:
     """Softmax of probabilities divided by those of content-free inputs (k,)."""
 
     probabilities: Any
+    reads = frozenset[str]()
 
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""

@@ -1,5 +1,6 @@
 """Drift: whether the atypicality of new rows has left that of the held-out rows."""
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,15 @@ class Drift:
         self.share_beyond = float(scale.beyond(values).mean()) if n else 0.0
         self.share_tail = float(above + in_part * (reaching - above)) / max(n, 1)
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
-        self.distance = _largest_gap(scale, values) if n else 0.0
+        self._scale, self._values = scale, values
         chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - level), (reaching, n, 1 - below))]
         self.chance = min(1.0, 2 * min(chances))  # twice: the smaller of two
         self.significant = bool(self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail)
+
+    @cached_property
+    def distance(self) -> float:
+        """Largest gap between the two distribution functions."""
+        return _largest_gap(self._scale, self._values) if self.n_rows else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers by name, as plain values.
@@ -105,9 +111,11 @@ def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> 
     exceeding = round(held_out_share * n_held_out)
     if count == 0 or exceeding == n_held_out:
         return 1.0
-    more, a, b = np.arange(count, n + 1), exceeding + 1, n_held_out - exceeding
-    chances = betaln(more + a, n - more + b) - betaln(a, b) - betaln(n - more + 1, more + 1) - np.log(n + 1)
-    return min(1.0, float(np.exp(chances).sum()))
+    a, b = exceeding + 1, n_held_out - exceeding
+    first = betaln(count + a, n - count + b) - betaln(a, b) - betaln(n - count + 1, count + 1) - np.log(n + 1)
+    more = np.arange(count, n)  # each chance over the one before it is a ratio of small numbers
+    steps = np.log((n - more) / (more + 1) * (more + a) / (n - more - 1 + b))
+    return min(1.0, float(np.exp(first + np.concatenate([[0.0], np.cumsum(steps)])).sum()))
 
 
 def _largest_gap(scale: QuantileScale, values: Vector) -> float:

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from dataclasses import replace
+from collections.abc import Set
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -28,6 +28,7 @@ from atypicality.formula import (
     TwoDensities,
     advice_texts,
     longest_choice,
+    reads_of,
 )
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
@@ -47,6 +48,7 @@ from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import error_free
+from atypicality.recalibration.class_mix import ClassMix
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.stored import Part, Record, declared, kinds, need
@@ -62,6 +64,7 @@ REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
 ROUNDING = 1e-9
+QUADRANT_TEXTS = np.array(QUADRANTS)
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
 SHARED = ("centre", "whitening", "means", "log_peak")
 """What a relative density has of the Gaussian."""
@@ -461,10 +464,12 @@ class ReliabilityHead(BaseEstimator):
         drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
         if drift is not None and drift.significant:
             warn(drift.message())
-        return replace(self._reliability(found, outputs, drift), class_mix=mix)
+        return self._reliability(found, outputs, drift, mix)
 
-    def _reliability(self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None) -> Reliability:
-        quadrant = None if found.quadrant is None else np.array(QUADRANTS)[to_host(found.quadrant)]
+    def _reliability(
+        self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
+    ) -> Reliability:
+        quadrant = None if found.quadrant is None else QUADRANT_TEXTS[to_host(found.quadrant)]
         xp = namespace(found.prediction_set)
         size = to_host(xp.sum(xp.astype(found.prediction_set, xp.int64), axis=1))
         return Reliability(
@@ -480,6 +485,7 @@ class ReliabilityHead(BaseEstimator):
             class_names=self.class_names_ if outputs.class_names is None else outputs.class_names,
             ids=outputs.ids,
             advice=advice_texts(to_host(found.advice), size),
+            class_mix=mix,
         )
 
     def with_sets(self, answer: Reliability, sets: NDArray[np.bool_], max_risk: float | None = None) -> Reliability:
@@ -560,16 +566,18 @@ class ReliabilityHead(BaseEstimator):
         'TwoDensities'
         """
         check_is_fitted(self, "recalibration_")
-        density = None if self.density_ is None else self._density_formula()
+        recalibration = self.recalibration_.formula()
+        density = None if self.density_ is None else self._density_formula(reads_of(recalibration))
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
-        parts = self.recalibration_.formula(), self.prediction_sets_.formula()
+        parts = recalibration, self.prediction_sets_.formula()
         return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
 
-    def _density_formula(self) -> Any:
+    def _density_formula(self, read: Set[str] = frozenset({"atypicality", "densities"})) -> Any:
+        """Of the density, and of the Gaussian beside it unless the recalibration reads nothing of that."""
         formula = self.density_.formula()
-        if self.recalibration_density_ is None:
+        if self.recalibration_density_ is None or not read & {"atypicality", "densities"}:
             return formula
         shared = self.density_.normalize is None  # rows of both are whitened alike; see `_check_two_densities`
         return TwoDensities(formula, None if shared else self.recalibration_density_.formula())

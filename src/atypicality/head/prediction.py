@@ -3,7 +3,10 @@
 import copy
 import dataclasses
 from collections.abc import Iterator
+from itertools import chain
+from operator import is_
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +25,17 @@ from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
-__all__ = ["at_class_prior", "at_estimated_mix", "missing_formulas", "predicted", "verdict_rows"]
+__all__ = ["at_class_prior", "at_estimated_mix", "known_formula", "missing_formulas", "predicted", "verdict_rows"]
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
 PRODUCT_ROWS = 1024
 """Rows that enter one matrix product on the host: enough for its full rate, few enough that what follows is cached."""
 WIDE = ("proba", "prediction_set")
+_formulas: WeakKeyDictionary[Any, tuple[float | None, list[Any], HeadFormula | None]] = WeakKeyDictionary()
+"""By head, what its formula was built from and the formula: building one takes as long as answering for a row."""
+_on_devices: dict[int, tuple[ref[HeadFormula], Any, HeadFormula]] = {}
+"""By the number of a formula, its parameters on a device: to move them takes as long as the products of 50,000 rows."""
 
 
 def predicted(
@@ -45,9 +52,9 @@ def predicted(
     """
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
     with outputs._numbered():
-        if formula is None and missing_formulas(head):
+        formula = formula or known_formula(head, max_risk)
+        if formula is None:
             return _by_methods(head, outputs, first_row, order, head._advice_rule(max_risk))
-        formula = formula or head.formula(max_risk)
         logits = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False)
         given = {}
         if formula.density is not None:
@@ -57,6 +64,18 @@ def predicted(
             given["atypicality"] = outputs.need("atypicality")
         draws = row_draws(head.prediction_sets_, len(outputs), first_row)
         return verdict_rows(formula, logits, **given, draws=draws, order=order)
+
+
+def known_formula(head: Any, max_risk: float | None) -> HeadFormula | None:
+    """The head's formula at this risk, or None where a part has none; built again when an attribute was replaced."""
+    parts = (vars(part).values() for part in vars(head).values() if hasattr(part, "__dict__"))
+    state = [*vars(head).values(), *chain.from_iterable(parts)]
+    held = _formulas.get(head)
+    if held is not None and held[0] == max_risk and len(held[1]) == len(state) and all(map(is_, held[1], state)):
+        return held[2]
+    found = None if missing_formulas(head) else head.formula(max_risk)
+    _formulas[head] = max_risk, state, found
+    return found
 
 
 def at_estimated_mix(head: Any, outputs: ModelOutputs, first_row: int) -> tuple[Any, ClassMix | None]:
@@ -170,6 +189,17 @@ def verdict_rows(
     return whole._replace(**flat)
 
 
+def _beside(formula: HeadFormula, logits: Any) -> HeadFormula:
+    """The formula's parameters on the device of the logits; they stay there as long as the formula is alive."""
+    from array_api_compat import device
+
+    where, held = (namespace(logits), device(logits)), _on_devices.get(id(formula))
+    if held is None or held[0]() is not formula or held[1] != where:
+        gone = ref(formula, lambda _, key=id(formula): _on_devices.pop(key, None))
+        held = _on_devices[id(formula)] = gone, where, moved(formula, lambda array: to_device(array, logits))
+    return held[2]
+
+
 class _Rows:
     """Rows and a formula beside them, on their device."""
 
@@ -179,20 +209,25 @@ class _Rows:
         self.xp, self.logits, self.embeddings, self.order = namespace(logits), logits, embeddings, order
         self.columns = [atypicality, draws]
         if isinstance(logits, np.ndarray):
-            self.formula = dataclasses.replace(formula, sets=Selection(formula.sets))
+            faster = Selection.of(formula.sets, logits.shape[1])
+            self.formula = formula if faster is None else dataclasses.replace(formula, sets=faster)
         else:
-            self.formula = moved(formula, lambda array: to_device(array, logits))
+            self.formula = _beside(formula, logits)
             self.columns = [None if part is None else to_device(part, logits) for part in self.columns]
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
-        products = None
-        if self.formula.density is not None:
-            with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
+            products = None
+            if self.formula.density is not None:
                 products = self.formula.density.products(self.xp, self.embeddings[rows, :])
-        for part in list(blocks.row_slices(rows.stop - rows.start, inner)) or [slice(0, 0)]:
-            place = slice(rows.start + part.start, rows.start + part.stop)
-            yield self._verdict(place, None if products is None else tuple(one[part, :] for one in products))
+            n = rows.stop - rows.start
+            if n <= inner:
+                yield self._verdict(rows, products)
+                return
+            for part in blocks.row_slices(n, inner):
+                place = slice(rows.start + part.start, rows.start + part.stop)
+                yield self._verdict(place, None if products is None else tuple(one[part, :] for one in products))
 
     def _verdict(self, rows: slice, products: Any) -> Outcome:
         xp, z = self.xp, self.logits[rows, :]
@@ -200,12 +235,11 @@ class _Rows:
         if self.order is not None:
             z = xp.take(z, to_device(self.order, z), axis=1)
         atypicality, draws = (None if column is None else column[rows, None] for column in self.columns)
-        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
-            rarity = Rarity(atypicality) if products is None else self.formula.rarity(xp, products)
-            for scores in rarity[:2] if products is not None else ():
-                if scores is not None:
-                    check_scores(xp, scores, self.embeddings, rows, self.formula.density)
-            found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z))
+        rarity = Rarity(atypicality) if products is None else self.formula.rarity(xp, products)
+        for scores in rarity[:2] if products is not None else ():
+            if scores is not None:
+                check_scores(xp, scores, self.embeddings, rows, self.formula.density)
+        found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z))
         if found.known is not None:
             check_known(to_host(found.known), first_row=rows.start)
         check_normalisers(to_host(found.confidence), first_row=rows.start)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality import blocks
 from atypicality.arrays import namespace, on_device, returns_like_input, to_numpy
 from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.recalibration.device_rows import device_densities
@@ -136,7 +137,8 @@ class Recalibrator(BaseEstimator):
         known = check_labels(labels, n_classes=k, n_rows=n)
         if isinstance(inputs.logits, np.ndarray):
             warn_of_probabilities(inputs.logits)
-        self._fit(inputs, known, check_sample_weight(sample_weight, n))
+        with blocks.single_threaded_blas():  # its threads would spin on the cores that passes over blocks need
+            self._fit(inputs, known, check_sample_weight(sample_weight, n))
         self.n_classes_ = k
         return self
 

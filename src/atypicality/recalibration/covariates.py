@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import Quadratic
-from atypicality.formula.rows import below_top
 from atypicality.formula.rows import margins as formula_margins
 from atypicality.stored import Record, kinds, need
 
@@ -124,7 +123,14 @@ def margins(logits: Any) -> Vector:
 
 def spreads(matrix: Any) -> Vector:
     """Largest less smallest finite entry of each row (n,), on the host."""
-    return _column(lambda xp, values: -xp.min(below_top(xp, values, xp.isinf(values)), axis=1, keepdims=True), matrix)
+    return _column(_spread, matrix)
+
+
+def _spread(xp: Any, values: Any) -> Any:
+    top, low = (one(values, axis=1, keepdims=True) for one in (xp.max, xp.min))
+    if bool(xp.any(xp.isinf(low))):
+        low = xp.min(xp.where(xp.isinf(values), top, values), axis=1, keepdims=True)
+    return xp.astype(top, xp.float64) - xp.astype(low, xp.float64)
 
 
 def _column(function: Callable[[Any, Any], Any], matrix: Any) -> Vector:

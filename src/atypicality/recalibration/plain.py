@@ -22,9 +22,6 @@ __all__ = ["PlainModel", "plain_model"]
 LARGEST, LARGEST_SCORE = 60.0, 10.0
 """Bounds on the largest product of a row and on the scores: exp of their sum, and squares beside it, fit float32."""
 
-BLOCK_BYTES = 800 * 1024
-"""Larger than elsewhere: a block takes so few operations here that starting them would be a tenth of the time."""
-
 
 def plain_model(problem: Problem, theta: Vector) -> "PlainModel | None":
     """The model at `theta`, or None where the problem must go the long way."""
@@ -109,14 +106,18 @@ class PlainModel:
                     np.setbufsize(256)
                 return function(rows, buffers)
 
-        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize, budget=BLOCK_BYTES)
+        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
 
     def _exponentials(self, rows: slice, second: bool, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
-        """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them."""
+        """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them.
+
+        Without scores nobody reads either again, and one buffer serves all three products: what is in cache decides.
+        """
         z = self.problem.logits[rows]
         step = self._step if self._step.ndim == 0 else self._step[rows]
-        e, moved, squared = buffers("plain", (3, *z.shape), z.dtype)  # one call: borrowing costs, too
+        own = buffers("plain", (3 if self.problem.class_scores else 1, *z.shape), z.dtype)
+        e, moved, squared = own if self.problem.class_scores else (own[0],) * 3
         np.multiply(z, step, out=e)
         np.exp(e, out=e)
         if apart:
