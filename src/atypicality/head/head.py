@@ -32,7 +32,7 @@ from atypicality.formula import (
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
-from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
+from atypicality.head.advice import checked_words, choices, unthresholded_rows
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
@@ -107,9 +107,10 @@ class ReliabilityHead(BaseEstimator):
     neighbor_ratio_, acceptance_ : NeighborRatio and AcceptanceScore, or None
         With `acceptance`.
     advice_ : dict
-        By word of `formula.ADVICE`, the number of rows ("count") and on how many of them the word was "right": the
-        prediction, or for a choice the set. Measured on the edge rows, or on the recalibration rows where the sets have
-        no edges: never on rows that set a threshold. Empty in heads that were saved before version 0.2.
+        By word of `formula.ADVICE`, the number of rows ("count"), on how many of them the word was "right": the
+        prediction, or for a choice one of its classes; and on how many the prediction was ("predicted"). Measured on
+        the edge rows, or on the recalibration rows where the sets have no edges: never on rows that set a threshold.
+        Empty in heads that were saved before version 0.2.
     reference_ : HeldOutCounts, or None in a head from an older bundle
         Counts of the held-out rows that recalibration did not see, for `Monitor` and `estimate_accuracy`.
     metrics_ : dict
@@ -429,8 +430,8 @@ class ReliabilityHead(BaseEstimator):
         confidence = np.minimum(pairs.confidence, 1.0)[:, None]
         rarity = None if atypicality is None else to_host(atypicality)[:, None]
         number = self._advice_rule().index(np, confidence, rarity, sets)[:, 0]
-        right = right_if_followed(number, pairs.correct, sets[np.arange(len(classes)), classes])
-        self.advice_ = checked_words(number, right, 1 - self._confident())
+        listed = choices(number, to_host(probs), sets)[np.arange(len(classes)), classes]
+        self.advice_ = checked_words(number, pairs.correct, listed, 1 - self._confident())
 
     def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
@@ -481,6 +482,13 @@ class ReliabilityHead(BaseEstimator):
             ids=outputs.ids,
             advice=advice_texts(to_host(found.advice), size),
         )
+
+    def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
+        """The advice (n,) that follows from other sets (n, k) than the answer's own."""
+        rarity = None if answer.atypicality is None else answer.atypicality[:, None]
+        number = self._advice_rule().index(np, answer.confidence[:, None], rarity, sets)[:, 0]
+        kept = True if answer.accepted is None else answer.accepted
+        return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 
     def _kept(self, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
         """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
