@@ -102,6 +102,8 @@ class ReliabilityHead(BaseEstimator):
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
         Of the held-out calibration rows, never of training rows.
+    recalibration_quantiles_ : QuantileScale, or None
+        The same of the atypicality of `recalibration_density_`, which drift looks at too.
     abstention_ : AbstentionRule
         Of confidence, or of the score of `acceptance_`.
     neighbor_ratio_, acceptance_ : NeighborRatio and AcceptanceScore, or None
@@ -147,6 +149,9 @@ class ReliabilityHead(BaseEstimator):
     prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
     quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
+    recalibration_quantiles_: Annotated[
+        QuantileScale | None, kinds.Later(kinds.optional(Part(QuantileScale)), absent=None)
+    ]
     abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
     advice_: Annotated[
         dict[str, dict[str, int]],
@@ -321,7 +326,8 @@ class ReliabilityHead(BaseEstimator):
     ) -> tuple[Any, Any]:
         """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
         head = self._at_own_mix()
-        probs, atypicality = head._probabilities(rest)
+        probs, atypicality, covariate = head._scored(rest)
+        self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
         self._remember(probs, labels, atypicality, rest)
@@ -459,10 +465,18 @@ class ReliabilityHead(BaseEstimator):
         found = predicted(head, outputs, number, max_risk=None if scored else max_risk)
         if scored and max_risk is not None:
             found = self._kept(found, outputs, max_risk)
-        drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
+        drift = self._drift(found)
         if drift is not None and drift.significant:
             warn(drift.message())
         return replace(self._reliability(found, outputs, drift), class_mix=mix)
+
+    def _drift(self, found: Outcome) -> Drift | None:
+        if self.quantiles_ is None:
+            return None
+        other = None
+        if self.recalibration_quantiles_ is not None and found.covariate is not None:
+            other = Drift(self.recalibration_quantiles_, to_host(found.covariate))
+        return Drift(self.quantiles_, to_host(found.atypicality), recalibration=other)
 
     def _reliability(self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None) -> Reliability:
         quadrant = None if found.quadrant is None else np.array(QUADRANTS)[to_host(found.quadrant)]
@@ -512,8 +526,13 @@ class ReliabilityHead(BaseEstimator):
         return found if on_device(probs) else np.asarray(found, bool)
 
     def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
+        return self._scored(outputs)[:2]
+
+    def _scored(self, outputs: ModelOutputs) -> tuple[FloatArray, Any, Any]:
+        """Probabilities, atypicality, and that of recalibration where it is another."""
         atypicality, offered = self._rarity(outputs)
-        return call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered), atypicality
+        probs = call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered)
+        return probs, atypicality, None if self.recalibration_density_ is None else offered["atypicality"]
 
     def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, dict[str, Any]]:
         """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
@@ -681,6 +700,8 @@ class ReliabilityHead(BaseEstimator):
         need(names is None or names.dtype.kind == "U", "class names must be text.")
         need((self.quadrants_ is None) == (self.quantiles_ is None), "quadrants and quantiles come together.")
         need(rare or self.density_ is None, "a head with a density must have quantiles.")
+        two = self.recalibration_density_ is not None or self.recalibration_quantiles_ is None
+        need(two, "quantiles of recalibration's atypicality need its density.")
         need(self.density is not None or not rare, "density=None must go without quantiles.")
         need(rare or not self._needs_atypicality(), "the head must have atypicality, which a part of it needs.")
         both = self.metrics_.keys() == {"before", "after"}

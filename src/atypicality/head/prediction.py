@@ -112,7 +112,7 @@ def _by_methods(
     def chunk(rows: slice) -> list[Outcome]:
         part = outputs._part(rows)._in_order(order)
         with part._numbered():
-            probs, atypicality = head._probabilities(part)
+            probs, atypicality, covariate = head._scored(part)
             sets = head._sets(probs, atypicality, part.attributes, first_row + rows.start)
         xp = namespace(probs)
         label, top = xp.argmax(probs, axis=1), xp.astype(xp.max(probs, axis=1), xp.float64)
@@ -122,7 +122,8 @@ def _by_methods(
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
         advice = rule.index(np, _column(confidence), _column(atypicality), to_host(sets))[:, 0]
         accepted = rule.accepted(xp, confidence, atypicality)
-        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant, advice, accepted)
+        rare = atypicality, quantile, quadrant
+        found = Outcome(label, confidence, probs, sets, None, *rare, advice, accepted, covariate)
         return [_reordered(xp, found, order)]
 
     height = blocks.block_rows(width, budget=CHUNK_BYTES)
