@@ -84,7 +84,8 @@ class ReliabilityHead(BaseEstimator):
         "auto" is `ConditionalConformal`, or `SplitConformal` without atypicality.
     acceptance : NeighborRatio, optional
         Lets `predict(max_risk=...)` decide by confidence and the ambiguity of the prediction, a search among the
-        training rows, instead of confidence alone. Nothing else uses it.
+        training rows, instead of confidence alone. A recalibration with "ambiguity" among its covariates searches too,
+        with this one or with `NeighborRatio()`. Nothing else uses it.
     alpha : float in (0, 1), default=0.1
         Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
@@ -106,7 +107,9 @@ class ReliabilityHead(BaseEstimator):
         The same of the atypicality of `recalibration_density_`, which drift looks at too.
     abstention_ : AbstentionRule
         Of confidence, or of the score of `acceptance_`.
-    neighbor_ratio_, acceptance_ : NeighborRatio and AcceptanceScore, or None
+    neighbor_ratio_ : NeighborRatio, or None
+        With `acceptance`, or where recalibration reads ambiguity.
+    acceptance_ : AcceptanceScore, or None
         With `acceptance`.
     advice_ : dict
         By word of `formula.ADVICE`, the number of rows ("count"), on how many of them the word was "right": the
@@ -266,20 +269,25 @@ class ReliabilityHead(BaseEstimator):
         return self._chosen(density, first) if auto else density
 
     def _fit_ratio(self, train: Any) -> NeighborRatio | None:
-        """The training rows by class, where acceptance looks at them."""
-        if self.acceptance is None:
+        """The training rows by class, where acceptance or recalibration looks at them."""
+        if self.acceptance is None and not self._reads_ambiguity(self.recalibration):
             return None
         if isinstance(train, ModelOutputs):
+            ratio = NeighborRatio() if self.acceptance is None else clone(self.acceptance)
             with train._numbered():
-                fitted: NeighborRatio = clone(self.acceptance).fit(*train.need("embeddings", "labels"))
+                fitted: NeighborRatio = ratio.fit(*train.need("embeddings", "labels"))
             return fitted
         known: NeighborRatio | None = getattr(self, "neighbor_ratio_", None)
         if known is None or train is not self.density_:
             raise ValueError(
-                f"acceptance={type(self.acceptance).__name__} needs train= with embeddings and labels: it searches "
-                "among training rows, which a fitted density has not. Give the outputs, or leave acceptance out."
+                "acceptance and a recalibration with ambiguity need train= with embeddings and labels: they search "
+                "among training rows, which a fitted density has not. Give the outputs, or leave both out."
             )
         return known
+
+    @staticmethod
+    def _reads_ambiguity(recalibration: Any) -> bool:
+        return "ambiguity" in getattr(recalibration, "covariates", ())
 
     def _chosen(self, family: DensityFamily, first: ModelOutputs) -> GaussianAtypicality:
         """The member that finds errors best among some rows, which carry no guarantee."""
@@ -342,7 +350,7 @@ class ReliabilityHead(BaseEstimator):
 
     def _fit_acceptance(self, outputs: ModelOutputs) -> None:
         self.acceptance_ = None
-        if self.neighbor_ratio_ is None:
+        if self.acceptance is None:
             return
         probs = to_host(self._at_own_mix()._probabilities(outputs)[0])
         pairs = read_pairs(probs, outputs.need("labels"), None, None)
@@ -538,6 +546,9 @@ class ReliabilityHead(BaseEstimator):
         """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
         given = None if self.density is None else outputs.atypicality
         offered = {"atypicality": given, "class_log_density": None, "embeddings": outputs.embeddings}
+        if self._reads_ambiguity(self.recalibration) and self.neighbor_ratio_ is not None:
+            label = to_host(namespace(outputs.need("logits")).argmax(outputs.need("logits"), axis=1))
+            offered["ambiguity"] = self._ambiguity(outputs.need("embeddings"), label)
         if self.density_ is None:
             return given, offered
         embeddings = outputs.need("embeddings")
@@ -727,8 +738,9 @@ class ReliabilityHead(BaseEstimator):
             need(same, "both densities must whiten rows alike.")
 
     def _check_acceptance(self) -> None:
-        parts = (self.acceptance, self.neighbor_ratio_, self.acceptance_)
-        need(len({part is None for part in parts}) == 1, "acceptance comes with its neighbours and its score.")
+        need((self.acceptance is None) == (self.acceptance_ is None), "acceptance comes with its score.")
+        searches = self.acceptance is not None or self._reads_ambiguity(self.recalibration_)
+        need((self.neighbor_ratio_ is not None) == searches, "what searches among training rows must have them.")
         if self.neighbor_ratio_ is not None:
             class_positions(self.neighbor_ratio_.classes_, self.n_classes_, self.class_names_)
 

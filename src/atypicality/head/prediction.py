@@ -92,6 +92,8 @@ def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
             f"its recalibration is {_name(recalibration)}, whose temperatures follow from given groups or from a "
             "network, and not from logits and atypicality alone"
         )
+    elif head._reads_ambiguity(recalibration):
+        found.append(f"its recalibration is {_name(recalibration)} with ambiguity, and a search is of no fixed size")
     if not speaks_for(sets, "predict_set"):
         found.append(f"its prediction_sets is {_name(sets)}, which has no formula of its own")
     elif getattr(sets, "reads_attributes", False):
