@@ -78,8 +78,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     Parameters
     ----------
     covariates : tuple of {"atypicality", "margin", "ambiguity"}, default=("atypicality", "margin")
-        What :math:`\phi` depends on. "ambiguity" is that of the model's prediction by its `NeighborRatio`: rows to search
-        among, which a head stores and no graph has.
+        What :math:`\phi` depends on. "ambiguity" is that of the model's prediction by `NeighborRatio`: a search among
+        training rows, which a head stores and no graph has.
     class_scores : bool, default=True
         Whether there are scores S.
     class_density : {"auto", True, False}, default="auto"
