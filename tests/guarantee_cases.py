@@ -391,6 +391,14 @@ def drift_without(draw, n_held_out, n_new):
     return one_repetition
 
 
+def two_drifts_without(seed):
+    """Of two scores of the same rows, the second as large where the first is small, with ties."""
+    rng = np.random.default_rng(seed)
+    held_out, new = rng.standard_normal(300), rng.standard_normal(1000)
+    other = Drift(QuantileScale.from_rows(np.round(-2 * held_out)), np.round(-2 * new))
+    return Drift(QuantileScale.from_rows(held_out), new, recalibration=other)
+
+
 def drift_guarantees() -> Iterator[Guarantee]:
     normal = np.random.Generator.standard_normal
     worlds = {
@@ -402,7 +410,7 @@ def drift_guarantees() -> Iterator[Guarantee]:
         "one value in twenty is larger": (lambda rng, n: (rng.random(n) < 0.05).astype(float), 300, 1000),
         "constant": (lambda rng, n: np.full(n, 3.0), 300, 200),
     }
-    drifts = {case: drift_without(*world) for case, world in worlds.items()}
+    drifts = {case: drift_without(*world) for case, world in worlds.items()} | {"two scores": two_drifts_without}
     for case, drift in drifts.items():
         yield Guarantee(CHANCE, f"p = 0.05, {case}", lambda seed, d=drift: d(seed).chance <= 0.05, 0.05, "at most")
     for case, drift in drifts.items():

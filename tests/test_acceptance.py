@@ -122,5 +122,42 @@ def test_acceptance_follows_class_names_bundles_and_refits(fitted, tmp_path):
 
 def test_acceptance_without_training_rows_is_refused(fitted):
     _, plain, _, calibration, _ = fitted
-    with pytest.raises(ValueError, match=r"acceptance=NeighborRatio needs train= with embeddings and labels"):
+    with pytest.raises(ValueError, match="acceptance and a recalibration with ambiguity need train= with embeddings"):
         aty.ReliabilityHead(acceptance=NeighborRatio()).fit(plain.density_, calibration)
+
+
+def test_ambiguity_recalibrates_where_a_recalibration_reads_it(fitted, tmp_path):
+    _, _, train, calibration, test = fitted
+    plain = aty.AtypicalityAwareRecalibration(covariates=("margin",), class_density=False)
+    aware = clone(plain).set_params(covariates=("margin", "ambiguity"))
+    head = aty.ReliabilityHead(recalibration=aware).fit(train, calibration)
+    without = aty.ReliabilityHead(recalibration=plain).fit(train, calibration)
+    said = head.predict(test, max_risk=0.1)
+    assert aty.metrics.nll(said.proba, test.labels) < aty.metrics.nll(without.predict(test).proba, test.labels) - 0.01
+    # by hand: the fitted recalibration, given what the ratio says of the model's predictions
+    given = head._rarity(test)[1]
+    ratio = NeighborRatio().fit(train.embeddings, train.labels)
+    assert_array_equal(given["ambiguity"], ratio.ambiguity(test.embeddings, test.logits.argmax(axis=1)))
+    by_hand = head.recalibration_.predict_proba(
+        test.logits, **{name: given[name] for name in ("atypicality", "class_log_density", "ambiguity")}
+    )
+    assert_array_equal(said.proba, by_hand)
+    assert_array_equal(said.atypicality, without.predict(test).atypicality)  # never the atypicality
+    turned = ModelOutputs(test.logits[:, [2, 0, 1]], embeddings=test.embeddings, class_names=["c", "a", "b"])
+    assert_allclose(head.predict(turned).proba[:, [1, 2, 0]], said.proba, atol=1e-12)
+    head.save(tmp_path / "head")
+    again = aty.load(tmp_path / "head")
+    assert_array_equal(again.predict(test).proba, said.proba)
+    assert again.refit(calibration[:2000]).acceptance_ is None
+
+
+def test_ambiguity_that_is_not_there_is_named(fitted):
+    _, plain, train, calibration, _ = fitted
+    aware = aty.AtypicalityAwareRecalibration(covariates=("ambiguity",))
+    with pytest.raises(ValueError, match="needs ambiguity=, one entry per row of logits"):
+        aware.fit(calibration.logits, calibration.labels)
+    head = aty.ReliabilityHead(recalibration=aware)
+    with pytest.raises(ValueError, match="a recalibration with ambiguity need train= with embeddings and labels"):
+        head.fit(plain.density_, calibration)
+    with pytest.raises(ValueError, match="with ambiguity, and a search is of no fixed size"):
+        aty.export_onnx(head.fit(train, calibration), "never.onnx")

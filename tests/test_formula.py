@@ -127,6 +127,7 @@ def by_parts(head, outputs):
         found |= {"atypicality": rarity, "atypicality_quantile": head.quantiles_(rarity)}
     beyond = np.zeros(len(outputs), bool) if rarity is None else rarity > head.quantiles_.values[-1]
     words = found.get("quadrant", np.where(found["confidence"] >= 1 - float(head.alpha), "reliable", "ambiguous"))
+    words = np.where(found["confidence"] < 0.5, "untrustworthy", words)
     if head in RISKS:
         found["accepted"] = (found["confidence"] >= head.abstention_.threshold(RISKS[head])) & ~beyond
         beyond = ~found["accepted"]
@@ -141,7 +142,7 @@ def advised(quadrant, size, refused):
         return "ask a person"
     if size > 1:
         return f"choose among {size}"
-    return {"ambiguous": "ask a person", "extrapolation": "trust, but rare", "reliable": "trust"}[quadrant]
+    return {"ambiguous": "choose among 2", "extrapolation": "trust, but rare", "reliable": "trust"}[quadrant]
 
 
 def in_words(found):

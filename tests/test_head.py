@@ -17,6 +17,7 @@ from atypicality.conformal import AtypicalityAwareConformal, SplitConformal
 from atypicality.datasets import load_fashion_mnist_lt, make_world
 from atypicality.head import ReliabilityHead
 from atypicality.head.calibration_parts import warn_of_training_rows
+from atypicality.head.drift import Drift
 from atypicality.head.prediction import known_formula
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
@@ -157,6 +158,23 @@ def test_drift_is_told(bundled):
     with pytest.warns(UserWarning, match="the data has drifted"):
         answer = head.predict(moved)
     assert answer.drift.share_tail > 0.1
+
+
+def test_drift_looks_at_the_score_of_recalibration_too(bundled, tmp_path):
+    """A constant added to all embeddings cancels in the relative score, not in the Gaussian's."""
+    head, _, test = bundled
+    usual = head.predict(test).drift
+    assert not usual.significant
+    head.save(tmp_path / "head")
+    moved = ModelOutputs(test.logits, embeddings=test.embeddings.astype("f4") + 1)
+    with pytest.warns(UserWarning, match="more atypical, by the score that recalibration uses, than 99%"):
+        drift = aty.load(tmp_path / "head").predict(moved).drift
+    assert drift.share_tail < 2 * drift.expected_tail
+    other = Drift(head.recalibration_quantiles_, head.recalibration_density_.atypicality(moved.embeddings))
+    assert other.to_dict() == pytest.approx(drift.recalibration.to_dict())
+    assert drift.chance == 2 * other.chance < 1e-6
+    alone = Drift(head.quantiles_, head.predict(test).atypicality)
+    assert usual.chance == min(1, 2 * min(alone.chance, usual.recalibration.chance))
 
 
 def test_given_parts_are_taken_as_they_are():

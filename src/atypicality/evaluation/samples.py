@@ -11,7 +11,7 @@ from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis, Cuts
 from atypicality.evaluation.schema import Row
 from atypicality.evaluation.scored import Options, Scored
-from atypicality.formula import ASK, advice_texts
+from atypicality.formula import ASK, CHOOSE, advice_texts
 from atypicality.groups import QUADRANTS
 
 __all__ = ["MOST_KEPT", "Told", "kept_rows", "sample_rows", "told_by"]
@@ -36,6 +36,7 @@ class Told:
         some["quadrant"] = None if quadrant is None else np.array(QUADRANTS)[quadrant]
         some["advice"] = None if advice is None else advice_texts(advice, some["set_size"])
         if members is not None:
+            members[:, 1][(some["set_size"] == 1) & (advice != CHOOSE)] = -1  # a runner-up that nobody chooses
             some["members"] = np.array([" ".join(map(str, row[row >= 0])) for row in members], dtype=object)
         return [{"method": self.method} | row for row in _records(some, kept)]
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from atypicality import blocks, metrics
 from atypicality.evaluation.methods import Answer
-from atypicality.formula import advice, longest_choice
-from atypicality.head.advice import right_if_followed
+from atypicality.formula import CHOOSE, advice, longest_choice
+from atypicality.head.advice import choices, right_if_followed
 from atypicality.metrics.errors import classwise_interval
 from atypicality.metrics.rows import Losses, read_all
 from atypicality.metrics.sets import covered, sizes
@@ -67,7 +67,9 @@ class Scored:
     advice : ndarray of shape (n,), or None where the method gives none of its own
         Numbers in the order of `formula.ADVICE`.
     members : ndarray of shape (n, 10), or None without prediction sets
-        Classes in each set, the most probable first, and -1 where there are no more.
+        Classes in each set, the most probable first, then the runner-up of one alone, and -1 where there are no more.
+    listed : ndarray of bool, of shape (n,), or None without prediction sets
+        Whether a choice would hold the label: the set, or the runner-up where it holds one class.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Scored:
     whole: dict[str, tuple[float, ...]]
     advice: NDArray[np.intp] | None = None
     members: NDArray[np.int32] | None = None
+    listed: NDArray[np.bool_] | None = None
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""
@@ -99,15 +102,14 @@ class Scored:
         correct = self.losses.pairs.correct
         if self.advice is None:
             return None
-        return right_if_followed(self.advice, correct, correct if self.covered is None else self.covered)
+        return right_if_followed(self.advice, correct, correct if self.listed is None else self.listed)
 
     def advised(self, atypical: NDArray[np.bool_] | None) -> "Scored":
         """The same with the advice that follows from confidence, sets and who is atypical, unless there is one."""
         if self.advice is not None:
             return self
-        confident = self.confidence >= self.trusted
-        longest = longest_choice(self.n_classes)
-        return replace(self, advice=advice(np, confident, atypical=atypical, size=self.sizes, longest=longest))
+        given = {"atypical": atypical, "size": self.sizes, "longest": longest_choice(self.n_classes)}
+        return replace(self, advice=advice(np, self.confidence, self.trusted, **given))
 
     @property
     def trusted(self) -> float:
@@ -136,11 +138,21 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
         {"classwise_ece": _classwise(probs, losses, options)} | _coverage_gaps(answer, labels),
         answer.advice,
         None if sets is None or not options.keep_samples else _members(probs, sets),
+        None if sets is None else _listed(probs, sets, labels),
     )
 
 
+def _listed(probs: NDArray[Any], sets: NDArray[np.bool_], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether a choice would hold the label (n,): a set, or the runner-up where it holds one class."""
+    found = covered(sets, labels).astype(bool)
+    missed = np.flatnonzero(~found)
+    some = choices(np.full(missed.size, CHOOSE), probs[missed], sets[missed])
+    found[missed] = some[np.arange(missed.size), labels[missed]]
+    return found
+
+
 def _members(probs: NDArray[np.floating[Any]], sets: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Classes in each set (n, 10), the most probable first, and -1 behind the last."""
+    """Classes in each set (n, 10), the most probable first, then the runner-up of one alone, and -1 behind the last."""
     found = np.full((len(sets), LISTED), -1, np.int32)
 
     def fill(rows: slice) -> None:
@@ -151,6 +163,8 @@ def _members(probs: NDArray[np.floating[Any]], sets: NDArray[np.bool_]) -> NDArr
         order = np.argsort(-values, axis=1, kind="stable")
         best, values = (np.take_along_axis(part, order, axis=1) for part in (best, values))
         found[rows, :width] = np.where(values < 0, -1, best)
+        alone = np.flatnonzero(np.count_nonzero(sets[rows], axis=1) == 1)
+        found[rows][alone, 1] = np.where(inside[alone] < 0, probs[rows][alone], -1.0).argmax(axis=1)
 
     blocks.for_rows(fill, len(sets), block=blocks.block_rows(16 * sets.shape[1]))
     return found

@@ -15,6 +15,7 @@ from atypicality.formula.advice import (
     advice,
     advice_numbers,
     advice_texts,
+    choice_size,
     longest_choice,
 )
 from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity, TwoDensities
@@ -76,6 +77,7 @@ __all__ = [
     "advice",
     "advice_numbers",
     "advice_texts",
+    "choice_size",
     "guarded",
     "longest_choice",
     "moved",

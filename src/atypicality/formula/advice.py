@@ -9,20 +9,26 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.formula.rows import Xp
 
-__all__ = ["ADVICE", "ASK", "CHOOSE", "AdviceRule", "advice", "advice_numbers", "advice_texts", "longest_choice"]
+__all__ = [
+    *("ADVICE", "ASK", "CHOOSE", "AdviceRule"),
+    *("advice", "advice_numbers", "advice_texts", "choice_size", "longest_choice"),
+]
 
 ADVICE = ("trust", "trust, but rare", "choose among k", "ask a person")
-"""The four words in the order of their numbers; k is the size of the set."""
+"""The four words in the order of their numbers; k is the size of the choice, see `choice_size`."""
 TEXTS = np.array(ADVICE)
 CHOOSE, ASK = 2, 3
 CHOICE = re.compile(r"choose among \d+")
 LONGEST_CHOICE = 10
 """Most classes that a person is asked to choose among."""
+EVEN = 0.5
+"""Confidence below which a prediction is more likely wrong than right."""
 
 
 def advice(
     xp: Xp,
-    confident: Any,
+    confidence: Any,
+    needed: float,
     *,
     atypical: Any = None,
     size: Any = None,
@@ -34,21 +40,27 @@ def advice(
     ==========================================  ===============
     refused                                     ask a person
     a set without classes, or of too many       ask a person
-    atypical and not confident                  ask a person
+    confidence below one half                   ask a person
+    atypical and confidence below `needed`      ask a person
     a set of k classes, k at least 2            choose among k
-    not confident                               ask a person
+    confidence below `needed`                   choose among 2
     atypical                                    trust, but rare
     otherwise                                   trust
     ==========================================  ===============
 
+    The choice among 2 is between the class of the set and the most probable other one; where 2 are too many, and where
+    there are no sets, a person is asked.
+
     Parameters
     ----------
     xp : namespace
-    confident : array of bool, of shape (n, 1)
+    confidence : array of shape (n, 1)
+    needed : float
+        Confidence from which on a prediction is trusted.
     atypical : array of bool, of shape (n, 1), optional
         Without it no row is atypical.
     size : array of int, of shape (n, 1), optional
-        Of the prediction sets; without it every set holds one class.
+        Of the prediction sets; without it nobody chooses.
     longest : int, default=10
         Most classes that a person is asked to choose among; see `longest_choice`.
     refused : array of bool, of shape (n, 1), optional
@@ -56,17 +68,29 @@ def advice(
 
     Examples
     --------
-    >>> confident, atypical = np.array([True, True, False]), np.array([False, True, False])
-    >>> advice_texts(advice(np, confident, atypical=atypical, size=np.array([1, 1, 2])), [1, 1, 2]).tolist()
-    ['trust', 'trust, but rare', 'choose among 2']
+    >>> confidence, size = np.array([0.97, 0.95, 0.6, 0.4]), np.array([1, 1, 3, 3])
+    >>> number = advice(np, confidence, 0.9, atypical=np.array([False, True, False, False]), size=size)
+    >>> advice_texts(number, size).tolist()
+    ['trust', 'trust, but rare', 'choose among 3', 'ask a person']
     """
+    confident = confidence >= needed
     atypical = confident & ~confident if atypical is None else atypical
     found = xp.where(confident, xp.astype(atypical, xp.int64), ASK)
-    last = atypical & ~confident
+    last = (confidence < EVEN) | (atypical & ~confident)
     if size is not None:
-        found = xp.where(size > 1, CHOOSE, found)
-        last = last | (size == 0) | (size > longest)
+        choose = (size > 1) | ~confident
+        found = xp.where(choose, CHOOSE, found)
+        last = last | (size == 0) | (choose & (choice_size(xp, size) > longest))
     return xp.where(last if refused is None else last | refused, ASK, found)
+
+
+def choice_size(xp: Xp, size: Any) -> Any:
+    """Classes to choose among, from the sizes of sets, where a person is to choose: at least two.
+
+    >>> choice_size(np, np.array([1, 2, 5])).tolist()
+    [2, 2, 5]
+    """
+    return xp.where(size > 1, size, 2)
 
 
 def longest_choice(n_classes: int) -> int:
@@ -81,14 +105,14 @@ def longest_choice(n_classes: int) -> int:
 def advice_texts(number: ArrayLike, set_size: ArrayLike | None = None) -> NDArray[np.str_]:
     """The words (n,) of advice by number, with the sizes (n,) of the sets where these are given.
 
-    >>> advice_texts([0, 2, 3], [1, 4, 0]).tolist()
-    ['trust', 'choose among 4', 'ask a person']
+    >>> advice_texts([0, 2, 2, 3], [1, 4, 1, 0]).tolist()
+    ['trust', 'choose among 4', 'choose among 2', 'ask a person']
     """
     codes = np.asarray(number, np.intp).ravel()
     texts = TEXTS[codes]
     if set_size is not None:
         chosen = codes == CHOOSE
-        texts[chosen] = [f"choose among {size}" for size in np.asarray(set_size).ravel()[chosen]]
+        texts[chosen] = [f"choose among {size}" for size in choice_size(np, np.asarray(set_size).ravel()[chosen])]
     return texts
 
 
@@ -135,10 +159,10 @@ class AdviceRule:
 
     def index(self, xp: Xp, confidence: Any, atypicality: Any, sets: Any) -> Any:
         """Number of each row's advice (n, 1), from confidence and atypicality (n, 1) and sets (n, k)."""
-        confident, size = confidence >= self.confidence, xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
+        size = xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
         kept = self.accepted(xp, confidence, atypicality)
         if self.atypicality is None or atypicality is None:
             refused = None if kept is None else ~kept
-            return advice(xp, confident, size=size, longest=self.longest, refused=refused)
+            return advice(xp, confidence, self.confidence, size=size, longest=self.longest, refused=refused)
         rare, refused = atypicality > self.atypicality, atypicality > self.furthest if kept is None else ~kept
-        return advice(xp, confident, atypical=rare, size=size, longest=self.longest, refused=refused)
+        return advice(xp, confidence, self.confidence, atypical=rare, size=size, longest=self.longest, refused=refused)

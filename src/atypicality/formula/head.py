@@ -17,7 +17,10 @@ def reads_of(recalibration: Any) -> frozenset[str]:
 
 
 class Outcome(NamedTuple):
-    """What a head says of n rows; one number per row is a column (n, 1), and None where the head has no atypicality."""
+    """What a head says of n rows; one number per row is a column (n, 1), and None where the head has no atypicality.
+
+    `covariate` is the atypicality that recalibration used, where it is another.
+    """
 
     label: Any
     confidence: Any
@@ -29,6 +32,7 @@ class Outcome(NamedTuple):
     quadrant: Any
     advice: Any
     accepted: Any
+    covariate: Any = None
 
 
 class Rarity(NamedTuple):
@@ -98,7 +102,8 @@ class HeadFormula:
             quadrant = self.quadrant.index(xp, confidence, atypicality)
         advice = self.advice.index(xp, confidence, atypicality, sets)
         accepted = self.advice.accepted(xp, confidence, atypicality)
-        return Outcome(label, confidence, proba, sets, known, atypicality, quantile, quadrant, advice, accepted)
+        rare = atypicality, quantile, quadrant
+        return Outcome(label, confidence, proba, sets, known, *rare, advice, accepted, rarity.covariate)
 
 
 def guarded(xp: Xp, head: HeadFormula, logits: Any, embeddings: Any = None, atypicality: Any = None) -> Outcome:

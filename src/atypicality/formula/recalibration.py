@@ -47,6 +47,7 @@ class Rows:
         Class log-densities in the order of the logits' columns.
     multiplier : array of shape (n, 1), optional
         Where each row's multiplier was worked out before.
+    ambiguity : array of shape (n, 1), optional
     masked : bool, default=True
         False where no class is known to be masked, which saves a third of the passes; a runner on the host looks.
     """
@@ -55,6 +56,7 @@ class Rows:
     atypicality: Any = None
     densities: Any = None
     multiplier: Any = None
+    ambiguity: Any = None
     masked: bool = True
 
     def hidden(self, xp: Xp) -> Any:
@@ -130,7 +132,7 @@ class Quadratic:
 
     Parameters
     ----------
-    names : tuple of {"atypicality", "margin"}
+    names : tuple of {"atypicality", "margin", "ambiguity"}
     powers : tuple of tuples of int
         Covariates that each column multiplies: (), (0,), (1,), (0, 0), ...
     coefficients : tuple of tuples of float
@@ -182,7 +184,7 @@ class Quadratic:
         return total
 
     def _covariate(self, xp: Xp, name: str, rows: Rows) -> Any:
-        return margins(xp, rows.logits, self.numbers) if name == "margin" else rows.atypicality
+        return margins(xp, rows.logits, self.numbers) if name == "margin" else getattr(rows, name)
 
     def _standardised(self, xp: Xp, j: int, value: Any) -> Any:
         if self.lows is not None and self.highs is not None:

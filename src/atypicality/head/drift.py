@@ -22,6 +22,9 @@ class Drift:
 
     Attributes
     ----------
+    recalibration : Drift or None
+        The same of the atypicality that recalibration uses, where it is another: what moves all embeddings alike may
+        show in it alone.
     share_beyond : float
         Share of new rows more atypical than every held-out row; about 1 / (n + 1) is expected.
     share_tail : float
@@ -33,9 +36,10 @@ class Drift:
         Largest gap between the two distribution functions (Kolmogorov and Smirnov's statistic), 0 to 1. Exact up to
         1025 held-out rows, to a thousandth for more.
     chance : float
-        Of counts this large in the tail without drift: a p-value, valid for continuous, tied and constant values.
+        Of counts this large in the tail without drift: a p-value, valid for continuous, tied and constant values. With
+        `recalibration`, twice the smaller of both (Bonferroni).
     significant : bool
-        Whether `chance` is below one in a million and `share_tail` at least twice `expected_tail`.
+        Whether `chance` is below one in a million, by a score whose `share_tail` is at least twice `expected_tail`.
 
     Examples
     --------
@@ -45,7 +49,7 @@ class Drift:
     (0.01, 0.1, True)
     """
 
-    def __init__(self, scale: QuantileScale, atypicality: Vector) -> None:
+    def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
         values = np.sort(atypicality)
         self.n_rows = n = values.size
         place = int(np.searchsorted(scale.levels, TAIL))  # of the first held-out value with at most 1 % above it
@@ -57,8 +61,15 @@ class Drift:
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
         self._scale, self._values = scale, values
         chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - level), (reaching, n, 1 - below))]
-        self.chance = min(1.0, 2 * min(chances))  # twice: the smaller of two
-        self.significant = bool(self.chance < CHANCE and self.share_tail >= 2 * self.expected_tail)
+        self.recalibration, own = recalibration, min(1.0, 2 * min(chances))  # twice: the smaller of two
+        tests = [(self, own)] + ([] if recalibration is None else [(recalibration, recalibration.chance)])
+        self.chance = min(1.0, len(tests) * min(chance for _, chance in tests))
+        found = [one for one, chance in tests if len(tests) * chance < CHANCE and one._enlarged]
+        self.significant, self._moved = bool(found), (found or [self])[0]
+
+    @property
+    def _enlarged(self) -> bool:
+        return self.share_tail >= 2 * self.expected_tail
 
     @cached_property
     def distance(self) -> float:
@@ -72,7 +83,8 @@ class Drift:
         1
         """
         names = ("n_rows", "share_beyond", "share_tail", "expected_tail", "distance", "chance", "significant")
-        return {name: getattr(self, name) for name in names}
+        other = {} if self.recalibration is None else {"recalibration": self.recalibration.to_dict()}
+        return {name: getattr(self, name) for name in names} | other
 
     def __repr__(self) -> str:
         return "\n".join(["Drift of atypicality:", *aligned([(name, text) for name, text in self._rows()])])
@@ -81,20 +93,24 @@ class Drift:
         return html_table("Drift of atypicality", (), self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
+        first = [("rows", f"{self.n_rows:,}"), ("significant", "yes" if self.significant else "no")]
+        other = [] if self.recalibration is None else self.recalibration._numbers()
+        second = [(f"{name}, by recalibration's score", value) for name, value in other]
+        return [*first, *self._numbers(), *second, ("chance without drift", f"{self.chance:.2g}")]
+
+    def _numbers(self) -> list[tuple[str, str]]:
         return [
-            ("rows", f"{self.n_rows:,}"),
-            ("significant", "yes" if self.significant else "no"),
             (f"above {TAIL:.0%} of held-out rows", f"{self.share_tail:.1%} (expected {self.expected_tail:.1%})"),
             ("above all held-out rows", f"{self.share_beyond:.1%}"),
             ("largest gap of distributions", f"{self.distance:.3f}"),
-            ("chance without drift", f"{self.chance:.2g}"),
         ]
 
     def message(self) -> str:
         """One sentence with the numbers."""
+        one, score = self._moved, "" if self._moved is self else ", by the score that recalibration uses,"
         return (
-            f"{self.share_tail:.1%} of these {self.n_rows} rows are more atypical than {TAIL:.0%} of the held-out "
-            f"calibration rows ({self.expected_tail:.1%} expected), and {self.share_beyond:.1%} more than any of them: "
+            f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
+            f"calibration rows ({one.expected_tail:.1%} expected), and {one.share_beyond:.1%} more than any of them: "
             "the data has drifted. Confidence and coverage are not guaranteed there; look at those rows, or refit on "
             "newer data."
         )

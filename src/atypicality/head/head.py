@@ -33,7 +33,7 @@ from atypicality.formula import (
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
-from atypicality.head.advice import checked_words, right_if_followed, unthresholded_rows
+from atypicality.head.advice import checked_words, choices, unthresholded_rows
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
@@ -87,7 +87,8 @@ class ReliabilityHead(BaseEstimator):
         "auto" is `ConditionalConformal`, or `SplitConformal` without atypicality.
     acceptance : NeighborRatio, optional
         Lets `predict(max_risk=...)` decide by confidence and the ambiguity of the prediction, a search among the
-        training rows, instead of confidence alone. Nothing else uses it.
+        training rows, instead of confidence alone. A recalibration with "ambiguity" among its covariates searches too,
+        with this one or with `NeighborRatio()`. Nothing else uses it.
     alpha : float in (0, 1), default=0.1
         Share of prediction sets that may miss the label, with prediction_sets="auto".
     random_state : int, default=0
@@ -105,14 +106,19 @@ class ReliabilityHead(BaseEstimator):
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
         Of the held-out calibration rows, never of training rows.
+    recalibration_quantiles_ : QuantileScale, or None
+        The same of the atypicality of `recalibration_density_`, which drift looks at too.
     abstention_ : AbstentionRule
         Of confidence, or of the score of `acceptance_`.
-    neighbor_ratio_, acceptance_ : NeighborRatio and AcceptanceScore, or None
+    neighbor_ratio_ : NeighborRatio, or None
+        With `acceptance`, or where recalibration reads ambiguity.
+    acceptance_ : AcceptanceScore, or None
         With `acceptance`.
     advice_ : dict
-        By word of `formula.ADVICE`, the number of rows ("count") and on how many of them the word was "right": the
-        prediction, or for a choice the set. Measured on the edge rows, or on the recalibration rows where the sets have
-        no edges: never on rows that set a threshold. Empty in heads that were saved before version 0.2.
+        By word of `formula.ADVICE`, the number of rows ("count"), on how many of them the word was "right": the
+        prediction, or for a choice one of its classes; and on how many the prediction was ("predicted"). Measured on
+        the edge rows, or on the recalibration rows where the sets have no edges: never on rows that set a threshold.
+        Empty in heads that were saved before version 0.2.
     reference_ : HeldOutCounts, or None in a head from an older bundle
         Counts of the held-out rows that recalibration did not see, for `Monitor` and `estimate_accuracy`.
     metrics_ : dict
@@ -149,6 +155,9 @@ class ReliabilityHead(BaseEstimator):
     prediction_sets_: Annotated[Any, Part(*PREDICTION_SETS)]
     quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
     quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
+    recalibration_quantiles_: Annotated[
+        QuantileScale | None, kinds.Later(kinds.optional(Part(QuantileScale)), absent=None)
+    ]
     abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
     advice_: Annotated[
         dict[str, dict[str, int]],
@@ -263,20 +272,25 @@ class ReliabilityHead(BaseEstimator):
         return self._chosen(density, first) if auto else density
 
     def _fit_ratio(self, train: Any) -> NeighborRatio | None:
-        """The training rows by class, where acceptance looks at them."""
-        if self.acceptance is None:
+        """The training rows by class, where acceptance or recalibration looks at them."""
+        if self.acceptance is None and not self._reads_ambiguity(self.recalibration):
             return None
         if isinstance(train, ModelOutputs):
+            ratio = NeighborRatio() if self.acceptance is None else clone(self.acceptance)
             with train._numbered():
-                fitted: NeighborRatio = clone(self.acceptance).fit(*train.need("embeddings", "labels"))
+                fitted: NeighborRatio = ratio.fit(*train.need("embeddings", "labels"))
             return fitted
         known: NeighborRatio | None = getattr(self, "neighbor_ratio_", None)
         if known is None or train is not self.density_:
             raise ValueError(
-                f"acceptance={type(self.acceptance).__name__} needs train= with embeddings and labels: it searches "
-                "among training rows, which a fitted density has not. Give the outputs, or leave acceptance out."
+                "acceptance and a recalibration with ambiguity need train= with embeddings and labels: they search "
+                "among training rows, which a fitted density has not. Give the outputs, or leave both out."
             )
         return known
+
+    @staticmethod
+    def _reads_ambiguity(recalibration: Any) -> bool:
+        return "ambiguity" in getattr(recalibration, "covariates", ())
 
     def _chosen(self, family: DensityFamily, first: ModelOutputs) -> GaussianAtypicality:
         """The member that finds errors best among some rows, which carry no guarantee."""
@@ -323,7 +337,8 @@ class ReliabilityHead(BaseEstimator):
     ) -> tuple[Any, Any]:
         """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
         head = self._at_own_mix()
-        probs, atypicality = head._probabilities(rest)
+        probs, atypicality, covariate = head._scored(rest)
+        self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
         self._remember(probs, labels, atypicality, rest)
@@ -338,7 +353,7 @@ class ReliabilityHead(BaseEstimator):
 
     def _fit_acceptance(self, outputs: ModelOutputs) -> None:
         self.acceptance_ = None
-        if self.neighbor_ratio_ is None:
+        if self.acceptance is None:
             return
         probs = to_host(self._at_own_mix()._probabilities(outputs)[0])
         pairs = read_pairs(probs, outputs.need("labels"), None, None)
@@ -432,8 +447,8 @@ class ReliabilityHead(BaseEstimator):
         confidence = np.minimum(pairs.confidence, 1.0)[:, None]
         rarity = None if atypicality is None else to_host(atypicality)[:, None]
         number = self._advice_rule().index(np, confidence, rarity, sets)[:, 0]
-        right = right_if_followed(number, pairs.correct, sets[np.arange(len(classes)), classes])
-        self.advice_ = checked_words(number, right, 1 - self._confident())
+        listed = choices(number, to_host(probs), sets)[np.arange(len(classes)), classes]
+        self.advice_ = checked_words(number, pairs.correct, listed, 1 - self._confident())
 
     def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
@@ -461,10 +476,18 @@ class ReliabilityHead(BaseEstimator):
         found = predicted(head, outputs, number, max_risk=None if scored else max_risk)
         if scored and max_risk is not None:
             found = self._kept(found, outputs, max_risk)
-        drift = None if self.quantiles_ is None else Drift(self.quantiles_, to_host(found.atypicality))
+        drift = self._drift(found)
         if drift is not None and drift.significant:
             warn(drift.message())
         return self._reliability(found, outputs, drift, mix)
+
+    def _drift(self, found: Outcome) -> Drift | None:
+        if self.quantiles_ is None:
+            return None
+        other = None
+        if self.recalibration_quantiles_ is not None and found.covariate is not None:
+            other = Drift(self.recalibration_quantiles_, to_host(found.covariate))
+        return Drift(self.quantiles_, to_host(found.atypicality), recalibration=other)
 
     def _reliability(
         self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
@@ -488,21 +511,12 @@ class ReliabilityHead(BaseEstimator):
             class_mix=mix,
         )
 
-    def with_sets(self, answer: Reliability, sets: NDArray[np.bool_], max_risk: float | None = None) -> Reliability:
-        """An `answer` of `predict` at `max_risk` with other prediction sets (n, k), and the advice that follows them.
-
-        >>> from atypicality.datasets import load_fashion_mnist_lt
-        >>> train, calibration, test = load_fashion_mnist_lt()
-        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
-        >>> head.with_sets(head.predict(test[:2]), np.arange(20).reshape(2, 10) % 10 < 3).advice.tolist()
-        ['choose among 3', 'choose among 3']
-        """
-        rule = self._advice_rule(None if self.acceptance_ is not None else max_risk)
-        rarity = None if answer.atypicality is None else to_host(answer.atypicality)[:, None]
-        number = rule.index(np, to_host(answer.confidence)[:, None], rarity, sets)[:, 0]
-        if answer.accepted is not None:
-            number = np.where(to_host(answer.accepted), number, ASK)
-        return replace(answer, prediction_set=sets, advice=advice_texts(number, sets.sum(axis=1)))
+    def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
+        """The advice (n,) that follows from other sets (n, k) than the answer's own."""
+        rarity = None if answer.atypicality is None else answer.atypicality[:, None]
+        number = self._advice_rule().index(np, answer.confidence[:, None], rarity, sets)[:, 0]
+        kept = True if answer.accepted is None else answer.accepted
+        return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 
     def _kept(self, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
         """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
@@ -526,13 +540,21 @@ class ReliabilityHead(BaseEstimator):
         return found if on_device(probs) else np.asarray(found, bool)
 
     def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
+        return self._scored(outputs)[:2]
+
+    def _scored(self, outputs: ModelOutputs) -> tuple[FloatArray, Any, Any]:
+        """Probabilities, atypicality, and that of recalibration where it is another."""
         atypicality, offered = self._rarity(outputs)
-        return call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered), atypicality
+        probs = call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered)
+        return probs, atypicality, None if self.recalibration_density_ is None else offered["atypicality"]
 
     def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, dict[str, Any]]:
         """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
         given = None if self.density is None else outputs.atypicality
         offered = {"atypicality": given, "class_log_density": None, "embeddings": outputs.embeddings}
+        if self._reads_ambiguity(self.recalibration) and self.neighbor_ratio_ is not None:
+            label = to_host(namespace(outputs.need("logits")).argmax(outputs.need("logits"), axis=1))
+            offered["ambiguity"] = self._ambiguity(outputs.need("embeddings"), label)
         if self.density_ is None:
             return given, offered
         embeddings = outputs.need("embeddings")
@@ -697,6 +719,8 @@ class ReliabilityHead(BaseEstimator):
         need(names is None or names.dtype.kind == "U", "class names must be text.")
         need((self.quadrants_ is None) == (self.quantiles_ is None), "quadrants and quantiles come together.")
         need(rare or self.density_ is None, "a head with a density must have quantiles.")
+        two = self.recalibration_density_ is not None or self.recalibration_quantiles_ is None
+        need(two, "quantiles of recalibration's atypicality need its density.")
         need(self.density is not None or not rare, "density=None must go without quantiles.")
         need(rare or not self._needs_atypicality(), "the head must have atypicality, which a part of it needs.")
         both = self.metrics_.keys() == {"before", "after"}
@@ -722,8 +746,9 @@ class ReliabilityHead(BaseEstimator):
             need(same, "both densities must whiten rows alike.")
 
     def _check_acceptance(self) -> None:
-        parts = (self.acceptance, self.neighbor_ratio_, self.acceptance_)
-        need(len({part is None for part in parts}) == 1, "acceptance comes with its neighbours and its score.")
+        need((self.acceptance is None) == (self.acceptance_ is None), "acceptance comes with its score.")
+        searches = self.acceptance is not None or self._reads_ambiguity(self.recalibration_)
+        need((self.neighbor_ratio_ is not None) == searches, "what searches among training rows must have them.")
         if self.neighbor_ratio_ is not None:
             class_positions(self.neighbor_ratio_.classes_, self.n_classes_, self.class_names_)
 

@@ -111,6 +111,8 @@ def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
             f"its recalibration is {_name(recalibration)}, whose temperatures follow from given groups or from a "
             "network, and not from logits and atypicality alone"
         )
+    elif head._reads_ambiguity(recalibration):
+        found.append(f"its recalibration is {_name(recalibration)} with ambiguity, and a search is of no fixed size")
     if not speaks_for(sets, "predict_set"):
         found.append(f"its prediction_sets is {_name(sets)}, which has no formula of its own")
     elif getattr(sets, "reads_attributes", False):
@@ -131,7 +133,7 @@ def _by_methods(
     def chunk(rows: slice) -> list[Outcome]:
         part = outputs._part(rows)._in_order(order)
         with part._numbered():
-            probs, atypicality = head._probabilities(part)
+            probs, atypicality, covariate = head._scored(part)
             sets = head._sets(probs, atypicality, part.attributes, first_row + rows.start)
         xp = namespace(probs)
         label, top = xp.argmax(probs, axis=1), xp.astype(xp.max(probs, axis=1), xp.float64)
@@ -141,7 +143,8 @@ def _by_methods(
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
         advice = rule.index(np, _column(confidence), _column(atypicality), to_host(sets))[:, 0]
         accepted = rule.accepted(xp, confidence, atypicality)
-        found = Outcome(label, confidence, probs, sets, None, atypicality, quantile, quadrant, advice, accepted)
+        rare = atypicality, quantile, quadrant
+        found = Outcome(label, confidence, probs, sets, None, *rare, advice, accepted, covariate)
         return [_reordered(xp, found, order)]
 
     height = blocks.block_rows(width, budget=CHUNK_BYTES)
@@ -193,10 +196,11 @@ def _beside(formula: HeadFormula, logits: Any) -> HeadFormula:
     """The formula's parameters on the device of the logits; they stay there as long as the formula is alive."""
     from array_api_compat import device
 
-    where, held = (namespace(logits), device(logits)), _on_devices.get(id(formula))
+    key = id(formula)
+    where, held = (namespace(logits), device(logits)), _on_devices.get(key)
     if held is None or held[0]() is not formula or held[1] != where:
-        gone = ref(formula, lambda _, key=id(formula): _on_devices.pop(key, None))
-        held = _on_devices[id(formula)] = gone, where, moved(formula, lambda array: to_device(array, logits))
+        gone = ref(formula, lambda _: _on_devices.pop(key, None))
+        held = _on_devices[key] = gone, where, moved(formula, lambda array: to_device(array, logits))
     return held[2]
 
 

@@ -15,6 +15,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace, take_rows, to_host
 from atypicality.formula import ADVICE, advice_numbers
 from atypicality.groups import QUADRANTS
+from atypicality.head.advice import choices
 from atypicality.head.drift import Drift
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
@@ -59,7 +60,7 @@ class Reliability:
     accepted : ndarray of bool, of shape (n,), or None
         With `max_risk`: whether the prediction is kept; never for a row more atypical than every held-out row.
     advice : ndarray of str, of shape (n,), or None
-        "trust", "trust, but rare", "choose among 2" (or as many classes as the set holds) or "ask a person"; see
+        "trust", "trust, but rare", "choose among 2" (or more; see `choices`) or "ask a person"; see
         `atypicality.formula.advice`. None in an answer that no head made.
     drift : Drift or None
         How far the samples' atypicality has moved from that of the held-out rows.
@@ -134,18 +135,33 @@ class Reliability:
             "atypicality": here.atypicality,
             "atypicality_quantile": here.atypicality_quantile,
             "quadrant": here.quadrant,
-            "prediction_set": here._set_texts(),
+            "prediction_set": here._texts(here.prediction_set),
             "set_size": here.prediction_set.sum(axis=1),
             "accepted": here.accepted,
             "advice": here.advice,
+            "choices": None if here.advice is None else here._texts(here.choices()),
         }
         return {name: values for name, values in parts.items() if values is not None}
 
-    def _set_texts(self) -> NDArray[np.object_]:
+    def choices(self) -> NDArray[np.bool_]:
+        """Classes (n, k) that a person is to choose among: the set, and the runner-up where it holds one class.
+
+        Other rows, whose advice is none of "choose among k", have none.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> replace(answer, advice=np.array(["choose among 2"])).choices().tolist()
+        [[True, True]]
+        """
+        here = self.on_host()
+        number = np.full(len(self), -1) if here.advice is None else advice_numbers(here.advice)
+        return choices(number, here.proba, here.prediction_set)
+
+    def _texts(self, sets: NDArray[np.bool_]) -> NDArray[np.object_]:
         """Each set as a text of its own length: an array of fixed width would make all as wide as the largest set."""
         names = self.names().tolist()
-        texts = np.empty(len(self), object)
-        texts[:] = [" | ".join(names[index] for index in np.flatnonzero(row)) for row in self.prediction_set]
+        texts = np.full(len(self), "", object)
+        some = np.flatnonzero(sets.any(axis=1))
+        texts[some] = [" | ".join(names[index] for index in np.flatnonzero(sets[row])) for row in some]
         return texts
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -167,8 +183,11 @@ class Reliability:
         [0.2, 0.8]
         """
         names, here = self.names(), self.on_host()
-        for row, members, proba in zip(self.rows(), here.prediction_set, here.proba, strict=True):
-            yield row | {"prediction_set": names[members].tolist(), "proba": proba.tolist()}
+        for row, members, listed, proba in zip(
+            self.rows(), here.prediction_set, here.choices(), here.proba, strict=True
+        ):
+            lists = {"prediction_set": members} | ({"choices": listed} if "choices" in row else {})
+            yield row | {name: names[part].tolist() for name, part in lists.items()} | {"proba": proba.tolist()}
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
         """The answers for some samples: a slice, positions or a boolean mask."""
@@ -341,8 +360,8 @@ class Reliability:
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
-        rows = [[_short(value) for value in row.values()] for row in head.rows()]
-        return list(map(printable, head.columns())), rows
+        columns = [name for name in head.columns() if name != "choices"]  # nearly always the set, which is there
+        return list(map(printable, columns)), [[_short(row[name]) for name in columns] for row in head.rows()]
 
     def __repr__(self) -> str:
         header, rows = self._preview()

@@ -42,7 +42,8 @@ class ReliabilityTensors:
     quadrant : int64 (n,), or None
         In the order of `atypicality.groups.QUADRANTS`.
     advice : int64 (n,)
-        In the order of `atypicality.formula.ADVICE`; a choice is among as many classes as the set holds.
+        In the order of `atypicality.formula.ADVICE`; a choice is among the set, or its one class and
+        the runner-up.
     accepted : bool (n,), or None without `max_risk`
     """
 

@@ -12,7 +12,7 @@ from atypicality.formula import ClassMixing, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_mix import at_prior, estimated
 from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, is_estimated, prior_scores
-from atypicality.recalibration.covariates import COVARIATES, Polynomial, Vector, margins, spreads, standardise
+from atypicality.recalibration.covariates import COVARIATES, USUAL, Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
 from atypicality.recalibration.solver import Solution, solve
@@ -77,8 +77,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     Parameters
     ----------
-    covariates : tuple of {"atypicality", "margin"}, default=("atypicality", "margin")
-        What :math:`\phi` depends on.
+    covariates : tuple of {"atypicality", "margin", "ambiguity"}, default=("atypicality", "margin")
+        What :math:`\phi` depends on. "ambiguity" is that of the model's prediction by `NeighborRatio`: a search among
+        training rows, which a head stores and no graph has.
     class_scores : bool, default=True
         Whether there are scores S.
     class_density : {"auto", True, False}, default="auto"
@@ -188,7 +189,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def __init__(
         self,
         *,
-        covariates: tuple[str, ...] = COVARIATES,
+        covariates: tuple[str, ...] = USUAL,
         class_scores: bool = True,
         class_density: bool | str = "auto",
         class_mixing: bool | str = "auto",
@@ -238,7 +239,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         given = None if atypicality is None else check_vector(atypicality, "atypicality")
         n_rows = known.shape[0] if known is not None else 1 if given is None else given.size
         inputs = Inputs(np.empty((n_rows, 0)) if known is None else known, given, owner="multiplier")
-        names = [name for name in self.polynomial_.names if name != "margin" or known is not None]
+        here = {"atypicality"} if known is None else {"atypicality", "margin"}
+        names = [name for name in self.polynomial_.names if name in here]
         means = dict(zip(self.polynomial_.names, np.outer(self.polynomial_.center, np.ones(n_rows)), strict=True))
         values = {**means, **covariates_of(names, inputs)}
         found = self._weighing(()).at(np, {name: value[:, None] for name, value in values.items()})[0]
@@ -524,8 +526,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     def _columns(self, inputs: Inputs) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        if "atypicality" in self.polynomial_.names:
-            found["atypicality"] = inputs.need_atypicality()
+        for name in {"atypicality", "ambiguity"} & set(self.polynomial_.names):
+            found[name] = inputs.need_vector(name)
         if "class_density" in self.term_coefficients_:
             found["densities"] = inputs.need_class_log_density()
         return found
@@ -548,7 +550,7 @@ def covariates_of(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:
     """Covariates (n,) of rows by name."""
     found: dict[str, Vector] = {}
     for name in names:
-        found[name] = margins(inputs.logits) if name == "margin" else inputs.need_atypicality()
+        found[name] = margins(inputs.logits) if name == "margin" else inputs.need_vector(name)
     return found
 
 

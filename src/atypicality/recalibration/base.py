@@ -43,6 +43,7 @@ class Inputs:
     embeddings: Any = None
     groups: Any = None
     class_log_prior: Any = None
+    ambiguity: Any = None
     owner: str = "This recalibrator"
 
     @property
@@ -52,7 +53,11 @@ class Inputs:
 
     def need_atypicality(self) -> NDArray[np.float64]:
         """Atypicality (n,), or an error that names who needs it."""
-        return check_vector(self._need("atypicality"), "atypicality", n_rows=self.n_rows)
+        return self.need_vector("atypicality")
+
+    def need_vector(self, name: str) -> NDArray[np.float64]:
+        """One number per row (n,), by its name, or an error that names who needs it."""
+        return check_vector(self._need(name), name, n_rows=self.n_rows)
 
     def need_class_log_density(self) -> Any:
         """Class log-densities (n, k), on the device of the logits."""
@@ -103,6 +108,7 @@ class Recalibrator(BaseEstimator):
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         class_log_prior: ArrayLike | None = None,
+        ambiguity: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn from held-out rows; arrays that this method does not need are ignored.
@@ -119,6 +125,8 @@ class Recalibrator(BaseEstimator):
         groups : array-like of shape (n,), optional
         class_log_prior : array-like of shape (k,), optional
             Logarithms of the class shares in the training rows; an additive constant does not matter.
+        ambiguity : array-like of shape (n,), optional
+            Of the model's prediction, by `NeighborRatio`.
         sample_weight : array-like of shape (n,), optional
             A weight of 2 is the same as a repeated row.
         """
@@ -129,6 +137,7 @@ class Recalibrator(BaseEstimator):
             embeddings,
             groups,
             class_log_prior,
+            ambiguity,
             type(self).__name__,
         )
         n, k = inputs.logits.shape
@@ -151,14 +160,23 @@ class Recalibrator(BaseEstimator):
         class_log_density: ArrayLike | None = None,
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        ambiguity: ArrayLike | None = None,
     ) -> Any:
         """Recalibrated probabilities (n, k) of `logits` (n, k), on their device.
 
-        `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
+        `atypicality`, `class_log_density`, `embeddings`, `groups` and `ambiguity` are needed where `fit` needed them.
         """
         check_is_fitted(self)
         known = self._logits(logits, n_classes=self.n_classes_, scan=False)
-        inputs = Inputs(known, atypicality, class_log_density, embeddings, groups, owner=type(self).__name__)
+        inputs = Inputs(
+            known,
+            atypicality,
+            class_log_density,
+            embeddings,
+            groups,
+            ambiguity=ambiguity,
+            owner=type(self).__name__,
+        )
         return self._predicted(known, self._columns(inputs))
 
     @returns_like_input
@@ -170,10 +188,11 @@ class Recalibrator(BaseEstimator):
         class_log_density: ArrayLike | None = None,
         embeddings: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        ambiguity: ArrayLike | None = None,
     ) -> Any:
         """Column index (n,) of the largest recalibrated probability of `logits`.
 
-        `atypicality`, `class_log_density`, `embeddings` and `groups` are needed where `fit` needed them.
+        `atypicality`, `class_log_density`, `embeddings`, `groups` and `ambiguity` are needed where `fit` needed them.
         """
         probs = self.predict_proba(
             logits if self._device and on_device(logits) else to_numpy(logits, "logits"),
@@ -181,6 +200,7 @@ class Recalibrator(BaseEstimator):
             class_log_density=class_log_density,
             embeddings=embeddings,
             groups=groups,
+            ambiguity=ambiguity,
         )
         return namespace(probs).argmax(probs, axis=1)
 

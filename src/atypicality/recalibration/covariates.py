@@ -1,4 +1,4 @@
-"""What the multiplier of a row's logits depends on: atypicality and margin, clipped, and their polynomial."""
+"""What the multiplier of a row's logits depends on: atypicality, margin, ambiguity, clipped, and their polynomial."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -14,10 +14,12 @@ from atypicality.formula import Quadratic
 from atypicality.formula.rows import margins as formula_margins
 from atypicality.stored import Record, kinds, need
 
-__all__ = ["COVARIATES", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
+__all__ = ["COVARIATES", "USUAL", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
 
 Vector = NDArray[np.float64]
-COVARIATES = ("atypicality", "margin")
+COVARIATES = ("atypicality", "margin", "ambiguity")
+USUAL = ("atypicality", "margin")
+"""Those of the default; ambiguity needs a search among training rows."""
 
 
 @dataclass(frozen=True)

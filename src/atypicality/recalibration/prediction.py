@@ -15,7 +15,13 @@ __all__ = ["any_masked", "check_known", "predicted_rows", "softmax_rows"]
 
 
 def predicted_rows(
-    formula: Any, logits: Any, *, atypicality: Any = None, densities: Any = None, multiplier: Any = None
+    formula: Any,
+    logits: Any,
+    *,
+    atypicality: Any = None,
+    densities: Any = None,
+    multiplier: Any = None,
+    ambiguity: Any = None,
 ) -> Any:
     """Probabilities (n, k) of checked logits, in their dtype and on their device.
 
@@ -23,12 +29,12 @@ def predicted_rows(
     ----------
     formula : a formula of `formula.recalibration`
     logits : array of shape (n, k)
-    atypicality, multiplier : array of shape (n,), optional
+    atypicality, multiplier, ambiguity : array of shape (n,), optional
     densities : array of shape (n, k), optional
         On the device of the logits.
     """
     xp, host = namespace(logits), isinstance(logits, np.ndarray)
-    columns: dict[str, Any] = {"atypicality": atypicality, "multiplier": multiplier}
+    columns: dict[str, Any] = {"atypicality": atypicality, "multiplier": multiplier, "ambiguity": ambiguity}
     if not host:
         formula = moved(formula, lambda array: to_device(array, logits))
         columns = {name: None if part is None else to_device(part, logits) for name, part in columns.items()}

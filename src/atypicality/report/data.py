@@ -276,13 +276,17 @@ def _by_harm(samples: dict[str, Any], after: int) -> list[int]:
     told = samples["methods"][after]
     advice = told["advice"] or "-" * len(samples["row"])
 
+    def listed(place: int) -> bool:
+        members = "" if told["members"] is None else str(told["members"][place])
+        return bool(told["covered"][place]) or str(samples["label"][place]) in members.split()
+
     def harm(place: int) -> float:
         said, confidence = told["prediction"][place], told["confidence"][place] if told["confidence"] else None
         if said is None or confidence is None:
             return -1.0
         if said == samples["label"][place]:
             return 1.0 - float(confidence)
-        caught = advice[place] == str(ASK) or (advice[place] == str(CHOOSE) and told["covered"][place])
+        caught = advice[place] == str(ASK) or (advice[place] == str(CHOOSE) and listed(place))
         return (1.0 if caught else 2.0) + float(confidence)
 
     return [samples["row"][place] for place in sorted(range(len(samples["row"])), key=harm, reverse=True)]

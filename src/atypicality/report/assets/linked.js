@@ -121,7 +121,7 @@ function drawAdvice(method) {
   const boxes = ADVICE.map((word, advice) => {
     const found = Object.fromEntries(rows("advice", { method, advice: word }).map((row) => [row.metric, row]));
     const right = found.followed;
-    const words = advice === 3 ? "the model alone is right in" : advice === 2 ? "the set holds the label in" : "right in";
+    const words = advice === 3 ? "the model alone is right in" : advice === 2 ? "the choice holds the label in" : "right in";
     const text = [h("b", {}, word), `${whole(found.share?.count)} samples, ${percent(found.share?.value)}`, h("br"), known(right?.value) ? `${words} ${percent(right.value)} (${percent(right.low)} to ${percent(right.high)})` : "none"];
     return choice({ kind: "advice", method, advice }, { class: `quadrant advice a${advice}`, "data-count": found.share?.count }, ...text);
   });

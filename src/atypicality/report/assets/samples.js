@@ -11,14 +11,14 @@ const isRight = (method, i) => ofMethod(method).prediction[i] === SAMPLES.label[
 const weightOf = (i) => (SAMPLES.weight ? SAMPLES.weight[i] : 1);
 const ADVICE = ["trust", "trust, but rare", "choose among k", "ask a person"];
 const adviceOf = (method, i) => (ofMethod(method).advice ? Number(ofMethod(method).advice[i]) : null);
-const adviceText = (method, i) => (adviceOf(method, i) === 2 ? `choose among ${ofMethod(method).size[i]}` : (ADVICE[adviceOf(method, i)] ?? "–"));
+const adviceText = (method, i) => (adviceOf(method, i) === 2 ? `choose among ${Math.max(2, ofMethod(method).size[i])}` : (ADVICE[adviceOf(method, i)] ?? "–"));
 const memberList = (method, i) => (ofMethod(method).members?.[i] ? String(ofMethod(method).members[i]).split(" ").map(Number) : []);
 
-// Whether following the advice goes wrong: the set where a person is to choose, the prediction where it is trusted
+// Whether following the advice goes wrong: the choice where a person is to choose, the prediction where it is trusted
 function letThrough(method, i) {
   const advice = adviceOf(method, i);
   if (advice === 3) return false;
-  return advice === 2 ? !ofMethod(method).covered[i] : !isRight(method, i);
+  return advice === 2 ? !ofMethod(method).covered[i] && !memberList(method, i).includes(SAMPLES.label[i]) : !isRight(method, i);
 }
 
 // Errors that the advice lets through come first, the most confident ones before others, then errors that it catches,
@@ -122,8 +122,10 @@ function showExample(i) {
 
 function showSet(i) {
   const found = memberList(speaker(i), i);
-  const more = ofMethod(speaker(i)).size[i] - found.length;
-  const names = found.map((index) => h("li", { class: index === SAMPLES.label[i] ? "true" : null }, name(className(index))));
+  const size = ofMethod(speaker(i)).size[i];
+  const more = size - found.length;
+  const runnerUp = (place) => (place < size ? null : "or "); // beside a set of one class, where a person is to choose
+  const names = found.map((index, place) => h("li", { class: index === SAMPLES.label[i] ? "true" : null }, runnerUp(place), name(className(index))));
   return h("ul", { class: "set" }, names, more > 0 ? h("li", { class: "quiet" }, `and ${whole(more)} more`) : null);
 }
 

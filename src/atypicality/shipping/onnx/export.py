@@ -24,7 +24,7 @@ DOC = (
     "atypicality: their set is full, their label is -1, their numbers are NaN, their quadrant and their "
     "advice are 3. "
     f"quadrant: {', '.join(f'{i} {name}' for i, name in enumerate(QUADRANTS))}. "
-    f"advice: {'; '.join(f'{i} {name}' for i, name in enumerate(ADVICE))}, k the size of the set."
+    f"advice: {'; '.join(f'{i} {name}' for i, name in enumerate(ADVICE))}, k the size of the set, at least 2."
 )
 
 
