@@ -26,7 +26,7 @@ from atypicality.paper.verdicts import judged
 
 HIGHER = "ECE is higher in the most atypical group than in the most typical"
 LOWER = "accuracy is lower in the most atypical group than in the most typical"
-ECE_TREND, ACCURACY_TREND = "ECE rises with atypicality", "accuracy falls with atypicality"
+ECE_TREND, ACCURACY_TREND = "ECE tends to rise with atypicality", "accuracy tends to fall with atypicality"
 ECE_STEPS = "ECE rises at every step: it is monotone"
 ACCURACY_STEPS = "accuracy falls at every step: it is monotone"
 SAME_CONFIDENCE = "at equal confidence the atypical half is more overconfident"
@@ -36,7 +36,7 @@ ACCURATE, RARE_ACCURATE = "accuracy is higher with AAR", "accuracy of the rarest
 RAREST = "the gain is largest in the rarest classes"
 ENDS, STEPS = {HIGHER, LOWER, ECE_TREND, ACCURACY_TREND}, {ECE_STEPS, ACCURACY_STEPS}
 LARGER = "AA-RAPS has larger sets than RAPS on average"
-TEMPERATURE = "the temperature rises with atypicality"
+TEMPERATURE = "the temperature tends to rise with atypicality"
 
 HOLDING = {  # what our numbers say over the seeds 0 to 9; nothing else may be marked as holding
     ("balanced", "small CNN / Fashion-MNIST, GMM"): ENDS | STEPS | {SAME_CONFIDENCE},
@@ -375,6 +375,11 @@ def test_a_vision_file_is_no_language_model(tmp_path, seed):
         line for line in found.missing["balanced"] if " and KNN" in line
     }  # said once for those that need GMM alone, once for both
     assert line.endswith("vision.npz as test.npz into a folder with train.npz (embeddings, labels).")
+    beside = f"into {tmp_path / 'trec-alpaca7b'}/ and pass --outputs {tmp_path}. "  # not into the file
+    assert any(beside in line for line in found.missing["llm"])
+    said = found.to_text()
+    assert "needs outputs of a language model, and likelihoods of its prompts; n = 0)" in said
+    assert "0 of 1 statements" not in said  # nothing is counted where nothing ran
     given = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
     given.save(tmp_path / "vision.npz")
     found = reproduce("balanced", outputs=tmp_path / "vision.npz", seeds=[0, 1], out=tmp_path / "out")
@@ -718,7 +723,7 @@ def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):
     [
         (("balance",), "experiment must be"),
         (("balanced", "--outputs", "no-such-folder"), "outputs must be a folder or a file of outputs; 'no-such-"),
-        (("balanced", "--names", "logits"), "--names must be OURS=THEIRS with commas between; got 'logits'"),
+        (("balanced", "--names", "logits"), "--names must be pairs OURS=THEIRS, separated by commas; got 'logits'"),
         (("balanced", "--without", "magic"), "without must be"),
         (("conformal", "--alpha", "5"), "alpha must lie strictly between 0 and 1"),
         (("balanced", "--methods", "magic"), "methods must be"),

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.files import Names, parse_names
 from atypicality.cli.printing import say, say_json
 
 __all__ = ["command"]
@@ -21,9 +22,7 @@ def command(
         Path | None,
         typer.Option(help="Folder with a folder of outputs per model, one model's, or a file; default: bundled."),
     ] = None,
-    names: Annotated[
-        str | None, typer.Option(help="The files' names of arrays, with commas between: logits=scores,labels=y.")
-    ] = None,
+    names: Names = None,
     dataset: Annotated[
         str | None, typer.Option(help="Only data sets whose name holds this text; of one model, which data set it is.")
     ] = None,
@@ -59,7 +58,7 @@ def command(
         methods=_listed(methods),
         without=_listed(without),
         alpha=alpha,
-        names_of=_renamed(names),
+        names_of=parse_names(names),
         paper=paper,
         out=out,
     )
@@ -74,11 +73,3 @@ def command(
 
 def _listed(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def _renamed(text: str | None) -> dict[str, str]:
-    """Our names of arrays to the files', from OURS=THEIRS with commas between."""
-    pairs = [part.partition("=") for part in _listed(text)]
-    if wrong := [ours for ours, mark, theirs in pairs if not mark or not theirs.strip()]:
-        raise typer.BadParameter(f"--names must be OURS=THEIRS with commas between; got {wrong[0]!r}")
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}

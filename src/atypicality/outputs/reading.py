@@ -117,7 +117,7 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file:
     if not parts:
         raise ValueError(
             f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which, as in "
-            "ModelOutputs.load(path, names={'logits': 'theirs'}); for the commands .save(...) what it gives."
+            "ModelOutputs.load(path, names={'logits': 'theirs'}), or --names logits=theirs of a command."
         )
     if unknown:
         warn(

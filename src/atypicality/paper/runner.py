@@ -35,6 +35,14 @@ __all__ = ["Reproduction", "reproduce"]
 
 NOTES_OF = {"the temperature of g": ("temperatures",), "the atypicality of t": ("imbalanced", "class-scores")}
 """Beginnings of an evaluation's notes that matter to some experiments only."""
+_LONG_TAILED = "outputs of a model with long-tailed training classes, and its training rows"
+OUTPUTS = dict.fromkeys(EXPERIMENTS, "outputs of a model with balanced classes, and its training rows") | {
+    "imbalanced": _LONG_TAILED,
+    "class-scores": _LONG_TAILED,
+    "llm": "outputs of a language model, and likelihoods of its prompts",
+    "subgroups": "outputs with an attribute that names groups, and training rows",
+}
+"""What an experiment needs that found nothing to run on."""
 Read = tuple[Result, Values]
 
 
@@ -159,7 +167,8 @@ class Reproduction:
             lines = []
             for _, members in groupby(group, key=lambda verdict: verdict.where.partition(", ")[0]):
                 verdicts = list(members)
-                lines += [counted(verdicts), *map(judged, verdicts)]
+                lines += [counted(verdicts)] if any(verdict.n for verdict in verdicts) else []
+                lines += map(judged, verdicts)
             found.append((f"Claim {claim}. {CLAIMS[claim]}", lines))
         return found
 
@@ -217,7 +226,7 @@ def reproduce(
     ...     found = reproduce("temperatures", seeds=[0], out=Path(folder))
     >>> _, trend, _ = found.verdicts["temperatures"]
     >>> trend.statement, trend.statistic, trend.verdict
-    ('the temperature rises with atypicality', 'rank correlation', 'holds')
+    ('the temperature tends to rise with atypicality', 'rank correlation', 'holds')
     """
     chosen = [check_choice(name, "names", tuple(EXPERIMENTS)) for name in _listed(names)]
     for method in methods:
@@ -368,7 +377,7 @@ def _add_untested(found: Reproduction, methods: Mapping[str, tuple[str, ...]]) -
         for claim in EXPERIMENTS[name].claims:
             if not any(verdict.claim == claim for verdict in verdicts):
                 ran = bool(found.tables[name])
-                lacking = f"the methods it compares (run were {', '.join(methods[name])})" if ran else "outputs"
+                lacking = f"the methods it compares (run were {', '.join(methods[name])})" if ran else OUTPUTS[name]
                 verdicts.append(untested(claim, EXPERIMENTS[name].title, lacking))
 
 
