@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -351,11 +352,22 @@ def _add(found: Reproduction, run: Run, finished: Finished) -> None:
     seeds, folds = ([(one, read_values(name, one)) for one in part] for part in (finished.seeds, finished.folds))
     found.tables[name] += make_tables(naming, [values for _, values in seeds], run.printed)
     found.verdicts[name] += _verdicts(found.verdicts[name], run, seeds, folds)
-    for result in finished.seeds:
-        for note in result.notes if isinstance(result, Evaluation) else ():
-            line = f"{run.title}: {note}"
-            if name in NOTES_OF.get(note[:20], (name,)) and line not in found.notes[name]:
-                found.notes[name].append(line)
+    notes = [note for result in finished.seeds if isinstance(result, Evaluation) for note in result.notes]
+    wanted = (f"{run.title}: {note}" for note in notes if name in NOTES_OF.get(note[:20], (name,)))
+    found.notes[name] += [line for line in _said_once(wanted) if line not in found.notes[name]]
+
+
+def _said_once(notes: Iterable[str]) -> list[str]:
+    """The notes of all seeds, those that differ in their numbers alone as one.
+
+    >>> _said_once(["rank 3 of 5", "rank 4 of 5", "few rows", "few rows"])
+    ['rank 3 of 5 (other seeds: the same with other numbers)', 'few rows']
+    """
+    alike: dict[str, set[str]] = {}
+    for note in notes:
+        alike.setdefault(re.sub(r"\d[\d.,]*", "#", note), set()).add(note)
+    more = " (other seeds: the same with other numbers)"
+    return [sorted(same)[0] + more * (len(same) > 1) for same in alike.values()]
 
 
 def _verdicts(known: list[Verdict], run: Run, seeds: list[Read], folds: list[Read]) -> list[Verdict]:
