@@ -465,6 +465,20 @@ def test_probabilities_are_the_recalibrated_mean(three):
         _ = model.estimator_
 
 
+@pytest.mark.parametrize("max_risk", [None, 0.2])
+def test_advice_follows_the_cross_conformal_sets(three, max_risk):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=ReliabilityHead(alpha=0.2), cv=5).fit(X[:800], y[:800])
+    answer = model.reliability(X[800:], max_risk=max_risk)
+    size, words = answer.prediction_set.sum(axis=1), answer.advice
+    assert not (np.char.startswith(words, "trust") & (size != 1)).any()
+    for chosen in np.flatnonzero(np.char.startswith(words, "choose")):
+        assert words[chosen] == f"choose among {size[chosen]}"
+    assert (words[size == 3] == "ask a person").all()  # every class is no choice
+    if max_risk is not None:
+        assert (words[~answer.accepted] == "ask a person").all()
+
+
 def test_sets_are_cross_conformal_with_the_top_class(three):
     X, y = three
     model = AtypicalityAwareClassifier(GaussianNB(), head=ReliabilityHead(alpha=0.2), cv=5).fit(X[:800], y[:800])

@@ -482,6 +482,22 @@ class ReliabilityHead(BaseEstimator):
             advice=advice_texts(to_host(found.advice), size),
         )
 
+    def with_sets(self, answer: Reliability, sets: NDArray[np.bool_], max_risk: float | None = None) -> Reliability:
+        """An `answer` of `predict` at `max_risk` with other prediction sets (n, k), and the advice that follows them.
+
+        >>> from atypicality.datasets import load_fashion_mnist_lt
+        >>> train, calibration, test = load_fashion_mnist_lt()
+        >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
+        >>> head.with_sets(head.predict(test[:2]), np.arange(20).reshape(2, 10) % 10 < 3).advice.tolist()
+        ['choose among 3', 'choose among 3']
+        """
+        rule = self._advice_rule(None if self.acceptance_ is not None else max_risk)
+        rarity = None if answer.atypicality is None else to_host(answer.atypicality)[:, None]
+        number = rule.index(np, to_host(answer.confidence)[:, None], rarity, sets)[:, 0]
+        if answer.accepted is not None:
+            number = np.where(to_host(answer.accepted), number, ASK)
+        return replace(answer, prediction_set=sets, advice=advice_texts(number, sets.sum(axis=1)))
+
     def _kept(self, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
         """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
         kept = self._kept_by(found, outputs) >= self.abstention_.threshold(max_risk)

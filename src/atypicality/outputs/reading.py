@@ -112,12 +112,12 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file:
         if close:
             raise ValueError(
                 f"{file!r} has no array {close[0]!r}; it has: {there}. "
-                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}."
+                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}, or --names {close[0]}={name} in a shell."
             )
     if not parts:
         raise ValueError(
-            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which, as in "
-            "ModelOutputs.load(path, names={'logits': 'theirs'}), or --names logits=theirs of a command."
+            f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which: "
+            "names={'logits': 'theirs'} in ModelOutputs.load, or --names logits=theirs in a shell."
         )
     if unknown:
         warn(
