@@ -22,7 +22,7 @@ from atypicality.paper.released import authors_rmse
 from atypicality.paper.settings import match_folder
 from atypicality.paper.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
 from atypicality.paper.temperatures import PriorFreeGroupTemperature, PriorFreeTemperature
-from atypicality.paper.verdicts import judged
+from atypicality.paper.verdicts import counted, judged
 
 HIGHER = "ECE is higher in the most atypical group than in the most typical"
 LOWER = "accuracy is lower in the most atypical group than in the most typical"
@@ -532,6 +532,16 @@ def test_intervals_by_hand():
     assert _interval(values, "halves", None) == pytest.approx((2, 2 - reach, 2 + reach))
     reach = 4.302653 * (2 / 3 * 2.0) ** 0.5  # jackknife: (g - 1) / g times the sum of squares, 2
     assert _interval(values, "folds", 1.9) == pytest.approx((1.9, 1.9 - reach, 1.9 + reach))
+
+
+def test_what_each_estimator_shows_is_counted_where_they_differ():
+    def verdict(where, low):
+        return Verdict(1, "ECE rises", "difference", where, n=10, value=low + 1, low=low, high=low + 2)
+
+    both = [verdict("m / d, total likelihood", -1.0), verdict("m / d, likelihood per token", 1.0)]
+    assert counted(both) == "m / d: 1 of 2 statements hold (total likelihood: 0 of 1, likelihood per token: 1 of 1)"
+    assert counted(both[:1] * 2) == "m / d: 0 of 2 statements hold"
+    assert counted([verdict("m / d, GMM", 1.0), verdict("m / d, KNN", 1.0)]) == "m / d: 2 of 2 statements hold"
 
 
 def test_the_papers_own_row_need_not_show_a_claim():

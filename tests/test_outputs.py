@@ -247,7 +247,9 @@ def test_misnamed_array_is_explained(tmp_path):
         ModelOutputs.load(tmp_path / "a.npz")
     assert ModelOutputs.load(tmp_path / "a.npz", names={"logits": "logit"}).n_classes == 2
     np.savez(tmp_path / "theirs.npz", out=np.eye(2), y=np.arange(2))
-    with pytest.raises(ValueError, match=r"it has: out, y\. Say which is which: names={'logits': .*--names logits=theirs"):
+    with pytest.raises(
+        ValueError, match=r"it has: out, y\. Say which is which: names={'logits': .*--names logits=theirs"
+    ):
         ModelOutputs.load(tmp_path / "theirs.npz")
     with pytest.raises(ValueError, match=r"to the file's; got 'out'\. Turn it round: {'logits': 'out'}"):
         ModelOutputs.load(tmp_path / "theirs.npz", names={"out": "logits"})

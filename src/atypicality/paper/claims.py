@@ -297,9 +297,12 @@ def _language(values: Values) -> Statistics:
     """Over the quarters where the paper prints no value for all rows."""
     found: Statistics = {}
     for other in ("uncalibrated", "content-free"):
-        for metric, text, sign in (("accuracy", "is more accurate", 1), ("ece", "has a lower ECE", -1)):
+        for metric, name, text, sign in (
+            ("accuracy", "accuracy", "is more accurate", 1),
+            ("ece", "ECE", "has a lower ECE", -1),
+        ):
             change = _overall(values, metric, "aar") - _overall(values, metric, other)
-            found[Statement(6, f"AAR {text} than {other}", f"difference of {metric}")] = sign * change
+            found[Statement(6, f"AAR {text} than {other}", f"difference of {name}")] = sign * change
     return found
 
 
