@@ -205,10 +205,10 @@ def conditional_conformal(problem: Problem) -> Peer:
 
         scores = 1.0 - probs[np.arange(len(labels)), labels].astype(np.float64)
         peer = CondConf(lambda x, y: scores, groups)
-        peer.setup_problem(problem.atypicality[: problem.half].reshape(-1, 1), labels)
         rarity = problem.atypicality[problem.half :].reshape(-1, 1, 1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of cvxpy, about what its next version will do
+            peer.setup_problem(problem.atypicality[: problem.half].reshape(-1, 1), labels)
             cutoffs = [peer.predict(1 - ALPHA, x, lambda cutoff, _: cutoff, 0.0, 1.0, exact=False) for x in rarity]
         return 1.0 - test <= np.array(cutoffs, np.float64).reshape(-1, 1)
 

@@ -14,7 +14,7 @@ from benchmarks.rows import Row
 from benchmarks.timing import one_thread
 
 QUESTIONS = Path(__file__).parents[2] / "shared" / "data" / "text" / "trec" / "train.txt"
-N_PROMPTS, SLICE, BATCH_SIZES = 200, 50, (4, 8, 16)
+N_PROMPTS, SLICE, BATCH_SIZES = 100, 25, (4, 8, 16)
 
 
 def rows(quick: bool = False) -> list[Row]:

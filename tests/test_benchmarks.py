@@ -12,7 +12,7 @@ from conftest import imported
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import STAGES, authors, growth, page, results, small, timing
+from benchmarks import STAGES, authors, growth, page, recalibrators, results, small, timing
 from benchmarks.command import main, parsed, peers_document
 from benchmarks.growth_stages import Size, Work
 from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
@@ -285,6 +285,30 @@ def test_only_a_full_run_keeps_results_unasked():
 def test_every_stage_has_its_module():
     folder = Path(results.RESULTS).parent
     assert {f"bench_{stage}.py" for stage in STAGES} <= {path.name for path in folder.glob("*.py")}
+
+
+def test_recalibrators_meet_on_the_same_splits(seed, monkeypatch):
+    from atypicality import ModelOutputs, TemperatureScaling
+    from atypicality.datasets import make_world
+    from atypicality.metrics import nll
+    from atypicality.paper.sources import Data, Source
+
+    world = make_world(2000, 3, temperature=2.0, class_imbalance=5.0, random_state=seed)
+    outputs = ModelOutputs(world.logits, embeddings=world.embeddings, labels=world.labels)
+    for name, value in {"OTHERS": ["temperature scaling"], "SIZES": (300, 5000), "N_SPLITS": 2}.items():
+        monkeypatch.setattr(recalibrators, name, value)
+    source = Source("made-up", "balanced", "made-up", "world", _loaded=[Data(outputs, train=outputs)])
+    few, most = recalibrators.measured(source)
+    assert (few["rows"], most["rows"]) == (300, 1000)  # at most half of the rows
+    for split, (loss, _) in enumerate(few["nll_and_worst_ece"]["temperature scaling"]):
+        order = np.random.default_rng(split).permutation(2000)
+        fit, test = order[:300], order[1000:]
+        alone = TemperatureScaling().fit(world.logits[fit], world.labels[fit]).predict_proba(world.logits[test])
+        assert loss == pytest.approx(nll(alone, world.labels[test]), rel=1e-12)
+    few["nll_and_worst_ece"] = {"atypicality-aware": [(0.2, 0.1), (0.4, 0.3)], "temperature scaling": [(0.5, 0)] * 2}
+    assert recalibrators.summary(few) == ["made-up", "300", "0.300", "0.200", "+0.200 ± 0.100"]
+    assert recalibrators.distance(np.array([np.inf, 1.0]), np.zeros(2)) == "inf"
+    assert recalibrators.finite({"x": [(math.inf, 0.25)]}) == {"x": [[None, 0.25]]}
 
 
 def test_the_table_keeps_versions_and_rows():

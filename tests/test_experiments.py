@@ -24,11 +24,11 @@ from atypicality.paper.released import authors_rmse
 from atypicality.paper.settings import match_folder
 from atypicality.paper.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
 from atypicality.paper.temperatures import PriorFreeGroupTemperature, PriorFreeTemperature
-from atypicality.paper.verdicts import judged
+from atypicality.paper.verdicts import counted, judged
 
 HIGHER = "ECE is higher in the most atypical group than in the most typical"
 LOWER = "accuracy is lower in the most atypical group than in the most typical"
-ECE_TREND, ACCURACY_TREND = "ECE rises with atypicality", "accuracy falls with atypicality"
+ECE_TREND, ACCURACY_TREND = "ECE tends to rise with atypicality", "accuracy tends to fall with atypicality"
 ECE_STEPS = "ECE rises at every step: it is monotone"
 ACCURACY_STEPS = "accuracy falls at every step: it is monotone"
 SAME_CONFIDENCE = "at equal confidence the atypical half is more overconfident"
@@ -38,7 +38,7 @@ ACCURATE, RARE_ACCURATE = "accuracy is higher with AAR", "accuracy of the rarest
 RAREST = "the gain is largest in the rarest classes"
 ENDS, STEPS = {HIGHER, LOWER, ECE_TREND, ACCURACY_TREND}, {ECE_STEPS, ACCURACY_STEPS}
 LARGER = "AA-RAPS has larger sets than RAPS on average"
-TEMPERATURE = "the temperature rises with atypicality"
+TEMPERATURE = "the temperature tends to rise with atypicality"
 
 HOLDING = {  # what our numbers say over the seeds 0 to 9; nothing else may be marked as holding
     ("balanced", "small CNN / Fashion-MNIST, GMM"): ENDS | STEPS | {SAME_CONFIDENCE},
@@ -377,6 +377,11 @@ def test_a_vision_file_is_no_language_model(tmp_path, seed):
         line for line in found.missing["balanced"] if " and KNN" in line
     }  # said once for those that need GMM alone, once for both
     assert line.endswith("vision.npz as test.npz into a folder with train.npz (embeddings, labels).")
+    beside = f"into {tmp_path / 'trec-alpaca7b'}/ and pass --outputs {tmp_path}. "  # not into the file
+    assert any(beside in line for line in found.missing["llm"])
+    said = found.to_text()
+    assert "needs outputs of a language model, and likelihoods of its prompts; n = 0)" in said
+    assert "0 of 1 statements" not in said  # nothing is counted where nothing ran
     given = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
     given.save(tmp_path / "vision.npz")
     found = reproduce("balanced", outputs=tmp_path / "vision.npz", seeds=[0, 1], out=tmp_path / "out")
@@ -529,6 +534,16 @@ def test_intervals_are_students_nadeau_bengios_and_the_jackknifes_by_hand():
     assert _interval(values, "halves", None) == pytest.approx((2, 2 - reach, 2 + reach))
     reach = 4.302653 * (2 / 3 * 2.0) ** 0.5  # jackknife: (g - 1) / g times the sum of squares, 2
     assert _interval(values, "folds", 1.9) == pytest.approx((1.9, 1.9 - reach, 1.9 + reach))
+
+
+def test_what_each_estimator_shows_is_counted_where_they_differ():
+    def verdict(where, low):
+        return Verdict(1, "ECE rises", "difference", where, n=10, value=low + 1, low=low, high=low + 2)
+
+    both = [verdict("m / d, total likelihood", -1.0), verdict("m / d, likelihood per token", 1.0)]
+    assert counted(both) == "m / d: 1 of 2 statements hold (total likelihood: 0 of 1, likelihood per token: 1 of 1)"
+    assert counted(both[:1] * 2) == "m / d: 0 of 2 statements hold"
+    assert counted([verdict("m / d, GMM", 1.0), verdict("m / d, KNN", 1.0)]) == "m / d: 2 of 2 statements hold"
 
 
 def test_the_papers_own_row_need_not_show_a_claim():

@@ -216,12 +216,12 @@ def _rising(claim: int, name: str, values: Vector, verb: str = "rises") -> Stati
     """Between the ends, as a rank correlation, and at every step; `values` rise where the claim is true."""
     if not values.size:
         return {}
-    compared = "higher" if verb == "rises" else "lower"
+    compared, trend = ("higher", "rise") if verb == "rises" else ("lower", "fall")
     return {
         Statement(claim, f"{name} is {compared} in the most atypical group than in the most typical", "difference"): (
             values[-1] - values[0]
         ),
-        Statement(claim, f"{name} {verb} with atypicality", "rank correlation"): _trend(values),
+        Statement(claim, f"{name} tends to {trend} with atypicality", "rank correlation"): _trend(values),
         Statement(claim, f"{name} {verb} at every step: it is monotone", "smallest step"): np.diff(values).min(),
     }
 
@@ -297,9 +297,12 @@ def _language(values: Values) -> Statistics:
     """Over the quarters where the paper prints no value for all rows."""
     found: Statistics = {}
     for other in ("uncalibrated", "content-free"):
-        for metric, text, sign in (("accuracy", "is more accurate", 1), ("ece", "has a lower ECE", -1)):
+        for metric, name, text, sign in (
+            ("accuracy", "accuracy", "is more accurate", 1),
+            ("ece", "ECE", "has a lower ECE", -1),
+        ):
             change = _overall(values, metric, "aar") - _overall(values, metric, other)
-            found[Statement(6, f"AAR {text} than {other}", f"difference of {metric}")] = sign * change
+            found[Statement(6, f"AAR {text} than {other}", f"difference of {name}")] = sign * change
     return found
 
 

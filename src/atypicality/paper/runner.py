@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -35,6 +36,14 @@ __all__ = ["Reproduction", "reproduce"]
 
 NOTES_OF = {"the temperature of g": ("temperatures",), "the atypicality of t": ("imbalanced", "class-scores")}
 """Beginnings of an evaluation's notes that matter to some experiments only."""
+_LONG_TAILED = "outputs of a model with long-tailed training classes, and its training rows"
+OUTPUTS = dict.fromkeys(EXPERIMENTS, "outputs of a model with balanced classes, and its training rows") | {
+    "imbalanced": _LONG_TAILED,
+    "class-scores": _LONG_TAILED,
+    "llm": "outputs of a language model, and likelihoods of its prompts",
+    "subgroups": "outputs with an attribute that names groups, and training rows",
+}
+"""What an experiment needs that found nothing to run on."""
 Read = tuple[Result, Values]
 
 
@@ -159,7 +168,8 @@ class Reproduction:
             lines = []
             for _, members in groupby(group, key=lambda verdict: verdict.where.partition(", ")[0]):
                 verdicts = list(members)
-                lines += [counted(verdicts), *map(judged, verdicts)]
+                lines += [counted(verdicts)] if any(verdict.n for verdict in verdicts) else []
+                lines += map(judged, verdicts)
             found.append((f"Claim {claim}. {CLAIMS[claim]}", lines))
         return found
 
@@ -217,7 +227,7 @@ def reproduce(
     ...     found = reproduce("temperatures", seeds=[0], out=Path(folder))
     >>> _, trend, _ = found.verdicts["temperatures"]
     >>> trend.statement, trend.statistic, trend.verdict
-    ('the temperature rises with atypicality', 'rank correlation', 'holds')
+    ('the temperature tends to rise with atypicality', 'rank correlation', 'holds')
     """
     chosen = [check_choice(name, "names", tuple(EXPERIMENTS)) for name in _listed(names)]
     for method in methods:
@@ -342,11 +352,22 @@ def _add(found: Reproduction, run: Run, finished: Finished) -> None:
     seeds, folds = ([(one, read_values(name, one)) for one in part] for part in (finished.seeds, finished.folds))
     found.tables[name] += make_tables(naming, [values for _, values in seeds], run.printed)
     found.verdicts[name] += _verdicts(found.verdicts[name], run, seeds, folds)
-    for result in finished.seeds:
-        for note in result.notes if isinstance(result, Evaluation) else ():
-            line = f"{run.title}: {note}"
-            if name in NOTES_OF.get(note[:20], (name,)) and line not in found.notes[name]:
-                found.notes[name].append(line)
+    notes = [note for result in finished.seeds if isinstance(result, Evaluation) for note in result.notes]
+    wanted = (f"{run.title}: {note}" for note in notes if name in NOTES_OF.get(note[:20], (name,)))
+    found.notes[name] += [line for line in _said_once(wanted) if line not in found.notes[name]]
+
+
+def _said_once(notes: Iterable[str]) -> list[str]:
+    """The notes of all seeds, those that differ in their numbers alone as one.
+
+    >>> _said_once(["rank 3 of 5", "rank 4 of 5", "few rows", "few rows"])
+    ['rank 3 of 5 (other seeds: the same with other numbers)', 'few rows']
+    """
+    alike: dict[str, set[str]] = {}
+    for note in notes:
+        alike.setdefault(re.sub(r"\d[\d.,]*", "#", note), set()).add(note)
+    more = " (other seeds: the same with other numbers)"
+    return [sorted(same)[0] + more * (len(same) > 1) for same in alike.values()]
 
 
 def _verdicts(known: list[Verdict], run: Run, seeds: list[Read], folds: list[Read]) -> list[Verdict]:
@@ -368,7 +389,7 @@ def _add_untested(found: Reproduction, methods: Mapping[str, tuple[str, ...]]) -
         for claim in EXPERIMENTS[name].claims:
             if not any(verdict.claim == claim for verdict in verdicts):
                 ran = bool(found.tables[name])
-                lacking = f"the methods it compares (run were {', '.join(methods[name])})" if ran else "outputs"
+                lacking = f"the methods it compares (run were {', '.join(methods[name])})" if ran else OUTPUTS[name]
                 verdicts.append(untested(claim, EXPERIMENTS[name].title, lacking))
 
 

@@ -232,10 +232,12 @@ def plain_name(name: str) -> str:
 def missing(experiment: Experiment, settings: Iterable[Setting], sources: list[Source], root: Path | None) -> list[str]:
     """For every one of these settings that an experiment needs and that has no outputs: what to put where."""
     have = {source.setting for source in sources}
-    place = "DIR" if root is None else str(root)
+    beside = root is not None and is_one_model(root)
+    place = "DIR" if root is None else root.parent if beside else root
+    given = "" if root and not beside else f" and pass --outputs {place}"
     return [
-        f"{setting.model} / {setting.dataset}: put {_files(setting)} into {place}/{setting.folder}/"
-        f"{'' if root else ' and pass --outputs DIR'}. Model: {setting.weights}."
+        f"{setting.model} / {setting.dataset}: put {_files(setting)} into {place}/{setting.folder}/{given}. "
+        f"Model: {setting.weights}."
         for setting in settings
         if setting.kind in experiment.kinds
         and setting not in have

@@ -12,10 +12,20 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     held = sum(verdict.verdict == HOLDS for verdict in verdicts)
     idle = sum(verdict.verdict == UNTESTED for verdict in verdicts)
     shown = [verdict.paper > 0 for verdict in verdicts if verdict.paper is not None]
-    words = [f"{held} of {len(verdicts)} statements hold"]
+    words = [f"{held} of {len(verdicts)} statements hold{_by_estimator(verdicts)}"]
     words += [f"{idle} not tested"] if idle else []
     words += [f"the paper's own row shows {sum(shown)} of the {len(shown)} it can"] if shown else []
     return f"{verdicts[0].where.partition(', ')[0]}: {', '.join(words)}"
+
+
+def _by_estimator(verdicts: Sequence[Verdict]) -> str:
+    """The same count for each estimator of atypicality, where there are several and not everything holds."""
+    found: dict[str, list[bool]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.where.partition(", ")[2], []).append(verdict.verdict == HOLDS)
+    if len(found) < 2 or all(map(all, found.values())):
+        return ""
+    return f" ({', '.join(f'{name}: {sum(held)} of {len(held)}' for name, held in found.items())})"
 
 
 def judged(verdict: Verdict) -> str:
