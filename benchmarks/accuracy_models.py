@@ -1,13 +1,13 @@
-"""Trained classifiers and what they say of corrupted rows: digits and clothes (images), news and questions (text).
+"""Trained classifiers and what they say of corrupted rows: images, texts, and a table of measurements.
 
 Each has rows that trained it, held-out rows, and rows of every corruption at three strengths. Nothing is downloaded:
-digits come with scikit-learn, and the folder of Fashion-MNIST (idx files), the file of AG News and the folder of TREC
-are given.
+digits come with scikit-learn, and the folder of Fashion-MNIST (idx files), the file of AG News, the folders of TREC and
+of Banking77, and the file of UCI's letter recognition are given.
 """
 
 import csv
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ __all__ = ["Bed", "beds", "corruptions"]
 
 STRENGTHS = (1, 2, 3)
 TRAIN_IMAGES = 12_000
+MOST_NEW = 3000
+"""Rows to corrupt of texts and tables: transport plans of many classes take their time."""
 
 Images = NDArray[np.float64]
 
@@ -40,19 +42,23 @@ class Bed:
     corrupted: dict[str, ModelOutputs]
 
 
-def beds(fashion: Path | None, news: Path | None, questions: Path | None) -> Iterator[Bed]:
-    """The test beds whose data is at hand; digits always are."""
+def beds(given: Mapping[str, Path]) -> Iterator[Bed]:
+    """The test beds whose data is at hand, by name; digits always are."""
     digits, labels = load_digits(return_X_y=True)
     yield _image_bed("digits", digits.reshape(-1, 8, 8) / 16.0, labels, n_train=700, n_held_out=500, width=64)
-    if fashion is not None:
+    if fashion := given.get("clothes"):
         images, labels = (_idx(next(fashion.glob(f"t10k-{kind}*"))) for kind in ("images", "labels"))
         more, more_labels = (_idx(next(fashion.glob(f"train-{kind}*"))) for kind in ("images", "labels"))
         images, labels = np.r_[images, more[:TRAIN_IMAGES]] / 255.0, np.r_[labels, more_labels[:TRAIN_IMAGES]]
         yield _image_bed("clothes", images, labels, n_train=TRAIN_IMAGES, n_held_out=4000, width=100)
-    if news is not None:
-        yield _text_bed("news", _news(news), n_train=3000, n_held_out=2000)
-    if questions is not None:
-        yield _text_bed("questions", _questions(questions), n_train=2500, n_held_out=1500)
+    if file := given.get("news"):
+        yield _text_bed("news", _news(file), n_train=3000, n_held_out=2000)
+    if folder := given.get("questions"):
+        yield _text_bed("questions", _questions(folder), n_train=2500, n_held_out=1500)
+    if folder := given.get("banking"):
+        yield _text_bed("banking", _banking(folder), n_train=5000, n_held_out=3000)
+    if file := given.get("letters"):
+        yield _table_bed("letters", *_letters(file), n_train=6000, n_held_out=3000)
 
 
 def _idx(path: Path) -> NDArray[Any]:
@@ -129,9 +135,18 @@ def _questions(folder: Path) -> list[tuple[int, str]]:
     return [(names.index(kind.partition(":")[0]), text) for kind, text in parts]
 
 
+def _banking(folder: Path) -> list[tuple[int, str]]:
+    rows = []
+    for name in ("train.csv", "test.csv"):
+        with open(folder / name, newline="", encoding="utf-8") as stream:
+            rows += [(row["category"], row["text"]) for row in csv.DictReader(stream) if row["category"]]
+    names = sorted({kind for kind, _ in rows})
+    return [(names.index(kind), text) for kind, text in rows]
+
+
 def _text_bed(name: str, table: list[tuple[int, str]], *, n_train: int, n_held_out: int) -> Bed:
     rng = np.random.default_rng(0)
-    table = [table[place] for place in rng.permutation(len(table))]
+    table = [table[place] for place in rng.permutation(len(table))[: n_train + n_held_out + MOST_NEW]]
     labels, texts = np.array([label for label, _ in table]), [text for _, text in table]
     words = TfidfVectorizer(min_df=2, sublinear_tf=True, ngram_range=(1, 2)).fit(texts[:n_train])
     topics = TruncatedSVD(100, random_state=0).fit(words.transform(texts[:n_train]))
@@ -175,4 +190,48 @@ def _text_corruptions(others: list[str]) -> dict[str, Callable[[list[str], int, 
         "footer": lambda w, s, rng: " ".join([*w, *footer[: 12 * s]]),
         "banner": lambda w, s, rng: " ".join([*banner[: 12 * s], *w]),
         "joined": lambda w, s, rng: "".join(word + " " * (rng.random() > 0.25 * s) for word in w),
+    }
+
+
+def _letters(file: Path) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    with open(file, newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.reader(stream) if len(row[0]) == 1]
+    return np.array([row[1:] for row in rows], np.float64), np.array([ord(row[0]) - 65 for row in rows])
+
+
+def _table_bed(
+    name: str, columns: NDArray[np.float64], labels: NDArray[np.intp], *, n_train: int, n_held_out: int
+) -> Bed:
+    """A network on standardised columns (n, d): 0 is the training mean of each."""
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(columns))[: n_train + n_held_out + MOST_NEW]
+    columns, labels = columns[order], labels[order]
+    columns = (columns - columns[:n_train].mean(axis=0)) / columns[:n_train].std(axis=0)
+    train, held_out, new = np.split(np.arange(len(columns)), [n_train, n_train + n_held_out])
+    model = _trained(columns[train], labels[train], 100)
+    corrupted = {"none": _outputs(model, columns[new], labels[new])}
+    for kind, corrupt in _table_corruptions().items():
+        for strength in STRENGTHS:
+            corrupted[f"{kind} {strength}"] = _outputs(model, corrupt(columns[new], strength, rng), labels[new])
+    first, second = (_outputs(model, columns[rows], labels[rows]) for rows in (train, held_out))
+    return Bed(name, first, second, corrupted)
+
+
+def _table_corruptions() -> dict[str, Callable[[Images, int, np.random.Generator], Images]]:
+    """Corruptions of standardised columns (n, d) by strength 1, 2 or 3."""
+
+    def swapped(x: Images, strength: int, rng: np.random.Generator) -> Images:
+        places = np.arange(x.shape[1])
+        places[: 2 * strength] = places[: 2 * strength].reshape(-1, 2)[:, ::-1].ravel()
+        return np.where(rng.random((len(x), 1)) < 0.5, x[:, places], x)
+
+    return {
+        "noise": lambda x, s, rng: x + rng.normal(0, 0.25 * s, x.shape),
+        "missing": lambda x, s, rng: np.where(rng.random(x.shape) < 0.08 * s, 0.0, x),
+        "stuck": lambda x, s, rng: np.where(np.arange(x.shape[1]) < s, 0.0, x),
+        "offset": lambda x, s, rng: x + 0.5 * s * (np.arange(x.shape[1]) % 5 == 0),
+        "gain": lambda x, s, rng: x * (1 + 0.2 * s),
+        "clipped": lambda x, s, rng: np.clip(x, 0.3 * s - 2.0, 2.0 - 0.3 * s),
+        "swapped": swapped,
+        "mixed": lambda x, s, rng: np.where(rng.random(x.shape) < 0.06 * s, rng.permutation(x), x),
     }

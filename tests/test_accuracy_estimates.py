@@ -1,6 +1,7 @@
 """Accuracy without labels: exact where its assumptions hold, intervals that cover, reasons where it is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import atypicality as aty
 from atypicality.datasets import load_fashion_mnist
 from atypicality.head.reference import HeldOutCounts
-from atypicality.monitoring.accuracy import Profile, estimated, tilted
+from atypicality.monitoring.accuracy import Profile, estimated, moved_rows, tilted
 from atypicality.recalibration.class_mix import ClassMix
 
 SIGNS = np.array([[0.8, 0.15, 0.05], [0.1, 0.8, 0.1], [0.05, 0.2, 0.75]])
@@ -66,6 +67,8 @@ class TestLabelShift:
         # of 4,000 rows at equally spaced places of the profile; pseudo-rows pull a little towards the held-out mix
         np.testing.assert_allclose(found.class_mix.shares, mix, atol=0.03)
         assert found.estimates["class mix"] == pytest.approx(accuracy, abs=0.01)
+        if found.refusal is None:
+            assert found.accuracy == min(found.estimates["confidence"], found.estimates["class mix"])
         assert (found.class_mix.low <= found.class_mix.shares).all()
 
 
@@ -101,6 +104,41 @@ def test_the_interval_covers_where_nothing_changed(seed):
         right = rng.binomial(2000, truth) / 2000
         misses += not found.low <= right <= found.high
     assert misses <= 40 + 4 * 6
+
+
+class TestChangedRows:
+    @pytest.fixture
+    def reference(self, rng):
+        labels = np.repeat([0, 1], 10_000)
+        return HeldOutCounts.from_rows(
+            rng.random(20_000), labels, labels, n_classes=2, atypicality=rng.permutation(20_000) / 20_000
+        )
+
+    @pytest.mark.parametrize("share", [0.0, 0.3])
+    def test_no_more_than_did_change(self, reference, rng, share):
+        # of 20,000 rows some get class 0 and the largest atypicality: at the 99 % edge .99 * share of them crossed it
+        atypicality, label = rng.random(20_000), rng.integers(0, 2, 20_000)
+        atypicality[: int(share * 20_000)], label[: int(share * 20_000)] = 2.0, 0
+        cells = np.bincount(reference.atypicality.cells(atypicality), minlength=17)
+        tail, changed = moved_rows(reference, np.bincount(label), cells)
+        error = 0.005  # of a share of .5 in two samples of 20,000 rows
+        assert tail == pytest.approx(share + 0.01 * (1 - share), abs=4 * error)
+        assert max(0.0, 0.99 * share - 2 * error) <= changed <= share + 4 * error
+        assert moved_rows(reference, np.bincount(label), None) == (0.0, pytest.approx(share / 2, abs=4 * error))
+
+    def test_ties_are_no_change(self):
+        reference = HeldOutCounts.from_rows(
+            np.ones(9), np.zeros(9, int), np.zeros(9, int), n_classes=1, atypicality=np.ones(9)
+        )
+        cells = np.bincount(reference.atypicality.cells(np.ones(50)), minlength=3)
+        assert moved_rows(reference, np.array([50]), cells) == (0.0, 0.0)
+
+    def test_all_of_them_may_be_wrong(self):
+        profile, accuracy = profile_under(HELD_OUT)
+        plain = estimated(profile, held_out(), HELD_OUT, calibrated=HELD_OUT)
+        found = estimated(replace(profile, changed=0.2), held_out(), HELD_OUT, calibrated=HELD_OUT)
+        assert (found.accuracy, found.high) == (plain.accuracy, plain.high)
+        assert plain.low - found.low == pytest.approx(0.2 * accuracy, abs=1e-4)  # estimators are 2e-5 apart
 
 
 class TestRefusals:

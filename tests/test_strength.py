@@ -37,8 +37,8 @@ def mixed_problem(rng, mixing, n=600, k=4):
 
 def keep_all(monkeypatch):
     """No group is left out, however little it is supported."""
-    for name in ("SUPPORTED", "CLASSWISE_SUPPORTED", "USED"):
-        monkeypatch.setattr(chosen, name, -np.inf)
+    for name, value in (("SUPPORTED", -1e9), ("USED", -1e9), ("FEW", 0.0)):
+        monkeypatch.setattr(chosen, name, value)
 
 
 def log_evidence(problem, groups, strengths):
@@ -97,6 +97,28 @@ def test_caution_adds_one_standard_error_of_the_log_strength(rng, monkeypatch):
         if cautious.strengths[name] < 1:  # not at the largest strength
             assert np.log(ratio) == pytest.approx(np.sqrt(2 / plain.effective[name]), rel=1e-6)
         assert ratio >= 1
+
+
+@pytest.mark.parametrize("left", [1.0, 0.6, 0.1])
+def test_a_term_keeps_the_share_that_it_is_left(rng, monkeypatch, left):
+    monkeypatch.setattr(chosen, "CAUTION", 0.0)
+    problem = mixed_problem(rng, None).with_terms([], class_scores=False, mixing=None)
+    problem = problem.with_features(problem.features[:, :2])
+    strength = np.array([0.0, 0.01])
+    penalised = problem.with_penalty(strength)
+    picture = picture_at(penalised, penalised.standardise(solve(penalised)))
+    before, spread = picture.move(strength)
+    after, _ = picture.move(strength * chosen._caution(1 - 0.01 * spread[1], 1, left))
+    assert after[1] == pytest.approx(left * before[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "left"), [(50, 0.75), (200, 0.75), (400, 0.875), (2000, 0.975)])
+def test_evidence_is_taken_off_where_rows_are_few(n, left):
+    gate = chosen._Gate(None, {}, n, 1.0)
+    assert gate.share_left("rank") == 1.0  # of no term at all
+    gate._together = 8.0
+    assert gate.share_left("rank") == pytest.approx(left)
+    assert gate.share_left("class_scores") == 1.0
 
 
 def test_groups_without_support_vanish(seed):

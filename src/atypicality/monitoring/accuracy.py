@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtri
 
 from atypicality.arrays import to_host
-from atypicality.head.reference import HeldOutCounts
+from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import check_level
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.recalibration.class_mix import ClassMix, estimate_class_mix
@@ -23,6 +23,7 @@ __all__ = [
     "calibrated_mix",
     "estimate_accuracy",
     "estimated",
+    "moved_rows",
     "need_reference",
     "tilted",
 ]
@@ -111,6 +112,8 @@ class Profile:
     n_rows : int
     tail : float
         Share of rows more atypical than 99 % of the held-out rows.
+    changed : float
+        Smallest share of rows that must have changed for classes and atypicality to be spread as they are.
     """
 
     probs: Vector
@@ -118,6 +121,7 @@ class Profile:
     weight: Vector
     n_rows: int
     tail: float
+    changed: float = 0.0
 
     def confidence(self, probs: Vector) -> float:
         """Mean probability of the predicted labels."""
@@ -140,11 +144,12 @@ def estimate_accuracy(
 ) -> AccuracyEstimate:
     """Estimate the accuracy of a head's labels for rows without labels.
 
-    Without `class_mix` the estimate is the mean recalibrated confidence. With it, probabilities are first tilted, by
-    one factor for each class, until they have that mix: the entropic optimal transport from the rows to the classes.
-    The interval holds sampling errors, and how far the estimators are apart: the accuracy of the held-out rows, which
-    is what no change would mean, is one of them. It reaches twice as far below the estimate as above, since
-    confidence falls less than accuracy under a shift (Garg et al. 2022).
+    Without `class_mix` the estimate is the mean recalibrated confidence, or that under the class mix that EM finds if
+    it is lower, since confidence falls less than accuracy under a shift (Garg et al. 2022). With `class_mix`,
+    probabilities are tilted, by one factor for each class, until they have that mix: the entropic optimal transport
+    from the rows to the classes. The interval holds sampling errors, and how far the estimators are apart: the accuracy
+    of the held-out rows, which is what no change would mean, is one of them. Below the estimate it reaches as far
+    again, or by as many rows as must have changed at least, if that is more: all of these may be wrong.
 
     There is no estimate where the estimators disagree by more than 0.1, where half of the rows are more atypical than
     99 % of the held-out rows, or where the class mix that EM finds is further than 0.5 in total variation from the
@@ -183,9 +188,12 @@ def estimate_accuracy(
         raise ValueError("outputs must have at least one row to estimate an accuracy from.")
     with caught_warnings():  # of drift, which is what the estimate is about
         answer = head.predict(ordered).on_host()
-    probs = np.asarray(answer.proba, np.float64)
-    tail = 0.0 if answer.atypicality_quantile is None else float((answer.atypicality_quantile > TAIL).mean())
-    profile = Profile(probs, to_host(answer.label), np.full(len(probs), 1 / len(probs)), len(probs), tail)
+    probs, label = np.asarray(answer.proba, np.float64), to_host(answer.label)
+    cells, ranks = None, reference.atypicality
+    if ranks is not None:
+        cells = np.bincount(ranks.cells(answer.atypicality), minlength=2 * ranks.edges.size + 1)
+    moved = moved_rows(reference, np.bincount(label, minlength=probs.shape[1]), cells)
+    profile = Profile(probs, label, np.full(len(probs), 1 / len(probs)), len(probs), *moved)
     own = None if answer.class_mix is None else answer.class_mix.shares
     calibrated = calibrated_mix(head, reference) if own is None else own
     return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=n_bootstrap)
@@ -205,6 +213,36 @@ def need_reference(head: Any) -> HeldOutCounts:
         raise ValueError("head has no counts of its held-out rows: an older version fitted it. Fit or refit it.")
     found: HeldOutCounts = head.reference_
     return found
+
+
+def moved_rows(reference: HeldOutCounts, predicted: NDArray[Any], cells: NDArray[Any] | None) -> tuple[float, float]:
+    """`Profile.tail` and `Profile.changed` of rows, from their counts by predicted class (k,) and cell of atypicality.
+
+    Changing a share of the rows moves the probability of any event by at most that share: the total variation of the
+    predicted classes, and the largest step between the distributions of atypicality, bound it from below. What
+    sampling alone explains on average is taken off.
+    """
+    classes = _changed_classes(predicted, reference.predicted)
+    if reference.atypicality is None or cells is None:
+        return 0.0, classes
+    return float(cells[-1] / max(cells.sum(), 1)), max(classes, _changed_ranks(cells, reference.atypicality))
+
+
+def _changed_classes(new: NDArray[Any], old: NDArray[Any]) -> float:
+    """Total variation between shares, less the mean of what two samples of the same law show."""
+    pooled = (new + old) / (new + old).sum()
+    errors = np.sqrt(pooled * (1 - pooled) * (1 / new.sum() + 1 / old.sum()))
+    distance = np.abs(new / new.sum() - old / old.sum()).sum() / 2
+    return max(0.0, float(distance - errors.sum() / math.sqrt(2 * math.pi)))
+
+
+def _changed_ranks(cells: NDArray[Any], ranks: Ranks) -> float:
+    """Largest difference of distribution functions at the edges, less one standard error; ties count for no change."""
+    n, total = ranks.n_rows, cells.sum()
+    below, up_to = (np.cumsum(cells)[start:-1:2] / total for start in (0, 1))
+    low, high = ranks.low / n, ranks.high / n
+    errors = np.sqrt(low * (1 - low) * (1 / total + 1 / n))
+    return max(0.0, float((np.maximum(high - up_to, below - low) - errors).max()))
 
 
 def calibrated_mix(head: Any, reference: HeldOutCounts) -> Vector:
@@ -240,8 +278,9 @@ def estimated(
     if mix is not None:
         shares = mix.shares if isinstance(mix, ClassMix) else mix
         found["class mix"] = profile.confidence(_under_mix(profile.probs, shares / calibrated))
-    centre = found["confidence" if known is None else "transport"]
-    spread = abs(found.get("class mix", centre) - centre)
+    first = found["confidence" if known is None else "transport"]
+    second = found.get("class mix", first)
+    centre, spread = min(first, second) if known is None else first, abs(second - first)
     refusal = _refusal(spread, profile.tail, moved)
     apart = max(spread, abs(reference.accuracy - centre))
     low, high = _interval(centre, apart, profile, reference, level)
@@ -310,9 +349,10 @@ def _refusal(spread: float, tail: float, moved: float) -> str | None:
 def _interval(
     centre: float, apart: float, profile: Profile, reference: HeldOutCounts, level: float
 ) -> tuple[float, float]:
-    """Sampling errors of new and held-out rows, and how far estimators are apart: twice that below the estimate."""
+    """Sampling errors, how far estimators are apart, and below the estimate that again or the rows that changed."""
     variance = max(centre * (1 - centre), reference.accuracy * (1 - reference.accuracy))
     smallest = 0.25 / min(profile.n_rows, reference.n_rows)  # of an accuracy of 0 or 1, which few rows may show
     error = math.sqrt(max(variance, smallest) * (1 / profile.n_rows + 1 / reference.n_rows))
     reach = float(ndtri((1 + level) / 2)) * error
-    return max(0.0, centre - reach - 2 * apart), min(1.0, centre + reach + apart)
+    unseen = max(apart, profile.changed * centre)
+    return max(0.0, centre - reach - apart - unseen), min(1.0, centre + reach + apart)

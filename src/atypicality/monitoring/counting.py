@@ -112,18 +112,18 @@ def _profile(answer: Reliability) -> Counts:
     return np.concatenate([whole, sums.ravel()])
 
 
-def profile_of(sums: Counts, n_classes: int, tail: float) -> Profile:
+def profile_of(sums: Counts, n_classes: int, tail: float, changed: float) -> Profile:
     """The profile that summed counts describe: one row for each cell, or one for all where there are many classes."""
     bins, n = n_bins(n_classes), int(sums[0])
     if not bins:
         confidence = sums[1] / UNIT / n
         probs = np.full((1, n_classes), (1 - confidence) / max(n_classes - 1, 1))
         probs[0, 0] = confidence
-        return Profile(probs, np.zeros(1, np.intp), np.ones(1), n, tail)
+        return Profile(probs, np.zeros(1, np.intp), np.ones(1), n, tail, changed)
     cells = sums[2:].reshape(n_classes * bins, n_classes + 1)
     rows = np.flatnonzero(cells[:, 0])
     probs = cells[rows, 1:] / cells[rows, 1:].sum(axis=1, keepdims=True)
-    return Profile(probs, rows // bins, cells[rows, 0] / n, n, tail)
+    return Profile(probs, rows // bins, cells[rows, 0] / n, n, tail, changed)
 
 
 def judged(head: Any, outputs: ModelOutputs, first_row: int = 0) -> tuple[Reliability, ModelOutputs]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
-from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, need_reference
+from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, moved_rows, need_reference
 from atypicality.monitoring.counting import (
     count_rows,
     judged,
@@ -313,18 +313,17 @@ class Monitor:
                 f"class_mix cannot be used by a monitor of {k} classes, which stores their mean confidence alone. Pass "
                 "the rows to estimate_accuracy."
             )
-        profile = profile_of(sums, k, self._tail(windows))
+        profile = profile_of(sums, k, *self._moved_rows(windows))
         reference = self._state.reference
         calibrated = calibrated_mix(self.head, reference)
         return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=0)
 
-    def _tail(self, last: int | None) -> float:
-        """Share of rows above the largest quantile of the reference's atypicality that is counted."""
-        place = self._place("atypicality")
-        if place is None:
-            return 0.0
-        cells = self._state.recent("cells", last)[place]
-        return float(cells[-1] / max(cells.sum(), 1))
+    def _moved_rows(self, last: int | None) -> tuple[float, float]:
+        """Share of rows beyond the largest quantile of atypicality that is counted, and of rows that changed."""
+        cells, place = self._state.recent("cells", last), self._place("atypicality")
+        return moved_rows(
+            self._state.reference, cells[self._place("class")][:-1], None if place is None else cells[place]
+        )
 
     def history(self, *, rolling: int = 1) -> list[dict[str, Any]]:
         """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each."""

@@ -14,6 +14,7 @@ shrinks further, and one that the data do not support vanishes.
 References
 ----------
 MacKay (1992). Bayesian interpolation. Neural Computation 4.
+Breiman (1995). Better subset regression using the nonnegative garrote. Technometrics 37.
 """
 
 import dataclasses
@@ -55,12 +56,17 @@ INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
 
 
-SUPPORTED, CLASSWISE_SUPPORTED, USED = 3.0, 2.0, 0.1
+SUPPORTED, USED = 2.0, 0.1
 """Nats of evidence below which groups are left out: all but the class-wise ones together, these together, any alone.
 
-With little evidence few rows would gain less from a group than its parameters cost where they should be 0: a parameter
-that is three standard errors from 0 by chance has 3 nats, and costs 0.02 nats a row with 200 of them. One group alone
-need not be as well supported, because its strength shrinks it.
+With little evidence few rows would gain less from a group than its parameters cost where they should be 0. One group
+alone need not be as well supported, because its strength shrinks it.
+"""
+FEW = 200
+"""Rows up to which `SUPPORTED` nats are taken off the evidence E of the terms, beyond it in proportion less.
+
+They keep the share 1 - off / E of themselves, Breiman's garrote (1995), so that they set in gradually. A parameter
+three standard errors from 0 by chance has 3 nats and costs all rows together 4: .02 a row of 200, .004 of 1,000.
 """
 CLASSWISE = ("class_scaling", "class_mixing", "class_scores")
 
@@ -167,7 +173,8 @@ def choose_strengths(
     if len(kept) < len(groups):
         strengths = {name: strengths[name] if name in kept else largest for name in groups}
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
-    strengths = {name: min(largest, strengths[name] * _caution(effective[name])) for name in kept}
+    factors = {name: _caution(effective[name], groups[name].size, gate.share_left(name)) for name in kept}
+    strengths = {name: min(largest, strengths[name] * factors[name]) for name in kept}
     return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, solution)
 
 
@@ -176,6 +183,7 @@ class _Gate:
 
     def __init__(self, picture: Picture, groups: Groups, n_effective: float, largest: float) -> None:
         self._picture, self._groups, self._n, self._largest = picture, groups, n_effective, largest
+        self._together = np.inf
 
     def kept(self, strengths: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
         """Groups that stay, and the evidence of each: given those that stay, or when it was left out."""
@@ -183,10 +191,12 @@ class _Gate:
         evidence: dict[str, float] = {}
         classwise = [name for name in kept if name in CLASSWISE]
         others = [name for name in kept if name not in CLASSWISE]
-        for together, least in ((others, SUPPORTED), (classwise, CLASSWISE_SUPPORTED)):
-            if together and (worth := self._worth(strengths, kept, together)) < least:
+        for together in (others, classwise):
+            if together and (worth := self._worth(strengths, kept, together)) < SUPPORTED:
                 kept = [name for name in kept if name not in together]
                 evidence |= dict.fromkeys(together, worth)
+            elif together is others and others:
+                self._together = worth
         while kept:
             worths = {name: self._worth(strengths, kept, [name]) for name in kept}
             weakest = min((name for name in kept if name in others), key=worths.__getitem__, default=None)
@@ -195,6 +205,10 @@ class _Gate:
             kept.remove(weakest)
             evidence[weakest] = worths[weakest]
         return kept, evidence
+
+    def share_left(self, name: str) -> float:
+        """Share of its parameters that a group keeps: class-wise ones all, being many with a strength of their own."""
+        return 1.0 if name in CLASSWISE else 1 - SUPPORTED * min(1.0, FEW / self._n) / self._together
 
     def _worth(self, strengths: Mapping[str, float], kept: list[str], removed: list[str]) -> float:
         """By how much the logarithm of the evidence falls without some of the groups that are kept."""
@@ -243,5 +257,8 @@ def _change(before: Mapping[str, float], after: Mapping[str, float], effective: 
     return max((abs(np.log(after[name] / before[name])) * min(1.0, effective[name]) for name in after), default=0.0)
 
 
-def _caution(effective: float) -> float:
-    return float(np.exp(min(CAUTION * np.sqrt(2 / max(effective, 1e-9)), 50.0)))
+def _caution(effective: float, size: int, left: float) -> float:
+    """Factor of a strength: one standard error up, and then what leaves the share `left` of the parameters."""
+    data = effective / max(size - effective, 1e-9)  # curvature of the loss, in units of the strength
+    factor = float(np.exp(min(CAUTION * np.sqrt(2 / max(effective, 1e-9)), 50.0)))
+    return (factor + data * (1 - left)) / max(left, 1e-9)
