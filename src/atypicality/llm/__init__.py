@@ -1,7 +1,8 @@
-"""Language models as classifiers: prompts, templates and the scorers that give token log-probabilities."""
+"""Language models as classifiers, and their answers: prompts, templates, and scorers of token log-probabilities."""
 
 from typing import TYPE_CHECKING, Any
 
+from atypicality.llm.answers import Answers
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
 from atypicality.llm.prompts import PromptClassifier
@@ -17,6 +18,7 @@ __all__ = [
     "IMDB",
     "TEMPLATES",
     "TREC",
+    "Answers",
     "LabelScorer",
     "LabelScores",
     "OpenAICompatibleScorer",
