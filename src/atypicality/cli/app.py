@@ -8,13 +8,15 @@ import io
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from atypicality._version import __version__
 from atypicality.cli import (
+    answers,
     demo,
     evaluate,
     export,
@@ -34,6 +36,20 @@ __all__ = ["app", "execute"]
 
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or typer's copy of it, by version
 
+
+class _ClassifyByDefault(TyperGroup):
+    """`atypicality llm --model ...` without a command's name is `atypicality llm classify --model ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = args[:1] and (args[0] in self.commands or args[0] in ("-h", "--help"))
+        return super().parse_args(ctx, args if named else ["classify", *args])
+
+
+language_models = typer.Typer(
+    cls=_ClassifyByDefault, rich_markup_mode=None, help="Language models: labels and answers."
+)
+language_models.command("classify")(llm.command)
+language_models.command("answers")(answers.command)
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("demo")(demo.command)
 app.command("pack")(pack.command)
@@ -44,7 +60,7 @@ app.command("report")(report.command)
 app.command("export")(export.command)
 app.command("serve")(serve.command)
 app.command("monitor")(monitor.command)
-app.command("llm")(llm.command)
+app.add_typer(language_models, name="llm")
 app.command("reproduce")(reproduce.command)
 app.command("theory")(theory.command)
 

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from atypicality.llm.answers import Answers
+from atypicality.llm.chat import OpenAICompatibleChat
+from atypicality.llm.generation import ChatModel, Question, Reply, generate_answers, read_questions
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
 from atypicality.llm.prompts import PromptClassifier
@@ -19,16 +21,22 @@ __all__ = [
     "TEMPLATES",
     "TREC",
     "Answers",
+    "ChatModel",
     "LabelScorer",
     "LabelScores",
+    "OpenAICompatibleChat",
     "OpenAICompatibleScorer",
     "PrecomputedScorer",
     "PromptClassifier",
     "PromptScorer",
+    "Question",
+    "Reply",
     "Template",
     "TokenScores",
     "TransformersScorer",
+    "generate_answers",
     "load_template",
+    "read_questions",
     "write_scores",
 ]
 
