@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from atypicality.llm.answer_head import AnswerHead
 from atypicality.llm.answers import Answers
+from atypicality.llm.judges import first_better, judgements
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
 from atypicality.llm.prompts import PromptClassifier
@@ -18,6 +20,7 @@ __all__ = [
     "IMDB",
     "TEMPLATES",
     "TREC",
+    "AnswerHead",
     "Answers",
     "LabelScorer",
     "LabelScores",
@@ -28,6 +31,8 @@ __all__ = [
     "Template",
     "TokenScores",
     "TransformersScorer",
+    "first_better",
+    "judgements",
     "load_template",
     "write_scores",
 ]
