@@ -12,7 +12,7 @@ from atypicality.evaluation.methods import Answer
 from atypicality.formula import advice, longest_choice
 from atypicality.head.advice import right_if_followed
 from atypicality.metrics.errors import classwise_interval
-from atypicality.metrics.rows import Losses, read_all
+from atypicality.metrics.rows import Losses, Pairs, read_all
 from atypicality.metrics.sets import covered, sizes
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import check_integer
@@ -124,10 +124,15 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
     """Read a method's probabilities and sets once."""
     probs, sets = answer.probs, answer.sets
     losses = read_all(probs, labels, options.n_bins)
+    predicted = probs.argmax(axis=1)
+    if answer.predicted is not None and (answer.predicted != predicted).any():
+        predicted = answer.predicted
+        chance = probs[np.arange(labels.size), predicted].astype(np.float64)
+        losses = replace(losses, pairs=Pairs(chance, predicted == labels, losses.pairs.dtype))
     return Scored(
         name,
         losses,
-        probs.argmax(axis=1),
+        predicted,
         None if sets is None else sizes(sets),
         None if sets is None else covered(sets, labels),
         answer.alpha,

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from atypicality.llm.answer_head import AnswerHead
 from atypicality.llm.answers import Answers
 from atypicality.llm.chat import OpenAICompatibleChat
 from atypicality.llm.generation import ChatModel, Question, Reply, generate_answers, read_questions
+from atypicality.llm.judges import first_better, judgements
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
 from atypicality.llm.prompts import PromptClassifier
@@ -20,6 +22,7 @@ __all__ = [
     "IMDB",
     "TEMPLATES",
     "TREC",
+    "AnswerHead",
     "Answers",
     "ChatModel",
     "LabelScorer",
@@ -34,7 +37,9 @@ __all__ = [
     "Template",
     "TokenScores",
     "TransformersScorer",
+    "first_better",
     "generate_answers",
+    "judgements",
     "load_template",
     "read_questions",
     "write_scores",

@@ -152,6 +152,14 @@ class Answers:
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in self.records())
 
+    def texts(self) -> dict[str, NDArray[np.object_]]:
+        """Prompts and answers by name, as a report takes its `examples`.
+
+        >>> list(Answers(["2 + 2 ="], ["4"]).texts())
+        ['prompt', 'answer']
+        """
+        return {"prompt": self.prompts, "answer": self.answers}
+
     def records(self) -> Iterator[dict[str, Any]]:
         """Each answer as plain values, without what is not known: the lines of `write`.
 
