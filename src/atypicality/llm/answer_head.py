@@ -21,9 +21,10 @@ from atypicality.head.head import DENSITIES, RECALIBRATION_SHARE, ROUNDING
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
-from atypicality.llm.answers import Answers, check_correct
+from atypicality.llm.answers import Answers
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
+from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.bundle import read_part, write_part

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.llm.scorers import TokenScores
+from atypicality.metrics.rows import check_correct
 from atypicality.outputs.paths import check_source, replacing
 from atypicality.terminal import listed, printable
 from atypicality.validation import ODD_TEXT, check_groups, check_length, check_matrix, check_rows, name_rows
@@ -173,18 +174,6 @@ class Answers:
             found += [scores or None, None if self.correct is None else self.correct[row]]
             found += [_embedding(part, row) for part in (self.prompt_embeddings, self.answer_embeddings)]
             yield {name: _plain(value) for name, value in zip(FIELDS, found, strict=True) if value is not None}
-
-
-def check_correct(values: ArrayLike, n_rows: int) -> NDArray[np.bool_]:
-    """Whether each answer is correct (n,): booleans, or numbers 0 and 1."""
-    array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-        raise ValueError(
-            f"correct must be one of True and False, or 1 and 0, per answer; got shape {array.shape} and dtype "
-            f"{array.dtype}. Leave out answers that nobody has judged."
-        )
-    check_length(array, "correct", n_rows)
-    return array.astype(bool)
 
 
 def _texts(values: Sequence[str], name: str, n_rows: int | None = None) -> NDArray[np.object_]:

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.head.reliability import Reliability
-from atypicality.llm.answers import Answers, check_correct
+from atypicality.llm.answers import Answers
+from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import clipped_logits
 from atypicality.validation import check_length, name_rows
 

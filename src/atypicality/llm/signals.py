@@ -12,7 +12,7 @@ from atypicality.recalibration.covariates import tails
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
 from atypicality.recalibration.solver import solve
-from atypicality.recalibration.strength import choose_strengths, groups_of, penalty_of, with_groups
+from atypicality.recalibration.strength import CLASSWISE, choose_strengths, groups_of, penalty_of, with_groups
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
 from atypicality.validation import warn
@@ -26,12 +26,14 @@ TOKENS = {
     "log_prob_first": lambda values: values[0],
 }
 AGREEMENT = "agreement"
-RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality")
-"""Names of signals that no score may have."""
+RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "multiplier", *CLASSWISE)
+"""Names of signals and of groups of parameters, which no score may have."""
 SHAPE = " (shape)"
 """What follows the name of a signal in that of its bent part."""
 KNOTS = (1 / 3, 2 / 3)
 """Quantiles at which a signal's effect may bend."""
+BENT = 3.0
+"""Nats of evidence that the bent part of a signal needs, where a straight one needs 0.1: a refinement."""
 TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
 
@@ -56,8 +58,8 @@ def signals_of(answers: Answers) -> dict[str, Vector]:
     >>> {name: round(float(values[0]), 2) for name, values in signals_of(answers).items()}
     {'log_prob_sum': -0.4, 'log_prob_mean': -0.2, 'log_prob_min': -0.3, 'log_prob_first': -0.1, 'agreement': 0.5}
     """
-    if taken := sorted(set(answers.scores) & set(RESERVED)):
-        raise ValueError(f"scores must not be called {listed(taken)}: these are signals of their own. Rename them.")
+    if taken := [name for name in answers.scores if name in RESERVED or name.endswith(SHAPE)]:
+        raise ValueError(f"scores must not be called {listed(taken)}: these names have a meaning. Rename them.")
     found: dict[str, Vector] = {}
     if answers.log_probs is not None:
         for name, reduce in TOKENS.items():
@@ -173,7 +175,8 @@ class SignalModel:
     """Log-odds of being correct: an intercept and, for each signal, a straight and a bent part.
 
     The mean cross-entropy is one convex problem of two classes. Each part of each signal is shrunk with a strength of
-    its own, of maximal evidence, and left out where it has little: below 3 nats for all together, 0.1 for one part.
+    its own, of maximal evidence, and left out where it has little: below 3 nats for all together, 0.1 for a straight
+    and 3 for a bent part.
 
     Attributes
     ----------
@@ -221,7 +224,13 @@ class SignalModel:
         terms = [Term(name, base, part) for name, part in _parts(columns, signals)]
         problem = Problem(base, correct.astype(np.intp), terms=terms, pseudo_rows=True)
         start = solution_of_multiplier(2.0, 2)  # strengths are in units of one logit, whatever the intercept
-        chosen = choose_strengths(problem, groups_of(problem), correct.size + PSEUDO_ROWS, start=start)
+        chosen = choose_strengths(
+            problem,
+            groups_of(problem),
+            correct.size + PSEUDO_ROWS,
+            start=start,
+            least={one.name + SHAPE: BENT for one in columns},
+        )
         kept = with_groups(problem, chosen.strengths)
         found = solve(kept.with_penalty(penalty_of(kept, groups_of(kept), chosen.strengths)), start=chosen.solution)
         intercept = float(found.coefficients[0])
