@@ -148,19 +148,19 @@ def generate_answers(
     asked = [Question(one) if isinstance(one, str) else one for one in questions]
     if not asked:
         raise ValueError("questions must hold at least one question; got none.")
-    options = {
-        "max_tokens": check_integer(max_tokens, "max_tokens", low=1),
-        "n_samples": check_integer(n_samples, "n_samples", low=0),
-        "temperature": check_number(temperature, "temperature", low=0, low_open=True),
-        "embeddings": embeddings,
-        "random_state": check_integer(random_state, "random_state", low=0),
-    }
-    replies = model.reply([one.conversation for one in asked], **options)
+    replies = model.reply(
+        [one.conversation for one in asked],
+        max_tokens=check_integer(max_tokens, "max_tokens", low=1),
+        n_samples=check_integer(n_samples, "n_samples", low=0),
+        temperature=check_number(temperature, "temperature", low=0, low_open=True),
+        embeddings=embeddings,
+        random_state=check_integer(random_state, "random_state", low=0),
+    )
     scores = _prompt_scores(replies)
     if verbalised:
         scores["verbalised"] = _verbalised(model, asked, replies)
     known = [one.id for one in asked]
-    embeddings = list(zip(*(reply.embeddings for reply in replies if reply.embeddings), strict=True)) or [None, None]
+    states = list(zip(*(reply.embeddings for reply in replies if reply.embeddings), strict=True)) or [None, None]
     return Answers(
         [one.prompt for one in asked],
         [reply.text for reply in replies],
@@ -169,8 +169,8 @@ def generate_answers(
         scores=scores,
         correct=_correct(asked, replies),
         ids=None if None in known else np.array(known),
-        prompt_embeddings=embeddings[0],
-        answer_embeddings=embeddings[1],
+        prompt_embeddings=states[0],
+        answer_embeddings=states[1],
     )
 
 
