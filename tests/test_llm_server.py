@@ -69,10 +69,11 @@ class Server:
 
     def handle(self, request):
         body = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
+        asked = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
         with self.lock:
-            self.asked[body["prompt"]] += 1
+            self.asked[asked] += 1
             self.keys.add(request.headers.get("Authorization"))
-            times = self.asked[body["prompt"]]
+            times = self.asked[asked]
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
         try:

@@ -9,13 +9,15 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from atypicality._version import __version__
 from atypicality.cli import (
+    answers,
     demo,
     evaluate,
     export,
@@ -40,9 +42,27 @@ _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or
 COMPLETING = "_ATYPICALITY_COMPLETE"
 """Environment variable that shells set when they want completions."""
 
+
+class _ClassifyByDefault(TyperGroup):
+    """`atypicality llm --model ...` without a command's name is `atypicality llm classify --model ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = args[:1] and (args[0] in self.commands or args[0] in ("-h", "--help"))
+        return super().parse_args(ctx, args if named else ["classify", *args])
+
+
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+language_models = typer.Typer(
+    cls=_ClassifyByDefault, rich_markup_mode=None, help="Language models: labels and answers."
+)
+language_models.command("classify", epilog=examples(llm.EXAMPLES))(llm.command)
+language_models.command("answers", epilog=examples(answers.EXAMPLES))(answers.command)
 for module in (demo, pack, fit, predict, evaluate, report, export, serve, monitor, llm, reproduce, theory):
-    app.command(module.__name__.rpartition(".")[2], epilog=examples(module.EXAMPLES))(module.command)
+    name = module.__name__.rpartition(".")[2]
+    if module is llm:
+        app.add_typer(language_models, name=name)
+    else:
+        app.command(name, epilog=examples(module.EXAMPLES))(module.command)
 
 
 def execute(arguments: list[str]) -> int:

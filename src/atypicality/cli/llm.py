@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atypicality.llm.texts import Texts
     from atypicality.outputs import ModelOutputs
 
-__all__ = ["EXAMPLES", "command"]
+__all__ = ["EXAMPLES", "check_served", "command"]
 
 EXAMPLES = """
 atypicality llm --model folder --data questions.txt --template trec --out trec.npz
@@ -54,6 +54,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print that comparison as JSON.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
     served_model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Ask the server's chat endpoint: top_logprobs are enough.")
+    ] = False,
     cache: Annotated[Path | None, typer.Option(help="File that keeps a server's answers, to resume with.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Environment variable with the server's key.")] = "OPENAI_API_KEY",
 ) -> None:
@@ -77,12 +80,14 @@ def command(
     chosen = replace(chosen, codes=dict(chosen.codes) | codes)
     texts = _read(data, text or ["text"], label, encoding, limit)
     with working("loading the model"):
-        scorer = _scorer(model, device, served_model, cache, api_key_env)
+        scorer = _scorer(model, device, served_model, cache, api_key_env, chat)
     classifier = PromptClassifier(scorer, chosen, atypicality=atypicality, max_tokens=max_tokens)
     truth = None if texts.labels is None else [chosen.word(code) for code in texts.labels]
     outputs = classifier.outputs(texts.inputs, labels=truth)
     outputs.save(out)
-    say(f"{out}: {outputs!r}", err=True)
+    outside = outputs.attributes.get("outside_mass")
+    share = "" if outside is None else f"; probability outside the labels {outside.mean():.2f} on average"
+    say(f"{out}: {outputs!r}{share}", err=True)
     without_content = _content_free(classifier, content_free_path(out))
     if compare or as_json:
         evaluation = _compared(outputs, without_content)
@@ -107,19 +112,28 @@ def _read(files: list[Path], text: list[str], label: str | None, encoding: str, 
     return Texts(inputs, None if label is None else [code for part in parts for code in part.labels or []][:limit])
 
 
-def _scorer(
-    model: str, device: str | None, served_model: str | None, cache: Path | None, api_key_env: str
-) -> "PromptScorer":
-    from atypicality.llm import OpenAICompatibleScorer, PrecomputedScorer, TransformersScorer
-
+def check_served(model: str, served_model: str | None) -> bool:
+    """Whether the model is behind a server; one without a name there, or an address that is none, is refused."""
     if model.startswith(("http://", "https://")):
         if served_model is None:
             raise typer.BadParameter(
                 "a server needs --served-model, the name of the model there; GET ADDRESS/models lists them"
             )
-        return OpenAICompatibleScorer(model, served_model, cache=cache, api_key_env=api_key_env)
+        return True
     if served_model is not None or re.match(r"[\w.-]+:\d+(/|$)", model):
         raise typer.BadParameter("the address of a server in --model begins with http:// or https://")
+    return False
+
+
+def _scorer(
+    model: str, device: str | None, served_model: str | None, cache: Path | None, api_key_env: str, chat: bool
+) -> "PromptScorer":
+    from atypicality.llm import OpenAICompatibleChat, OpenAICompatibleScorer, PrecomputedScorer, TransformersScorer
+
+    if check_served(model, served_model):
+        if chat:
+            return OpenAICompatibleChat(model, served_model or "", api_key_env=api_key_env)
+        return OpenAICompatibleScorer(model, served_model or "", cache=cache, api_key_env=api_key_env)
     if Path(model).suffix.lower() in (".jsonl", ".parquet"):
         return PrecomputedScorer(model)
     return TransformersScorer.from_pretrained(model, device=device)

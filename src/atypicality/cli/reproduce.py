@@ -21,7 +21,7 @@ def command(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="balanced, imbalanced, llm, conformal, subgroups, temperatures, class-scores, theory or all."
+            help="balanced, imbalanced, llm, conformal, subgroups, temperatures, class-scores, theory, all, or answers."
         ),
     ],
     outputs: Annotated[
@@ -55,22 +55,28 @@ def command(
     Prints and writes our numbers, the paper's and the difference.
     """
     from atypicality.paper import EXPERIMENTS, reproduce
+    from atypicality.paper.answers import reproduce_answers
     from atypicality.validation import check_choice
 
-    check_choice(experiment, "experiment", (*EXPERIMENTS, "all"))
-    found = reproduce(
-        experiment,
-        outputs=outputs,
-        dataset=dataset,
-        model=model,
-        seeds=range(seeds),
-        methods=_listed(methods),
-        without=_listed(without),
-        alpha=alpha,
-        names_of=parse_names(names),
-        paper=paper,
-        out=out,
-    )
+    check_choice(experiment, "experiment", (*EXPERIMENTS, "answers", "all"))
+    if experiment == "answers":
+        if outputs is None:
+            raise typer.BadParameter("answers needs --outputs, files that `atypicality llm answers` wrote")
+        found = reproduce_answers(outputs, seeds=range(seeds))
+    else:
+        found = reproduce(
+            experiment,
+            outputs=outputs,
+            dataset=dataset,
+            model=model,
+            seeds=range(seeds),
+            methods=_listed(methods),
+            without=_listed(without),
+            alpha=alpha,
+            names_of=parse_names(names),
+            paper=paper,
+            out=out,
+        )
     if as_json:
         say_json(found.to_json(indent=2))
     else:

@@ -50,7 +50,10 @@ KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCO
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), and advice (n,) where it has them."""
+    """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), and advice (n,) where it has them.
+
+    `predicted` (n,) is the class whose probability is the confidence, where that is not the most probable one.
+    """
 
     probs: NDArray[np.floating[Any]]
     sets: NDArray[np.bool_] | None = None
@@ -58,6 +61,7 @@ class Answer:
     atypicality: NDArray[np.float64] | None = None
     class_scores: NDArray[np.float64] | None = None
     advice: NDArray[np.intp] | None = None
+    predicted: NDArray[np.intp] | None = None
 
 
 def named_methods(methods: Any) -> dict[str, Any]:
@@ -226,6 +230,7 @@ def _ask_head(head: Any, context: Context) -> Answer:
         getattr(said, "atypicality", None),
         _in_order_of(context.outputs, head, _class_scores(getattr(head, "recalibration_", None))),
         None if getattr(said, "advice", None) is None else advice_numbers(said.advice),
+        None if getattr(said, "label", None) is None else to_numpy(said.label, "label"),
     )
 
 

@@ -12,7 +12,7 @@ from atypicality.evaluation.methods import Answer
 from atypicality.formula import CHOOSE, advice, longest_choice
 from atypicality.head.advice import choices, right_if_followed
 from atypicality.metrics.errors import classwise_interval
-from atypicality.metrics.rows import Losses, read_all
+from atypicality.metrics.rows import Losses, Pairs, read_all
 from atypicality.metrics.sets import covered, sizes
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import check_integer
@@ -108,8 +108,9 @@ class Scored:
         """The same with the advice that follows from confidence, sets and who is atypical, unless there is one."""
         if self.advice is not None:
             return self
-        given = {"atypical": atypical, "size": self.sizes, "longest": longest_choice(self.n_classes)}
-        return replace(self, advice=advice(np, self.confidence, self.trusted, **given))
+        longest = longest_choice(self.n_classes)
+        found = advice(np, self.confidence, self.trusted, atypical=atypical, size=self.sizes, longest=longest)
+        return replace(self, advice=found)
 
     @property
     def trusted(self) -> float:
@@ -126,10 +127,15 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
     """Read a method's probabilities and sets once."""
     probs, sets = answer.probs, answer.sets
     losses = read_all(probs, labels, options.n_bins)
+    predicted = probs.argmax(axis=1)
+    if answer.predicted is not None and (answer.predicted != predicted).any():
+        predicted = answer.predicted
+        chance = probs[np.arange(labels.size), predicted].astype(np.float64)
+        losses = replace(losses, pairs=Pairs(chance, predicted == labels, losses.pairs.dtype))
     return Scored(
         name,
         losses,
-        probs.argmax(axis=1),
+        predicted,
         None if sets is None else sizes(sets),
         None if sets is None else covered(sets, labels),
         answer.alpha,

@@ -2,11 +2,12 @@
 
 import contextlib
 import copy
+import functools
 import importlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
+from atypicality.integrations.replies import Decoder, Track, render
+from atypicality.llm.generation import Reply
 from atypicality.llm.scorers import LabelScores, TokenScores, distinct, refuse_joined
 from atypicality.validation import check_integer, require
 
@@ -137,6 +140,33 @@ class TransformersScorer:
         firsts = [(scored[: -len(endings[0])], after) for scored, after in joined[:: len(labels)]]
         return LabelScores(_token_scores(encoded, firsts), np.reshape(tails, (len(prompts), len(labels))), "all tokens")
 
+    def reply(
+        self,
+        conversations: Sequence[Sequence[Mapping[str, str]]],
+        *,
+        max_tokens: int = 16,
+        n_samples: int = 0,
+        temperature: float = 1.0,
+        embeddings: bool = False,
+        random_state: int = 0,
+    ) -> list[Reply]:
+        """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
+
+        The parameters are those of `generate_answers`. Conversations are written by the tokenizer's chat template.
+        """
+        torch = require("torch", extra="llm", feature="TransformersScorer")
+        texts = [render(self.tokenizer, turns) for turns in conversations]
+        encoded = self._encode(texts, start=[] if self.tokenizer.chat_template else None)
+        sequences = [text.ids for text in encoded]
+        self._check_lengths(sequences, more=max_tokens)
+        rng = [np.random.default_rng((random_state, row)).random((n_samples, max_tokens)) for row in range(len(texts))]
+        tracks = [[Track(), *map(Track, draws)] for draws in rng]
+        with self._evaluating(torch):
+            scores = self._decode(_Pass(torch, self.model), sequences, tracks, max_tokens, temperature)
+        spans = [_last_message(text, turns[-1]["content"]) for text, turns in zip(texts, conversations, strict=True)]
+        rows = zip(_token_scores(encoded, scores), spans, tracks, strict=True)
+        return [self._reply(scored, span, *row, embeddings=embeddings) for scored, span, row in rows]
+
     # from texts to tokens
 
     @property
@@ -144,12 +174,13 @@ class TransformersScorer:
         ids = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
         return [token for token in ids if token is not None][:1]
 
-    def _encode(self, texts: Sequence[str]) -> list[_Encoded]:
+    def _encode(self, texts: Sequence[str], start: list[int] | None = None) -> list[_Encoded]:
         if not texts:
             return []
+        start = self._start if start is None else start
         with_ends = bool(getattr(self.tokenizer, "is_fast", False))
         found = self.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=with_ends, verbose=False)
-        ids = [self._start + list(tokens) for tokens in found["input_ids"]]
+        ids = [start + list(tokens) for tokens in found["input_ids"]]
         if [] in ids:
             raise ValueError(
                 f"prompt {ids.index([])} has no tokens and the tokenizer no start token, so there is nothing to score "
@@ -157,7 +188,7 @@ class TransformersScorer:
             )
         ends: list[Any] = [None] * len(ids)
         if with_ends:
-            first = 0 if self._start else 1
+            first = 0 if start else 1
             ends = [np.array([end for _, end in pairs[first:]], np.intp) for pairs in found["offset_mapping"]]
         return [_Encoded(*both) for both in zip(ids, ends, strict=True)]
 
@@ -175,24 +206,30 @@ class TransformersScorer:
         """For each sequence the log-probabilities of its tokens from the second on, and of the tokens `after` it."""
         torch = require("torch", extra="llm", feature="TransformersScorer")
         self._check_lengths(sequences)
+        with self._evaluating(torch):
+            first, run = self._shared(_Pass(torch, self.model), sequences)
+            rests = self._run_batches(run, [ids[run.n_past :] for ids in sequences], after)
+        return [(np.r_[first, rest], following) for rest, following in rests]
+
+    @contextlib.contextmanager
+    def _evaluating(self, torch: Any) -> Iterator[None]:
         training = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode():
-                return self._run_shared(_Pass(torch, self.model), sequences, after)
+                yield
         finally:
             self.model.train(training)
 
-    def _run_shared(self, plain: "_Pass", sequences: list[list[int]], after: list[int]) -> list[Scored]:
-        """Prompts of one template begin alike: run what they share once, and the rest of each on top of it."""
+    def _shared(self, plain: "_Pass", sequences: list[list[int]]) -> tuple[NDArray[np.float64], "_Pass"]:
+        """Prompts of one template begin alike: what they share is run once, and the rest of each on top of it."""
         alike = itertools.takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False))
         shared = [tokens[0] for tokens in alike] if len(sequences) > 1 else []
         after_shared = plain.on_top_of(shared) if len(shared) >= WORTH_SHARING else None
         if after_shared is None:
-            return self._run_batches(plain, sequences, after)
+            return np.empty(0), plain
         [(first, _)] = plain.batch([shared], [])
-        rests = self._run_batches(after_shared, [ids[len(shared) - 1 :] for ids in sequences], after)
-        return [(np.r_[first, rest], following) for rest, following in rests]
+        return first, after_shared
 
     def _run_batches(self, run: "_Pass", sequences: list[list[int]], after: list[int]) -> list[Scored]:
         found: dict[int, Scored] = {}
@@ -200,8 +237,40 @@ class TransformersScorer:
             found |= zip(rows, run.batch([sequences[i] for i in rows], after), strict=True)
         return [found[i] for i in range(len(sequences))]
 
-    def _check_lengths(self, sequences: list[list[int]]) -> None:
+    def _decode(
+        self, plain: "_Pass", sequences: list[list[int]], tracks: list[list[Track]], max_tokens: int, temperature: float
+    ) -> list[Scored]:
+        """Fill the tracks of every sequence; the log-probabilities of the sequences' own tokens."""
+        first, run = self._shared(plain, sequences)
+        ends = self.model.generation_config.eos_token_id
+        known = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
+        decoder = Decoder(plain.torch, self.model, known, run.past, run.n_past)
+        found: dict[int, NDArray[np.float64]] = {}
+        for rows in track(list(self._batches([ids[run.n_past :] for ids in sequences])), "Generating answers"):
+            chosen = [sequences[i] for i in rows], [tracks[i] for i in rows]
+            found |= zip(rows, decoder.batch(*chosen, max_tokens, temperature), strict=True)
+        return [(np.r_[first, found[i]], np.empty(0)) for i in range(len(sequences))]
+
+    def _reply(
+        self, scores: TokenScores, span: tuple[int, int] | None, answer: Track, *samples: Track, embeddings: bool
+    ) -> Reply:
+        decode = functools.partial(self.tokenizer.decode, skip_special_tokens=True)
+        own = None
+        if scores.ends is not None and span is not None:
+            kept = scores.inside(span)
+            own = TokenScores(scores.log_probs[kept], int(kept.sum()))
+        return Reply(
+            decode(answer.tokens).strip(),
+            np.array(answer.log_probs),
+            tuple(decode(sample.tokens).strip() for sample in samples),
+            own,
+            {self.tokenizer.decode([token]): value for token, value in answer.first.items()},
+            (answer.states[0], np.mean(answer.states, axis=0)) if embeddings else None,
+        )
+
+    def _check_lengths(self, sequences: list[list[int]], more: int = 0) -> None:
         limit = self.context_length
+        limit = None if limit is None else limit - more
         long = [i for i, ids in enumerate(sequences) if limit is not None and len(ids) > limit]
         if long:
             raise ValueError(
@@ -332,6 +401,12 @@ def _source(model: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
         raise FileNotFoundError(f"no GGUF file at {str(path)!r}.")
     require("gguf", extra="llm", feature="reading GGUF files")
     return str(path.parent), {"gguf_file": path.name}
+
+
+def _last_message(text: str, message: str) -> tuple[int, int] | None:
+    """Where the last message stands in the text of a conversation; None where the template changed it."""
+    start = text.rfind(message.strip())
+    return (start, start + len(message.strip())) if start >= 0 else None
 
 
 def _token_scores(texts: list[_Encoded], found: list[Scored]) -> list[TokenScores]:

@@ -1,7 +1,12 @@
-"""Language models as classifiers: prompts, templates and the scorers that give token log-probabilities."""
+"""Language models as classifiers, and their answers: prompts, templates, and scorers of token log-probabilities."""
 
 from typing import TYPE_CHECKING, Any
 
+from atypicality.llm.answer_head import AnswerHead
+from atypicality.llm.answers import Answers
+from atypicality.llm.chat import OpenAICompatibleChat
+from atypicality.llm.generation import ChatModel, Question, Reply, generate_answers, read_questions
+from atypicality.llm.judges import first_better, judgements
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
 from atypicality.llm.prompts import PromptClassifier
@@ -17,16 +22,26 @@ __all__ = [
     "IMDB",
     "TEMPLATES",
     "TREC",
+    "AnswerHead",
+    "Answers",
+    "ChatModel",
     "LabelScorer",
     "LabelScores",
+    "OpenAICompatibleChat",
     "OpenAICompatibleScorer",
     "PrecomputedScorer",
     "PromptClassifier",
     "PromptScorer",
+    "Question",
+    "Reply",
     "Template",
     "TokenScores",
     "TransformersScorer",
+    "first_better",
+    "generate_answers",
+    "judgements",
     "load_template",
+    "read_questions",
     "write_scores",
 ]
 

@@ -45,7 +45,7 @@ class PassingFaultError(ServerFaultError):
 
 
 class JsonClient:
-    """Posts JSON objects to one server and gives back its JSON objects, from any number of threads.
+    """Posts JSON objects to one endpoint of a server and gives back its JSON objects, from any number of threads.
 
     The parameters are those of `OpenAICompatibleScorer`; `connections` is its `concurrency`. Faults that pass are no
     connection, a time-out, the statuses in `RETRIED` and malformed JSON.
@@ -54,6 +54,7 @@ class JsonClient:
     def __init__(
         self,
         url: str,
+        endpoint: str = "completions",
         *,
         api_key_env: str | None,
         timeout: float,
@@ -62,8 +63,8 @@ class JsonClient:
         max_bytes: int,
         connections: int,
     ) -> None:
-        httpx = require("httpx", extra="llm", feature="OpenAICompatibleScorer")
-        self._url = check_url(url)
+        httpx = require("httpx", extra="llm", feature="asking a server")
+        self._url = check_url(url, endpoint)
         self._api_key_env = api_key_env
         self._key()  # one that cannot be a key is refused before anything is opened
         self._timeout, self._max_retries, self._backoff, self._max_bytes = timeout, max_retries, backoff, max_bytes
@@ -181,11 +182,11 @@ class JsonClient:
         return read_key(self._api_key_env)
 
 
-def check_url(url: str) -> str:
-    """The address of the completions, from that of a server; one that carries credentials is refused.
+def check_url(url: str, endpoint: str = "completions") -> str:
+    """The address of an endpoint, from that of a server or of its completions; one with credentials is refused.
 
-    >>> check_url("http://localhost:8000/v1/")
-    'http://localhost:8000/v1/completions'
+    >>> check_url("http://localhost:8000/v1/"), check_url("http://localhost:8000/v1/completions", "chat/completions")
+    ('http://localhost:8000/v1/completions', 'http://localhost:8000/v1/chat/completions')
     """
     try:
         parts = urlsplit(url)
@@ -201,10 +202,8 @@ def check_url(url: str) -> str:
         raise ValueError(
             "url must hold no user name, password or query: keys come from the environment (see api_key_env)."
         )
-    path = parts.path.rstrip("/")
-    if not path.endswith("/completions"):
-        path += "/completions"
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    path = re.sub("(/chat)?/completions$", "", parts.path.rstrip("/"))
+    return f"{parts.scheme}://{parts.netloc}{path}/{endpoint}"
 
 
 def _is_private(url: str) -> bool:

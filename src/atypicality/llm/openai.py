@@ -2,18 +2,17 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality import blocks
-from atypicality.blocks.progress import track
 from atypicality.llm.cache import ScoreCache, cache_key
-from atypicality.llm.client import JsonClient, NoAccessError, ServerFaultError, check_url
+from atypicality.llm.client import NoAccessError, ServerFaultError, check_url
 from atypicality.llm.handshake import check_server
 from atypicality.llm.scorers import TokenScores
-from atypicality.validation import check_choice, check_integer, check_number
+from atypicality.llm.served import MAX_BYTES, ServedModel
+from atypicality.validation import check_choice
 
 __all__ = ["OpenAICompatibleScorer"]
 
@@ -21,10 +20,9 @@ MODES: dict[str, dict[str, Any]] = {
     "prompt_logprobs": {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
     "echo": {"max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 0},
 }
-MAX_BYTES = 32 * 2**20
 
 
-class OpenAICompatibleScorer:
+class OpenAICompatibleScorer(ServedModel):
     """Score prompts with a server. A server is tried on known sentences before anything it says is believed.
 
     The first token has a log-probability only if the server's tokenizer puts a start token before it, as Llama's do.
@@ -77,31 +75,20 @@ class OpenAICompatibleScorer:
         backoff: float = 0.5,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        self.url = url
-        self.model = model
+        super().__init__(
+            url,
+            model,
+            api_key_env=api_key_env,
+            concurrency=concurrency,
+            timeout=timeout,
+            max_retries=max_retries,
+            backoff=backoff,
+            max_bytes=max_bytes,
+        )
         self.mode = mode
         self.cache = cache
-        self.api_key_env = api_key_env
-        self.concurrency = concurrency
-        self.timeout = timeout
-        self.max_retries = max_retries
-        self.backoff = backoff
-        self.max_bytes = max_bytes
         self._store: ScoreCache | None = None
-        self._client: JsonClient | None = None
         self._trusted: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections; scoring again opens new ones."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
         """Log-probabilities of the tokens of each of the `prompts`, in order; a repeated prompt is asked for once."""
@@ -140,19 +127,9 @@ class OpenAICompatibleScorer:
 
     def _opened(self) -> ScoreCache:
         check_choice(self.mode, "mode", ("auto", *MODES))
-        check_integer(self.concurrency, "concurrency", low=1)
+        self._connected()
         if self._store is None:
             self._store = ScoreCache(self.cache)
-        if self._client is None:
-            self._client = JsonClient(
-                self.url,
-                api_key_env=self.api_key_env,
-                timeout=check_number(self.timeout, "timeout", low=0, low_open=True),
-                max_retries=check_integer(self.max_retries, "max_retries", low=0),
-                backoff=check_number(self.backoff, "backoff", low=0),
-                max_bytes=check_integer(self.max_bytes, "max_bytes", low=1),
-                connections=self.concurrency,
-            )
         return self._store
 
     def _cached_mode(self, store: ScoreCache, prompts: Sequence[str]) -> str | None:
@@ -165,22 +142,10 @@ class OpenAICompatibleScorer:
 
     def _fetch(self, mode: str, prompts: list[str], store: ScoreCache) -> None:
         """Ask for every prompt, a few at a time; each is stored when it arrives, whatever becomes of the others."""
-
-        def one(rows: slice) -> None:
-            for prompt in prompts[rows]:
-                store.add(self._key(mode, prompt), self._ask(mode, prompt))
-
-        answers = blocks.map_rows(one, len(prompts), block=1, threads=self.concurrency)
-        for _ in track(answers, "Asking the server", total=len(prompts), unit="prompts"):
-            pass
+        self._each(lambda row: store.add(self._key(mode, prompts[row]), self._ask(mode, prompts[row])), len(prompts))
 
     def _ask(self, mode: str, prompt: str) -> TokenScores:
-        assert self._client is not None
-        answer = self._client.post({"model": self.model, "prompt": prompt} | MODES[mode])
-        try:
-            return parse_answer(answer, mode, prompt)
-        except ValueError as error:
-            raise ServerFaultError(f"{check_url(self.url)}: {self._client.clean(str(error))}") from None
+        return self._asked({"prompt": prompt} | MODES[mode], lambda answer: parse_answer(answer, mode, prompt))
 
 
 def _distrust(faults: Mapping[str, str]) -> str:
@@ -201,17 +166,14 @@ def parse_answer(answer: Mapping[str, Any], mode: str, prompt: str) -> TokenScor
     >>> parse_answer({"choices": [{"logprobs": logprobs}], "usage": {"prompt_tokens": 2}}, "echo", "Hi you").log_probs
     array([-2.])
     """
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ValueError("the answer has no choices")
-    read = _read_prompt_logprobs if mode == "prompt_logprobs" else _read_echo
-    values, names, pieces = read(choices[0])
+    read = read_prompt_logprobs if mode == "prompt_logprobs" else _read_echo
+    values, names, pieces = read(choices_of(answer)[0])
     n_tokens = _prompt_tokens(answer, len(values), mode)
     if n_tokens < 1:
         raise ValueError("the answer has no tokens of the prompt")
     if len(values) < n_tokens:
         raise ValueError(f"{len(values)} log-probabilities came for a prompt of {n_tokens} tokens")
-    scored, first = _without_first(values[:n_tokens])
+    scored, first = without_first(values[:n_tokens])
     ends = _ends(pieces[:n_tokens], prompt)
     scores = TokenScores.checked(scored, n_tokens, None if ends is None else ends[first:], names[first:n_tokens])
     if scores.log_probs.size > 1 and not scores.log_probs.any():
@@ -219,10 +181,19 @@ def parse_answer(answer: Mapping[str, Any], mode: str, prompt: str) -> TokenScor
     return scores
 
 
+def choices_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The choices of a completion, at least one."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+        raise ValueError("the answer has no choices")
+    return choices
+
+
 Read = tuple[list[Any], list[str], list[str]]
 
 
-def _read_prompt_logprobs(choice: Mapping[str, Any]) -> Read:
+def read_prompt_logprobs(choice: Mapping[str, Any]) -> Read:
+    """Values, names and texts of a prompt's tokens as vLLM gives them."""
     entries = choice.get("prompt_logprobs")
     if not isinstance(entries, list):
         raise ValueError("the answer has no prompt_logprobs")
@@ -258,16 +229,17 @@ def _prompt_tokens(answer: Mapping[str, Any], n_values: int, mode: str) -> int:
     return n_values - 1 if mode == "echo" else n_values
 
 
-def _without_first(values: list[Any]) -> tuple[NDArray[np.float64], int]:
+def without_first(values: list[Any]) -> tuple[NDArray[np.float64], int]:
     """Numbers of the tokens, without a first one that has none, and how many were left out."""
     first = 1 if values and values[0] is None else 0
-    wrong = [place for place, value in enumerate(values) if place >= first and not _is_number(value)]
+    wrong = [place for place, value in enumerate(values) if place >= first and not is_number(value)]
     if wrong:
         raise ValueError(f"the log-probability of token {wrong[0]} is {values[wrong[0]]!r:.40}, not a number")
     return np.array(values[first:], np.float64), first
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number of ordinary size."""
     if isinstance(value, int):  # JSON has whole numbers of any size, and Python counts True among them
         return not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, float)

@@ -85,7 +85,8 @@ class PromptClassifier:
             `logits` (n, k) float64, `atypicality` (n,), `class_atypicality` (k,) (each label's own negative
             log-likelihood; absent, with a warning, when the scorer cannot score a label's only token),
             `class_names`, `ids`, and attributes: `atypicality_kind` and `label_rule` (what was chosen, on every row),
-            and the other kinds of atypicality.
+            the other kinds of atypicality, and `outside_mass` (n,), the probability that the answer begins with none
+            of the labels. A chat endpoint that scores no prompts gives no atypicality.
         """
         template, words = self._checked()
         texts = _check_texts(inputs)
@@ -97,7 +98,9 @@ class PromptClassifier:
         return ModelOutputs(
             scores.logits,
             labels=None if truth is None else np.array(words)[truth[rows]],
-            atypicality=self._kind(self.atypicality, template, kept, scores.prompts),
+            atypicality=None
+            if scores.prompts is None
+            else self._kind(self.atypicality, template, kept, scores.prompts),
             class_atypicality=self._class_atypicality(words),
             attributes=self._attributes(template, kept, scores),
             class_names=words,
@@ -148,13 +151,16 @@ class PromptClassifier:
         return None
 
     def _attributes(self, template: Template, texts: list[str], scores: LabelScores) -> dict[str, NDArray[Any]]:
-        has_ends = all(score.ends is not None for score in scores.prompts)
-        others = [kind for kind in KINDS if kind != self.atypicality and (kind != "input" or has_ends)]
-        known = {f"atypicality_{kind}": self._kind(kind, template, texts, scores.prompts) for kind in others}
-        return known | {
-            "atypicality_kind": np.full(len(texts), self.atypicality),
-            "label_rule": np.full(len(texts), scores.rule),
-        }
+        known: dict[str, NDArray[Any]] = {"label_rule": np.full(len(texts), scores.rule)}
+        if scores.prompts is not None:
+            has_ends = all(score.ends is not None for score in scores.prompts)
+            others = [kind for kind in KINDS if kind != self.atypicality and (kind != "input" or has_ends)]
+            known |= {f"atypicality_{kind}": self._kind(kind, template, texts, scores.prompts) for kind in others}
+            known["atypicality_kind"] = np.full(len(texts), self.atypicality)
+        outside = scores.outside
+        if outside is None and scores.rule == "first token":
+            outside = np.clip(1 - np.exp(scores.logits).sum(axis=1), 0.0, 1.0)
+        return known if outside is None else known | {"outside_mass": outside}
 
     def _kind(
         self, kind: str, template: Template, texts: list[str], prompts: Sequence[TokenScores]

@@ -104,12 +104,16 @@ class LabelScores:
 
     Attributes
     ----------
-    prompts : list of n TokenScores
+    prompts : list of n TokenScores, or None
+        None where the model does not tell how likely a prompt is, as most chat endpoints.
     logits : ndarray of shape (n, k)
         Log-probability of each label after each prompt; the next-token logits up to a constant per row.
-    rule : {"first token", "all tokens", "given"}
+    rule : {"first token", "all tokens", "top tokens", "given"}
         What of a label was scored: all its tokens when two labels share their first one or the scorer does not name
-        its tokens; "given" when the logits came ready-made.
+        its tokens; "top tokens" when only the likeliest first tokens are known; "given" when the logits came
+        ready-made.
+    outside : ndarray of shape (n,), or None
+        Probability that the answer begins with none of the labels, where it is known.
 
     Examples
     --------
@@ -118,9 +122,10 @@ class LabelScores:
     array([0])
     """
 
-    prompts: list[TokenScores]
+    prompts: list[TokenScores] | None
     logits: NDArray[np.float64]
     rule: str
+    outside: NDArray[np.float64] | None = None
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from atypicality.outputs.paths import check_target, replacing
 from atypicality.paper.claims import CLAIMS, ESTIMATOR_FREE, Spread, Verdict, judge, untested
 from atypicality.paper.jobs import ALPHA, FOLDS, Estimated, Job, Result, run_job
 from atypicality.paper.readings import Printed, Values, paper_values, read_values
-from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Setting
+from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, SHOWN, Setting
 from atypicality.paper.sources import (
     Source,
     find_sources,
@@ -121,8 +121,8 @@ class Reproduction:
         """Everything, by experiment: `paper` (where it shows it), `cells`, `verdicts`, `missing` and `notes`."""
         content = {
             name: {
-                "title": EXPERIMENTS[name].title,
-                "paper": EXPERIMENTS[name].shown,
+                "title": SHOWN[name].title,
+                "paper": SHOWN[name].shown,
                 "cells": to_records(tables),
                 "verdicts": [_known(asdict(v) | {"verdict": v.verdict}) for v in self.verdicts[name]],
                 "missing": self.missing[name],
@@ -144,7 +144,7 @@ class Reproduction:
         return written
 
     def _section(self, name: str, errors: bool) -> str:
-        title, shown = EXPERIMENTS[name].title, EXPERIMENTS[name].shown
+        title, shown = SHOWN[name].title, SHOWN[name].shown
         parts = [f"{title}\n{'=' * len(title)}\nIn the paper: {shown}."]
         parts += [to_text(table, errors) for table in self.tables[name]]
         if not self.tables[name]:
@@ -154,7 +154,7 @@ class Reproduction:
 
     def _markdown(self, name: str) -> str:
         lists = [*self._claims(name), ("Missing", self.missing[name]), ("Notes", self.notes[name])]
-        parts = [f"# {EXPERIMENTS[name].title}", "", f"In the paper: {EXPERIMENTS[name].shown}.", ""]
+        parts = [f"# {SHOWN[name].title}", "", f"In the paper: {SHOWN[name].shown}.", ""]
         parts += map(to_markdown, self.tables[name])
         for heading, lines in lists:
             parts += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []

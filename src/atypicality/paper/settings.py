@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from atypicality.paper.released import SETS
 
-__all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "Match", "Setting", "match_folder"]
+__all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "SHOWN", "Experiment", "Match", "Setting", "match_folder"]
 
 SEEDS = tuple(range(10))
 """The paper's seeds (appendix C)."""
@@ -180,6 +180,17 @@ EXPERIMENTS = {
     "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,), shown="Theorems 1 and 2"),
 }
 """Experiments by the name of their command."""
+SHOWN = EXPERIMENTS | {
+    "answers": Experiment(
+        "Answers of language models: by prompt atypicality",
+        (),
+        (),
+        n_groups=4,
+        claims=(1, 6),
+        shown="nowhere; its outlook is generation",
+    )
+}
+"""With the one on answers, which has files of another kind and runs by itself."""
 
 
 class Match(NamedTuple):

@@ -137,6 +137,7 @@ def choose_strengths(
     start: Solution | None = None,
     tolerance: float = 0.05,
     max_iter: int = 20,
+    least: Mapping[str, float] | None = None,
 ) -> ChosenStrengths:
     """Strengths of maximal evidence, one standard error to the safe side, of the groups that the data support.
 
@@ -154,6 +155,8 @@ def choose_strengths(
         data determine less than one parameter count by that part.
     max_iter : int, default=20
         Optima that are solved for on the way.
+    least : mapping of str to float, optional
+        Nats of evidence below which one group alone is left out, 0.1 of a group that is not named.
     """
     solution = temperature_start(problem) if start is None else start
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
@@ -169,7 +172,7 @@ def choose_strengths(
         if _change(before, strengths, effective) < tolerance:
             break
     gate = _Gate(around, groups, n_effective, largest)
-    kept, evidence = gate.kept(strengths)
+    kept, evidence = gate.kept(strengths, {} if least is None else least)
     if len(kept) < len(groups):
         strengths = {name: strengths[name] if name in kept else largest for name in groups}
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
@@ -185,7 +188,7 @@ class _Gate:
         self._picture, self._groups, self._n, self._largest = picture, groups, n_effective, largest
         self._together = np.inf
 
-    def kept(self, strengths: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
+    def kept(self, strengths: Mapping[str, float], least: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
         """Groups that stay, and the evidence of each: given those that stay, or when it was left out."""
         kept: list[str] = list(self._groups)
         evidence: dict[str, float] = {}
@@ -199,8 +202,9 @@ class _Gate:
                 self._together = worth
         while kept:
             worths = {name: self._worth(strengths, kept, [name]) for name in kept}
-            weakest = min((name for name in kept if name in others), key=worths.__getitem__, default=None)
-            if weakest is None or worths[weakest] >= USED:
+            spare = {name: worths[name] - least.get(name, USED) for name in kept if name in others}
+            weakest = min(spare, key=spare.__getitem__, default=None)
+            if weakest is None or spare[weakest] >= 0:
                 return kept, evidence | worths
             kept.remove(weakest)
             evidence[weakest] = worths[weakest]

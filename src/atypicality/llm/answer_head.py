@@ -1,0 +1,530 @@
+"""The chance that an answer of a language model is correct, and which answers to accept at a stated risk."""
+
+import os
+from types import SimpleNamespace
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from atypicality.conformal import SplitConformal
+from atypicality.density import GaussianAtypicality
+from atypicality.estimators import BaseEstimator, check_is_fitted, clone
+from atypicality.evaluation import Evaluation, evaluate
+from atypicality.formula import ADVICE, AdviceRule, advice_texts, longest_choice
+from atypicality.groups import QUADRANTS, Quadrants
+from atypicality.head.abstention import AbstentionRule
+from atypicality.head.advice import checked_words
+from atypicality.head.drift import Drift
+from atypicality.head.head import DENSITIES, RECALIBRATION_SHARE, ROUNDING
+from atypicality.head.quantiles import QuantileScale
+from atypicality.head.reference import HeldOutCounts
+from atypicality.head.reliability import Reliability
+from atypicality.llm.answers import Answers
+from atypicality.llm.signals import SignalModel, signals_of
+from atypicality.metrics import ece, nll
+from atypicality.metrics.rows import check_correct
+from atypicality.metrics.signal import auroc
+from atypicality.outputs import ModelOutputs
+from atypicality.shipping.bundle import read_part, write_part
+from atypicality.shipping.card import escape
+from atypicality.stored import Part, Record, kinds, need
+from atypicality.terminal import listed
+from atypicality.validation import check_alpha, check_choice, check_integer, warn
+
+__all__ = ["CLASSES", "AnswerHead"]
+
+CLASSES = ("wrong", "correct")
+"""The two classes, in the order of the columns."""
+EMBEDDED = {"prompt_atypicality": "prompt_embeddings", "answer_atypicality": "answer_embeddings"}
+"""Signals that a density gives, and what it is of."""
+LIKELIHOOD = "prompt_log_likelihood"
+"""The score whose negative is atypicality where there are no embeddings of prompts."""
+RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
+FOLDS = 5
+"""Parts of the rows that are each scored by a density of the others."""
+
+REPORTED = ("nll", "ece", "auroc")
+
+Vector = NDArray[np.float64]
+
+
+class AnswerHead(BaseEstimator):
+    """P(correct) of each answer of a language model, and which answers to accept at a stated risk.
+
+    Whatever is known of the answers is a signal: the sum, mean, minimum and first of the token log-probabilities, the
+    share of samples that agree, every score, and the atypicality of the embeddings of prompt and answer. Each is
+    optional, and may be missing in some rows: these have its mean and a column of their own. The log-odds are a sum of
+    a straight and a bent part of every signal, one convex problem with strengths by evidence (see `SignalModel`).
+
+    Parameters
+    ----------
+    density : estimator, "auto" or None, default="auto"
+        Of the embeddings; "auto" is a Gaussian of their directions with Ledoit and Wolf's shrinkage. None leaves
+        embeddings out.
+    atypicality : {"auto", "prompt_atypicality", "prompt_log_likelihood", "answer_atypicality"} or None, default="auto"
+        The signal that quantiles, advice and drift go by, of the score `prompt_log_likelihood` its negative; "auto"
+        takes the first of these that there is. It is the mean in rows without.
+    alpha : float in (0, 1), default=0.1
+        An answer with a P(correct) of at least 1 - alpha is one to trust.
+    random_state : int, default=0
+        Cuts the rows into those that fit and those that carry the guarantee.
+
+    Attributes
+    ----------
+    recalibration_ : SignalModel
+    evidence_ : dict of str to float
+        Nats by which each signal makes correctness more probable, most first.
+    prompt_density_, answer_density_ : fitted densities, or None
+    atypicality_ : str or None
+        The signal that was taken.
+    abstention_ : AbstentionRule
+        Of P(correct), from rows that fitted nothing.
+    prediction_sets_ : SplitConformal
+        Of the two classes "wrong" and "correct".
+    quantiles_, quadrants_ : QuantileScale and Quadrants, or None without atypicality
+    advice_ : dict
+        By word, held-out rows ("count") and how many of these were "right".
+    reference_ : HeldOutCounts
+        For `Monitor`.
+    metrics_ : dict
+        Negative log-likelihood, ECE and AUROC of the base rate and of the head, on rows that fitted nothing.
+    sizes_ : dict
+        Rows that fitted ("recalibration") and that carry the guarantee ("thresholds").
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> mean = -rng.exponential(size=2000)
+    >>> texts, correct = ["..."] * 2000, rng.random(2000) < np.exp(mean / 3)
+    >>> answers = Answers(texts, texts, log_probs=[[value] for value in mean], correct=correct)
+    >>> head = AnswerHead().fit(answers[:1000])
+    >>> said = head.predict(answers[1000:], max_risk=0.2)
+    >>> bool((~correct[1000:])[said.accepted].mean() <= 0.2), bool(said.accepted.mean() > 0.3)
+    (True, True)
+    """
+
+    recalibration_: Annotated[SignalModel, Part(SignalModel)]
+    score_names_: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}"))]
+    prompt_density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
+    answer_density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
+    atypicality_: Annotated[str | None, kinds.optional(kinds.Choice(*RARITIES))]
+    usual_atypicality_: Annotated[float, kinds.Number()]
+    abstention_: Annotated[AbstentionRule, Part(AbstentionRule)]
+    prediction_sets_: Annotated[SplitConformal, Part(SplitConformal)]
+    quantiles_: Annotated[QuantileScale | None, kinds.optional(Part(QuantileScale))]
+    quadrants_: Annotated[Quadrants | None, kinds.optional(Part(Quadrants))]
+    advice_: Annotated[
+        dict[str, dict[str, int]], kinds.MappingOf(kinds.MappingOf(kinds.Integer()), keys="[a-z, ]{1,40}")
+    ]
+    reference_: Annotated[HeldOutCounts, Part(HeldOutCounts)]
+    metrics_: Annotated[
+        dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)), keys="[a-z ]{1,40}")
+    ]
+    sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
+    n_classes_: Annotated[int, kinds.Size("K")]
+    fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
+
+    def __init__(
+        self, density: Any = "auto", *, atypicality: str | None = "auto", alpha: float = 0.1, random_state: int = 0
+    ) -> None:
+        self.density = density
+        self.atypicality = atypicality
+        self.alpha = alpha
+        self.random_state = random_state
+
+    @property
+    def class_names_(self) -> NDArray[Any]:
+        """The names of the two columns, `CLASSES`."""
+        return np.array(CLASSES)
+
+    @property
+    def evidence_(self) -> dict[str, float]:
+        """Nats by which each signal makes correctness more probable."""
+        return self.recalibration_.signal_evidence
+
+    def fit(self, answers: Answers, correct: ArrayLike | None = None, *, train: Answers | None = None) -> Self:
+        """Fit on a random half of the `answers`; the other half carries the guarantee of `max_risk`.
+
+        Parameters
+        ----------
+        answers : Answers
+            With at least one signal.
+        correct : array-like of bool, of shape (n,), optional
+            By default that of the answers.
+        train : Answers, optional
+            Whose embeddings densities are fitted on. By default those of the first half, each row of which is then
+            scored by a density of other rows.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> texts, score = ["..."] * 500, rng.random(500)
+        >>> AnswerHead().fit(Answers(texts, texts, scores={"judge": score}), rng.random(500) < score).sizes_
+        {'recalibration': 250, 'thresholds': 250}
+        """
+        known = _need_correct(answers, correct)
+        if known.all() or not known.any():
+            raise ValueError(
+                f"correct must hold right and wrong answers; all {known.size} are {bool(known.all())}. Nothing can be "
+                "learnt from one kind: judge more answers."
+            )
+        check_choice(self.atypicality, "atypicality", ("auto", None, *RARITIES))
+        alpha, seed = check_alpha(self.alpha), check_integer(self.random_state, "random_state", low=0)
+        chosen = ModelOutputs(labels=known.astype(np.intp))._chosen(RECALIBRATION_SHARE, seed)
+        self.score_names_, self.n_classes_ = tuple(answers.scores), len(CLASSES)
+        signals = self._fit_densities(answers[chosen], train) | signals_of(answers[chosen])
+        if not signals:
+            raise ValueError(
+                "answers must have at least one signal: log_probs, samples, scores or embeddings; got texts alone."
+            )
+        self.recalibration_ = SignalModel.fit(signals, known[chosen])
+        self._choose_atypicality(signals)
+        self.prediction_sets_ = SplitConformal(alpha=alpha)
+        self._fit_thresholds(self._outputs(answers[~chosen], known[~chosen]), float(known[chosen].mean()))
+        self.sizes_ = {"recalibration": int(chosen.sum()), "thresholds": int((~chosen).sum())}
+        self.fingerprint_ = self._outputs(answers, known).fingerprint()
+        return self
+
+    def _fit_densities(self, answers: Answers, train: Answers | None) -> dict[str, Vector]:
+        """Densities of what is embedded, and the atypicality of these rows by densities of other rows."""
+        found = {}
+        for signal, part in EMBEDDED.items():
+            rows = getattr(answers, part)
+            setattr(self, signal.replace("atypicality", "density_"), None)
+            if self.density is None or rows is None:
+                continue
+            reference = rows if train is None else getattr(train, part)
+            if reference is None:
+                raise ValueError(f"train must have {part}, as the answers have; it has none.")
+            fitted = self._density(reference)
+            setattr(self, signal.replace("atypicality", "density_"), fitted)
+            found[signal] = _scored(fitted, rows) if train is not None else self._crossed(rows)
+        return found
+
+    def _density(self, embeddings: Any) -> Any:
+        if isinstance(self.density, str):
+            check_choice(self.density, "density, where it is text,", ("auto",))
+            density: Any = GaussianAtypicality(shrinkage="ledoit-wolf", normalize="l2")
+        else:
+            density = clone(self.density)
+        known = embeddings[~np.isnan(embeddings[:, 0])]
+        return density.fit(known, np.zeros(len(known), np.intp))
+
+    def _crossed(self, embeddings: Any) -> Vector:
+        """Atypicality (n,) of each row by a density of other rows; its own would call it typical."""
+        folds = np.random.default_rng(self.random_state).permutation(len(embeddings)) % FOLDS
+        found = np.full(len(embeddings), np.nan)
+        for fold in range(FOLDS):
+            found[folds == fold] = _scored(self._density(embeddings[folds != fold]), embeddings[folds == fold])
+        return found
+
+    def _signals(self, answers: Answers) -> dict[str, Vector]:
+        """All signals of answers to judge."""
+        if unknown := [name for name in answers.scores if name not in self.score_names_]:
+            raise ValueError(
+                f"scores must be among those of fit, {listed(self.score_names_) or 'none'}; got {listed(unknown)}. "
+                "Leave them out, or fit again with them."
+            )
+        found = {}
+        for signal, part in EMBEDDED.items():
+            density = getattr(self, signal.replace("atypicality", "density_"))
+            if density is not None and (rows := getattr(answers, part)) is not None:
+                found[signal] = _scored(density, rows)
+        return found | signals_of(answers)
+
+    def _choose_atypicality(self, signals: dict[str, Vector]) -> None:
+        there = [name for name in RARITIES if name in signals]
+        if self.atypicality not in ("auto", None) and self.atypicality not in there:
+            raise ValueError(f"atypicality={self.atypicality!r} must be a signal of the answers; these have none.")
+        wanted = there[:1] if self.atypicality == "auto" else [self.atypicality]
+        self.atypicality_ = wanted[0] if wanted else None
+        self.usual_atypicality_ = 0.0
+        if self.atypicality_ is not None:
+            self.usual_atypicality_ = float(np.nanmean(_rarity(signals, self.atypicality_)))
+
+    def outputs(self, answers: Answers, correct: ArrayLike | None = None) -> ModelOutputs:
+        """The answers as outputs of two classes, "wrong" and "correct": for `evaluate` and `Monitor`.
+
+        Parameters
+        ----------
+        answers : Answers
+        correct : array-like of bool, of shape (n,), optional
+            By default that of the answers, or no labels.
+
+        Returns
+        -------
+        ModelOutputs
+            Logits 0 and the log-odds of being correct, and atypicality.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> texts, score = ["..."] * 500, rng.random(500)
+        >>> answers = Answers(texts, texts, scores={"judge": score})
+        >>> AnswerHead().fit(answers, rng.random(500) < score).outputs(answers).logits.shape
+        (500, 2)
+        """
+        check_is_fitted(self, "recalibration_")
+        given = answers.correct if correct is None else check_correct(correct, len(answers))
+        return self._outputs(answers, given)
+
+    def _outputs(self, answers: Answers, correct: NDArray[np.bool_] | None) -> ModelOutputs:
+        if not isinstance(answers, Answers):
+            raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
+        signals = self._signals(answers)
+        odds = self.recalibration_.log_odds(signals, len(answers))
+        rarity = None
+        if self.atypicality_ is not None:
+            given = _rarity(signals, self.atypicality_) if self.atypicality_ in signals else np.full(len(odds), np.nan)
+            rarity = np.where(np.isnan(given), self.usual_atypicality_, given)
+        return ModelOutputs(
+            np.stack([np.zeros_like(odds), odds], axis=1),
+            labels=None if correct is None else correct.astype(np.intp),
+            atypicality=rarity,
+            class_names=CLASSES,
+            ids=answers.ids,
+        )
+
+    def _fit_thresholds(self, rest: ModelOutputs, rate: float) -> None:
+        """Everything that is counted on rows that fitted nothing; `rate` is the share of correct ones in the others."""
+        proba, labels = _proba(rest), rest.need("labels")
+        confidence, correct = proba[:, 1], labels == 1
+        self.abstention_ = AbstentionRule.from_rows(confidence, correct)
+        self.prediction_sets_.fit(proba, labels)
+        self.quantiles_ = self.quadrants_ = None
+        if rest.atypicality is not None:
+            self.quantiles_ = QuantileScale.from_rows(rest.atypicality)
+            self.quadrants_ = Quadrants(confidence=self._trusted()).fit(confidence, rest.atypicality)
+        answered = np.ones(labels.size, np.intp)
+        self.reference_ = HeldOutCounts.from_rows(
+            confidence, answered, labels, n_classes=len(CLASSES), atypicality=rest.atypicality
+        )
+        number = self._advice(rest, proba, self.prediction_sets_.predict_set(proba), None)[0]
+        covered = self.prediction_sets_.predict_set(proba)[np.arange(labels.size), labels]
+        self.advice_ = checked_words(number, correct, covered, 1 - self._trusted())
+        flat = np.tile([1 - rate, rate], (labels.size, 1))
+        self.metrics_ = {"base rate": _measured(flat, correct), "head": _measured(proba, correct)}
+
+    def _trusted(self) -> float:
+        return float(1 - check_alpha(self.alpha))
+
+    def _advice(self, outputs: ModelOutputs, proba: Vector, sets: Any, max_risk: float | None) -> tuple[Any, Any]:
+        """Number of each row's advice (n,), and which rows are accepted (n,), None without a risk."""
+        rare = furthest = None
+        if self.quantiles_ is not None and self.quadrants_ is not None:
+            rare, furthest = self.quadrants_.atypicality_threshold_, float(self.quantiles_.values[-1])
+            furthest += ROUNDING * max(1.0, abs(furthest))
+        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
+        rule = AdviceRule(self._trusted(), longest_choice(len(CLASSES)), rare, furthest, keep_from)
+        confidence = proba[:, 1:]
+        atypicality = None if outputs.atypicality is None else outputs.atypicality[:, None]
+        kept = rule.accepted(np, confidence, atypicality)
+        return rule.index(np, confidence, atypicality, sets)[:, 0], None if kept is None else kept[:, 0]
+
+    def predict(
+        self, answers: Answers | ModelOutputs, *, max_risk: float | None = None, first_row: int = 0
+    ) -> Reliability:
+        """P(correct) of each answer as its `confidence`, with its quantile of atypicality and advice.
+
+        Parameters
+        ----------
+        answers : Answers, or ModelOutputs that `outputs` made
+        max_risk : float in (0, 1), optional
+            `accepted` then says which answers to use so that at most that share of them is wrong, with 95 % confidence
+            (see `AbstentionRule`). One more atypical than every held-out answer is not accepted.
+        first_row : int, default=0
+            Taken like everywhere; nothing is drawn.
+
+        Returns
+        -------
+        Reliability
+            `label` is "correct" for every row: what is judged is the answer that was given. `proba` has a column for
+            "wrong" and one for "correct".
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> texts, score = ["..."] * 500, rng.random(500)
+        >>> answers = Answers(texts, texts, scores={"judge": score})
+        >>> AnswerHead().fit(answers, rng.random(500) < score).predict(answers[:2]).confidence.shape
+        (2,)
+        """
+        check_is_fitted(self, "recalibration_")
+        outputs = answers if isinstance(answers, ModelOutputs) else self._outputs(answers, None)
+        outputs = outputs.with_classes(CLASSES, whose="those of the head")
+        proba = _proba(outputs)
+        sets = self.prediction_sets_.predict_set(proba)
+        rarity = None if self.quantiles_ is None else outputs.need("atypicality")
+        number, accepted = self._advice(outputs, proba, sets, max_risk)
+        drift = quantile = quadrant = None
+        if self.quantiles_ is not None and self.quadrants_ is not None and rarity is not None:
+            drift, quantile = Drift(self.quantiles_, rarity), self.quantiles_(rarity)
+            quadrant = np.array(QUADRANTS)[self.quadrants_.formula().index(np, proba[:, 1], rarity)]
+            if drift.significant:
+                warn(drift.message())
+        return Reliability(
+            label=np.ones(len(proba), np.intp),
+            confidence=proba[:, 1],
+            proba=proba,
+            prediction_set=sets,
+            atypicality=rarity,
+            atypicality_quantile=quantile,
+            quadrant=quadrant,
+            accepted=accepted,
+            drift=drift,
+            class_names=np.array(CLASSES),
+            ids=outputs.ids,
+            advice=advice_texts(number, sets.sum(axis=1)),
+        )
+
+    def evaluate(self, answers: Answers, correct: ArrayLike | None = None, **options: Any) -> Evaluation:
+        """Accuracy of the answers, and calibration of P(correct), over all and by quantile of atypicality.
+
+        Parameters
+        ----------
+        answers : Answers
+            That the head was not fitted on.
+        correct : array-like of bool, of shape (n,), optional
+            By default that of the answers.
+        **options
+            Of `atypicality.evaluate`.
+
+        Returns
+        -------
+        Evaluation
+            Of "head" and, where there are log-probabilities, of "token probability", the exponential of their mean.
+            Its `report` shows texts beside rows with ``examples=answers.texts()``.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> texts, score = ["..."] * 1000, rng.random(1000)
+        >>> answers = Answers(texts, texts, scores={"judge": score}, correct=rng.random(1000) < score)
+        >>> evaluation = AnswerHead().fit(answers[:500]).evaluate(answers[500:])
+        >>> evaluation.table("overall", metric="accuracy")[0]["value"] == float(answers.correct[500:].mean())
+        True
+        """
+        known = _need_correct(answers, correct)
+        methods: dict[str, Any] = {}
+        raw = signals_of(answers).get("log_prob_mean")
+        if raw is not None and not np.isnan(raw).any():
+            methods["token probability"] = _fixed(np.exp(raw))
+        return evaluate(methods | {"head": self}, self.outputs(answers, known), **options)
+
+    def summary(self) -> str:
+        """What was fitted, on how much, and how good it is on rows that fitted nothing, as a few lines of text.
+
+        >>> rng = np.random.default_rng(0)
+        >>> texts, score = ["..."] * 500, rng.random(500)
+        >>> head = AnswerHead().fit(Answers(texts, texts, scores={"judge": score}), rng.random(500) < score)
+        >>> print(head.summary())
+        AnswerHead
+          rows      recalibration 250, thresholds 250
+        ...
+        """
+        check_is_fitted(self, "recalibration_")
+        lines = ["AnswerHead", "  rows      " + ", ".join(f"{name} {size:,}" for name, size in self.sizes_.items())]
+        lines += ["  signals   nats of evidence"]
+        lines += [f"    {name:<20} {worth:8.1f}" for name, worth in self.evidence_.items()]
+        lines += ["  held-out rows      base rate -> head"]
+        before, after = self.metrics_["base rate"], self.metrics_["head"]
+        lines += [f"    {name:<14} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED if name in before]
+        shown = [(word, self.advice_[word]) for word in ADVICE if word in self.advice_]
+        return "\n".join(
+            lines + [f"  {word:<16} right for {row['right']:,} of {row['count']:,}" for word, row in shown]
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> str:
+        """Write the head to `folder` as a bundle, as `ReliabilityHead.save` does; returns its sha256.
+
+        Parameters
+        ----------
+        folder : path
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> rng = np.random.default_rng(0)
+        >>> texts, score = ["..."] * 500, rng.random(500)
+        >>> answers = Answers(texts, texts, scores={"judge": score}, correct=rng.random(500) < score)
+        >>> head = AnswerHead().fit(answers)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = AnswerHead.load(folder, sha256=head.save(folder))
+        >>> bool((again.predict(answers).confidence == head.predict(answers).confidence).all())
+        True
+        """
+        check_is_fitted(self, "recalibration_")
+        return write_part(self, AnswerHead, folder, card=self._card())
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, sha256: str | None = None) -> Self:
+        """Read a head that `save` wrote to `folder`, with the checks of `atypicality.load`; `sha256` is its seal."""
+        found: Self = read_part(AnswerHead, folder, sha256=sha256)
+        return found
+
+    def _card(self) -> str:
+        evidence = "\n".join(f"- {escape(name)}: {worth:.1f} nats" for name, worth in self.evidence_.items())
+        scores = "\n".join(f"- {name}: {value:.4f}" for name, value in self.metrics_["head"].items())
+        return (
+            "# Answer head\n\nChance that an answer of one language model is correct. Read it with "
+            "`atypicality.llm.AnswerHead.load(folder)`.\n\n## Signals\n\n"
+            f"{evidence}\n\n## On held-out answers\n\n{scores}\n\n## Limits\n\n- All numbers and guarantees are for "
+            "answers like those it was fitted on: the same model, prompts and sampling. Fit again where these change.\n"
+        )
+
+    def _check_stored(self) -> None:
+        need(self.n_classes_ == len(CLASSES), "there must be two classes.")
+        both = (self.quantiles_ is None) == (self.quadrants_ is None) == (self.atypicality_ is None)
+        need(both, "atypicality comes with its quantiles and quadrants.")
+        need(self.metrics_.keys() == {"base rate", "head"}, "metrics must be of the base rate and of the head.")
+        need(self.metrics_["base rate"].keys() == self.metrics_["head"].keys(), "metrics must be the same of both.")
+
+    _stored = Record(
+        check=_check_stored,
+        density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
+        atypicality=kinds.Either("auto", None, otherwise=kinds.Choice(*RARITIES)),
+        alpha=kinds.Alpha(),
+        random_state=kinds.SEED,
+    )
+
+
+def _need_correct(answers: Answers, correct: ArrayLike | None) -> NDArray[np.bool_]:
+    if not isinstance(answers, Answers):
+        raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
+    if correct is None and answers.correct is None:
+        raise ValueError("correct must be given, or be in the answers: whether each answer is right.")
+    return check_correct(answers.correct if correct is None else correct, len(answers))
+
+
+def _scored(density: Any, embeddings: Any) -> Vector:
+    """Atypicality (n,), NaN of rows without an embedding."""
+    found, known = np.full(len(embeddings), np.nan), ~np.isnan(embeddings[:, 0])
+    if known.any():
+        found[known] = density.atypicality(embeddings[known])
+    return found
+
+
+def _rarity(signals: dict[str, Vector], name: str) -> Vector:
+    return -signals[name] if name == LIKELIHOOD else signals[name]
+
+
+def _proba(outputs: ModelOutputs) -> Vector:
+    odds = np.asarray(outputs.need("logits"), np.float64) @ [-1.0, 1.0]
+    return np.stack([expit(-odds), expit(odds)], axis=1)
+
+
+def _fixed(chance: Vector) -> Any:
+    """A method of `evaluate` that gives each answer this chance of being correct."""
+    said = SimpleNamespace(proba=np.stack([1 - chance, chance], axis=1), label=np.ones(chance.size, np.intp))
+    return SimpleNamespace(predict=lambda outputs: said)
+
+
+def _measured(proba: Vector, correct: NDArray[np.bool_]) -> dict[str, float]:
+    confidence = proba[:, 1]
+    return {
+        "nll": float(nll(proba, correct.astype(np.intp))),
+        "ece": float(ece(confidence=confidence, correct=correct)),
+        "auroc": auroc(confidence, correct),
+    }

@@ -1,0 +1,125 @@
+"""Pairwise judges: judgements in both orders combined into answers, whose head gives P(first better)."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.head.reliability import Reliability
+from atypicality.llm.answers import Answers
+from atypicality.metrics.rows import check_correct
+from atypicality.metrics.signal import clipped_logits
+from atypicality.validation import check_length, name_rows
+
+__all__ = ["CONSISTENT", "FIRST", "MARGIN", "POSITION", "SECOND", "first_better", "judgements"]
+
+FIRST, SECOND = "first", "second"
+"""The two judgements, as the answers of a judge."""
+MARGIN, POSITION, CONSISTENT = "judge_margin", "position_bias", "consistent"
+
+Vector = NDArray[np.float64]
+
+
+def judgements(
+    prompts: Sequence[str],
+    forward: ArrayLike,
+    backward: ArrayLike | None = None,
+    *,
+    better: ArrayLike | None = None,
+    scores: Mapping[str, ArrayLike] | None = None,
+    ids: ArrayLike | None = None,
+) -> Answers:
+    """Judgements of pairs in both orders as answers "first" and "second", for `AnswerHead`.
+
+    The log-odds of the first being better are half the difference of those of the two orders, so that a judge's
+    preference for a position cancels. Half their sum is that preference. Exchanging the two candidates of a pair
+    changes "first" into "second" and none of the signals.
+
+    Parameters
+    ----------
+    prompts : sequence of n str
+    forward : array-like of shape (n,)
+        The judge's probability that the candidate shown first is better, with the first candidate shown first. NaN
+        where it was not asked.
+    backward : array-like of shape (n,), optional
+        The same with the second candidate shown first: again of the candidate shown first.
+    better : array-like of bool, of shape (n,), optional
+        Whether the first candidate is truly better.
+    scores : mapping of str to array of shape (n,), optional
+        Further signals, which must not depend on the order of the candidates.
+    ids : array of shape (n,), optional
+
+    Returns
+    -------
+    Answers
+        With scores `judge_margin` (absolute log-odds), `position_bias` (absolute, NaN where one order is known) and
+        `consistent` (1 where both orders prefer the same candidate). An exact tie is "first".
+
+    Examples
+    --------
+    >>> found = judgements(["Which is kinder?"] * 2, forward=[0.9, 0.8], backward=[0.3, 0.9], better=[True, True])
+    >>> found.answers.tolist(), found.scores["consistent"].tolist(), found.correct.tolist()
+    (['first', 'second'], [1.0, 0.0], [True, False])
+    """
+    there, back = _log_odds(forward, "forward", len(prompts)), np.full(len(prompts), np.nan)
+    if backward is not None:
+        back = -_log_odds(backward, "backward", len(prompts))  # of the first candidate, who is shown second
+    if (bad := np.flatnonzero(np.isnan(there) & np.isnan(back))).size:
+        raise ValueError(f"forward or backward must be given of every pair; {name_rows(bad, 'has', 'have')} neither.")
+    margin = np.nanmean(np.stack([there, back]), axis=0)
+    both = ~np.isnan(there) & ~np.isnan(back)
+    own = {
+        MARGIN: np.abs(margin),
+        POSITION: np.where(both, np.abs(there - back) / 2, np.nan),
+        CONSISTENT: np.where(both, np.sign(there) == np.sign(back), np.nan),
+    }
+    if taken := sorted(set(own) & set(scores or {})):
+        raise ValueError(f"scores must not be called {', '.join(taken)}: these follow from forward and backward.")
+    preferred = margin >= 0
+    right = None if better is None else check_correct(better, len(prompts)) == preferred
+    words = np.where(preferred, FIRST, SECOND).tolist()
+    return Answers(prompts, words, scores=own | dict(scores or {}), correct=right, ids=ids)
+
+
+def first_better(judged: Answers, said: Reliability) -> Vector:
+    """P(first better) (n,): P(correct) of the judgement "first", and one less it of the judgement "second".
+
+    Parameters
+    ----------
+    judged : Answers
+        What `judgements` made.
+    said : Reliability
+        What an `AnswerHead` says of them.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> from atypicality.llm import AnswerHead
+    >>> rng = np.random.default_rng(0)
+    >>> odds, bias = rng.normal(size=(2, 2000))
+    >>> forward, backward = 1 / (1 + np.exp(-odds - bias)), 1 / (1 + np.exp(odds - bias))
+    >>> judged = judgements(["..."] * 2000, forward, backward, better=rng.random(2000) < 1 / (1 + np.exp(-3 * odds)))
+    >>> head = AnswerHead().fit(judged[:1000])
+    >>> said = head.predict(judged[1000:], max_risk=0.1)
+    >>> chance = first_better(judged[1000:], said)
+    >>> bool(((chance > 0.5) == (odds[1000:] > 0))[said.accepted].all()), bool(said.accepted.mean() > 0.3)
+    (True, True)
+    """
+    check_length(said.confidence, "said", len(judged))
+    if bad := sorted(set(judged.answers) - {FIRST, SECOND}):
+        raise ValueError(f"judged must be what judgements made, answers 'first' and 'second'; got {bad[0]!r:.60}.")
+    return np.where(judged.answers == FIRST, said.confidence, 1 - said.confidence)
+
+
+def _log_odds(values: ArrayLike, name: str, n_rows: int) -> Vector:
+    """Log-odds (n,) of probabilities, NaN where there is none."""
+    chances = np.asarray(values, np.float64)
+    if chances.ndim != 1:
+        raise ValueError(f"{name} must be one probability per pair; got shape {chances.shape}.")
+    check_length(chances, name, n_rows)
+    if (bad := np.flatnonzero((chances < 0) | (chances > 1))).size:
+        raise ValueError(f"{name} must be probabilities, in [0, 1], or NaN; {name_rows(bad)} another value.")
+    return clipped_logits(chances)

@@ -1,0 +1,278 @@
+"""Signals of answers, one number each, and the chance that an answer is correct as a function of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.llm.answers import Answers
+from atypicality.recalibration.covariates import tails
+from atypicality.recalibration.parameters import solution_of_multiplier
+from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
+from atypicality.recalibration.solver import solve
+from atypicality.recalibration.strength import CLASSWISE, choose_strengths, groups_of, penalty_of, with_groups
+from atypicality.stored import Part, Record, kinds, need
+from atypicality.terminal import listed
+from atypicality.validation import warn
+
+__all__ = ["AGREEMENT", "TOKENS", "SignalColumns", "SignalModel", "agreement", "signals_of"]
+
+TOKENS = {
+    "log_prob_sum": np.sum,
+    "log_prob_mean": np.mean,
+    "log_prob_min": np.min,
+    "log_prob_first": lambda values: values[0],
+}
+AGREEMENT = "agreement"
+RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "multiplier", *CLASSWISE)
+"""Names of signals and of groups of parameters, which no score may have."""
+SHAPE = " (shape)"
+"""What follows the name of a signal in that of its bent part."""
+KNOTS = (1 / 3, 2 / 3)
+"""Quantiles at which a signal's effect may bend."""
+BENT = 3.0
+"""Nats of evidence that the bent part of a signal needs, where a straight one needs 0.1: a refinement."""
+TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
+"""Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
+
+Vector = NDArray[np.float64]
+Signals = Mapping[str, Vector]
+
+
+def signals_of(answers: Answers) -> dict[str, Vector]:
+    """Every signal (n,) that follows from the answers alone, NaN where an answer has none.
+
+    Parameters
+    ----------
+    answers : Answers
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> answers = Answers(["2 + 2 ="], ["4"], log_probs=[[-0.1, -0.3]], samples=[["4", "5"]])
+    >>> {name: round(float(values[0]), 2) for name, values in signals_of(answers).items()}
+    {'log_prob_sum': -0.4, 'log_prob_mean': -0.2, 'log_prob_min': -0.3, 'log_prob_first': -0.1, 'agreement': 0.5}
+    """
+    if taken := [name for name in answers.scores if name in RESERVED or name.endswith(SHAPE)]:
+        raise ValueError(f"scores must not be called {listed(taken)}: these names have a meaning. Rename them.")
+    found: dict[str, Vector] = {}
+    if answers.log_probs is not None:
+        for name, reduce in TOKENS.items():
+            found[name] = _each(answers.log_probs, reduce)
+    if answers.samples is not None:
+        pairs = zip(answers.answers, answers.samples, strict=True)
+        found[AGREEMENT] = np.array([np.nan if some is None else agreement(text, some) for text, some in pairs])
+    return found | answers.scores
+
+
+def agreement(answer: str, samples: tuple[str, ...]) -> float:
+    """Share of samples equal to the answer, without regard to case, spaces and a last full stop.
+
+    >>> agreement("Paris.", ("paris", "Lyon"))
+    0.5
+    """
+    own = _plain(answer)
+    return float(np.mean([_plain(sample) == own for sample in samples]))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")
+
+
+def _each(rows: NDArray[np.object_], reduce: Any) -> Vector:
+    return np.array([np.nan if row is None else float(reduce(row)) for row in rows])
+
+
+@dataclass(frozen=True)
+class SignalColumns:
+    """The columns of one signal: standardised within limits, bent at two quantiles, and whether it is missing.
+
+    Bent columns are orthogonal to the straight one on the rows that were fitted. A missing value counts as the mean.
+
+    Attributes
+    ----------
+    name : str
+    low, high, center, scale : float
+        Limits that 1 % of the rows (at least 10) reach on either side, and mean and standard deviation within.
+    missing : float
+        Share of the rows without the signal; 0 where these are fewer than 10, which make no column.
+    knots, offsets, slopes, spreads : ndarray of shape (h,)
+        Of each bent column, in units of the straight one.
+    """
+
+    name: Annotated[str, kinds.Text(r"[\s\S]{1,80}")]
+    low: Annotated[float, kinds.Number()]
+    high: Annotated[float, kinds.Number()]
+    center: Annotated[float, kinds.Number()]
+    scale: Annotated[float, kinds.Number()]
+    missing: Annotated[float, kinds.Number(0, 1)]
+    knots: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
+    offsets: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
+    slopes: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
+    spreads: Annotated[Vector, kinds.Array("*", kinds.POSITIVE)]
+
+    def _check_stored(self) -> None:
+        need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
+        need(self.missing < 1, "a signal must not be missing in every row.")
+        sizes = {part.size for part in (self.knots, self.offsets, self.slopes, self.spreads)}
+        need(len(sizes) == 1, "there must be one offset, slope and spread for each knot.")
+
+    _stored = Record(check=_check_stored)
+
+    @classmethod
+    def of(cls, name: str, values: Vector) -> Self | None:
+        """Learn from values (n,), NaN where missing; None of a signal that is constant or known of too few rows."""
+        known = values[~np.isnan(values)]
+        if known.size < FEWEST:
+            return None
+        weights = np.full(known.size, 1 / known.size)
+        low, high = tails(known, weights, min(max(TAIL, FEWEST / known.size), WIDEST_TAIL))
+        held = np.clip(known, low, high)
+        center, scale = float(held.mean()), float(held.std())
+        if not scale > 1e-12 * max(abs(low), abs(high)):
+            return None
+        n_missing = values.size - known.size
+        bends = _bends((held - center) / scale)
+        return cls(name, low, high, center, scale, n_missing / values.size if n_missing >= FEWEST else 0.0, *bends)
+
+    def straight(self, values: Vector) -> Vector:
+        """Columns (n, 1), or (n, 2) with the one that says whether the signal is missing."""
+        x, gone = self._standardised(values)
+        if not self.missing:
+            return x[:, None]
+        spread = np.sqrt(self.missing * (1 - self.missing))
+        return np.stack([x, (gone - self.missing) / spread], axis=1)
+
+    def bent(self, values: Vector) -> Vector:
+        """Columns (n, h)."""
+        x, gone = self._standardised(values)
+        found = (np.maximum(x[:, None] - self.knots, 0.0) - self.offsets - self.slopes * x[:, None]) / self.spreads
+        return np.where(gone[:, None], 0.0, found)
+
+    def _standardised(self, values: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+        gone = np.isnan(values)
+        held = np.clip(np.where(gone, self.center, values), self.low, self.high)
+        return (held - self.center) / self.scale, gone
+
+
+def _bends(x: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+    """Knots, offsets, slopes and spreads of hinges of a standardised signal, less what is straight in them."""
+    knots = np.unique(np.quantile(x, KNOTS))
+    hinges = np.maximum(x[:, None] - knots, 0.0)
+    offsets, slopes = hinges.mean(axis=0), x @ hinges / x.size
+    spreads = (hinges - offsets - slopes * x[:, None]).std(axis=0)
+    kept = spreads > 1e-6
+    return knots[kept], offsets[kept], slopes[kept], spreads[kept]
+
+
+@dataclass(frozen=True)
+class SignalModel:
+    """Log-odds of being correct: an intercept and, for each signal, a straight and a bent part.
+
+    The mean cross-entropy is one convex problem of two classes. Each part of each signal is shrunk with a strength of
+    its own, of maximal evidence, and left out where it has little: below 3 nats for all together, 0.1 for a straight
+    and 3 for a bent part.
+
+    Attributes
+    ----------
+    signals : list of SignalColumns
+        Those that vary.
+    intercept : float
+    coefficients : dict of str to ndarray
+        By name of the signal, followed by " (shape)" for the bent part; parts left out are not there.
+    evidence : dict of str to float
+        Nats by which each part makes the labels more probable, also of parts left out.
+    loss, certificate : float
+        Mean cross-entropy, and how far the penalised one may lie above its minimum.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> x, noise = rng.normal(size=(2, 1000))
+    >>> model = SignalModel.fit({"margin": x, "noise": noise}, rng.random(1000) < 1 / (1 + np.exp(-2 * x)))
+    >>> model.evidence["margin"] > 100, "noise" in model.coefficients
+    (True, False)
+    """
+
+    signals: Annotated[list[SignalColumns], kinds.ListOf(Part(SignalColumns))]
+    intercept: Annotated[float, kinds.Number()]
+    coefficients: Annotated[dict[str, Vector], kinds.MappingOf(kinds.Array("*", kinds.FINITE), keys=r"[\s\S]{1,88}")]
+    evidence: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(), keys=r"[\s\S]{1,88}")]
+    loss: Annotated[float, kinds.Number(0)]
+    certificate: Annotated[float, kinds.Number()]
+
+    def _check_stored(self) -> None:
+        names = [signal.name for signal in self.signals]
+        need(len(set(names)) == len(names), "signals must be distinct.")
+        sizes = {signal.name: 1 + (signal.missing > 0) for signal in self.signals}
+        sizes |= {signal.name + SHAPE: signal.knots.size for signal in self.signals}
+        for name, one in self.coefficients.items():
+            need(sizes.get(name) == one.size, f"{name} must be a part of a signal, with its coefficients.")
+
+    _stored = Record(check=_check_stored)
+
+    @classmethod
+    def fit(cls, signals: Signals, correct: NDArray[np.bool_]) -> Self:
+        """The optimum for signals (n,) and whether each answer is correct (n,)."""
+        columns = [one for name, values in signals.items() if (one := SignalColumns.of(name, values)) is not None]
+        base = np.tile([0.0, 1.0], (correct.size, 1))  # its multiplier, which is not shrunk, is the intercept
+        terms = [Term(name, base, part) for name, part in _parts(columns, signals)]
+        problem = Problem(base, correct.astype(np.intp), terms=terms, pseudo_rows=True)
+        start = solution_of_multiplier(2.0, 2)  # strengths are in units of one logit, whatever the intercept
+        chosen = choose_strengths(
+            problem,
+            groups_of(problem),
+            correct.size + PSEUDO_ROWS,
+            start=start,
+            least={one.name + SHAPE: BENT for one in columns},
+        )
+        kept = with_groups(problem, chosen.strengths)
+        found = solve(kept.with_penalty(penalty_of(kept, groups_of(kept), chosen.strengths)), start=chosen.solution)
+        intercept = float(found.coefficients[0])
+        return cls(columns, intercept, dict(found.terms), dict(chosen.evidence), found.loss, found.certificate)
+
+    def log_odds(self, signals: Signals, n_rows: int) -> Vector:
+        """Log-odds of being correct (n,), from the signals that were fitted."""
+        self._check(signals)
+        known = {one.name: signals.get(one.name, np.full(n_rows, np.nan)) for one in self.signals}
+        total = np.full(n_rows, self.intercept)
+        for name, part in _parts(self.signals, known):
+            if name in self.coefficients:
+                total += part @ self.coefficients[name]
+        return total
+
+    def _check(self, signals: Signals) -> None:
+        """Refuse signals that are gone where they never were, and warn of rows without one."""
+        for one in self.signals:
+            if one.missing or not {one.name, one.name + SHAPE} & set(self.coefficients):
+                continue
+            if one.name not in signals:
+                raise ValueError(
+                    f"answers must have the signal {one.name!r}, as when the head was fitted; they do not."
+                )
+            if gone := int(np.isnan(signals[one.name]).sum()):
+                warn(f"{one.name!r} is missing in {gone} rows, and was in hardly any when fitted: its mean is used.")
+
+    @property
+    def signal_evidence(self) -> dict[str, float]:
+        """Nats of each signal, its straight and its bent part together, most first."""
+        totals = {
+            one.name: self.evidence.get(one.name, 0.0) + self.evidence.get(one.name + SHAPE, 0.0)
+            for one in self.signals
+        }
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def _parts(columns: list[SignalColumns], signals: Signals) -> list[tuple[str, Vector]]:
+    """Matrices of the straight and of the bent part of every signal, by name."""
+    found = []
+    for one in columns:
+        found.append((one.name, one.straight(signals[one.name])))
+        if one.knots.size:
+            found.append((one.name + SHAPE, one.bent(signals[one.name])))
+    return found

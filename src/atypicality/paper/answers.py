@@ -1,0 +1,232 @@
+"""The paper's experiment on generated answers: accuracy and calibration by prompt atypicality, before and after.
+
+A task is a file of JSON Lines: answers that `atypicality llm answers` wrote, with `correct`; or judgements in the
+layout of JudgeBench (`question`, `label` "A>B" or "B>A", and `judgments`, one or two objects with a `decision`, the
+second with the candidates exchanged).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from atypicality.blocks.progress import track
+from atypicality.groups import QuantileGroups
+from atypicality.llm import AnswerHead, Answers, judgements
+from atypicality.llm.judges import MARGIN
+from atypicality.llm.signals import signals_of
+from atypicality.metrics import ece, nll
+from atypicality.outputs.paths import check_source
+from atypicality.paper.claims import Verdict, _interval
+from atypicality.paper.runner import Reproduction
+from atypicality.paper.settings import SEEDS
+from atypicality.paper.tables import Cell, Table
+from atypicality.terminal import printable
+from atypicality.validation import check_integer
+
+__all__ = ["read_judgebench", "read_task", "reproduce_answers"]
+
+NAME, LIKELIHOOD = "answers", "prompt_log_likelihood"
+ALL, N_GROUPS = "all", 4
+FEWEST = 100
+"""Answers of a task: half of them fit, and half of those carry thresholds."""
+DECISIONS = {"A>B": 1.0, "B>A": 0.0, "A=B": 0.5}
+BEFORE, AFTER = "model's own", "head"
+
+Vector = NDArray[np.float64]
+Values = dict[tuple[str, str, str], float]
+"""By group, method and metric."""
+
+
+@dataclass(frozen=True)
+class Half:
+    """What one random half gave: a value for every group, method and metric, and what atypicality adds in nats."""
+
+    values: Values
+    adds: float
+    n_rows: int
+
+
+def reproduce_answers(outputs: Path, *, seeds: Iterable[int] = SEEDS) -> Reproduction:
+    """Accuracy of answers and ECE of P(correct) by quarter of prompt atypicality, for every task.
+
+    Parameters
+    ----------
+    outputs : path
+        A file of JSON Lines, or a folder of them; see the module.
+    seeds : iterable of int
+        Of the random halves: one fits `AnswerHead`, the other is measured.
+
+    Returns
+    -------
+    Reproduction
+        With verdicts on four statements for each task.
+    """
+    wanted = [check_integer(seed, "seeds", low=0) for seed in seeds]
+    files = sorted(Path(outputs).glob("*.jsonl")) if Path(outputs).is_dir() else [Path(outputs)]
+    if not files or not wanted:
+        raise ValueError(f"outputs must be a .jsonl file or a folder of them, and seeds at least one; got {outputs!s}.")
+    found = Reproduction({NAME: []}, {NAME: []}, {NAME: []}, {NAME: []})
+    for file in track(files, "Reproducing"):
+        task = read_task(file)
+        halves = [_half(task, seed) for seed in wanted]
+        rarity = AnswerHead().fit(task).atypicality_ if LIKELIHOOD not in task.scores else LIKELIHOOD
+        found.tables[NAME] += _tables(file.stem, rarity or "", halves)
+        found.verdicts[NAME] += _verdicts(f"{file.stem}, {rarity or 'no atypicality'}", halves)
+    return found
+
+
+def read_task(path: Path) -> Answers:
+    """Answers with `correct` from a file of either layout."""
+    with open(check_source(path), encoding="utf-8-sig") as file:
+        judged = '"judgments"' in file.readline()
+    task = read_judgebench(path) if judged else Answers.read(path)
+    if task.correct is None:
+        raise ValueError(f"{path.name!r} must say which answers are correct. Ask questions with 'expected' answers.")
+    if len(task) < FEWEST:
+        raise ValueError(f"{path.name!r} must have at least {FEWEST} answers; it has {len(task)}.")
+    return task
+
+
+def read_judgebench(path: Path) -> Answers:
+    """Judgements of pairs in the layout of JudgeBench; a decision that is missing counts as not asked.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    Answers
+        As `judgements` makes them.
+    """
+    records = []
+    with open(check_source(path), encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                records += [_pair(json.loads(line))] if line.strip() else []
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise ValueError(
+                    f"{path.name!r}, line {number}: not JudgeBench's layout ({printable(error)})."
+                ) from None
+    known = [record for record in records if not np.isnan(record[1:3]).all()]
+    questions, forward, backward, better = zip(*known, strict=True)
+    return judgements(questions, forward, backward, better=better)
+
+
+def _pair(record: dict[str, Any]) -> tuple[str, float, float, bool]:
+    said = [DECISIONS.get((one or {}).get("decision"), np.nan) for one in [*record["judgments"], None, None][:2]]
+    return str(record["question"]), said[0], said[1], DECISIONS[record["label"]] == 1.0
+
+
+def _half(task: Answers, seed: int) -> Half:
+    """Fit on a random half, measure on the other."""
+    chosen = np.random.default_rng(seed).permutation(len(task)) < len(task) // 2
+    fitted, rest = task[chosen], task[~chosen]
+    head = AnswerHead(atypicality=LIKELIHOOD if LIKELIHOOD in task.scores else "auto", random_state=seed).fit(fitted)
+    outputs, correct = head.outputs(rest), np.asarray(rest.correct)
+    own = _own(rest)
+    methods = ({} if own is None else {BEFORE: own}) | {AFTER: expit(outputs.need("logits")[:, 1])}
+    groups = {ALL: np.ones(len(rest), bool)}
+    if outputs.atypicality is not None:
+        place = QuantileGroups(N_GROUPS).fit(head.outputs(fitted).need("atypicality")).assign(outputs.atypicality)
+        groups = {f"{(g + 1) / N_GROUPS:g}": place == g for g in range(N_GROUPS)} | groups
+    values = {
+        (group, method, metric): value
+        for group, rows in groups.items()
+        for method, confidence in methods.items()
+        for metric, value in _measured(confidence[rows], correct[rows]).items()
+    }
+    without = AnswerHead(None, atypicality=None, random_state=seed).fit(_without_rarity(fitted))
+    bare = expit(without.outputs(_without_rarity(rest)).need("logits")[:, 1])
+    adds = nll(_columns(bare), correct.astype(np.intp)) - nll(_columns(methods[AFTER]), correct.astype(np.intp))
+    return Half(values, float(adds) if outputs.atypicality is not None else np.nan, len(rest))
+
+
+def _own(answers: Answers) -> Vector | None:
+    """The model's own confidence: the mean probability of a token, or a judge's margin."""
+    signals = signals_of(answers)
+    if "log_prob_mean" in signals:
+        return np.exp(np.nan_to_num(signals["log_prob_mean"], nan=-np.inf))
+    return expit(signals[MARGIN]) if MARGIN in signals else None
+
+
+def _without_rarity(answers: Answers) -> Answers:
+    return Answers(
+        answers.prompts.tolist(),
+        answers.answers.tolist(),
+        log_probs=None if answers.log_probs is None else answers.log_probs.tolist(),
+        samples=None if answers.samples is None else answers.samples.tolist(),
+        scores={name: values for name, values in answers.scores.items() if name != LIKELIHOOD},
+        correct=answers.correct,
+    )
+
+
+def _measured(confidence: Vector, correct: NDArray[np.bool_]) -> dict[str, float]:
+    if not correct.size:
+        return {"ece": np.nan, "accuracy": np.nan}
+    return {"ece": float(ece(confidence=confidence, correct=correct)), "accuracy": float(correct.mean())}
+
+
+def _columns(confidence: Vector) -> Vector:
+    return np.stack([1 - confidence, confidence], axis=1)
+
+
+def _tables(task: str, rarity: str, halves: Sequence[Half]) -> list[Table]:
+    methods = tuple(dict.fromkeys(method for _, method, _ in halves[0].values))
+    found = []
+    for metric in ("ece", "accuracy"):
+        cells = {}
+        for group, method in ((g, m) for g, m, what in halves[0].values if what == metric):
+            values = np.array([half.values[group, method, metric] for half in halves])
+            error = float(values.std(ddof=1) / values.size**0.5) if values.size > 1 else np.nan
+            cells[(group,), method] = Cell(float(values.mean()), error)
+        found.append(
+            Table(NAME, rarity, "language model", task, metric, f"{task}, {rarity}", ("quantile",), methods, cells)
+        )
+    return found
+
+
+def _verdicts(where: str, halves: Sequence[Half]) -> list[Verdict]:
+    """Four statements, each with a statistic above 0 where it holds."""
+    typical, rare = f"{1 / N_GROUPS:g}", "1"
+
+    def value(half: Half, group: str, method: str, metric: str) -> float:
+        return half.values.get((group, method, metric), np.nan)
+
+    statements = {
+        (1, "accuracy falls with prompt atypicality", "accuracy, first less last quarter"): [
+            value(half, typical, AFTER, "accuracy") - value(half, rare, AFTER, "accuracy") for half in halves
+        ],
+        (1, "the ECE of the model's own confidence rises with prompt atypicality", "ECE, last less first quarter"): [
+            value(half, rare, BEFORE, "ece") - value(half, typical, BEFORE, "ece") for half in halves
+        ],
+        (6, "the head lowers the ECE of the most atypical quarter", "ECE, before less after"): [
+            value(half, rare, BEFORE, "ece") - value(half, rare, AFTER, "ece") for half in halves
+        ],
+        (6, "atypicality lowers the NLL of P(correct) beyond all other signals", "NLL, without less with"): [
+            half.adds for half in halves
+        ],
+    }
+    found = []
+    for (claim, text, statistic), values in statements.items():
+        mean, low, high = _interval(np.array(values), "halves", None)
+        counts = {"n": len(values), "n_rows": halves[0].n_rows, "n_true": int((np.array(values) > 0).sum())}
+        missing = "prompt likelihoods or embeddings, and a confidence of the model's own" if np.isnan(mean) else ""
+        found.append(
+            Verdict(
+                *(claim, text, statistic, where),
+                **counts,
+                spread="halves",
+                value=mean,
+                low=low,
+                high=high,
+                missing=missing,
+            )
+        )
+    return found

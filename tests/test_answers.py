@@ -1,0 +1,444 @@
+"""Answers of language models: the table and its files, P(correct) from any signals, acceptance at a risk, judges."""
+
+import json
+import re
+
+import bundle_cases
+import numpy as np
+import pytest
+from answer_cases import answer_world
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+from scipy.stats import norm
+
+import atypicality as aty
+from atypicality.head.abstention import AbstentionRule
+from atypicality.llm import AnswerHead, Answers, first_better, judgements
+from atypicality.llm.signals import SignalColumns, SignalModel, signals_of
+from atypicality.shipping.bundle import BundleError
+
+
+def small(n=3, **parts):
+    return Answers([f"question {row}" for row in range(n)], ["yes"] * n, **parts)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    answers, chance = answer_world(3000, 0, embeddings=True)
+    return AnswerHead().fit(answers[:1500]), answers[1500:], chance[1500:]
+
+
+# The table
+
+
+def test_a_table_comes_back_from_its_file(tmp_path):
+    answers, _ = answer_world(50, 0, embeddings=True)
+    answers.log_probs[3] = answers.samples[4] = None
+    answers.prompt_embeddings[5] = np.nan
+    answers.write(tmp_path / "answers.jsonl")
+    again = Answers.read(tmp_path / "answers.jsonl")
+    for name, part in vars(answers).items():
+        ragged = name in ("log_probs", "samples")
+        np.testing.assert_equal(*(list(x) if ragged else x for x in (getattr(again, name), part)), err_msg=name)
+    again.write(tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "answers.jsonl").read_bytes()
+
+
+def test_chat_completions_and_lists_say_the_same(tmp_path):
+    chat = {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}, {"token": ".", "logprob": -9999.0}]}
+    lines = [{"logprobs": chat}, {"logprobs": [-0.5, -9999]}, {"logprobs": None}, {"logprobs": {"content": None}}]
+    (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps({"prompt": "p", "answer": "a"} | line) for line in lines))
+    found = Answers.read(tmp_path / "a.jsonl").log_probs
+    assert [None if row is None else row.tolist() for row in found] == [[-0.5, -9999.0], [-0.5, -9999.0], None, None]
+
+
+PLAIN = '{"prompt": "p", "answer": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[1]", "must be an object"),
+        ('"text"', "must be an object"),
+        ('{"prompt": "p"}', "must have 'answer'"),
+        ('{"prompt": 1, "answer": "a"}', "must have 'prompt'"),
+        (r'{"prompt": "\ud800", "answer": "a"}', "lone surrogates"),
+        ('{"prompt": "p", "answer": "a", "logprobs": [NaN]}', "NaN is no JSON"),
+        ('{"prompt": "p", "answer": "a", "logprobs": [0.5]}', "must not be positive; token 0 has 0.5"),
+        ('{"prompt": "p", "answer": "a", "logprobs": [1e999]}', "finite numbers; got inf"),
+        ('{"prompt": "p", "answer": "a", "logprobs": [-1e999]}', "finite numbers; got -inf"),
+        ('{"prompt": "p", "answer": "a", "logprobs": "x"}', "'logprobs' must be a list"),
+        ('{"prompt": "p", "answer": "a", "logprobs": {"content": [1]}}', "'logprobs.content' must be a list"),
+        (
+            '{"prompt": "p", "answer": "a", "logprobs": {"content": [{}]}}',
+            "'logprob' must hold finite numbers; got None",
+        ),
+        ('{"prompt": "p", "answer": "a", "logprobs": [1' + "0" * 400 + "]}", "too large"),
+        ('{"prompt": "p", "answer": "a", "samples": [1]}', "'samples' must be a list of texts"),
+        ('{"prompt": "p", "answer": "a", "scores": [1]}', "'scores' must be an object"),
+        ('{"prompt": "p", "answer": "a", "scores": {"s": "x"}}', "'s' must hold finite numbers; got 'x'"),
+        ('{"prompt": "p", "answer": "a", "scores": {"": 1}}', "names of 1 to 80 printable"),
+        ('{"prompt": "p", "answer": "a", "correct": "yes"}', "'correct' must be true or false"),
+        ('{"prompt": "p", "answer": "a", "correct": true}', "'correct' must be in every line or in none"),
+        ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
+        ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
+        ("[" * 200_000, "nested too deeply"),
+        (b'{"prompt": "\xff", "answer": "a"}', "can't decode byte"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(tmp_path, line, message):
+    data = line if isinstance(line, bytes) else line.encode()
+    (tmp_path / "a.jsonl").write_bytes(PLAIN.encode() + b"\n\n" + data + b"\n")
+    with pytest.raises(ValueError, match=r"^'a.jsonl', line 3: ") as caught:
+        Answers.read(tmp_path / "a.jsonl")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_files_that_are_no_table_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="at least one line"):
+        Answers.read(tmp_path / "a.jsonl")
+    lines = [json.dumps({"prompt": "p", "answer": "a", "scores": {f"s{row}": 1}}) for row in range(101)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"line 101: scores must have at most 100 names"):
+        Answers.read(tmp_path / "a.jsonl")
+    lines = [json.dumps({"prompt": "p", "answer": "a", "answer_embedding": [1.0] * size}) for size in (2, 3)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="'answer_embedding' must have as many numbers in every line; there are 2, 3"):
+        Answers.read(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"log_probs": [[-1.0]]}, "log_probs must have one entry per row; got 1 for 3"),
+        ({"log_probs": [[-1.0], [np.nan], None]}, "log_probs of row 1: .* token 0 has nan"),
+        ({"log_probs": [[-1.0], [-2.0], [0.1]]}, "log_probs of row 2: .* must not be positive"),
+        ({"samples": [["a"], "b", None]}, "samples of row 1: .* got one text"),
+        ({"scores": {"s": [1.0, 2.0]}}, r"scores\['s'\] must have one entry per row; got 2"),
+        ({"scores": {"s": [1.0, np.inf, 0.0]}}, "row 1 holds infinity"),
+        ({"scores": {"s": ["a", "b", "c"]}}, "must be one number per answer"),
+        ({"correct": [0, 1, 2]}, "correct must be booleans or 0 and 1; row 2 is 2"),
+        ({"correct": [True]}, "correct must have one entry per row"),
+        ({"ids": [1, 2]}, "ids must have one entry per row"),
+        ({"prompt_embeddings": [[1.0, np.nan]] * 3}, "NaN throughout a row that has none"),
+    ],
+)
+def test_bad_parts_are_named(parts, message):
+    with pytest.raises(ValueError, match=message):
+        small(**parts)
+
+
+def test_rows_of_a_table_keep_everything_together():
+    answers, _ = answer_world(20, 0, embeddings=True)
+    some = answers[np.array([3, 7])]
+    assert some.prompts.tolist() == ["question 3", "question 7"]
+    assert list(some.records()) == [list(answers.records())[row] for row in (3, 7)]
+
+
+# Signals
+
+
+def test_signals_by_hand():
+    answers = small(
+        2, log_probs=[[-1.0, -0.5, -3.0], None], samples=[["Yes.", "no", " yes"], None], scores={"s": [0.5, np.nan]}
+    )
+    found = signals_of(answers)
+    expected = {"sum": -4.5, "mean": -1.5, "min": -3.0, "first": -1.0}
+    for name, value in expected.items():
+        np.testing.assert_equal(found[f"log_prob_{name}"], [value, np.nan])
+    np.testing.assert_equal(found["agreement"], [2 / 3, np.nan])
+    np.testing.assert_equal(found["s"], [0.5, np.nan])
+    for name in ("agreement", "class_scores", "s (shape)"):
+        with pytest.raises(ValueError, match=re.escape(f"scores must not be called {name}")):
+            signals_of(small(scores={name: [0, 1, 0]}))
+
+
+def test_columns_are_standardised_and_bent_ones_add_nothing_straight(rng):
+    values = -rng.exponential(size=1000)
+    values[:100] = np.nan
+    signal = SignalColumns.of("s", values)
+    straight, bent = signal.straight(values), signal.bent(values)
+    known = np.arange(1000) >= 100
+    np.testing.assert_allclose(straight[known, 0].mean(), 0, atol=1e-12)
+    np.testing.assert_allclose(straight[known, 0].std(), 1)
+    np.testing.assert_allclose([straight[:, 1].mean(), straight[:, 1].std()], [0, 1], atol=1e-12)
+    np.testing.assert_allclose(bent[known].T @ straight[known, 0], 0, atol=1e-9)
+    np.testing.assert_allclose(bent[known].std(axis=0), 1)
+    assert not straight[~known, 0].any()
+    assert not bent[~known].any()
+    assert SignalColumns.of("s", np.full(1000, 2.0)) is None
+    assert SignalColumns.of("s", np.r_[np.ones(9), np.full(991, np.nan)]) is None
+
+
+def test_the_model_is_the_penalised_optimum(rng):
+    """An independent float64 reference: the same objective with the same strengths, by another optimiser."""
+    x = rng.normal(size=(400, 2))
+    correct = rng.random(400) < expit(0.5 + 1.5 * x[:, 0] - x[:, 1])
+    model = SignalModel.fit({"a": x[:, 0], "b": x[:, 1]}, correct)
+    assert {"a", "b"} <= set(model.coefficients)
+    assert model.certificate < 1e-8
+    odds = model.log_odds({"a": x[:, 0], "b": x[:, 1]}, 400)
+    np.testing.assert_allclose(model.loss, np.mean(np.logaddexp(0, np.where(correct, -odds, odds))), rtol=1e-9)
+    slope, intercept = minimize(
+        lambda c: np.mean(np.logaddexp(0, np.where(correct, -1, 1) * (c[0] * odds + c[1]))), [1.0, 0.0]
+    ).x
+    assert 1 <= slope < 1.3  # shrunk, and the intercept is free but for the prior of two rows
+    assert abs(intercept) < 0.1
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.5], ids=["even odds", "base rate 0.8"])
+def test_a_useful_signal_is_found_whatever_the_base_rate(rng, shift):
+    x, noise = rng.normal(size=(2, 1000))
+    model = SignalModel.fit({"x": x, "noise": noise}, rng.random(1000) < expit(shift + 1.5 * x))
+    assert model.evidence["x"] > 50
+    assert model.evidence["noise"] < 5
+    found = model.log_odds({"x": x, "noise": noise}, 1000)
+    np.testing.assert_allclose(np.polyfit(x, found, 1), [1.5, shift], atol=4 * np.sqrt(10 / 1000))
+
+
+def test_useless_signals_cost_next_to_nothing(seed):
+    """Expected loss, by the true chances, above that of the base rate and above that of the one useful signal."""
+    rng, costs = np.random.default_rng(seed), np.zeros((2, 8))
+    for row, slope in enumerate((0.0, 1.2)):
+        for repetition in range(8):
+            x, new = rng.normal(size=(6, 1000)), rng.normal(size=(6, 4000))
+            chance = expit(0.6 + slope * new[0])
+            correct = rng.random(1000) < expit(0.6 + slope * x[0])
+            full = SignalModel.fit({str(j): x[j] for j in range(6)}, correct)
+            one = SignalModel.fit({"0": x[0]} if slope else {}, correct)
+            odds = [model.log_odds({str(j): new[j] for j in range(6)}, 4000) for model in (full, one)]
+            losses = [np.mean(np.logaddexp(0, z) - chance * z) for z in odds]
+            costs[row, repetition] = losses[0] - losses[1]
+    assert (costs.mean(axis=1) < 0.001 + 3 * costs.std(axis=1) / np.sqrt(8)).all()
+
+
+def test_missing_signals_carry_information(rng):
+    """Where a signal is missing the answer is wrong: the column for that says so."""
+    x, gone = rng.normal(size=2000), rng.random(2000) < 0.3
+    correct = rng.random(2000) < np.where(gone, 0.1, expit(1 + x))
+    values = np.where(gone, np.nan, x)
+    chance = expit(SignalModel.fit({"x": values}, correct).log_odds({"x": values}, 2000))
+    low, high = norm.interval(1 - 1e-6, 0.1, np.sqrt(0.09 / 600))
+    assert low < chance[gone].mean() < high
+    assert chance[~gone].mean() > 0.5
+
+
+# The head
+
+
+def test_a_head_beats_every_single_signal_and_is_calibrated(fitted):
+    head, answers, chance = fitted
+    found = head.predict(answers).confidence
+    assert abs(found.mean() - chance.mean()) < 4 * np.sqrt(0.25 / 750)
+    entropy = lambda p: -np.mean(chance * np.log(p) + (1 - chance) * np.log1p(-p))  # noqa: E731
+    for name, values in head._signals(answers).items():
+        alone = SignalModel.fit({name: values}, answers.correct)  # fitted on these very rows
+        assert entropy(found) < entropy(expit(alone.log_odds({name: values}, len(answers)))), name
+    assert head.evidence_["noise"] < 3
+
+
+def test_accepted_answers_and_advice(fitted):
+    head, answers, chance = fitted
+    said = head.predict(answers, max_risk=0.2)
+    assert 0 < said.accepted.mean() < 1
+    assert (1 - chance)[said.accepted].mean() < 0.2
+    assert (said.confidence >= head.abstention_.threshold(0.2))[said.accepted].all()
+    assert set(said.advice) <= {"trust", "trust, but rare", "ask a person"}
+    assert (said.advice[~said.accepted] == "ask a person").all()
+    trusted = said.advice == "trust"
+    assert trusted.any()
+    assert (said.confidence[trusted] >= 0.9).all()
+    assert said.class_names[said.label].tolist() == ["correct"] * 1500
+    np.testing.assert_array_equal(said.proba[:, 1], said.confidence)
+    assert head.atypicality_ == "prompt_atypicality"
+    order = np.argsort(said.atypicality)
+    assert (np.diff(said.atypicality_quantile[order]) >= 0).all()
+    stranger = answers[:1]
+    stranger.prompt_embeddings = np.full((1, 3), np.nan)
+    assert head.predict(stranger).atypicality[0] == head.usual_atypicality_
+
+
+def test_more_answers_are_accepted_than_with_the_best_single_signal(seed):
+    """At the same risk, on the same held-out rows, with the rule that carries the guarantee."""
+    answers, chance = answer_world(6000, seed)
+    head = AnswerHead().fit(answers)
+    chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
+    signals, correct = signals_of(answers), answers.correct
+    fits = {name: SignalModel.fit({name: values[chosen]}, correct[chosen]) for name, values in signals.items()}
+    best = min(fits, key=lambda name: fits[name].loss)
+    alone = expit(fits[best].log_odds({best: signals[best]}, 6000))
+    for risk in (0.1, 0.2):
+        kept = alone >= AbstentionRule.from_rows(alone[~chosen], correct[~chosen]).threshold(risk)
+        accepted = head.predict(answers, max_risk=risk).accepted
+        assert accepted.mean() > kept.mean() > 0
+        assert (1 - chance)[accepted].mean() < risk
+
+
+def test_the_guarantee_is_of_rows_that_fitted_nothing(fitted):
+    head, _, _ = fitted
+    assert head.sizes_ == {"recalibration": 750, "thresholds": 750}
+    assert head.abstention_.kept[-1] == head.reference_.n_rows == 750
+    assert sum(row["count"] for row in head.advice_.values()) == 750
+
+
+def test_evaluation_is_of_the_answers_given(fitted, tmp_path):
+    head, answers, _ = fitted
+    evaluation = head.evaluate(answers)
+    assert evaluation.methods == ("token probability", "head")
+    overall = {row["metric"]: row["value"] for row in evaluation.table("overall", method="head")}
+    confidence = head.predict(answers).confidence
+    assert overall["accuracy"] == pytest.approx(answers.correct.mean())  # not of the guess that an answer is wrong
+    assert overall["nll"] == pytest.approx(-np.mean(np.log(np.where(answers.correct, confidence, 1 - confidence))))
+    assert overall["confidence_auroc"] == pytest.approx(aty.metrics.signal.auroc(confidence, answers.correct))
+    groups = evaluation.table("atypicality_groups", method="head", metric="accuracy")
+    assert sum(row["count"] * row["value"] for row in groups) == pytest.approx(answers.correct.sum())
+    evaluation.report(tmp_path / "report.html", examples=answers.texts())
+    assert "question 1600" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_monitor_watches_answers(fitted):
+    head, answers, _ = fitted
+    monitor = aty.Monitor(head)
+    assert monitor.add(head.outputs(answers), at=0) == []
+    assert (monitor.n_rows, monitor.n_labelled) == (1500, 1500)
+    worse = answers[:500]
+    worse.correct = np.zeros(500, bool)
+    assert {alarm.stream for alarm in monitor.add(head.outputs(worse), at=1)} == {"error", "miss"}
+
+
+def test_a_bundle_is_the_same_head(fitted, tmp_path):
+    head, answers, _ = fitted
+    again = AnswerHead.load(tmp_path, sha256=head.save(tmp_path))
+    assert bundle_cases.difference(head, again) is None
+    np.testing.assert_array_equal(again.predict(answers).proba, head.predict(answers).proba)
+    assert again.summary() == head.summary()
+    with pytest.raises(BundleError, match="must be of class ReliabilityHead"):
+        aty.load(tmp_path)
+    neighbours = AnswerHead(aty.NeighborAtypicality(3), atypicality="answer_atypicality", alpha=0.2, random_state=4)
+    answers.answer_embeddings = answers.prompt_embeddings
+    neighbours.fit(answers, train=answers[:200]).save(tmp_path / "other")
+    found = AnswerHead.load(tmp_path / "other")
+    assert found.get_params(deep=False).keys() == neighbours.get_params(deep=False).keys()
+    assert bundle_cases.difference(neighbours, found) is None
+
+
+@pytest.mark.parametrize("mutation", [bundle_cases.blind, bundle_cases.sealed], ids=["blind", "sealed"])
+def test_mutated_bundles_are_refused_or_heads(fitted, tmp_path, rng, mutation):
+    head, answers, _ = fitted
+    head.save(tmp_path / "one")
+    AnswerHead(density=None).fit(answers[:400]).save(tmp_path / "two")
+    saved, refused = bundle_cases.Saved.of(tmp_path / "one", tmp_path / "two"), 0
+    for _ in range(40):
+        mutation(saved, tmp_path / "mutated", rng)
+        try:
+            found = AnswerHead.load(tmp_path / "mutated")
+        except BundleError:
+            refused += 1
+            continue
+        if mutation is bundle_cases.blind:
+            assert bundle_cases.difference(head, found) is None
+        try:
+            assert bundle_cases.quiet(found.predict, answers[:20], max_risk=0.1).proba.shape == (20, 2)
+        except ValueError as error:
+            assert str(error)
+    assert refused > 10
+
+
+def test_what_cannot_be_fitted_or_judged_is_refused(fitted):
+    head, answers, _ = fitted
+    with pytest.raises(ValueError, match="correct must be given, or be in the answers"):
+        AnswerHead().fit(small(scores={"s": [1, 2, 3]}))
+    for value in (True, False):
+        with pytest.raises(ValueError, match=f"right and wrong answers; all 3 are {value}"):
+            AnswerHead().fit(small(scores={"s": [1, 2, 3]}, correct=[value] * 3))
+    with pytest.raises(ValueError, match=r"at least one signal.*texts alone"):
+        AnswerHead().fit(small(correct=[True, False, True]))
+    with pytest.raises(TypeError, match="answers must be Answers; got list"):
+        AnswerHead().fit([])
+    with pytest.raises(ValueError, match="correct must have one entry per row"):
+        AnswerHead().fit(small(scores={"s": [1, 2, 3]}), [True, False])
+    with pytest.raises(ValueError, match="atypicality='prompt_atypicality' must be a signal"):
+        AnswerHead(atypicality="prompt_atypicality").fit(answer_world(100, 0)[0])
+    with pytest.raises(ValueError, match="train must have prompt_embeddings"):
+        AnswerHead().fit(answers, train=answer_world(10, 0)[0])
+    with pytest.raises(ValueError, match="density, where it is text, must be one of 'auto'"):
+        AnswerHead("gauss").fit(answers)
+    with pytest.raises(ValueError, match=r"among those of fit, verbalised, noise, prompt_log_likelihood; got new"):
+        head.predict(small(scores={"new": [1, 2, 3]}))
+    with pytest.raises(ValueError, match="answers must have the signal 'log_prob_"):
+        head.predict(small(scores={"verbalised": [0.5, 0.5, 0.5]}))
+    with pytest.raises(ValueError, match="max_risk must be a finite number"):
+        head.predict(answers, max_risk=0.0)
+
+
+def test_a_row_without_a_signal_that_was_always_there_is_warned_of(fitted):
+    head, answers, _ = fitted
+    answers = answers[np.arange(10)]
+    answers.log_probs[4] = None
+    with pytest.warns(UserWarning, match=r"'log_prob_\w+' is missing in 1 rows"):
+        assert np.isfinite(head.predict(answers).confidence).all()
+
+
+def test_few_rows_give_the_base_rate():
+    answers, _ = answer_world(40, 1, useful=False)
+    head = AnswerHead().fit(answers)
+    assert head.recalibration_.coefficients == {}
+    chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
+    rate = (answers.correct[chosen].sum() + 1) / (chosen.sum() + 2)  # one right and one wrong pseudo-row
+    np.testing.assert_allclose(head.predict(answers).confidence, rate, rtol=1e-6)
+
+
+# Pairwise judges
+
+
+def test_judgements_by_hand():
+    judged = judgements(["p"] * 4, [0.9, 0.9, 0.2, np.nan], [0.2, 0.8, np.nan, 0.3], better=[True, False, False, True])
+    margin = [(logit(0.9) - logit(0.2)) / 2, (logit(0.9) - logit(0.8)) / 2, logit(0.2), -logit(0.3)]
+    np.testing.assert_allclose(judged.scores["judge_margin"], np.abs(margin))
+    np.testing.assert_allclose(
+        judged.scores["position_bias"],
+        [abs(logit(0.9) + logit(0.2)) / 2, (logit(0.9) + logit(0.8)) / 2, np.nan, np.nan],
+    )
+    np.testing.assert_equal(judged.scores["consistent"], [1, 0, np.nan, np.nan])
+    assert judged.answers.tolist() == ["first", "first", "second", "first"]
+    assert judged.correct.tolist() == [True, False, True, True]
+
+
+def test_exchanging_the_candidates_turns_the_chance_around(rng):
+    odds, bias = rng.normal(size=(2, 1000))
+    better = rng.random(1000) < expit(3 * odds)
+    forward, backward = expit(odds + bias), expit(-odds + bias)
+    judged, turned = (
+        judgements(["p"] * 1000, forward, backward, better=better),
+        judgements(["p"] * 1000, backward, forward),
+    )
+    head = AnswerHead().fit(judged)
+    chance = first_better(judged, head.predict(judged))
+    np.testing.assert_allclose(first_better(turned, head.predict(turned)), 1 - chance, rtol=1e-12)
+    assert abs(np.mean(chance - better)) < 4 * np.sqrt(0.25 / 1000)
+    assert np.mean(chance[better]) > np.mean(chance[~better]) + 0.2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"forward": [0.5]}, "forward must have one entry per row; got 1 for 2"),
+        ({"forward": [0.5, 1.5]}, r"forward must be probabilities, in \[0, 1\], or NaN; row 1"),
+        ({"forward": [0.5, np.nan]}, "forward or backward must be given of every pair; row 1 has neither"),
+        ({"forward": [[0.5, 0.5]]}, "one probability per pair"),
+        ({"forward": [0.5, 0.5], "scores": {"consistent": [1, 1]}}, "scores must not be called consistent"),
+        ({"forward": [0.5, 0.5], "better": [1, 2]}, "correct must be booleans"),
+    ],
+)
+def test_bad_judgements_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        judgements(["p"] * 2, **given)
+
+
+def test_chances_of_other_answers_are_refused(fitted):
+    head, answers, _ = fitted
+    with pytest.raises(ValueError, match="judged must be what judgements made"):
+        first_better(answers, head.predict(answers))

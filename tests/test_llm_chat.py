@@ -1,0 +1,225 @@
+"""Chat endpoints: what they answer is read, or refused in words; and questions become tables of answers."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import needs
+from hypothesis import given
+from hypothesis import strategies as st
+from test_llm_server import JSON, ok, server  # noqa: F401  (a fixture)
+
+from atypicality.cli import main
+from atypicality.llm import Answers, OpenAICompatibleChat, PromptClassifier, Question, generate_answers, read_questions
+from atypicality.llm.chat import label_masses, parse_chat
+from atypicality.llm.client import ServerFaultError
+
+pytestmark = needs("httpx")
+
+WORDS = {"Count from one to ten in words.": "one two three", "What is 2 + 2?": "4", "Capital of Peru?": "Lima"}
+TOP = [("4", -0.2), ("Four", -2.0), ("5", -4.0)]
+
+
+def tokens(text):
+    words = [word if i == 0 else f" {word}" for i, word in enumerate(text.split())]
+    found = [{"token": word, "logprob": -0.1 * (i + 1)} for i, word in enumerate(words)]
+    found[0]["top_logprobs"] = [{"token": words[0], "logprob": -0.1}, {"token": "Well", "logprob": -3.0}]
+    return found
+
+
+def chat(body, times=1):
+    """A model of few words; of `n` choices it gives one, as some servers do, another for every seed."""
+    asked = body["messages"][-1]["content"]
+    text = WORDS.get(asked, "90" if "likely" in asked else "yes")
+    if body["temperature"]:
+        text += "" if body["seed"] % 2 else "!"
+    return ok({"choices": [{"message": {"content": text}, "logprobs": {"content": tokens(text)}}]})
+
+
+@pytest.fixture
+def connect(server):  # noqa: F811
+    server.behave = chat
+    made = []
+
+    def opened(**options):
+        made.append(OpenAICompatibleChat(server.url, "tiny", **{"backoff": 0.001, "timeout": 5.0} | options))
+        return made[-1]
+
+    yield opened
+    for one in made:
+        one.close()
+
+
+def test_questions_become_a_table_of_answers(connect):
+    asked = [Question("What is 2 + 2?", ("4", "four"), id="a"), Question("Capital of Peru?", ("Quito",), id="b")]
+    answers = generate_answers(connect(), asked, n_samples=3, verbalised=True)
+    assert answers.answers.tolist() == ["4", "Lima"]
+    assert answers.correct.tolist() == [True, False]
+    assert answers.ids.tolist() == ["a", "b"]
+    assert [len(some) for some in answers.samples] == [3, 3]
+    assert set(answers.samples[0]) == {"4", "4!"}  # asked again with another seed
+    assert answers.scores["verbalised"].tolist() == [0.9, 0.9]
+    np.testing.assert_allclose(answers.log_probs[0], [-0.1])
+
+
+def test_prompts_are_scored_where_the_server_scores_them(server, connect):  # noqa: F811
+    def scoring(body, times):
+        said = json.loads(chat(body)[2])
+        if "prompt_logprobs" in body:
+            pieces = ["<s>", "user: ", *(f"{word} " for word in body["messages"][-1]["content"].split()), "<e>"]
+            entries = [{"7": {"logprob": -float(i), "decoded_token": piece}} for i, piece in enumerate(pieces)]
+            said["prompt_logprobs"] = [None, *entries[1:]]
+        return ok(said)
+
+    server.behave = scoring
+    answers = generate_answers(connect(), ["What is 2 + 2?"])
+    np.testing.assert_allclose(answers.scores["prompt_log_likelihood"], [-(2 + 3 + 4 + 5 + 6) / 5])  # its own words
+
+
+def test_labels_come_from_the_likeliest_first_tokens(server, connect):  # noqa: F811
+    top = [("Pos", -0.5), (" positive", -2.0), ("The", -2.5), ("N", -3.0)]
+
+    def choose(body, times):
+        said = json.loads(chat(body)[2])
+        if "Good?" in body["messages"][-1]["content"]:
+            said["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = [
+                {"token": token, "logprob": value} for token, value in top
+            ]
+        return ok(said)
+
+    server.behave = choose
+    with pytest.warns(UserWarning, match="class_atypicality is left out: the chat endpoint gives no log-prob"):
+        outputs = PromptClassifier(connect(), "{input} Good?", ["Positive", "Negative"]).outputs(["A fine film."])
+    positive, negative = np.exp(-0.5) + np.exp(-2.0), np.exp(-3.0)
+    np.testing.assert_allclose(np.exp(outputs.logits[0]), [positive, negative])
+    np.testing.assert_allclose(outputs.attributes["outside_mass"], [1 - positive - negative])
+    assert outputs.attributes["label_rule"].tolist() == ["top tokens"]
+    assert outputs.atypicality is None
+
+
+def test_a_label_that_is_not_listed_gets_the_most_that_it_can_have():
+    logits, outside = label_masses({"Yes": np.log(0.6), "Hm": np.log(0.3)}, ["Yes", "No", "Never"])
+    np.testing.assert_allclose(np.exp(logits), [0.6, 0.1, 0.1])  # a tenth is left, less than the smallest listed
+    assert outside == pytest.approx(0.4)
+    logits, _ = label_masses({"N": np.log(0.5), "Yes": np.log(0.2)}, ["Yes", "No", "Never"])
+    np.testing.assert_allclose(np.exp(logits), [0.2, 0.2, 0.2])  # N begins two labels, and is of neither
+
+
+def shifted(content):
+    content[0]["token"] = "zero"
+
+
+def zeros(content):
+    for token in content:
+        token["logprob"] = -0.0
+
+
+def positive(content):
+    content[-1]["logprob"] = 0.5
+
+
+def unlikely(content):
+    content[0]["logprob"] = -2.0
+
+
+def heavy(content):
+    content[0]["top_logprobs"] *= 2
+
+
+def unlisted(content):
+    del content[0]["top_logprobs"]
+
+
+FAULTS = {
+    "values are shifted": shifted,
+    "every log-probability is": zeros,
+    "must not be positive": positive,
+    "the first token is not the likeliest": unlikely,
+    "sum to 1.91, more than 1": heavy,
+    "no top_logprobs": unlisted,
+    "no logprobs.content": list.clear,
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_endpoints_that_cannot_be_trusted_are_refused_by_name(message, server, connect):  # noqa: F811
+    def faulty(body, times):
+        said = json.loads(chat(body)[2])
+        FAULTS[message](said["choices"][0]["logprobs"]["content"])
+        return ok(said)
+
+    server.behave = faulty
+    with pytest.raises(ServerFaultError, match=message):
+        generate_answers(connect(), ["What is 2 + 2?"])
+
+
+def test_answers_that_change_are_refused(server, connect):  # noqa: F811
+    def moody(body, times):
+        said = json.loads(chat(body)[2])
+        first = said["choices"][0]["logprobs"]["content"][0]
+        first["logprob"] = first["top_logprobs"][0]["logprob"] = -0.1 * times**2
+        return ok(said)
+
+    server.behave = moody
+    with pytest.raises(ServerFaultError, match="sent twice, got different log-probabilities"):
+        generate_answers(connect(), ["What is 2 + 2?"])
+
+
+TOKENS = st.lists(st.fixed_dictionaries({"token": JSON, "logprob": JSON, "top_logprobs": JSON}) | JSON, max_size=3)
+CHOICES = st.fixed_dictionaries(
+    {"message": st.fixed_dictionaries({"content": JSON}) | JSON, "logprobs": st.fixed_dictionaries({"content": TOKENS})}
+)
+
+
+@given(answer=st.fixed_dictionaries({"choices": st.lists(CHOICES, max_size=2) | JSON, "prompt_logprobs": JSON}))
+def test_any_answer_is_understood_or_refused_in_words(answer):
+    try:
+        reply, _ = parse_chat(answer, "What is 2 + 2?")
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert (reply.log_probs <= 0).all()
+
+
+def test_embeddings_are_refused(connect):
+    with pytest.raises(ValueError, match="embeddings must be False: a chat endpoint has none"):
+        generate_answers(connect(), ["Hi"], embeddings=True)
+
+
+# questions
+
+
+def test_questions_are_read_with_examples_before_them(tmp_path):
+    before = [{"role": "system", "content": "Be brief."}]
+    lines = [
+        {"messages": [*before, {"role": "user", "content": "2 + 2?"}], "expected": ["4", "four"], "id": 7},
+        {"prompt": "3 + 3?", "expected": 6},
+    ]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    first, second = read_questions(path)
+    assert (first.prompt, first.expected, first.id) == ("2 + 2?", ("4", "four"), 7)
+    assert first.conversation == lines[0]["messages"]
+    assert second.expected == ("6",)
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "{", '{"prompt": 3}', '{"messages": [{"role": "user"}]}', '{"prompt": "a", "id": []}']
+)
+def test_a_bad_question_is_named_by_its_line(line, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"prompt": "Fine?"}\n' + line)
+    with pytest.raises(ValueError, match=r"'questions\.jsonl', line 2: "):
+        read_questions(path)
+
+
+def test_the_command_asks_a_server_and_writes_what_the_head_reads(server, connect, tmp_path, capsys):  # noqa: F811
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    questions.write_text(json.dumps({"prompt": "What is 2 + 2?", "expected": "4"}))
+    command = ["llm", "answers", str(questions), "--model", server.url, "--out", str(out), "--samples", "2"]
+    assert main(command) == 2
+    assert "needs --served-model" in capsys.readouterr().err
+    assert main([*command, "--served-model", "tiny"]) == 0
+    assert "100.0% correct" in capsys.readouterr().err
+    answers = Answers.read(out)
+    assert (answers.correct.tolist(), answers.samples[0]) == ([True], ("4!", "4"))
