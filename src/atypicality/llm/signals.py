@@ -77,7 +77,7 @@ def agreement(answer: str, samples: tuple[str, ...]) -> float:
     0.5
     """
     own = _plain(answer)
-    return float(np.mean([_plain(sample) == own for sample in samples]))
+    return sum(_plain(sample) == own for sample in samples) / len(samples)
 
 
 def _plain(text: str) -> str:
