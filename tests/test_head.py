@@ -87,9 +87,12 @@ def test_a_density_that_recalibration_does_not_read_is_not_scored(bundled):
     train = load_fashion_mnist_lt().train
     plain = quick_head(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=calibration)
     assert plain.recalibration_density_ is not None
-    assert type(plain.formula().density).__name__ == "RelativeDensity"
+    assert type(plain.formula().density).__name__ == "RelativeScores"
     assert type(head.formula().density).__name__ == "TwoDensities"
     assert_allclose(plain.predict(test).proba, plain.recalibration_.predict_proba(test.logits), atol=1e-7)
+    assert_allclose(
+        plain.predict(test).atypicality, plain.density_.atypicality(test.embeddings), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_the_head_repairs_the_model(bundled):

@@ -517,6 +517,9 @@ class Workspace:
     def __init__(self) -> None:
         self._free: list[Buffers] = []
 
+    def __reduce__(self) -> tuple[type["Workspace"], tuple[()]]:
+        return Workspace, ()  # no other process needs what is in the buffers
+
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Buffers]:
         """Lend one set of named buffers to the calling thread."""

@@ -11,7 +11,15 @@ import numpy as np
 
 from atypicality.formula.rows import Xp, unit_rows
 
-__all__ = ["ClassDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "TwoDensities", "aligned"]
+__all__ = [
+    "ClassDensity",
+    "NeighborDensity",
+    "RelativeDensity",
+    "RelativeScores",
+    "TiedDensity",
+    "TwoDensities",
+    "aligned",
+]
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
@@ -156,6 +164,59 @@ class RelativeDensity(TiedDensity):
         along = xp.astype(along, xp.float64, copy=False)
         class_part = xp.sum(mean * (0.5 * mean - (z - self.mean)), axis=1, keepdims=True)
         return class_part + 0.5 * xp.sum(along * along, axis=1, keepdims=True)
+
+    def alone(self) -> "RelativeDensity | RelativeScores":
+        """What atypicality alone needs: whitening multiplied into the rest, unless products are in float32."""
+        if self.centre.dtype != np.float64:  # the nearest class is measured in float64 there
+            return self
+        about, level = self.targets - self.mean[:, None], 0.5 * float(self.mean @ self.mean)
+        spread = self.whitening @ self.spread
+        return RelativeScores(
+            self.centre, self.whitening @ about, self.bias + level, spread, self.mean @ self.spread, self.normalize
+        )
+
+
+@dataclass(frozen=True)
+class RelativeScores:
+    """The atypicality of a `RelativeDensity` without its class log-densities: no row is whitened.
+
+    With m the means and z the rows in whitened space, both about the mean of all rows, it is
+    `0.5 |z V|^2 - max_y (z . m_y - |m_y|^2 / 2)`, and both products are linear in the row as it came.
+
+    Parameters
+    ----------
+    centre : array of shape (d,)
+    targets : array of shape (d, k)
+    bias : array of shape (k,)
+    spread : array of shape (d, q)
+    offset : array of shape (q,)
+        Of the mean of all rows, which the centre is up to rounding.
+    normalize : {None, "l2"}
+    """
+
+    centre: Any
+    targets: Any
+    bias: Any
+    spread: Any
+    offset: Any
+    normalize: str | None = None
+
+    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+        """`z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q)."""
+        rows = xp.astype(prepared(xp, rows, self.normalize) - self.centre, xp.float64, copy=False)
+        scores, along = rows @ self.targets, rows @ self.spread
+        scores += self.bias
+        along -= self.offset
+        return scores, along
+
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> None:
+        """Not known without whitened rows; nobody asks for it."""
+        return
+
+    def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """As that of `RelativeDensity` (n, 1)."""
+        scores, along = products
+        return 0.5 * xp.sum(along * along, axis=1, keepdims=True) - xp.max(scores, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from atypicality.formula import (
     AdviceRule,
     HeadFormula,
     Outcome,
+    RelativeDensity,
     TwoDensities,
     advice_texts,
     longest_choice,
@@ -596,13 +597,19 @@ class ReliabilityHead(BaseEstimator):
         parts = recalibration, self.prediction_sets_.formula()
         return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
 
-    def _density_formula(self, read: Set[str] = frozenset({"atypicality", "densities"})) -> Any:
-        """Of the density, and of the Gaussian beside it unless the recalibration reads nothing of that."""
-        formula = self.density_.formula()
-        if self.recalibration_density_ is None or not read & {"atypicality", "densities"}:
-            return formula
+    def _density_formula(self, read: Set[str] | None = None) -> Any:
+        """Of the density, and of the Gaussian beside it; no more than what the recalibration is said to read."""
+        formula, gaussian = self.density_.formula(), self.recalibration_density_
+        if read is None:
+            return formula if gaussian is None else self._both(formula, gaussian.formula())
+        alone = formula.alone() if type(formula) is RelativeDensity else formula
+        if gaussian is None or not read & {"atypicality", "densities"}:
+            return formula if "densities" in read else alone
+        return self._both(formula if self.density_.normalize is None else alone, gaussian.formula())
+
+    def _both(self, formula: Any, gaussian: Any) -> TwoDensities:
         shared = self.density_.normalize is None  # rows of both are whitened alike; see `_check_two_densities`
-        return TwoDensities(formula, None if shared else self.recalibration_density_.formula())
+        return TwoDensities(formula, None if shared else gaussian)
 
     def _sources(self) -> NDArray[np.intp] | None:
         """As `class_sources`, of this head's density."""

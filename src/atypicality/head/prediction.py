@@ -196,11 +196,11 @@ def _beside(formula: HeadFormula, logits: Any) -> HeadFormula:
     """The formula's parameters on the device of the logits; they stay there as long as the formula is alive."""
     from array_api_compat import device
 
-    key = id(formula)
-    where, held = (namespace(logits), device(logits)), _on_devices.get(key)
+    number, where = id(formula), (namespace(logits), device(logits))
+    held = _on_devices.get(number)
     if held is None or held[0]() is not formula or held[1] != where:
-        gone = ref(formula, lambda _: _on_devices.pop(key, None))
-        held = _on_devices[key] = gone, where, moved(formula, lambda array: to_device(array, logits))
+        watch = ref(formula, lambda _: _on_devices.pop(number, None))
+        held = _on_devices[number] = watch, where, moved(formula, lambda array: to_device(array, logits))
     return held[2]
 
 

@@ -19,18 +19,27 @@ def exact_curvature(problem: Problem, fields: Fields, rows: slice, e: FloatArray
     means = expected_inputs(problem, fields, rows, e)
     means *= np.sqrt(weights)[:, None].astype(e.dtype)
     hessian = -(means.T @ means).astype(np.float64)
-    _add_shared(problem, fields, rows, e, weights, hessian)
     if layout.mixing.start < layout.size:
         _add_classwise(problem, fields, e, weights, hessian)
-        _add_crossed(problem, fields, rows, e, weights, hessian)
+    shared, moved = shared_terms(problem, fields, rows), np.empty_like(e)
+    for place, (where, features, field) in enumerate(shared):
+        np.multiply(e, field, out=moved)
+        weighted = features * weights[:, None]
+        _add_shared(shared[: place + 1], where, weighted, moved, hessian)
+        if layout.mixing.start < layout.size:
+            _add_crossed(problem, fields, where, weighted.astype(e.dtype), moved, hessian)
     return hessian
 
 
-def _add_shared(problem: Problem, fields: Fields, rows: slice, p: FloatArray, weights: Vector, hessian: Vector) -> None:
-    for a, left, field in shared_terms(problem, fields, rows):
-        for b, right, other in shared_terms(problem, fields, rows):
-            second = weights * np.vecdot(p * field, other)
-            hessian[a, b] += (left * second[:, None]).T @ right
+def _add_shared(
+    others: list[tuple[slice, Vector, FloatArray]], where: slice, weighted: Vector, moved: FloatArray, hessian: Vector
+) -> None:
+    """Second moments of one shared term with those up to itself, from its probabilities times its field, `moved`."""
+    for other, features, field in others:
+        share = (weighted * np.vecdot(moved, field)[:, None]).T @ features
+        hessian[where, other] += share
+        if other != where:
+            hessian[other, where] += share.T
 
 
 def _add_classwise(problem: Problem, fields: Fields, p: FloatArray, weights: Vector, hessian: Vector) -> None:
@@ -56,21 +65,17 @@ def _add_classwise(problem: Problem, fields: Fields, p: FloatArray, weights: Vec
 
 
 def _add_crossed(
-    problem: Problem, fields: Fields, rows: slice, p: FloatArray, weights: Vector, hessian: Vector
+    problem: Problem, fields: Fields, where: slice, scaled: FloatArray, moved: FloatArray, hessian: Vector
 ) -> None:
-    """Second moments between shared and class-wise parameters."""
-    layout = problem.layout
-    for where, features, field in shared_terms(problem, fields, rows):
-        scaled = (features * weights[:, None]).astype(p.dtype)
-        moved = p * field
-        crossed = []
-        if fields.x is not None and problem.mixing == "diagonal":
-            crossed.append((layout.mixing, scaled.T @ (moved * fields.x)))
-        elif fields.x is not None:
-            products = [((moved * column[:, None]).T @ fields.x).ravel() for column in scaled.T]
-            crossed.append((layout.mixing, np.stack(products)))
-        if problem.class_scores:
-            crossed.append((layout.scores, scaled.T @ moved))
-        for columns, values in crossed:
-            hessian[where, columns] += values
-            hessian[columns, where] += values.T
+    """Second moments between one shared term and class-wise parameters."""
+    layout, crossed = problem.layout, []
+    if fields.x is not None and problem.mixing == "diagonal":
+        crossed.append((layout.mixing, scaled.T @ (moved * fields.x)))
+    elif fields.x is not None:
+        products = [((moved * column[:, None]).T @ fields.x).ravel() for column in scaled.T]
+        crossed.append((layout.mixing, np.stack(products)))
+    if problem.class_scores:
+        crossed.append((layout.scores, scaled.T @ moved))
+    for columns, values in crossed:
+        hessian[where, columns] += values
+        hessian[columns, where] += values.T

@@ -54,10 +54,8 @@ def hessian_product(problem: Problem, theta: Vector, direction: Vector) -> Vecto
 
 
 def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
-    workspace = blocks.Workspace()
-
     def block(rows: slice) -> Vector:
-        with workspace.borrow() as buffers:
+        with problem.workspace.borrow() as buffers:
             fields = read_fields(problem, rows, buffers)
             e, totals, _ = softmax(problem, fields, rows, theta, buffers)
             change = predictor(problem, fields, rows, direction, buffers("change", e.shape, e.dtype), buffers)
@@ -73,10 +71,10 @@ def row_losses(problem: Problem, theta: Vector) -> Vector:
     """Cross-entropy of every row (n,), in float64."""
     if problem.on_device:
         return device_solver.row_losses(problem, theta)
-    losses, workspace = np.empty(problem.n_rows), blocks.Workspace()
+    losses = np.empty(problem.n_rows)
 
     def block(rows: slice) -> None:
-        with workspace.borrow() as buffers:
+        with problem.workspace.borrow() as buffers:
             fields = read_fields(problem, rows, buffers, WIDE)
             chosen = (np.arange(rows.stop - rows.start), problem.labels[rows])
             out = buffers("e", fields.u.shape)
@@ -92,10 +90,10 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
     """Projected gradient of every row's own cross-entropy (n, P), standardised parameters, penalty left out."""
     if problem.on_device:
         return device_solver.row_gradients(problem, theta)
-    gradients, workspace = blocks.empty((problem.n_rows, problem.layout.size)), blocks.Workspace()
+    gradients = blocks.empty((problem.n_rows, problem.layout.size))
 
     def block(rows: slice) -> None:
-        with workspace.borrow() as buffers:
+        with problem.workspace.borrow() as buffers:
             fields = read_fields(problem, rows, buffers, WIDE)
             e, totals, _ = softmax(problem, fields, rows, theta, buffers)
             e /= totals[:, None]
@@ -107,10 +105,8 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
 
 
 def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Derivatives:
-    workspace = blocks.Workspace()
-
     def block(rows: slice) -> Derivatives:
-        with workspace.borrow() as buffers:
+        with problem.workspace.borrow() as buffers:
             return _block_sums(problem, rows, theta, curvature, buffers)
 
     height = _rows_per_block(problem, curvature == "exact")
@@ -139,8 +135,6 @@ def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | N
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:
-    """Rows that stay in cache; for products of all parameters, rows that let them run at full rate."""
-    k, layout, itemsize = problem.n_classes, problem.layout, problem.dtype.itemsize
-    if not wide or layout.mixing.start == layout.size:
-        return blocks.block_rows(k * itemsize)
-    return blocks.block_rows(max(k, layout.size) * itemsize, budget=blocks.GEMM_BYTES)
+    """Rows that stay in cache; `wide` where there is a number for every parameter beside those of the classes."""
+    width = max(problem.n_classes, problem.layout.size if wide else 0)
+    return blocks.block_rows(width * problem.dtype.itemsize)

@@ -55,7 +55,6 @@ class PlainModel:
         self.multiplier = multiplier.astype(dtype).astype(np.float64)  # what is multiplied with, rounding included
         self.top_factor = factor[problem.rows.best]
         self.largest, self.rest, self.first, self.second = (np.empty(n, dtype) for _ in range(4))
-        self.workspace = blocks.Workspace()
 
     def sums(self, curvature: str | None) -> tuple[float, Vector, Vector | SparseCurvature | None] | None:
         """Log-normaliser, gradient sums, and curvature: exact for features alone, else sparse; None for the other."""
@@ -101,7 +100,7 @@ class PlainModel:
 
     def _reduce(self, function: Callable[[slice, Buffers], "_Columns"]) -> "_Columns":
         def block(rows: slice) -> _Columns:
-            with self.workspace.borrow() as buffers, np.errstate():
+            with self.problem.workspace.borrow() as buffers, np.errstate():
                 if self.problem.n_classes >= 256:  # rows longer than its buffer are multiplied in place, without a copy
                     np.setbufsize(256)
                 return function(rows, buffers)

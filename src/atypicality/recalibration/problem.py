@@ -231,6 +231,11 @@ class Problem:
         return np.dtype(np.float64) if wide else self.logits.dtype
 
     @cached_property
+    def workspace(self) -> blocks.Workspace:
+        """Buffers of all passes, also of those over parts of the rows: fresh memory costs as much as a pass."""
+        return blocks.Workspace()
+
+    @cached_property
     def resident(self) -> Resident:
         """Columns of the rows on the device of the logits."""
         return resident(self)
