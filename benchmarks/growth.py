@@ -20,7 +20,7 @@ from benchmarks import results
 from benchmarks.growth_stages import DOUBLINGS, STAGES, Size, Stage, Work
 from benchmarks.timing import best_times, elementwise_pass
 
-__all__ = ["LIMIT", "Growth", "Prices", "chart", "exponent", "measure_growth", "measured_prices", "run"]
+__all__ = ["LIMIT", "Growth", "Prices", "exponent", "measure_growth", "measured_prices", "run"]
 
 LIMIT = 0.15
 """By how much a fitted exponent may exceed that of the arithmetic."""
@@ -111,8 +111,6 @@ def run(quick: bool = False, out: Path | None = None) -> bool:
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     if out is not None:
         results.write(out / "growth.json", document(found))
-        if out == results.RESULTS:
-            chart(found).save(Path(__file__).parents[1] / "docs" / "images" / "growth.svg")
     return not quick and not all(growth.ok for growth in found)
 
 
@@ -156,28 +154,4 @@ def document(found: Sequence[Growth]) -> dict[str, Any]:
         records=[
             {"stage": g.stage, "axis": g.axis, "sizes": g.sizes, "seconds": g.seconds, "wall": g.wall} for g in found
         ],
-    )
-
-
-def chart(found: Sequence[Growth]) -> Any:
-    """Fitted exponents as points on bars from 0 to the arithmetic's, one panel for each axis."""
-    import altair
-
-    values = [
-        {"stage": g.stage, "axis": f"with {AXES[g.axis]}", "arithmetic": g.theory, "fitted": g.fitted, "low": 0}
-        for g in found
-    ]
-    order = [stage.name for stage in STAGES]
-    base = altair.Chart(altair.Data(values=values)).encode(
-        altair.Y("stage:N", sort=order, title=None, axis=altair.Axis(labelLimit=220))
-    )
-    bars = base.mark_bar(color="#56B4E9", opacity=0.5).encode(altair.X("arithmetic:Q", title="exponent"), x2="low:Q")
-    points = base.mark_point(filled=True, color="#D55E00", size=60).encode(altair.X("fitted:Q"))
-    return (
-        altair.layer(bars, points)
-        .properties(width=170, height=18 * len(order))
-        .facet(
-            column=altair.Column("axis:N", title=None, sort=[f"with {word}" for word in AXES.values()]),
-            title="Exponent of time (points) and of the arithmetic (bars)",
-        )
     )

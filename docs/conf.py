@@ -66,6 +66,7 @@ html_theme_options = {
 html_static_path = ["_static"]
 html_css_files = ["site.css", "gallery.css"]
 html_show_sourcelink = False
+html_scaled_image_link = False
 html_sidebars = {"index": [], "quickstart": [], "idea": []}
 
 

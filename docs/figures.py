@@ -23,7 +23,8 @@ BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa", "#7A5195": "#b794d6"}
 """Colours that are too dark for a dark page, and what takes their place there."""
 ROOT = Path(__file__).parents[1]
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7A5195", "#8C6D31", "#555"]
-SCALE = 2  # points per pixel of drawings with thousands of marks, which are small as PNG and huge as SVG
+SCALE = 2
+"""Pixels per point; pages show figures at half their size. In SVG, a browser's own fonts overflow the legends."""
 
 
 def write(folder: Path) -> list[Path]:
@@ -32,8 +33,8 @@ def write(folder: Path) -> list[Path]:
     written = []
     for name, chart in figures().items():
         for mode in INK:
-            written.append(folder / f"{name}-{mode}.{'png' if name == 'quadrants' else 'svg'}")
-            written[-1].write_bytes(_drawn(chart.to_dict(), mode, written[-1].suffix))
+            written.append(folder / f"{name}-{mode}.png")
+            written[-1].write_bytes(_drawn(chart.to_dict(), mode))
     return written
 
 
@@ -64,17 +65,16 @@ def figures() -> dict[str, Any]:
         "multiplier": charts.multiplier(paper, head.density_.atypicality(test.embeddings)),
         "class-scores": charts.class_scores(evaluation, method="head"),
         "speed": speed(),
+        "growth": growth(),
         "rows": by_rows(),
     }
 
 
 def speed() -> alt.LayerChart:
     """How many times faster each stage is than each peer, from the file that `make bench` writes."""
-    document = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())
-    rows = [dict(zip(document["columns"], row, strict=True)) for row in document["rows"]]
     found = [
         {"stage": row["stage"], "times faster": float(row["times faster"]), "peer": _library(row["against"])}
-        for row in rows
+        for row in _benchmark("peers")
         if row["times faster"]
     ]
     stages = list(dict.fromkeys(row["stage"] for row in found))
@@ -87,6 +87,32 @@ def speed() -> alt.LayerChart:
     marks = marks.encode(x=x, y=y, color=colour, shape=alt.Shape("peer:N").title(None))
     draw = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color="#777").encode(x="one:Q")
     return alt.layer(draw, marks).properties(width=520, height=22 * len(stages))
+
+
+def growth() -> alt.FacetChart:
+    """Fitted exponents as points on bars from 0 to the arithmetic's, one panel for each axis."""
+    found = [
+        {
+            "stage": row["stage"],
+            "axis": f"with {row['doubled']}",
+            "arithmetic": float(row["exponent of the arithmetic"]),
+            "fitted": float(row["fitted exponent"]),
+        }
+        for row in _benchmark("growth")
+    ]
+    stages, axes = (list(dict.fromkeys(row[name] for row in found)) for name in ("stage", "axis"))
+    y = alt.Y("stage:N").sort(stages).title(None).axis(labelLimit=260)
+    base = alt.Chart(alt.Data(values=found)).encode(y)
+    bars = base.mark_bar(color="#56B4E9", opacity=0.5).encode(alt.X("arithmetic:Q").title("exponent"))
+    points = base.mark_point(filled=True, color="#D55E00", size=60, opacity=1).encode(alt.X("fitted:Q"))
+    panel = alt.layer(bars, points).properties(width=170, height=18 * len(stages))
+    title = "Exponent of time (points) and of the arithmetic (bars)"
+    return panel.facet(column=alt.Column("axis:N").title(None).sort(axes), title=title)
+
+
+def _benchmark(name: str) -> list[dict[str, str]]:
+    document = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return [dict(zip(document["columns"], row, strict=True)) for row in document["rows"]]
 
 
 def _library(against: str) -> str:
@@ -124,9 +150,9 @@ def _by_rows(name: str, title: str) -> alt.LayerChart:
     return (base.mark_line(strokeWidth=1.5) + marks).properties(width=230, height=220, title=title)
 
 
-def _drawn(spec: dict[str, Any], mode: str, ending: str) -> bytes:
+def _drawn(spec: dict[str, Any], mode: str) -> bytes:
     config = {
-        "background": PAPER[mode] if ending == ".png" else None,
+        "background": PAPER[mode],
         "style": {
             "guide-label": {"fill": INK[mode], "fontSize": 12},
             "guide-title": {"fill": INK[mode], "fontSize": 13},
@@ -140,10 +166,7 @@ def _drawn(spec: dict[str, Any], mode: str, ending: str) -> bytes:
     text = json.dumps(spec | {"config": spec.get("config", {}) | config})
     for colour, brighter in BRIGHTER.items() if mode == "dark" else ():
         text = text.replace(f'"{colour}"', f'"{brighter}"')
-    spec = json.loads(text)
-    if ending == ".png":
-        return bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))
-    return vl_convert.vegalite_to_svg(spec).encode()
+    return bytes(vl_convert.vegalite_to_png(json.loads(text), scale=SCALE))
 
 
 if __name__ == "__main__":

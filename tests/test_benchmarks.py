@@ -263,13 +263,6 @@ def test_a_quick_growth_of_a_stage():
     assert found.theory == pytest.approx(1.0)
 
 
-def test_growth_has_a_chart():
-    imported("altair")
-    found = [growth.Growth("Gaussian fit", axis, (1, 2), "n", 1.0, 1.0, (1.0, 2.0), (1.0, 2.0)) for axis in growth.AXES]
-    assert growth.chart(found).to_dict()["facet"]["column"]["field"] == "axis"
-    assert len(growth.document(found)["rows"]) == 3
-
-
 def test_unknown_stages_are_refused(capsys):
     with pytest.raises(SystemExit):
         parsed(["speed"])

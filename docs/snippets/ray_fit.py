@@ -1,4 +1,4 @@
-"""Fit a GaussianAtypicality with Ray: one task per file, statistics merged pair by pair in further tasks."""
+"""Fit a GaussianAtypicality with Ray: one task per file, merged pair by pair."""
 
 import tempfile
 from pathlib import Path
@@ -15,7 +15,9 @@ def write_files(folder):
     rng, pairs = np.random.default_rng(0), []
     for i in range(8):
         labels = rng.integers(0, 10, 5000)
-        pairs.append((folder / f"embeddings-{i:05d}.npy", folder / f"labels-{i:05d}.npy"))
+        pairs.append(
+            (folder / f"embeddings-{i:05d}.npy", folder / f"labels-{i:05d}.npy")
+        )
         np.save(pairs[-1][0], rng.normal(size=(5000, 32)) + labels[:, None])
         np.save(pairs[-1][1], labels)
     return pairs
@@ -24,11 +26,13 @@ def write_files(folder):
 @ray.remote
 def read_part(estimator, embeddings, labels):
     """Statistics of one pair of files."""
-    return part_statistics(estimator, np.load(embeddings, mmap_mode="r"), np.load(labels))
+    return part_statistics(
+        estimator, np.load(embeddings, mmap_mode="r"), np.load(labels)
+    )
 
 
 def tree(parts):
-    """Merge neighbours until one is left: a fixed order, so that every run gives the same digits."""
+    """Merge neighbours until one is left: a fixed order, the same digits each run."""
     join = ray.remote(merge)
     while len(parts) > 1:
         pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
@@ -45,8 +49,11 @@ if __name__ == "__main__":
     ray.shutdown()
     gaussian = finish(estimator, statistics)
 
-    x, y = (np.concatenate([np.load(file) for file in column]) for column in zip(*files, strict=True))
+    columns = zip(*files, strict=True)
+    x, y = (np.concatenate([np.load(file) for file in column]) for column in columns)
     alone = GaussianAtypicality().fit(x, y)
     print(f"{gaussian.counts_.sum()} rows, {gaussian.classes_.size} classes")
-    print(f"same covariance: {np.allclose(gaussian.covariance_, alone.covariance_, rtol=1e-10, atol=1e-12)}")
-    print(f"same scores: {np.allclose(gaussian.atypicality(x), alone.atypicality(x), rtol=1e-10)}")
+    ours, theirs = gaussian.covariance_, alone.covariance_
+    print("same covariance:", np.allclose(ours, theirs, rtol=1e-10, atol=1e-12))
+    ours, theirs = gaussian.atypicality(x), alone.atypicality(x)
+    print("same scores:", np.allclose(ours, theirs, rtol=1e-10))

@@ -1,4 +1,4 @@
-"""Fit a GaussianAtypicality with Spark: one partition per file, statistics merged by treeReduce."""
+"""Fit a GaussianAtypicality with Spark: one partition per file, treeReduce."""
 
 import os
 import sys
@@ -17,7 +17,9 @@ def write_files(folder):
     rng, pairs = np.random.default_rng(0), []
     for i in range(8):
         labels = rng.integers(0, 10, 5000)
-        pairs.append((folder / f"embeddings-{i:05d}.npy", folder / f"labels-{i:05d}.npy"))
+        pairs.append(
+            (folder / f"embeddings-{i:05d}.npy", folder / f"labels-{i:05d}.npy")
+        )
         np.save(pairs[-1][0], rng.normal(size=(5000, 32)) + labels[:, None])
         np.save(pairs[-1][1], labels)
     return pairs
@@ -25,20 +27,28 @@ def write_files(folder):
 
 def read_part(pair):
     """Statistics of one pair of files."""
-    return part_statistics(GaussianAtypicality(), np.load(pair[0], mmap_mode="r"), np.load(pair[1]))
+    return part_statistics(
+        GaussianAtypicality(), np.load(pair[0], mmap_mode="r"), np.load(pair[1])
+    )
 
 
 if __name__ == "__main__":
     files = write_files(Path(tempfile.mkdtemp()))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python must have atypicality, too
+    # the workers' Python must have atypicality, too
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    statistics = spark.sparkContext.parallelize(files, len(files)).map(read_part).treeReduce(merge)
+    builder = SparkSession.builder.master("local[2]")
+    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+    parts = spark.sparkContext.parallelize(files, len(files))
+    statistics = parts.map(read_part).treeReduce(merge)
     spark.stop()
     gaussian = finish(GaussianAtypicality(), statistics)
 
-    x, y = (np.concatenate([np.load(file) for file in column]) for column in zip(*files, strict=True))
+    columns = zip(*files, strict=True)
+    x, y = (np.concatenate([np.load(file) for file in column]) for column in columns)
     alone = GaussianAtypicality().fit(x, y)
     print(f"{gaussian.counts_.sum()} rows, {gaussian.classes_.size} classes")
-    print(f"same covariance: {np.allclose(gaussian.covariance_, alone.covariance_, rtol=1e-10, atol=1e-12)}")
-    print(f"same scores: {np.allclose(gaussian.atypicality(x), alone.atypicality(x), rtol=1e-10)}")
+    ours, theirs = gaussian.covariance_, alone.covariance_
+    print("same covariance:", np.allclose(ours, theirs, rtol=1e-10, atol=1e-12))
+    ours, theirs = gaussian.atypicality(x), alone.atypicality(x)
+    print("same scores:", np.allclose(ours, theirs, rtol=1e-10))
