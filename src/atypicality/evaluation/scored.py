@@ -108,8 +108,9 @@ class Scored:
         """The same with the advice that follows from confidence, sets and who is atypical, unless there is one."""
         if self.advice is not None:
             return self
-        given = {"atypical": atypical, "size": self.sizes, "longest": longest_choice(self.n_classes)}
-        return replace(self, advice=advice(np, self.confidence, self.trusted, **given))
+        longest = longest_choice(self.n_classes)
+        number = advice(np, self.confidence, self.trusted, atypical=atypical, size=self.sizes, longest=longest)
+        return replace(self, advice=number)
 
     @property
     def trusted(self) -> float:

@@ -48,6 +48,8 @@ class Drift:
     (0.01, 0.1, True)
     """
 
+    chance: float
+
     def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
         values = np.sort(atypicality)
         self.n_rows = n = values.size
