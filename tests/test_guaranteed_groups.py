@@ -282,3 +282,34 @@ def test_pairs_are_compared_by_class_rarity(parts):
     }
     compared = aty.compare(methods, parts[1], train=parts[0], n_splits=2)
     assert "rarity" in str(compared)
+
+
+# ---------------------------------------------------------------- sixths of atypicality
+
+
+def rarest_sixth_covered(seed, groups):
+    """A model that is nearly always right but in the rarest sixth, whose neighbours need no second class."""
+    rng = np.random.default_rng(seed)
+    rarity, n = rng.random(5500), 2500
+    top = np.where(rarity < 5 / 6, rng.uniform(0.97, 1.0, 5500), rng.uniform(0.4, 0.9, 5500))
+    probs = np.c_[top, (1 - top)[:, None] * 0.5 ** np.arange(1, 8) / (1 - 0.5**7)]
+    labels = (probs.cumsum(axis=1) < rng.random((5500, 1))).sum(axis=1).clip(0, 7)
+    sets = ConditionalConformal(alpha=0.1, groups=groups).fit(probs[:n], labels[:n], atypicality=rarity[:n])
+    rare = rarity[n:] > sets.atypicality_edges_[-2]  # twelve cells: the last two
+    return covered(sets.predict_set(probs[n:], atypicality=rarity[n:]), labels[n:])[rare].mean()
+
+
+def test_the_rarest_sixth_is_covered_where_it_is_asked_for():
+    found = {groups: [rarest_sixth_covered(seed, groups) for seed in range(20)] for groups in (None, "atypicality")}
+    error = np.std(found["atypicality"], ddof=1) / 20**0.5
+    assert np.mean(found["atypicality"]) > 0.9 - 3 * error
+    assert np.mean(np.subtract(found["atypicality"], found[None])) > 0
+
+
+@pytest.mark.parametrize(("n", "alpha", "groups"), [(4600, 0.1, "atypicality"), (4400, 0.1, None), (4600, 0.005, None)])
+def test_a_head_asks_for_sixths_of_atypicality_where_there_are_rows_for_them(n, alpha, groups):
+    """Half of the rows and nine tenths of them are threshold rows: from 2,000, and 2 / alpha of each sixth."""
+    world = make_world(n, 4, random_state=0)
+    outputs = aty.ModelOutputs(world.logits, atypicality=world.atypicality, labels=world.labels)
+    head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), alpha=alpha).fit(calibration=outputs)
+    assert head.prediction_sets_.groups == groups

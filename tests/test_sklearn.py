@@ -489,6 +489,10 @@ def test_sets_are_cross_conformal_with_the_top_class(three):
     np.testing.assert_array_equal(answer.prediction_set, expected)
     covered = answer.prediction_set[np.arange(400), np.searchsorted(model.classes_, y[800:])].mean()
     assert covered > 0.8 - 4 * np.sqrt(0.16 / 400 + 0.16 / 800)
+    size = expected.sum(axis=1)  # the advice follows from these sets, not from the head's
+    assert (size[np.isin(answer.advice, ["trust", "trust, but rare"])] == 1).all()
+    chosen = np.char.startswith(answer.advice.astype(str), "choose")
+    assert (answer.choices().sum(axis=1) == np.where(chosen, np.maximum(size, 2), 0)).all()
 
 
 def test_one_estimator_fitted_again_has_no_guarantee(three):

@@ -12,6 +12,8 @@ from atypicality import conformal, density, recalibration
 from atypicality.arrays import like, namespace, on_device, take_rows, to_host
 from atypicality.blocks import progress
 from atypicality.conformal import ConditionalConformal, SplitConformal
+from atypicality.conformal.conditional import GROUP_ROWS
+from atypicality.conformal.soft_groups import FINE_FROM
 from atypicality.density import GaussianAtypicality, RelativeAtypicality
 from atypicality.density.choice import GAUSSIAN, DensityChoice, choose_density
 from atypicality.density.columns import class_positions, class_sources, in_columns
@@ -66,6 +68,7 @@ DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalib
 """The classes that a saved head can be made of."""
 ROUNDING = 1e-9
 QUADRANT_TEXTS = np.array(QUADRANTS)
+SIXTHS = 6
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
 SHARED = ("centre", "whitening", "means", "log_peak")
 """What a relative density has of the Gaussian."""
@@ -85,7 +88,8 @@ class ReliabilityHead(BaseEstimator):
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
-        "auto" is `ConditionalConformal`, or `SplitConformal` without atypicality.
+        "auto" is `ConditionalConformal`, from 2,000 threshold rows with ``groups="atypicality"`` (each sixth of it is
+        then covered), or `SplitConformal` without atypicality.
     acceptance : NeighborRatio, optional
         Lets `predict(max_risk=...)` decide by confidence and the ambiguity of the prediction, a search among the
         training rows, instead of confidence alone. A recalibration with "ambiguity" among its covariates searches too,
@@ -398,7 +402,10 @@ class ReliabilityHead(BaseEstimator):
     def _fit_sets(self, probs: FloatArray, labels: Any, outputs: ModelOutputs, offered: dict[str, Any]) -> None:
         sets, atypicality = self.prediction_sets, offered["atypicality"]
         if isinstance(sets, str) and sets == "auto":
-            sets = (SplitConformal if atypicality is None else ConditionalConformal)(alpha=self.alpha)
+            edges = offered["edge_rows"]
+            sets = _default_sets(
+                self.alpha, atypicality is not None, len(outputs), None if edges is None else edges.sum()
+            )
         sets = clone(sets)
         if atypicality is None and "atypicality" in inspect.signature(sets.fit).parameters:
             raise ValueError(f"prediction_sets={type(sets).__name__} needs atypicality: give train= or a density.")
@@ -776,6 +783,16 @@ class ReliabilityHead(BaseEstimator):
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )
+
+
+def _default_sets(alpha: float, rare: bool, n_rows: int, n_edges: int | None) -> Any:
+    """Sets of a head whose user says nothing of them; sixths of atypicality need rows to set their thresholds."""
+    if not rare:
+        return SplitConformal(alpha=alpha)
+    sets = ConditionalConformal(alpha=alpha)
+    n_thresholds = n_rows - (round(sets.edge_fraction * n_rows) if n_edges is None else n_edges)
+    enough = n_thresholds >= max(FINE_FROM, SIXTHS * GROUP_ROWS / float(check_alpha(alpha)))
+    return sets.set_params(groups="atypicality") if enough else sets
 
 
 def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, ModelOutputs, NDArray[np.bool_] | None]:
