@@ -40,8 +40,7 @@ def test_a_table_comes_back_from_its_file(tmp_path):
     for name, part in vars(answers).items():
         ragged = name in ("log_probs", "samples")
         np.testing.assert_equal(*(list(x) if ragged else x for x in (getattr(again, name), part)), err_msg=name)
-    again.write(tmp_path / "again.jsonl")
-    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "answers.jsonl").read_bytes()
+    assert list(again.records()) == list(answers.records())
 
 
 def test_chat_completions_and_lists_say_the_same(tmp_path):
@@ -201,9 +200,9 @@ def test_a_useful_signal_is_found_whatever_the_base_rate(rng, shift):
 
 def test_useless_signals_cost_next_to_nothing(seed):
     """Expected loss, by the true chances, above that of the base rate and above that of the one useful signal."""
-    rng, costs = np.random.default_rng(seed), np.zeros((2, 8))
+    rng, costs = np.random.default_rng(seed), np.zeros((2, 6))
     for row, slope in enumerate((0.0, 1.2)):
-        for repetition in range(8):
+        for repetition in range(6):
             x, new = rng.normal(size=(6, 1000)), rng.normal(size=(6, 4000))
             chance = expit(0.6 + slope * new[0])
             correct = rng.random(1000) < expit(0.6 + slope * x[0])
@@ -212,7 +211,7 @@ def test_useless_signals_cost_next_to_nothing(seed):
             odds = [model.log_odds({str(j): new[j] for j in range(6)}, 4000) for model in (full, one)]
             losses = [np.mean(np.logaddexp(0, z) - chance * z) for z in odds]
             costs[row, repetition] = losses[0] - losses[1]
-    assert (costs.mean(axis=1) < 0.001 + 3 * costs.std(axis=1) / np.sqrt(8)).all()
+    assert (costs.mean(axis=1) < 0.001 + 3 * costs.std(axis=1) / np.sqrt(6)).all()
 
 
 def test_missing_signals_carry_information(rng):

@@ -171,7 +171,7 @@ class AnswerHead(BaseEstimator):
                 "learnt from one kind: judge more answers."
             )
         check_choice(self.atypicality, "atypicality", ("auto", None, *RARITIES))
-        alpha, seed = check_alpha(self.alpha), check_integer(self.random_state, "random_state", low=0)
+        seed = check_integer(self.random_state, "random_state", low=0)
         chosen = ModelOutputs(labels=known.astype(np.intp))._chosen(RECALIBRATION_SHARE, seed)
         self.score_names_, self.n_classes_ = tuple(answers.scores), len(CLASSES)
         signals = self._fit_densities(answers[chosen], train) | signals_of(answers[chosen])
@@ -181,10 +181,10 @@ class AnswerHead(BaseEstimator):
             )
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
         self._choose_atypicality(signals)
-        self.prediction_sets_ = SplitConformal(alpha=alpha)
-        self._fit_thresholds(self._outputs(answers[~chosen], known[~chosen]), float(known[chosen].mean()))
+        outputs = self._outputs(answers, known)
+        self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()))
         self.sizes_ = {"recalibration": int(chosen.sum()), "thresholds": int((~chosen).sum())}
-        self.fingerprint_ = self._outputs(answers, known).fingerprint()
+        self.fingerprint_ = outputs.fingerprint()
         return self
 
     def _fit_densities(self, answers: Answers, train: Answers | None) -> dict[str, Vector]:
@@ -292,7 +292,7 @@ class AnswerHead(BaseEstimator):
         proba, labels = _proba(rest), rest.need("labels")
         confidence, correct = proba[:, 1], labels == 1
         self.abstention_ = AbstentionRule.from_rows(confidence, correct)
-        self.prediction_sets_.fit(proba, labels)
+        self.prediction_sets_ = SplitConformal(alpha=self.alpha).fit(proba, labels)
         self.quantiles_ = self.quadrants_ = None
         if rest.atypicality is not None:
             self.quantiles_ = QuantileScale.from_rows(rest.atypicality)
@@ -301,8 +301,8 @@ class AnswerHead(BaseEstimator):
         self.reference_ = HeldOutCounts.from_rows(
             confidence, answered, labels, n_classes=len(CLASSES), atypicality=rest.atypicality
         )
-        number = self._advice(rest, proba, self.prediction_sets_.predict_set(proba), None)[0]
-        covered = self.prediction_sets_.predict_set(proba)[np.arange(labels.size), labels]
+        sets = self.prediction_sets_.predict_set(proba)
+        number, covered = self._advice(rest, proba, sets, None)[0], sets[np.arange(labels.size), labels]
         self.advice_ = checked_words(number, right_if_followed(number, correct, covered), 1 - self._trusted())
         flat = np.tile([1 - rate, rate], (labels.size, 1))
         self.metrics_ = {"base rate": _measured(flat, correct), "head": _measured(proba, correct)}
@@ -493,9 +493,9 @@ class AnswerHead(BaseEstimator):
 def _need_correct(answers: Answers, correct: ArrayLike | None) -> NDArray[np.bool_]:
     if not isinstance(answers, Answers):
         raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
-    if correct is None and answers.correct is None:
+    if (given := answers.correct if correct is None else correct) is None:
         raise ValueError("correct must be given, or be in the answers: whether each answer is right.")
-    return check_correct(answers.correct if correct is None else correct, len(answers))
+    return check_correct(given, len(answers))
 
 
 def _scored(density: Any, embeddings: Any) -> Vector:

@@ -77,7 +77,7 @@ def agreement(answer: str, samples: tuple[str, ...]) -> float:
     0.5
     """
     own = _plain(answer)
-    return float(np.mean([_plain(sample) == own for sample in samples]))
+    return sum(_plain(sample) == own for sample in samples) / len(samples)
 
 
 def _plain(text: str) -> str:
@@ -260,12 +260,13 @@ class SignalModel:
 
     @property
     def signal_evidence(self) -> dict[str, float]:
-        """Nats of each signal, its straight and its bent part together, most first."""
-        totals = {
-            one.name: self.evidence.get(one.name, 0.0) + self.evidence.get(one.name + SHAPE, 0.0)
-            for one in self.signals
-        }
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        """Nats of each signal, its parts that are used together, most first; where none is, what was too little."""
+        worths = {}
+        for one in self.signals:
+            parts = [name for name in (one.name, one.name + SHAPE) if name in self.evidence]
+            used = [self.evidence[name] for name in parts if name in self.coefficients]
+            worths[one.name] = sum(used) if used else max((self.evidence[name] for name in parts), default=0.0)
+        return dict(sorted(worths.items(), key=lambda item: -item[1]))
 
 
 def _parts(columns: list[SignalColumns], signals: Signals) -> list[tuple[str, Vector]]:
