@@ -28,7 +28,7 @@ def tokens(text):
 
 
 def chat(body, times=1):
-    """A model of few words; of `n` choices it gives one, as some servers do, another for every seed."""
+    """A model of few words; what it draws depends on the seed."""
     asked = body["messages"][-1]["content"]
     text = WORDS.get(asked, "90" if "likely" in asked else "yes")
     if body["temperature"]:
@@ -57,7 +57,7 @@ def test_questions_become_a_table_of_answers(connect):
     assert answers.correct.tolist() == [True, False]
     assert answers.ids.tolist() == ["a", "b"]
     assert [len(some) for some in answers.samples] == [3, 3]
-    assert set(answers.samples[0]) == {"4", "4!"}  # asked again with another seed
+    assert set(answers.samples[0]) == {"4", "4!"}  # a seed for each
     assert answers.scores["verbalised"].tolist() == [0.9, 0.9]
     np.testing.assert_allclose(answers.log_probs[0], [-0.1])
 

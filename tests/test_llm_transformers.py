@@ -249,3 +249,51 @@ def test_no_bar_while_a_gguf_file_is_read_in_a_pipe(capfd):
 def test_importing_the_package_imports_no_framework():
     code = "import sys, atypicality.llm; print([m for m in ('torch', 'transformers', 'httpx') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def asked(texts):
+    return [[{"role": "system", "content": "it is in New York"}, {"role": "user", "content": text}] for text in texts]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_an_answer_is_the_likeliest_of_a_plain_pass_in_float64(family, seed, rng):
+    made = scorer(family, seed)
+    text = sentences(rng, 1, longest=10)[0]
+    [reply] = made.reply(asked([text]), max_tokens=4)
+    prompt = [0, *made.tokenizer(f"it is in New York\n\n{text}", add_special_tokens=False).input_ids]
+    ids, values = list(prompt), []
+    for _ in range(4):
+        following = reference(made, ids)[-1]
+        ids.append(int(following.argmax()))
+        values.append(following.max())
+    assert reply.text == made.tokenizer.decode(ids[len(prompt) :], skip_special_tokens=True).strip()
+    np.testing.assert_allclose(reply.log_probs, values, rtol=2e-5, atol=2e-5)  # float32 through two layers
+    assert max(reply.first.values()) == pytest.approx(values[0], abs=2e-5)
+    own = made.score([f"it is in New York\n\n{text}"])[0]
+    kept = own.inside((len("it is in New York\n\n"), len("it is in New York\n\n") + len(text)))
+    np.testing.assert_allclose(reply.prompt.log_probs, own.log_probs[kept], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_answers_and_samples_are_the_same_in_any_batch(family, seed, rng):
+    made = scorer(family, seed)
+    texts = sentences(rng, 12, longest=10)
+    options = {"max_tokens": 5, "n_samples": 2, "embeddings": True, "random_state": seed}
+    found = []
+    for batch_tokens in (1, 60, 10_000):
+        made.batch_tokens = batch_tokens
+        found.append(made.reply(asked(texts), **options))
+    for replies in found[1:]:
+        for one, other in zip(found[0], replies, strict=True):
+            assert (one.text, one.samples) == (other.text, other.samples)
+            np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(one.embeddings[1], other.embeddings[1], rtol=1e-3, atol=1e-4)
+
+
+def test_samples_follow_the_model(seed):
+    made = scorer("llama", seed)
+    [reply] = made.reply(asked(["the cat"]), max_tokens=1, n_samples=2000, random_state=seed)
+    likeliest = max(reply.first, key=reply.first.__getitem__)
+    share = np.mean([text == likeliest.strip() for text in reply.samples])
+    chance = sum(np.exp(v) for token, v in reply.first.items() if token.strip() == likeliest.strip())
+    assert abs(share - chance) < 4 * np.sqrt(chance * (1 - chance) / 2000) + 0.002  # tokens beyond the listed 20

@@ -76,8 +76,7 @@ def _questions(
     seed: int,
     limit: int,
 ) -> "list[Question]":
-    from atypicality.datasets.questions import make_questions
-    from atypicality.llm import Question, load_template, read_questions
+    from atypicality.llm import Question, load_template, make_questions, read_questions
     from atypicality.llm.texts import read_texts
 
     if (path is None) == (task is None):

@@ -10,6 +10,7 @@ from atypicality.llm.judges import first_better, judgements
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
 from atypicality.llm.prompts import PromptClassifier
+from atypicality.llm.questions import make_questions
 from atypicality.llm.scorers import LabelScorer, LabelScores, PromptScorer, TokenScores
 from atypicality.llm.templates import AG_NEWS, CONTENT_FREE, IMDB, TEMPLATES, TREC, Template, load_template
 
@@ -41,6 +42,7 @@ __all__ = [
     "generate_answers",
     "judgements",
     "load_template",
+    "make_questions",
     "read_questions",
     "write_scores",
 ]

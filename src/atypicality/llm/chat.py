@@ -139,12 +139,9 @@ class OpenAICompatibleChat(ServedModel):
         return self._asked(body, lambda answer: parse_chat(answer, body["messages"][-1]["content"]))
 
     def _samples(self, body: Mapping[str, Any], n_samples: int) -> list[str]:
-        """Drawn answers; servers that give one at a time are asked again with another seed."""
-        texts: list[str] = []
-        while len(texts) < n_samples:
-            asked = dict(body) | {"n": n_samples - len(texts), "seed": body["seed"] + len(texts)}
-            texts += self._asked(asked, lambda answer: [_text(choice) for choice in choices_of(answer)])
-        return texts[:n_samples]
+        """Drawn answers, each with a request and a seed of its own: servers limit the choices of one request."""
+        seeds = range(body["seed"], body["seed"] + n_samples)
+        return [self._asked(dict(body) | {"seed": seed}, lambda answer: _text(choices_of(answer)[0])) for seed in seeds]
 
 
 def parse_chat(answer: Mapping[str, Any], prompt: str) -> tuple[Reply, str]:

@@ -66,7 +66,7 @@ def make_questions(task: str, n_questions: int = 1000, random_state: int = 0) ->
     --------
     >>> question = make_questions("arithmetic", 3)[0]
     >>> question.prompt, question.expected
-    ('What is 6 * 7?', ('6 * 7 = 42', '42'))
+    ('What is 4 * 7?', ('4 * 7 = 28', '28'))
     """
     check_choice(task, "task", TASKS)
     check_integer(n_questions, "n_questions", low=1)
