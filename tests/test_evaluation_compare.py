@@ -114,6 +114,17 @@ def test_given_atypicality_needs_no_embeddings(world):
     )
 
 
+def test_methods_are_given_the_training_mix_as_in_a_head(outputs, train):
+    class Prior(aty.TemperatureScaling):
+        def fit(self, logits, labels, *, class_log_prior=None):
+            seen.append(class_log_prior)
+            return super().fit(logits, labels)
+
+    seen = []
+    aty.compare({"prior": Prior()}, outputs, train=train, n_splits=1)
+    np.testing.assert_allclose(np.exp(seen[0]), np.bincount(train.labels) / len(train), rtol=1e-12)
+
+
 def test_class_scores_reach_their_table(outputs):
     duck = SimpleNamespace(
         predict_proba=lambda logits: scipy.special.softmax(logits, axis=1), class_scores_=[0.5, -0.5, 0.25, -0.25]

@@ -58,6 +58,7 @@ class Context:
             "class_log_density": self.class_log_density,
             "embeddings": self.outputs.embeddings,
             "groups": self.groups,
+            "class_log_prior": None if self.class_atypicality is None else -self.class_atypicality,
         }
 
     def take(self, rows: NDArray[Any]) -> "Context":
