@@ -81,6 +81,7 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "correct": "yes"}', "'correct' must be true or false"),
         ('{"prompt": "p", "answer": "a", "correct": true}', "'correct' must be in every line or in none"),
         ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
+        ('{"prompt": "p", "answer": "a", "id": 9223372036854775808}', "of at most 63 bits"),
         ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
         ("[" * 200_000, "nested too deeply"),
         (b'{"prompt": "\xff", "answer": "a"}', "can't decode byte"),
@@ -294,8 +295,10 @@ def test_evaluation_is_of_the_answers_given(fitted, tmp_path):
     assert overall["confidence_auroc"] == pytest.approx(aty.metrics.signal.auroc(confidence, answers.correct))
     groups = evaluation.table("atypicality_groups", method="head", metric="accuracy")
     assert sum(row["count"] * row["value"] for row in groups) == pytest.approx(answers.correct.sum())
-    evaluation.report(tmp_path / "report.html", examples=answers.texts())
-    assert "question 1600" in (tmp_path / "report.html").read_text("utf-8")
+    evaluation.report(tmp_path / "report.html", examples=answers.texts(), head=head)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "question 1600" in page
+    assert "Chance that an answer of one language model is correct" in page
 
 
 def test_a_monitor_watches_answers(fitted):
