@@ -120,7 +120,7 @@ def read_judgebench(path: Path) -> Answers:
 
 
 def _pair(record: dict[str, Any]) -> tuple[str, float, float, bool]:
-    said = [DECISIONS.get((one or {}).get("decision"), np.nan) for one in [*record["judgments"], None, None][:2]]
+    said = [DECISIONS.get(str((one or {}).get("decision")), np.nan) for one in [*record["judgments"], None, None][:2]]
     return str(record["question"]), said[0], said[1], DECISIONS[record["label"]] == 1.0
 
 
@@ -181,7 +181,7 @@ def _tables(task: str, rarity: str, halves: Sequence[Half]) -> list[Table]:
     methods = tuple(dict.fromkeys(method for _, method, _ in halves[0].values))
     found = []
     for metric in ("ece", "accuracy"):
-        cells = {}
+        cells: dict[tuple[tuple[str, ...], str], Cell] = {}
         for group, method in ((g, m) for g, m, what in halves[0].values if what == metric):
             values = np.array([half.values[group, method, metric] for half in halves])
             error = float(values.std(ddof=1) / values.size**0.5) if values.size > 1 else np.nan
@@ -216,12 +216,13 @@ def _verdicts(where: str, halves: Sequence[Half]) -> list[Verdict]:
     found = []
     for (claim, text, statistic), values in statements.items():
         mean, low, high = _interval(np.array(values), "halves", None)
-        counts = {"n": len(values), "n_rows": halves[0].n_rows, "n_true": int((np.array(values) > 0).sum())}
         missing = "prompt likelihoods or embeddings, and a confidence of the model's own" if np.isnan(mean) else ""
         found.append(
             Verdict(
                 *(claim, text, statistic, where),
-                **counts,
+                n=len(values),
+                n_rows=halves[0].n_rows,
+                n_true=int((np.array(values) > 0).sum()),
                 spread="halves",
                 value=mean,
                 low=low,
