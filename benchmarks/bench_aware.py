@@ -30,7 +30,10 @@ def rows(quick: bool = False) -> list[Row]:
 
 def other_rows(kind: str, logits: np.ndarray, labels: np.ndarray, atypicality: np.ndarray) -> list[Row]:
     """Both methods on other logits than those above: few tiny probabilities can be left out of flat ones."""
-    methods = {"paper AAR, fit": AtypicalityAwareRecalibration.paper(), "default AAR, fit": AtypicalityAwareRecalibration()}
+    methods = {
+        "paper AAR, fit": AtypicalityAwareRecalibration.paper(),
+        "default AAR, fit": AtypicalityAwareRecalibration(),
+    }
     found = []
     for (stage, method), target in zip(methods.items(), ("bare <= 30", "bare <= 150"), strict=True):
         found += contest(

@@ -61,11 +61,11 @@ def flat_logits(n_rows: int, n_classes: int) -> tuple[np.ndarray, np.ndarray, np
 
 def tiled_logits(n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Real logits, each row as often as needed with a little noise, and atypicality; None where no file is named."""
-    from atypicality import load_outputs
+    from atypicality import ModelOutputs
 
     if not (path := os.environ.get(OUTPUTS_VARIABLE)):
         return None
-    outputs, rng = load_outputs(path), np.random.default_rng(0)
+    outputs, rng = ModelOutputs.load(path), np.random.default_rng(0)
     rows = np.arange(n_rows) % len(outputs)
     logits = np.asarray(outputs.logits, np.float32)[rows]
     logits += np.float32(0.05) * logits.std(axis=1, keepdims=True) * rng.standard_normal(logits.shape, np.float32)
