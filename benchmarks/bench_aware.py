@@ -6,7 +6,7 @@ import numpy as np
 
 from atypicality import AtypicalityAwareRecalibration
 from benchmarks import authors
-from benchmarks.data import cross_entropy, image_logits, softmax, text_of
+from benchmarks.data import cross_entropy, flat_logits, image_logits, softmax, text_of, tiled_logits
 from benchmarks.rows import AUTHORS, Peer, Row, contest
 from benchmarks.timing import elementwise_pass
 
@@ -23,7 +23,30 @@ def rows(quick: bool = False) -> list[Row]:
         *default_rows(25_000, 1000, densities=True, targets=["bare <= 400"], repeats=1),
         *default_rows(25_000, 1000, densities=False, targets=["bare <= 400"], repeats=1),
         *default_rows(5000, 10, densities=True, targets=["seconds <= 3"]),
+        *other_rows("flat logits", *flat_logits(25_000, 1000)),
+        *([] if (real := tiled_logits(25_000)) is None else other_rows("real logits, tiled with noise", *real)),
     ]
+
+
+def other_rows(kind: str, logits: np.ndarray, labels: np.ndarray, atypicality: np.ndarray) -> list[Row]:
+    """Both methods on other logits than those above: few tiny probabilities can be left out of flat ones."""
+    methods = {
+        "paper AAR, fit": AtypicalityAwareRecalibration.paper(),
+        "default AAR, fit": AtypicalityAwareRecalibration(),
+    }
+    found = []
+    for (stage, method), target in zip(methods.items(), ("bare <= 30", "bare <= 150"), strict=True):
+        found += contest(
+            stage,
+            text_of(*logits.shape, "float32", kind),
+            lambda method=method: method.fit(logits, labels, atypicality=atypicality),
+            [],
+            bare=elementwise_pass(logits),
+            bare_of="one pass",
+            targets=[target],
+            repeats=1,
+        )
+    return found
 
 
 def paper_rows(

@@ -1,11 +1,25 @@
-"""Made-up arrays that look like what models say, and what is measured on answers."""
+"""Made-up arrays that look like what models say, real ones made longer, and what is measured on answers."""
+
+import os
 
 import numpy as np
 from scipy.special import logsumexp
 
-__all__ = ["clusters", "cross_entropy", "head_outputs", "image_logits", "softmax", "text_of"]
+__all__ = [
+    "OUTPUTS_VARIABLE",
+    "clusters",
+    "cross_entropy",
+    "flat_logits",
+    "head_outputs",
+    "image_logits",
+    "softmax",
+    "text_of",
+    "tiled_logits",
+]
 
 FAMILY = 10
+OUTPUTS_VARIABLE = "ATYPICALITY_BENCH_OUTPUTS"
+"""Names a file of real outputs, with logits and labels; rows of their own then stand beside those of made-up logits."""
 
 
 def clusters(
@@ -34,6 +48,28 @@ def image_logits(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray
     logits[each[:, None], family] += rng.normal(4.5, 1.8, family.shape).astype(np.float32)
     logits[each, labels] += (8.9 - 2.2 * atypicality + rng.normal(0, 1.5, n_rows)).astype(np.float32)
     return logits, labels, (atypicality - atypicality.mean()) / atypicality.std()
+
+
+def flat_logits(n_rows: int, n_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits of a model that is sure of little (mean confidence about a half), labels drawn from it, atypicality."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((n_rows, n_classes), np.float32)
+    logits[np.arange(n_rows), rng.integers(0, n_classes, n_rows)] += 1.5 + np.log(n_classes)
+    below = softmax(logits).cumsum(axis=1) < rng.random((n_rows, 1))
+    return logits, np.minimum(below.sum(axis=1), n_classes - 1), rng.standard_normal(n_rows)
+
+
+def tiled_logits(n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Real logits, each row as often as needed with a little noise, and atypicality; None where no file is named."""
+    from atypicality import ModelOutputs
+
+    if not (path := os.environ.get(OUTPUTS_VARIABLE)):
+        return None
+    outputs, rng = ModelOutputs.load(path), np.random.default_rng(0)
+    rows = np.arange(n_rows) % len(outputs)
+    logits = np.asarray(outputs.logits, np.float32)[rows]
+    logits += np.float32(0.05) * logits.std(axis=1, keepdims=True) * rng.standard_normal(logits.shape, np.float32)
+    return logits, np.asarray(outputs.labels)[rows], rng.standard_normal(n_rows)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from conftest import imported
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import STAGES, authors, growth, page, recalibrators, results, small, timing
+from benchmarks import STAGES, authors, compare, data, growth, page, recalibrators, results, small, timing
 from benchmarks.command import main, parsed, peers_document
 from benchmarks.growth_stages import Size, Work
 from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
@@ -273,6 +273,34 @@ def test_only_a_full_run_keeps_results_unasked():
     assert parsed([]).out == results.RESULTS
     assert parsed(["metrics"]).out is None
     assert parsed(["--quick"]).out is None
+
+
+def test_real_logits_are_tiled(monkeypatch, tmp_path, rng):
+    monkeypatch.delenv(data.OUTPUTS_VARIABLE, raising=False)
+    assert data.tiled_logits(10) is None
+    logits = rng.normal(size=(4, 3)).astype(np.float32)
+    np.savez(tmp_path / "few.npz", logits=logits, labels=np.array([0, 1, 2, 0]))
+    monkeypatch.setenv(data.OUTPUTS_VARIABLE, str(tmp_path / "few.npz"))
+    longer, labels, rarity = data.tiled_logits(10)
+    assert labels.tolist() == [0, 1, 2, 0, 0, 1, 2, 0, 0, 1]
+    assert 0 < np.abs(longer[:4] - logits).max() < 0.5
+    assert len(longer) == len(rarity) == 10
+
+
+def test_flat_logits_are_flat():
+    logits, labels, _ = data.flat_logits(400, 50)
+    probs = data.softmax(logits).astype(float)
+    assert 0.3 < probs.max(axis=1).mean() < 0.6
+    # labels come from the probabilities: the mean of their probability is that of the sum of squares
+    at_label = probs[np.arange(400), labels]
+    assert at_label.mean() == pytest.approx((probs**2).sum(axis=1).mean(), abs=4 * at_label.std() / 20)
+
+
+def test_two_versions_are_compared_by_medians():
+    rounds = [({"a, 9": {"wall": 1.0}}, {"a, 9": {"wall": new}}) for new in (1.02, 0.9, 1.04)]
+    assert compare.compared(rounds)[0][-2:] == ["1.02", "as before"]
+    rounds = [({"a, 9": {"wall": 1.0}}, {"a, 9": {"wall": 0.5}})] * 3
+    assert compare.compared(rounds)[0][-1] == "faster"
 
 
 def test_every_stage_has_its_module():

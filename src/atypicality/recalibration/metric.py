@@ -233,15 +233,17 @@ def _shared_sums(
     weights, terms, n_shared = problem.weights[rows], shared_terms(problem, fields, rows), problem.layout.mixing.start
     shared, crossed = np.empty((n_shared, n_shared)), np.empty((n_shared, len(inputs), problem.n_classes))
     means = [np.vecdot(p, values) for _, _, values in terms]
-    for (where, features, values), mean in zip(terms, means, strict=True):
-        moved = p * values
-        for (there, others, right), right_mean in zip(terms, means, strict=True):
+    expected, moved = [_times(p, own) for own in inputs], np.empty_like(p)
+    for place, ((where, features, values), mean) in enumerate(zip(terms, means, strict=True)):
+        np.multiply(p, values, out=moved)
+        for (there, others, right), right_mean in zip(terms[: place + 1], means, strict=False):
             spread = weights * (np.vecdot(moved, right) - mean * right_mean)
             shared[where, there] = (features * spread[:, None]).T @ others
+            shared[there, where] = shared[where, there].T
         scaled = (features * weights[:, None]).astype(p.dtype)
         shifted = (scaled * mean[:, None]).T
         for a, own in enumerate(inputs):
-            crossed[where, a] = scaled.T @ _times(moved, own) - shifted @ _times(p, own)
+            crossed[where, a] = scaled.T @ _times(moved, own) - shifted @ expected[a]
     return shared, crossed
 
 

@@ -137,4 +137,5 @@ def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | N
 def _rows_per_block(problem: Problem, wide: bool) -> int:
     """Rows that stay in cache; `wide` where there is a number for every parameter beside those of the classes."""
     width = max(problem.n_classes, problem.layout.size if wide else 0)
-    return blocks.block_rows(width * problem.dtype.itemsize)
+    budget = blocks.CACHE_BYTES if blocks.n_threads() > 1 else blocks.CACHE_BYTES // 3  # no lock to pass: more in cache
+    return blocks.block_rows(width * problem.dtype.itemsize, budget=budget)
