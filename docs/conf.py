@@ -28,7 +28,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/\d\d_",  # run all
     "within_subsection_order": "FileNameSortKey",
     "image_scrapers": ("gallery_altair.altair_scraper",),
-    "ignore_repr_types": r"altair\.",
+    "ignore_repr_types": r"altair\.|atypicality\.charts\.",
     "reset_modules": (),  # nothing here draws with matplotlib
     "backreferences_dir": "_generated/examples",
     "doc_module": ("atypicality",),

@@ -21,7 +21,7 @@ def altair_scraper(block, block_vars, gallery_conf):
     """
     variables = block_vars["example_globals"]
     chart = variables.get("___")
-    if not type(chart).__module__.startswith("altair.") or chart is variables.get("__drawn__"):
+    if not is_chart(chart) or chart is variables.get("__drawn__"):
         return ""
     variables["__drawn__"] = chart
     path = Path(next(block_vars["image_path_iterator"]))
@@ -29,6 +29,11 @@ def altair_scraper(block, block_vars, gallery_conf):
     chart.save(path, scale_factor=1)
     chart.save(large, scale_factor=LARGE)
     return figure_rst([path], gallery_conf["src_dir"], describe(chart), srcsetpaths=[{0: path, float(LARGE): large}])
+
+
+def is_chart(thing):
+    """Whether a thing is Altair's or, as the charts of the package are, of a class that adds to one of Altair's."""
+    return any(kind.__module__.startswith("altair.") for kind in type(thing).__mro__)
 
 
 def describe(chart):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from conftest import needs
 
+import atypicality as aty
+
 FOLDER = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 PACKAGES = {  # what a script needs beyond the figures
@@ -68,7 +70,7 @@ def test_the_site_draws_a_chart_once_in_two_sizes(tmp_path, monkeypatch):
     from sphinx_gallery.scrapers import ImagePathIterator
 
     monkeypatch.syspath_prepend(str(FOLDER.parent / "docs"))
-    from gallery_altair import altair_scraper
+    from gallery_altair import altair_scraper, is_chart
 
     chart = alt.Chart(alt.Data(values=[{"x": 1, "y": 2}])).mark_point()
     chart = chart.encode(alt.X("x:Q", title="Input"), alt.Y("y:Q", title="Output"))
@@ -82,6 +84,9 @@ def test_the_site_draws_a_chart_once_in_two_sizes(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure_001.png", "figure_001_2_00x.png"]
     assert altair_scraper(None, variables, settings) == ""  # the next block ends without a chart
     assert altair_scraper(None, {**variables, "example_globals": {"___": 3}}, settings) == ""
+    assert is_chart(
+        aty.charts.reliability_diagram(aty.evaluate("uncalibrated", aty.datasets.make_world(300).outputs()))
+    )
 
 
 @pytest.fixture
