@@ -106,7 +106,7 @@ def cutoff_steps(groups: Doubles, cells: Integers, scores: Doubles, tau: float) 
         for cell in spanned:
             paths[cell] = vertex.path(cell)
     longest = max(len(levels) for levels, _ in paths)
-    levels = np.array([levels + [1.0] * (longest - len(levels)) for levels, _ in paths]).reshape(-1, longest)
+    levels = np.array([levels + [1.0] * (longest - len(levels)) for levels, _ in paths]).reshape(len(paths), longest)
     found = np.array([values + values[-1:] * (longest + 1 - len(values)) for _, values in paths])
     return np.ascontiguousarray(levels.T), np.ascontiguousarray(found.T)
 
