@@ -185,6 +185,10 @@ class TestHead:
         rows, counts = aty.estimate_accuracy(head, test), monitor.estimated_accuracy()
         assert counts.estimates["confidence"] == pytest.approx(rows.estimates["confidence"], abs=2**-29)
         assert counts.estimates["class mix"] == pytest.approx(rows.estimates["class mix"], abs=0.01)
+        answer, ranks = head.predict(test), head.reference_.atypicality
+        cells = np.bincount(ranks.cells(answer.atypicality), minlength=2 * ranks.edges.size + 1)
+        seen = moved_rows(head.reference_, np.bincount(answer.label, minlength=10), cells)
+        assert monitor._moved_rows(None) == seen
         mix = np.array([0.19, *[0.09] * 9])
         known = monitor.estimated_accuracy(class_mix=mix).estimates["transport"]
         assert known == pytest.approx(aty.estimate_accuracy(head, test, mix).estimates["transport"], abs=0.01)
