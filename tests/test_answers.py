@@ -387,6 +387,24 @@ def test_a_row_without_a_signal_that_was_always_there_is_warned_of(fitted):
         assert np.isfinite(head.predict(answers).confidence).all()
 
 
+def test_what_says_too_little_is_no_signal(rng):
+    correct, points = rng.random(100) < 0.6, np.full((100, 4), np.nan)
+    points[:3] = rng.normal(size=(3, 4))
+    scores = {"constant": np.ones(100), "gone": np.full(100, np.nan), "prompt_log_likelihood": np.full(100, np.nan)}
+    answers = small(100, prompt_embeddings=points, scores=scores, correct=correct)
+    head = AnswerHead().fit(answers)
+    assert head.evidence_ == {}
+    assert head.atypicality_ is None
+    assert head.predict(answers).atypicality is None
+
+
+def test_signals_of_any_size_say_the_same(rng):
+    x = rng.normal(size=500)
+    correct = rng.random(500) < expit(2 * x)
+    odds = [SignalModel.fit({"x": x * size}, correct).log_odds({"x": x * size}, 500) for size in (1.0, 1e200, 1e-200)]
+    np.testing.assert_allclose(odds[1:], [odds[0]] * 2, rtol=1e-6, atol=1e-6)
+
+
 def test_few_rows_give_the_base_rate():
     answers, _ = answer_world(40, 1, useful=False)
     head = AnswerHead().fit(answers)

@@ -22,7 +22,7 @@ from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.llm.answers import Answers
-from atypicality.llm.signals import SignalModel, signals_of
+from atypicality.llm.signals import FEWEST, SignalModel, signals_of
 from atypicality.metrics import ece, nll
 from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import auroc
@@ -193,7 +193,7 @@ class AnswerHead(BaseEstimator):
         for signal, part in EMBEDDED.items():
             rows = getattr(answers, part)
             setattr(self, signal.replace("atypicality", "density_"), None)
-            if self.density is None or rows is None:
+            if self.density is None or rows is None or np.count_nonzero(~np.isnan(rows[:, 0])) < FEWEST:
                 continue
             reference = rows if train is None else getattr(train, part)
             if reference is None:

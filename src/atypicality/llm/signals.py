@@ -132,12 +132,13 @@ class SignalColumns:
             return None
         weights = np.full(known.size, 1 / known.size)
         low, high = tails(known, weights, min(max(TAIL, FEWEST / known.size), WIDEST_TAIL))
-        held = np.clip(known, low, high)
-        center, scale = float(held.mean()), float(held.std())
-        if not scale > 1e-12 * max(abs(low), abs(high)):
+        unit = max(abs(low), abs(high)) or 1.0  # squares of huge values would overflow
+        held = np.clip(known, low, high) / unit
+        center, scale = float(held.mean()) * unit, float(held.std()) * unit
+        if not scale > 1e-12 * unit:
             return None
         n_missing = values.size - known.size
-        bends = _bends((held - center) / scale)
+        bends = _bends((held - center / unit) / (scale / unit))
         return cls(name, low, high, center, scale, n_missing / values.size if n_missing >= FEWEST else 0.0, *bends)
 
     def straight(self, values: Vector) -> Vector:
