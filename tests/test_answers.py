@@ -7,7 +7,6 @@ import bundle_cases
 import numpy as np
 import pytest
 from answer_cases import answer_world
-from scipy.optimize import minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
 
@@ -81,6 +80,7 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "correct": "yes"}', "'correct' must be true or false"),
         ('{"prompt": "p", "answer": "a", "correct": true}', "'correct' must be in every line or in none"),
         ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
+        ('{"prompt": "p", "answer": "a", "id": 9223372036854775808}', "of at most 63 bits"),
         ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
         ("[" * 200_000, "nested too deeply"),
         (b'{"prompt": "\xff", "answer": "a"}', "can't decode byte"),
@@ -173,19 +173,23 @@ def test_columns_are_standardised_and_bent_ones_add_nothing_straight(rng):
 
 
 def test_the_model_is_the_penalised_optimum(rng):
-    """An independent float64 reference: the same objective with the same strengths, by another optimiser."""
-    x = rng.normal(size=(400, 2))
-    correct = rng.random(400) < expit(0.5 + 1.5 * x[:, 0] - x[:, 1])
-    model = SignalModel.fit({"a": x[:, 0], "b": x[:, 1]}, correct)
-    assert {"a", "b"} <= set(model.coefficients)
-    assert model.certificate < 1e-8
-    odds = model.log_odds({"a": x[:, 0], "b": x[:, 1]}, 400)
-    np.testing.assert_allclose(model.loss, np.mean(np.logaddexp(0, np.where(correct, -odds, odds))), rtol=1e-9)
-    slope, intercept = minimize(
-        lambda c: np.mean(np.logaddexp(0, np.where(correct, -1, 1) * (c[0] * odds + c[1]))), [1.0, 0.0]
-    ).x
-    assert 1 <= slope < 1.3  # shrunk, and the intercept is free but for the prior of two rows
-    assert abs(intercept) < 0.1
+    """First-order conditions in plain NumPy: the gradient of each part is minus one strength times its coefficients."""
+    signals = dict(zip("ab", rng.normal(size=(2, 800)), strict=True))
+    correct = rng.random(800) < expit(0.5 + 1.5 * signals["a"] + signals["b"] ** 2 - 1)
+    model = SignalModel.fit(signals, correct)
+    assert set(model.coefficients) >= {"a", "b (shape)"}
+    chance = expit(model.log_odds(signals, 800))
+    np.testing.assert_allclose(model.loss, -np.log(np.where(correct, chance, 1 - chance)).mean(), rtol=1e-9)
+    missed = chance - (800 * correct + 1) / 802  # one right and one wrong pseudo-row, spread over all rows
+    slack = np.sqrt(2 * model.certificate * 0.25) + 1e-9  # a squared gradient is at most twice gap times curvature
+    assert abs(missed.mean()) < slack  # the intercept is free
+    for one in model.signals:
+        for name, part in ((one.name, one.straight), (one.name + " (shape)", one.bent)):
+            if (found := model.coefficients.get(name)) is not None:
+                gradient = part(signals[one.name]).T @ missed / 800
+                strength = -gradient @ found / (found @ found)
+                assert strength > 0
+                np.testing.assert_allclose(gradient, -strength * found, atol=2 * slack * part(signals[one.name]).max())
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.5], ids=["even odds", "base rate 0.8"])
@@ -294,8 +298,10 @@ def test_evaluation_is_of_the_answers_given(fitted, tmp_path):
     assert overall["confidence_auroc"] == pytest.approx(aty.metrics.signal.auroc(confidence, answers.correct))
     groups = evaluation.table("atypicality_groups", method="head", metric="accuracy")
     assert sum(row["count"] * row["value"] for row in groups) == pytest.approx(answers.correct.sum())
-    evaluation.report(tmp_path / "report.html", examples=answers.texts())
-    assert "question 1600" in (tmp_path / "report.html").read_text("utf-8")
+    evaluation.report(tmp_path / "report.html", examples=answers.texts(), head=head)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "question 1600" in page
+    assert "Chance that an answer of one language model is correct" in page
 
 
 def test_a_monitor_watches_answers(fitted):

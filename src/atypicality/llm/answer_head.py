@@ -235,7 +235,7 @@ class AnswerHead(BaseEstimator):
         return found | signals_of(answers)
 
     def _choose_atypicality(self, signals: dict[str, Vector]) -> None:
-        there = [name for name in RARITIES if name in signals]
+        there = [name for name in RARITIES if name in signals and not np.isnan(signals[name]).all()]
         if self.atypicality not in ("auto", None) and self.atypicality not in there:
             raise ValueError(f"atypicality={self.atypicality!r} must be a signal of the answers; these have none.")
         wanted = there[:1] if self.atypicality == "auto" else [self.atypicality]

@@ -268,8 +268,9 @@ def _parse(line: bytes) -> dict[str, Any]:
             raise ValueError(f"must have {name!r}, a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):
         raise ValueError("'correct' must be true or false")
-    if not isinstance(known.get("id", ""), (str, int)) or isinstance(known.get("id"), bool):
-        raise ValueError("'id' must be a text or a whole number")
+    own: Any = known.get("id", "")
+    if not isinstance(own, (str, int)) or isinstance(own, bool) or (isinstance(own, int) and abs(own) >= 2**63):
+        raise ValueError("'id' must be a text or a whole number of at most 63 bits")
     known["logprobs"] = _token_scores(_chat_log_probs(known["logprobs"])) if "logprobs" in known else None
     known["samples"] = _sampled(_list(known["samples"], "samples", str)) if "samples" in known else None
     known["scores"] = {_name(name): _number(value, name) for name, value in _scores_of(known).items()}

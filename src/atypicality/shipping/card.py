@@ -50,6 +50,8 @@ def model_card(head: Any) -> str:
     >>> print(card.splitlines()[0])
     # Reliability head for 10 classes
     """
+    if hasattr(head, "_card"):
+        return str(head._card())  # of a head of another kind
     sections = [
         f"# Reliability head for {head.n_classes_} classes",
         "It goes with one trained classifier, whose logits it reads, and says of every prediction how far to trust "
