@@ -232,7 +232,7 @@ def block_rows(row_bytes: int, *, budget: int = CACHE_BYTES, minimum: int = 1) -
     """Rows of `row_bytes` each that fit into `budget` bytes: at least `minimum`, whatever the width.
 
     >>> block_rows(4000)
-    131
+    786
     """
     if (chosen := _rows.get()) is not None:
         return chosen
