@@ -77,7 +77,7 @@ def paper_rows(
         slack=1e-8,  # the certificate at which we stop
         targets=targets or (),
     )
-    return [*found[:-1], replace(found[-1], note=ended[-1])]
+    return [*found[:-1], replace(found[-1], note=ended[-1] if ended else "")]
 
 
 def default_rows(

@@ -198,7 +198,10 @@ def _held(xp: Xp, values: Any, low: float, high: float) -> Any:
 
 
 class Field(Protocol):
-    """The matrix of a term: what is added to a row's multiplied logits, times a weight."""
+    """The matrix of a term: what is added to a row's multiplied logits, times a weight.
+
+    One that reads more than logits has an attribute `reads`, such as ``frozenset({"densities"})``.
+    """
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """A matrix (n, k) from logits less their row's maximum, in which hidden entries are 0."""
@@ -210,6 +213,7 @@ class LogDensity:
     """Class log-densities, their spread held to that of the calibration rows."""
 
     reach: float | None
+    reads = frozenset({"densities"})
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """The matrix (n, k)."""
@@ -361,8 +365,7 @@ class LogitModel:
     @property
     def reads(self) -> frozenset[str]:
         """What of a row it reads beside the logits: "atypicality" and "densities" are the costly ones."""
-        densities = {"densities"} if any(isinstance(term, LogDensity) for term in self.terms) else set()
-        return frozenset(self.weighing.reads | densities)
+        return frozenset(self.weighing.reads.union(*(getattr(term, "reads", ()) for term in self.terms)))
 
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
