@@ -54,7 +54,7 @@ gap = {
     for name in probabilities
 }
 for name, values in gap.items():
-    print(f"{name:16s}", *(f"{100 * value:+6.1f} %" for value in values))
+    print(f"{name:19s}", *(f"{100 * value:+6.1f} %" for value in values))
 
 # %%
 # The model alone is ever more overconfident as inputs get rarer. One temperature takes

@@ -46,7 +46,7 @@ for metric in ("accuracy", "ece"):
         )
         found[metric, name] = [row["value"] for row in rows]
         print(
-            f"{metric:9s} {name:16s}",
+            f"{metric:9s} {name:19s}",
             *(f"{value:7.1%}" for value in found[metric, name]),
         )
 
@@ -58,7 +58,7 @@ for metric in ("accuracy", "ece"):
 
 spread = {key: max(values) - min(values) for key, values in found.items()}
 for (metric, name), value in spread.items():
-    print(f"gap in {metric:9s} {name:16s} {value:6.1%}")
+    print(f"gap in {metric:9s} {name:19s} {value:6.1%}")
 assert spread["accuracy", "atypicality-aware"] < spread["accuracy", "model"]
 assert (
     spread["ece", "atypicality-aware"]
