@@ -14,7 +14,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is not a failure
+hypothesis.settings.register_profile("no clock", hypothesis.settings(), deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("no clock")
 
 LONG = ("experiments", "docs", "dask", "examples", "sklearn", "guarantees")
