@@ -10,8 +10,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import hypothesis
 import numpy as np
 import pytest
+
+hypothesis.settings.register_profile("no clock", hypothesis.settings(), deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("no clock")
 
 LONG = ("experiments", "docs", "dask", "examples", "sklearn", "guarantees")
 """Files that take longest, without test_ and .py: begun first, so that no worker of pytest waits for one at the end."""
