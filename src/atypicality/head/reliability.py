@@ -160,8 +160,8 @@ class Reliability:
         """Each set as a text of its own length: an array of fixed width would make all as wide as the largest set."""
         names = self.names().tolist()
         texts = np.full(len(self), "", object)
-        some = np.flatnonzero(sets.any(axis=1))
-        texts[some] = [" | ".join(names[index] for index in np.flatnonzero(sets[row])) for row in some]
+        for place in np.flatnonzero(sets.any(axis=1)):  # no copy of the sets: they may be most of the memory
+            texts[place] = " | ".join(names[index] for index in np.flatnonzero(sets[place]))
         return texts
 
     def rows(self) -> Iterator[dict[str, Any]]:
