@@ -88,7 +88,7 @@ class OpenAICompatibleChat(ServedModel):
     ) -> list[Reply]:
         """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
 
-        The parameters are those of `generate_answers`; `embeddings` are refused.
+        `max_tokens`, `temperature` and `random_state` are those of `generate_answers`; `embeddings` are refused.
         """
         if embeddings:
             raise ValueError("embeddings must be False: a chat endpoint has none. Use a local model.")
