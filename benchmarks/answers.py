@@ -3,7 +3,7 @@
     python -m benchmarks.answers FOLDER [--out FILE]
 
 FOLDER holds a file NAME.jsonl for each task, which `atypicality llm answers` wrote; "all" is their union. Ten random
-halves measure NLL and AUROC; head and Platt scaling are fitted on the same quarter of the answers. For the accepted
+halves measure NLL and AUROC; head and Platt scaling are fitted on the same half of the answers. For the accepted
 answers, another 300 thresholds are chosen from rows drawn with replacement among those that fitted nothing, 30 for each
 of ten fits: the law of these rows is known, so the risk of a threshold is exact.
 """

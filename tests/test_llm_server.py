@@ -174,7 +174,7 @@ def test_prompts_become_outputs(server, connect):
 
 def test_repeated_prompts_are_asked_once_and_requests_are_bounded(server, connect):
     def slowly(body, times):
-        time.sleep(0.02)
+        time.sleep(0.1)
         return ok(answer(body))
 
     server.behave = slowly

@@ -152,7 +152,8 @@ class TransformersScorer:
     ) -> list[Reply]:
         """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
 
-        The parameters are those of `generate_answers`. Conversations are written by the tokenizer's chat template.
+        `max_tokens`, `temperature`, `embeddings` and `random_state` are those of `generate_answers`. Conversations are
+        written by the tokenizer's chat template.
         """
         torch = require("torch", extra="llm", feature="TransformersScorer")
         texts = [render(self.tokenizer, turns) for turns in conversations]

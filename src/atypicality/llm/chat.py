@@ -35,8 +35,13 @@ class OpenAICompatibleChat(ServedModel):
         Address of the server, as in "http://localhost:8000/v1".
     model : str
         The model's name on the server.
-    api_key_env, concurrency, timeout, max_retries, backoff, max_bytes
-        As for `OpenAICompatibleScorer`.
+    api_key_env : str or None, default="OPENAI_API_KEY"
+        Environment variable that holds the key; this and the rest are as for `OpenAICompatibleScorer`.
+    concurrency : int, default=8
+    timeout : float, default=60
+    max_retries : int, default=5
+    backoff : float, default=0.5
+    max_bytes : int, default=32 MiB
 
     Examples
     --------
@@ -83,7 +88,7 @@ class OpenAICompatibleChat(ServedModel):
     ) -> list[Reply]:
         """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
 
-        The parameters are those of `generate_answers`; `embeddings` are refused.
+        `max_tokens`, `temperature` and `random_state` are those of `generate_answers`; `embeddings` are refused.
         """
         if embeddings:
             raise ValueError("embeddings must be False: a chat endpoint has none. Use a local model.")

@@ -46,6 +46,11 @@ class Reply:
         Texts of the likeliest first tokens, with their log-probabilities.
     embeddings : pair of ndarrays of shape (d,), or None
         Of the conversation and of the answer.
+
+    Examples
+    --------
+    >>> Reply("4", np.array([-0.1]), samples=("4", "5")).samples
+    ('4', '5')
     """
 
     text: str
@@ -58,7 +63,16 @@ class Reply:
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """Anything that answers conversations and gives the log-probabilities of the answers' tokens."""
+    """Anything that answers conversations and gives the log-probabilities of the answers' tokens.
+
+    Examples
+    --------
+    >>> class Parrot:
+    ...     def reply(self, conversations, **options):
+    ...         return [Reply(turns[-1]["content"], np.array([-0.5])) for turns in conversations]
+    >>> isinstance(Parrot(), ChatModel)
+    True
+    """
 
     def reply(
         self,
@@ -70,7 +84,10 @@ class ChatModel(Protocol):
         embeddings: bool = False,
         random_state: int = 0,
     ) -> list[Reply]:
-        """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones."""
+        """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
+
+        `max_tokens`, `temperature`, `embeddings` and `random_state` are those of `generate_answers`.
+        """
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,11 @@ class Question:
     before : tuple of messages
         Each with `role` and `content`: a system message, or examples.
     id : str or int, optional
+
+    Examples
+    --------
+    >>> Question("What is 2 + 2?", ("4", "four")).conversation
+    [{'role': 'user', 'content': 'What is 2 + 2?'}]
     """
 
     prompt: str
@@ -191,6 +213,10 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     path : path
         Every line has `prompt` (a text) or `messages` (as in a chat request, the last one the user's), and may have
         `expected` (a text or a list of texts) and `id`.
+
+    Returns
+    -------
+    list of Question
 
     Examples
     --------
