@@ -152,5 +152,5 @@ def predict_rows(n_rows: int, width: int, n_classes: int) -> list[Row]:
         [],
         bare=bare,
         bare_of="products and softmax",
-        targets=["bare <= 2"],
+        targets=["bare <= 1.6"],
     )

@@ -238,7 +238,8 @@ def block_rows(row_bytes: int, *, budget: int = CACHE_BYTES, minimum: int = 1) -
     if (chosen := _rows.get()) is not None:
         return chosen
     if (memory := _memory.get()) is not None:
-        budget = min(budget, memory // LARGE_SHARE)
+        several = 4 if budget <= CACHE_BYTES else 1  # an elementwise pass has as many buffers
+        budget = min(budget, memory // (several * LARGE_SHARE))
     return max(minimum, budget // max(1, row_bytes))
 
 
