@@ -393,7 +393,7 @@ def test_every_command_stays_below_its_ceiling_and_says_the_same(parts, head, tm
     )
     said, evaluating = run_watched(["evaluate", parts / "head", parts / "test", "--json", "--memory", CEILING])
     assert max(fitting, predicting, evaluating) < 200, (fitting, predicting, evaluating)
-    plain = aty.evaluate({"uncalibrated": "uncalibrated", "head": head}, ModelOutputs.load(parts / "test"))
+    plain = aty.evaluate({"model": "uncalibrated", "head": head}, ModelOutputs.load(parts / "test"))
     found = json.loads(said)["tables"]["overall"]
     for row, other in zip(plain.table("overall"), _records(found), strict=True):
         assert (row["method"], row["metric"]) == (other["method"], other["metric"])

@@ -255,10 +255,11 @@ def row_slices(n_rows: int, block: int) -> Iterator[slice]:
 def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads: int | None = None) -> Iterator[T]:
     """Yield `function(rows)` for every block, in row order, computed on `threads` threads (default: `n_threads`).
 
-    At most two blocks per thread are in flight, so the results that wait for their turn stay few. An exception
-    in one block is raised here, and no further block is started.
+    Blocks have at most `block` rows, on one thread exactly; on several every thread has about as many rows, unless
+    `settings` says how many. At most two blocks per thread are in flight, so the results that wait for their turn
+    stay few. An exception in one block is raised here, and no further block is started.
 
-    >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4))
+    >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
     results = seen(_map_rows(function, n_rows, block, threads), n_rows, block)
@@ -277,7 +278,8 @@ def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: 
     if threads <= 1:
         yield from map(function, row_slices(n_rows, block))
         return
-    block = -(-n_rows // (threads * -(-n_blocks // threads)))  # as many blocks for every thread, of about equal size
+    if _rows.get() is None:  # as many blocks for every thread, of about equal size
+        block = -(-n_rows // (threads * -(-n_blocks // threads)))
     with single_threaded_blas():
         yield from _Team(function, row_slices(n_rows, block), threads).results()
 

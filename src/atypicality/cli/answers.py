@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atypicality.cli.options import Seed
 from atypicality.cli.printing import say
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ __all__ = ["EXAMPLES", "command"]
 EXAMPLES = """
 atypicality llm answers questions.jsonl --model http://localhost:8000/v1 \\
     --served-model name --samples 4 --out answers.jsonl
-atypicality llm answers --task arithmetic --limit 500 --model folder --out answers.jsonl
+atypicality llm answers --task arithmetic --limit 500 --model folder \\
+    --out answers.jsonl
 """
 
 
@@ -43,16 +45,19 @@ def command(
     plain: Annotated[bool, typer.Option("--plain", help="No chat template; local models only.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
     served_model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for one request to a server.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds for one request to a server.", min=0.001)] = 60.0,
     api_key_env: Annotated[str, typer.Option(help="Environment variable with the server's key.")] = "OPENAI_API_KEY",
-    seed: Annotated[int, typer.Option(help="Of the samples and of --task.", min=0)] = 0,
+    random_state: Seed = 0,
 ) -> None:
-    """Ask a language model and keep its answers with their log-probabilities, for AnswerHead."""
+    """Ask a language model, and write answers for AnswerHead.
+
+    Each answer stands with its prompt, its log-probabilities and what else was asked for.
+    """
     from atypicality.llm import generate_answers
     from atypicality.outputs.paths import check_target
 
     check_target(out)
-    asked = _questions(questions, task, template, (text or ["text"], label, encoding), seed, limit)
+    asked = _questions(questions, task, template, (text or ["text"], label, encoding), random_state, limit)
     answers = generate_answers(
         _model(model, device, served_model, api_key_env, timeout, plain),
         asked,
@@ -61,7 +66,7 @@ def command(
         temperature=temperature,
         verbalised=verbalised,
         embeddings=embeddings,
-        random_state=seed,
+        random_state=random_state,
     )
     answers.write(out)
     share = "" if answers.correct is None else f", {answers.correct.mean():.1%} correct"

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "check_served", "command"]
 
 EXAMPLES = """
-atypicality llm --model folder --data questions.txt --template trec --out trec.npz
-atypicality llm --model http://localhost:8000/v1 --served-model name \\
+atypicality llm classify --model folder --data questions.txt --template trec \\
+    --out trec.npz
+atypicality llm classify --model http://localhost:8000/v1 --served-model name \\
     --data news.csv --template prompt.txt --labels 1=World,2=Sports \\
     --label class --cache answers.jsonl --out news.npz
 """
