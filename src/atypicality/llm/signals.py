@@ -176,7 +176,7 @@ class SignalModel:
     """Log-odds of being correct: an intercept and, for each signal, a straight and a bent part.
 
     The mean cross-entropy is one convex problem of two classes. Each part of each signal is shrunk with a strength of
-    its own, of maximal evidence, and left out where it has little: below 3 nats for all together, 0.1 for a straight
+    its own, of maximal evidence, and left out where it has little: below 2 nats for all together, 0.1 for a straight
     and 3 for a bent part.
 
     Attributes
@@ -261,12 +261,11 @@ class SignalModel:
 
     @property
     def signal_evidence(self) -> dict[str, float]:
-        """Nats of each signal, its parts that are used together, most first; where none is, what was too little."""
+        """Nats of each signal, its parts that are used together, most first; 0 of a signal that is left out."""
         worths = {}
         for one in self.signals:
-            parts = [name for name in (one.name, one.name + SHAPE) if name in self.evidence]
-            used = [self.evidence[name] for name in parts if name in self.coefficients]
-            worths[one.name] = sum(used) if used else max((self.evidence[name] for name in parts), default=0.0)
+            used = [name for name in (one.name, one.name + SHAPE) if name in self.coefficients]
+            worths[one.name] = sum(self.evidence[name] for name in used) + 0.0
         return dict(sorted(worths.items(), key=lambda item: -item[1]))
 
 

@@ -10,6 +10,9 @@ from atypicality.terminal import listed
 
 __all__ = ["Part", "Record", "declared"]
 
+READERS = {"AnswerHead": "atypicality.llm.AnswerHead.load", "MonitorState": "atypicality.Monitor.load"}
+"""Who reads a bundle whose outermost part is of that class."""
+
 
 class Record:
     """How objects of a class are stored: the class attribute `_stored` of a class that can be in a bundle.
@@ -154,7 +157,10 @@ class Part(Kind):
     def _read(self, stored: Any, place: Place) -> Any:
         name = stored.get("class") if isinstance(stored, dict) else None
         if not isinstance(name, str) or name not in self.records:
-            raise ValueError(f"{place.path} must be of class {' or '.join(self.records)}; got {str(name)[:80]!r}.")
+            other = f" Read it with {READERS[name]}." if isinstance(name, str) and name in READERS else ""
+            raise ValueError(
+                f"{place.path} must be of class {' or '.join(self.records)}; got {str(name)[:80]!r}.{other}"
+            )
         return self.records[name].read_as(stored, place, fitted=self.fitted)
 
 
