@@ -19,6 +19,7 @@ from atypicality.head import ReliabilityHead
 from atypicality.head.calibration_parts import warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.prediction import known_formula
+from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
@@ -161,6 +162,20 @@ def test_drift_is_told(bundled):
     with pytest.warns(UserWarning, match="the data has drifted"):
         answer = head.predict(moved)
     assert answer.drift.share_tail > 0.1
+
+
+def test_rows_that_all_moved_up_have_drifted_even_if_none_is_in_the_tail():
+    scale = QuantileScale.from_rows(np.arange(1000.0))
+    moved = Drift(scale, np.linspace(700, 980, 300))
+    assert (moved.share_tail, moved.share_above_median) == (0, 1)
+    assert moved.significant
+    assert "100.0% than half of them" in moved.message()
+    assert not Drift(scale, np.linspace(300, 980, 300)).significant  # 0.71 above the median: not as a whole
+    four = Drift(
+        scale, np.full(4, 600.0)
+    )  # four of four above the 500th of 1000 values: (501 ... 504) / (1001 ... 1004)
+    expected = np.prod(np.arange(500, 504) / np.arange(1001, 1005))
+    assert four.chance == pytest.approx(4 * expected, rel=0.02)  # the smaller of two sides, and of tail and middle
 
 
 def test_drift_looks_at_the_score_of_recalibration_too(bundled, tmp_path):

@@ -11,7 +11,9 @@ from atypicality.terminal import aligned, html_table
 
 __all__ = ["Drift"]
 
-TAIL = 0.99
+TAIL, MIDDLE = 0.99, 0.5
+MOVED = 0.75
+"""Share of rows above the held-out median from which on these have moved as a whole."""
 CHANCE = 1e-6
 
 Vector = NDArray[np.float64]
@@ -32,14 +34,18 @@ class Drift:
         edge count in part: as much of each as of those held-out rows belongs to the 1 %.
     expected_tail : float
         What `share_tail` is without drift, about: 0.01, or 1 / (n + 1) for fewer than 99 held-out rows.
+    share_above_median : float
+        Share of new rows more atypical than the median of the held-out ones, ties in part; 0.5 is expected.
     distance : float
         Largest gap between the two distribution functions (Kolmogorov and Smirnov's statistic), 0 to 1. Exact up to
         1025 held-out rows, to a thousandth for more.
     chance : float
-        Of counts this large in the tail without drift: a p-value, valid for continuous, tied and constant values. With
-        `recalibration`, twice the smaller of both (Bonferroni).
+        Of counts this large in the tail, or above the median where that is three quarters of the rows, without drift: a
+        p-value, valid for continuous, tied and constant values. Twice the smaller of both and, with `recalibration`,
+        of both scores (Bonferroni).
     significant : bool
-        Whether `chance` is below one in a million, by a score whose `share_tail` is at least twice `expected_tail`.
+        Whether `chance` is below one in a million, by a score whose `share_tail` is at least twice `expected_tail`, or
+        whose `share_above_median` is at least 0.75.
 
     Examples
     --------
@@ -54,24 +60,18 @@ class Drift:
     def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
         values = np.sort(atypicality)
         self.n_rows = n = values.size
-        place = int(np.searchsorted(scale.levels, TAIL))  # of the first held-out value with at most 1 % above it
-        level, below = scale.levels[place], scale.levels[place - 1] if place else 0.0
-        above, reaching = (n - int(np.searchsorted(values, scale.values[place], side)) for side in ("right", "left"))
-        in_part = (level - TAIL) / (level - below)
         self.share_beyond = float(scale.beyond(values).mean()) if n else 0.0
-        self.share_tail = float(above + in_part * (reaching - above)) / max(n, 1)
+        self.share_tail, tail = _above(scale, values, TAIL)
+        self.share_above_median, middle = _above(scale, values, MIDDLE, MOVED)
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
         self._scale, self._values = scale, values
-        chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - level), (reaching, n, 1 - below))]
-        self.recalibration, own = recalibration, min(1.0, 2 * min(chances))  # twice: the smaller of two
-        tests = [(self, own)] + ([] if recalibration is None else [(recalibration, recalibration.chance)])
-        self.chance = min(1.0, len(tests) * min(chance for _, chance in tests))
-        found = [one for one, chance in tests if len(tests) * chance < CHANCE and one._enlarged]
+        self.recalibration = recalibration
+        self._chances = [(tail, self.share_tail >= 2 * self.expected_tail), (middle, True)]
+        scores = [self] if recalibration is None else [self, recalibration]
+        tests = [(min(1.0, 2 * len(scores) * chance), large, one) for one in scores for chance, large in one._chances]
+        self.chance = min(chance for chance, _, _ in tests)
+        found = [one for chance, large, one in tests if chance < CHANCE and large]
         self.significant, self._moved = bool(found), (found or [self])[0]
-
-    @property
-    def _enlarged(self) -> bool:
-        return self.share_tail >= 2 * self.expected_tail
 
     @cached_property
     def distance(self) -> float:
@@ -84,7 +84,8 @@ class Drift:
         >>> Drift(QuantileScale.from_rows([1.0, 2.0]), np.array([1.0])).to_dict()["n_rows"]
         1
         """
-        names = ("n_rows", "share_beyond", "share_tail", "expected_tail", "distance", "chance", "significant")
+        shares = ("share_beyond", "share_tail", "expected_tail", "share_above_median")
+        names = ("n_rows", *shares, "distance", "chance", "significant")
         other = {} if self.recalibration is None else {"recalibration": self.recalibration.to_dict()}
         return {name: getattr(self, name) for name in names} | other
 
@@ -103,6 +104,7 @@ class Drift:
     def _numbers(self) -> list[tuple[str, str]]:
         return [
             (f"above {TAIL:.0%} of held-out rows", f"{self.share_tail:.1%} (expected {self.expected_tail:.1%})"),
+            ("above the held-out median", f"{self.share_above_median:.1%} (expected {MIDDLE:.1%})"),
             ("above all held-out rows", f"{self.share_beyond:.1%}"),
             ("largest gap of distributions", f"{self.distance:.3f}"),
         ]
@@ -112,10 +114,25 @@ class Drift:
         one, score = self._moved, "" if self._moved is self else ", by the score that recalibration uses,"
         return (
             f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
-            f"calibration rows ({one.expected_tail:.1%} expected), and {one.share_beyond:.1%} more than any of them: "
-            "the data has drifted. Confidence and coverage are not guaranteed there; look at those rows, or refit on "
-            "newer data."
+            f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "
+            f"and {one.share_beyond:.1%} more than any of them: the data has drifted. Confidence and coverage are not "
+            "guaranteed there; look at those rows, or refit on newer data."
         )
+
+
+def _above(scale: QuantileScale, values: Vector, level: float, least: float = 0.0) -> tuple[float, float]:
+    """Share of sorted values above a level of the held-out ones, ties in part, and the chance of as many without drift.
+
+    The chance is 1 where the share is below `least`.
+    """
+    n, place = values.size, int(np.searchsorted(scale.levels, level))  # the first value with at most that share above
+    upper, lower = scale.levels[place], scale.levels[place - 1] if place else 0.0
+    above, reaching = (n - int(np.searchsorted(values, scale.values[place], side)) for side in ("right", "left"))
+    share = float(above + (upper - level) / (upper - lower) * (reaching - above)) / max(n, 1)
+    if share < least:
+        return share, 1.0
+    chances = [_tail_chance(*counts, scale.n_rows) for counts in ((above, n, 1 - upper), (reaching, n, 1 - lower))]
+    return share, min(1.0, 2 * min(chances))  # twice: the smaller of two
 
 
 def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> float:
