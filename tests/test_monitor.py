@@ -125,7 +125,9 @@ def test_windows_follow_the_calendar():
         start = first_second(int(key), window)
         assert start <= monday + 12 < first_second(int(key) + 1, window)
         assert window_keys(np.array([start]), window)[0] == key
-    assert as_text(times(np.datetime64("2026-01-01"), 1)[0]) == "2026-01-01T00:00:00Z"
+    for midnight in (np.datetime64("2026-01-01"), datetime.date(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00Z"):
+        assert as_text(times(midnight, 1)[0]) == "2026-01-01T00:00:00Z"
+    assert times(None, 1)[0] <= times("now", 1)[0] <= times(None, 1)[0]
 
 
 class TestCounts:
@@ -308,6 +310,7 @@ class TestBadInput:
             (-1.0, "from 1970 to 9999"),
             ("yesterday", "got 'yesterday'"),
             (datetime.datetime(2026, 1, 1), "time zone"),
+            ("2026-01-01T00:00:00", "time zone"),
             (True, "must be a number"),
         ],
     )
@@ -478,7 +481,7 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert main(["monitor", *folder, "--alpha", "0.5"]) == 2
     assert "--alpha is for a new monitor" in capsys.readouterr().err
     later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00"]
-    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 0
+    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
 
 
@@ -497,3 +500,19 @@ def test_counts_of_a_reference_are_checked_when_they_are_read():
     counts.predicted = np.array([2, 2])
     with pytest.raises(ValueError, match="counts must be of the same rows"):
         counts._check_stored()
+
+
+def test_the_exit_code_says_whether_anything_is_outside_now(head, test, tmp_path, capsys):
+    head.save(tmp_path / "head")
+    test[:300].save(tmp_path / "usual.npz")
+    test[test.labels == 6].save(tmp_path / "shirts.npz")
+    codes, states = [], []
+    days = ["usual", "shirts", "shirts", *["usual"] * 2]
+    for day, name in enumerate(days, start=1):
+        called = ["monitor", *map(str, (tmp_path / "head", tmp_path / "state", tmp_path / f"{name}.npz"))]
+        codes.append(main([*called, "--at", "now" if day == len(days) else f"2026-01-0{day}"]))
+        states.append(aty.Monitor.load(tmp_path / "state", head))
+    assert codes[:3] == [0, 3, 3]
+    assert codes[2:] == [3 if monitor.moved() else 0 for monitor in states[2:]]
+    assert states[1].alarms[0].at == times("2026-01-02", 1)[0]
+    capsys.readouterr()

@@ -132,8 +132,8 @@ class Monitor:
     def add(self, outputs: ModelOutputs, *, at: Any = None) -> list[Alarm]:
         """Count the rows of `outputs` and look: the alarms that are new.
 
-        Labels, where the outputs have them, are counted too. `at` is when the rows came: None (now), seconds since
-        1970, a datetime with a time zone, ISO text, or one of these for each row. It must not go backwards. Rows that
+        Labels, where the outputs have them, are counted too. `at` is when the rows came: None or "now", seconds
+        since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row. It must not go backwards. Rows that
         cannot be judged change nothing.
 
         >>> from atypicality.datasets import load_fashion_mnist
