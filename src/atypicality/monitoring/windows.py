@@ -29,7 +29,7 @@ def check_window(window: Any) -> str | float:
 
 
 def times(at: Any, n_rows: int) -> Vector:
-    """Seconds since 1970 (n,) of rows that came at one time or each at its own; None is now, a date its midnight in UTC.
+    """Seconds since 1970 (n,) of rows that came at one time or each at its own; None is now, a date its midnight.
 
     >>> times("1970-01-02T00:00:00+00:00", 2).tolist()
     [86400.0, 86400.0]
