@@ -7,6 +7,7 @@ import pytest
 
 import atypicality as aty
 from atypicality.cli import main
+from atypicality.outputs.packing import describe, findings, shuffled_accuracy
 from atypicality.outputs.reading import read_class_names
 
 NAMES = ["cat", "dog", "emu"]
@@ -91,6 +92,20 @@ def test_pack_points_at_what_is_likely_a_mistake(spoil, words, capsys, tmp_path)
     np.savez(tmp_path / "in.npz", logits=logits, labels=labels)
     assert main(["pack", str(tmp_path / "in.npz"), "--out", str(tmp_path / "out.npz")]) == 0
     assert words in capsys.readouterr().out
+
+
+def test_shuffled_labels_are_told_from_those_of_a_weak_model(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(4, 2000, p=[0.7, 0.1, 0.1, 0.1])
+    predicted = np.where(rng.random(2000) < 0.3, labels, rng.permutation(labels))
+    counts = np.bincount(predicted, minlength=4), np.bincount(labels, minlength=4)
+    mean, error = shuffled_accuracy(*counts)
+    drawn = [(predicted == rng.permutation(labels)).mean() for _ in range(1000)]
+    assert abs(np.mean(drawn) - mean) < 5 * error / np.sqrt(1000)
+    assert np.std(drawn) == pytest.approx(error, rel=0.12)  # five standard errors of 1,000 draws: 5 / sqrt(2000)
+    for found, n_findings in ((labels, 0), (rng.permutation(labels), 1), (np.zeros(2000, int), 0)):
+        told = findings(describe(aty.ModelOutputs(3.0 * np.eye(4)[predicted], labels=found)))
+        assert sum("would be chance" in finding for finding in told) == n_findings
 
 
 def test_columns_have_the_narrowest_type_that_keeps_every_character(tmp_path):

@@ -1,6 +1,7 @@
 """The monitor: fair martingales, counts that add up, alarms where shares left their band; bad input changes nothing."""
 
 import datetime
+import html
 import json
 import os
 import signal
@@ -125,7 +126,9 @@ def test_windows_follow_the_calendar():
         start = first_second(int(key), window)
         assert start <= monday + 12 < first_second(int(key) + 1, window)
         assert window_keys(np.array([start]), window)[0] == key
-    assert as_text(times(np.datetime64("2026-01-01"), 1)[0]) == "2026-01-01T00:00:00Z"
+    for midnight in (np.datetime64("2026-01-01"), datetime.date(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00Z"):
+        assert as_text(times(midnight, 1)[0]) == "2026-01-01T00:00:00Z"
+    assert times(None, 1)[0] <= times("now", 1)[0] <= times(None, 1)[0]
 
 
 class TestCounts:
@@ -308,6 +311,7 @@ class TestBadInput:
             (-1.0, "from 1970 to 9999"),
             ("yesterday", "got 'yesterday'"),
             (datetime.datetime(2026, 1, 1), "time zone"),
+            ("2026-01-01T00:00:00", "time zone"),
             (True, "must be a number"),
         ],
     )
@@ -445,9 +449,45 @@ class TestShown:
         assert "&lt;b&gt;mine" in page
         assert "Shirt" in page
         plain = monitor.to_dict()
-        plain["alarms"][0] |= {"item": "<script>alert(1)</script>"}
+        assert all(html.escape(str(alarm)) in page for alarm in monitor.alarms)
+        plain["alarms"][0] |= {"text": "<script>alert(1)</script>"}
         plain["history"][0] |= {"item": "<script>alert(1)</script>"}
         assert "<script>alert" not in render_monitor(plain)
+
+    @pytest.mark.parametrize("by", [-100.0, 100.0])
+    def test_an_alarm_of_values_says_what_share_is_small_where_they_rose(self, data, by):
+        head, fresh, test = data
+        monitor = aty.Monitor(head, fresh)
+        monitor.add(moved_columns(test[:800], [3], by), at=0)
+        told = next(alarm for alarm in monitor.moved()["input"] if alarm.item == "embedding 3")
+        start = ("rose: 0% of 800 rows are at or below " if by > 0 else "fell: 100% of 800 rows are below ") + "the ref"
+        assert str(told).startswith(f"input embedding 3 {start}")
+        texts = [str(alarm) for alarm in monitor.moved()["atypicality"] if alarm.item.startswith("quantile 0.5 ")]
+        assert texts[0].startswith("atypicality rose: ")
+        assert "% of 800 rows are at or below the reference's median, " in texts[0]
+
+    def test_alarms_of_confidence_and_rates_name_value_and_limit(self):
+        numbers = (0.0, 0.0, 0.61, 0.55, 0.67, 0.46, 0.538, 1500)
+        fell = aty.monitoring.state.Alarm("confidence", "quantile 0.5 (0.93)", "fell", *numbers)
+        assert str(fell) == "confidence fell: 61% of 1,500 rows are below 0.93, 46% to 53.8% expected"
+        wrong = aty.monitoring.state.Alarm("error", "wrong", "rose", 0, 0, 0.2, 0.15, 0.25, 0.0, 0.0912, 500)
+        assert str(wrong) == "errors rose: 20% of 500 labelled rows are wrong, at most 9.12% expected"
+
+    def test_the_summary_tells_the_newest_window_first_and_what_was_measured(self, head, test):
+        monitor = aty.Monitor(head)
+        monitor.add(test[:300], at=0)
+        assert "300 labels, 1 window;" in monitor.summary()
+        assert "newest" not in monitor.summary()
+        shirts = test[test.labels == 6]
+        monitor.add(shirts, at=DAY)
+        *_, newest, whole = monitor.summary().splitlines()
+        right = [(head.predict(rows).label == rows.labels).sum() for rows in (test[:300], shirts)]
+        assert newest.startswith(f"  newest day: {monitor.estimated_accuracy(last=1)}")
+        assert newest.endswith(f"measured on {len(shirts)} labels: {right[1] / len(shirts):.3f}")
+        assert whole.startswith(f"  all rows: {monitor.estimated_accuracy()}")
+        assert whole.endswith(f"measured on {300 + len(shirts)} labels: {sum(right) / (300 + len(shirts)):.3f}")
+        monitor.add_labels(test[:9], at=3 * DAY)
+        assert "newest day: no rows to estimate the accuracy of; measured on 9 labels" in monitor.summary()
 
     @needs("altair")
     def test_the_chart_draws_every_window(self, head, test):
@@ -478,7 +518,7 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert main(["monitor", *folder, "--alpha", "0.5"]) == 2
     assert "--alpha is for a new monitor" in capsys.readouterr().err
     later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00"]
-    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 0
+    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
 
 
@@ -497,3 +537,19 @@ def test_counts_of_a_reference_are_checked_when_they_are_read():
     counts.predicted = np.array([2, 2])
     with pytest.raises(ValueError, match="counts must be of the same rows"):
         counts._check_stored()
+
+
+def test_the_exit_code_says_whether_anything_is_outside_now(head, test, tmp_path, capsys):
+    head.save(tmp_path / "head")
+    test[:300].save(tmp_path / "usual.npz")
+    test[test.labels == 6].save(tmp_path / "shirts.npz")
+    codes, states = [], []
+    days = ["usual", "shirts", "shirts", *["usual"] * 2]
+    for day, name in enumerate(days, start=1):
+        called = ["monitor", *map(str, (tmp_path / "head", tmp_path / "state", tmp_path / f"{name}.npz"))]
+        codes.append(main([*called, "--at", "now" if day == len(days) else f"2026-01-0{day}"]))
+        states.append(aty.Monitor.load(tmp_path / "state", head))
+    assert codes[:3] == [0, 3, 3]
+    assert codes[2:] == [3 if monitor.moved() else 0 for monitor in states[2:]]
+    assert states[1].alarms[0].at == times("2026-01-02", 1)[0]
+    capsys.readouterr()

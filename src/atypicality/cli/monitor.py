@@ -16,7 +16,7 @@ atypicality monitor head watch late.npz --labels-only --json
 """
 
 ALARMED = 3
-"""Exit code where these rows raised an alarm."""
+"""Exit code where these rows raised an alarm, and as long as anything is outside its band."""
 
 
 def command(
@@ -31,7 +31,7 @@ def command(
         str | None, typer.Option(help="hour, day, week, month, or seconds, for a new monitor (day).")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="When the rows came, such as 2026-01-31T12:00:00+00:00; or now.")
+        str | None, typer.Option(help="When the rows came: 2026-01-31T12:00:00+00:00, a date of UTC, or now (now).")
     ] = None,
     labels_only: Annotated[
         bool, typer.Option("--labels-only", help="Count labels that came late, of rows counted before.")
@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Count a model's outputs over time and report what moved.
 
-    The exit code is 3 where these rows raised an alarm.
+    The exit code is 3 where these rows raised an alarm, and as long as anything is outside its band.
     """
     from atypicality.blocks.progress import working
     from atypicality.outputs import ModelOutputs
@@ -68,7 +68,7 @@ def command(
         say_json(monitor.to_json(rolling=rolling))
     else:
         say(monitor.summary())
-    if raised:
+    if raised or monitor.moved():
         raise typer.Exit(ALARMED)
 
 

@@ -132,9 +132,9 @@ class Monitor:
     def add(self, outputs: ModelOutputs, *, at: Any = None) -> list[Alarm]:
         """Count the rows of `outputs` and look: the alarms that are new.
 
-        Labels, where the outputs have them, are counted too. `at` is when the rows came: None (now), seconds since
-        1970, a datetime with a time zone, ISO text, or one of these for each row. It must not go backwards. Rows that
-        cannot be judged change nothing.
+        Labels, where the outputs have them, are counted too. `at` is when the rows came: None or "now", seconds
+        since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row.
+        It must not go backwards. Rows that cannot be judged change nothing.
 
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
@@ -407,17 +407,32 @@ class Monitor:
         write_monitor(self.to_dict(rolling=rolling), path, title=title)
 
     def summary(self) -> str:
-        """Rows, alarms and the estimate, as a few lines of text."""
+        """Rows, alarms and the accuracy, of the newest window first, as a few lines of text."""
         state = self._state
+        windows = f"{state.keys.size} window{'' if state.keys.size == 1 else 's'}"
         lines = [
-            f"Monitor: {self.n_rows:,} rows, {self.n_labelled:,} labels, {state.keys.size} windows; "
+            f"Monitor: {self.n_rows:,} rows, {self.n_labelled:,} labels, {windows}; "
             f"false alarms over its life: at most {state.alpha:.2%}",
             f"  reference {state.reference.n_rows:,} rows",
             *(f"  alarm {as_text(alarm.at)} {alarm}" for alarm in state.alarms),
         ]
         if not state.alarms:
             lines.append("  no alarm")
-        return "\n".join([*lines, *([f"  {self.estimated_accuracy()}"] if self.n_rows else [])])
+        name = state.window if isinstance(state.window, str) else "window"
+        if state.keys.size > 1:
+            lines.append(f"  newest {name}: {self._accuracy(1)}")
+        return "\n".join([*lines, *([f"  all rows: {self._accuracy(None)}"] if state.keys.size else [])])
+
+    def _accuracy(self, last: int | None) -> str:
+        """The accuracy of the newest `last` windows or of all in words: estimated, and measured where labels came."""
+        rows, (wrong, right) = (
+            self._state.recent("profile", last)[0],
+            self._state.recent("cells", last)[self._place("error")],
+        )
+        said = str(self.estimated_accuracy(last=last)) if rows else "no rows to estimate the accuracy of"
+        return said + (
+            f"; measured on {wrong + right:,} labels: {right / (wrong + right):.3f}" if wrong + right else ""
+        )
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
@@ -429,4 +444,4 @@ def _gap(alarm: Alarm) -> float:
 
 
 def _plain(alarm: Alarm) -> dict[str, Any]:
-    return asdict(alarm) | {"at": as_text(alarm.at), "since": as_text(alarm.since)}
+    return asdict(alarm) | {"at": as_text(alarm.at), "since": as_text(alarm.since), "text": str(alarm)}

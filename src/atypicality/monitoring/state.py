@@ -1,5 +1,6 @@
 """What a monitor remembers: counts of windows, from which no row can be told, and the alarms so far."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -13,6 +14,12 @@ from atypicality.stored import Part, Record, kinds, need
 __all__ = ["Alarm", "Counted", "MonitorState"]
 
 Counts = NDArray[np.int64]
+QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
+"""An item of `streams.Quantiles`: the share of reference rows, and the value."""
+RATES = {
+    "error": ("errors", "labelled rows are wrong"),
+    "miss": ("misses", "labelled rows have a set without their label"),
+}
 SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
 
 
@@ -36,7 +43,9 @@ class Alarm:
     Examples
     --------
     >>> print(Alarm("class", "cat", "rose", 0.0, 0.0, 0.4, 0.35, 0.45, 0.1, 0.2, 500))
-    class cat rose: 0.400 of 500 rows [0.350, 0.450], reference [0.100, 0.200]
+    class cat rose: 40% of 500 rows, 10% to 20% expected
+    >>> print(Alarm("atypicality", "quantile 0.5 (-0.14)", "rose", 0.0, 0.0, 0.209, 0.17, 0.25, 0.461, 0.538, 500))
+    atypicality rose: 20.9% of 500 rows are at or below the reference's median, 46.1% to 53.8% expected
     """
 
     stream: Annotated[str, kinds.Text()]
@@ -57,10 +66,23 @@ class Alarm:
         return self.stream, self.item, self.direction
 
     def __str__(self) -> str:
-        return (
-            f"{self.stream} {self.item} {self.direction}: {self.share:.3f} of {self.n_rows} rows "
-            f"[{self.low:.3f}, {self.high:.3f}], reference [{self.reference_low:.3f}, {self.reference_high:.3f}]"
-        )
+        name, which = self._words()
+        low, high = _percent(self.reference_low), _percent(self.reference_high)
+        expected = f"{low} to {high}" if self.reference_low > 0 else f"at most {high}"
+        return f"{name} {self.direction}: {_percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
+
+    def _words(self) -> tuple[str, str]:
+        """What moved, and which rows the share counts: few small values where values rose."""
+        below = "rows are at or below" if self.direction == "rose" else "rows are below"
+        if self.stream in RATES:
+            return RATES[self.stream]
+        if self.stream == "input":
+            return f"{self.stream} {self.item}", f"{below} the reference's median"
+        if (found := QUANTILE.fullmatch(self.item)) and self.stream in ("atypicality", "confidence"):
+            share, edge = found.groups()
+            known = "the reference's " + ("median" if share == "0.5" else f"quantile {share}")
+            return self.stream, f"{below} {edge if self.stream == 'confidence' else known}"
+        return f"{self.stream} {self.item}", "rows"
 
     _stored = Record()
 
@@ -173,6 +195,10 @@ class MonitorState:
         need(self.keys.size == 0 or 0 <= self.first <= self.keys[0], "windows must not be before the first.")
 
     _stored = Record(check=_check_stored)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _added(one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:

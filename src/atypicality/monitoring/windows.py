@@ -1,5 +1,6 @@
 """Time in windows: calendar hours, days, weeks and months of UTC, or any number of seconds."""
 
+import contextlib
 import datetime
 import time
 from typing import Any
@@ -28,10 +29,12 @@ def check_window(window: Any) -> str | float:
 
 
 def times(at: Any, n_rows: int) -> Vector:
-    """Seconds since 1970 (n,) of rows that came at one time or each at its own; None is now.
+    """Seconds since 1970 (n,) of rows that came at one time or each at its own; None is now, a date its midnight.
 
     >>> times("1970-01-02T00:00:00+00:00", 2).tolist()
     [86400.0, 86400.0]
+    >>> times("1970-01-02", 1).tolist()
+    [86400.0]
     """
     several = isinstance(at, (list, tuple, np.ndarray)) and np.ndim(at) > 0
     found = np.array([_seconds(one) for one in at] if several else [_seconds(at)] * n_rows, np.float64)
@@ -48,20 +51,27 @@ def times(at: Any, n_rows: int) -> Vector:
 
 
 def _seconds(at: Any) -> float:
-    if at is None:
+    if at is None or (isinstance(at, str) and at == "now"):
         return time.time()
     if isinstance(at, np.datetime64):
         return float(at.astype("datetime64[us]").astype(np.int64) / 1e6)
     if isinstance(at, str):
-        try:
-            at = datetime.datetime.fromisoformat(at)
-        except ValueError as error:
-            raise ValueError(f"at must be a time such as 2026-01-31T12:00:00+00:00; got {at!r}.") from error
+        at = _read(at)
     if isinstance(at, datetime.datetime):
         if at.tzinfo is None:
             raise ValueError(f"at must have a time zone; got {at.isoformat()}. Add +00:00 if it is UTC.")
         return at.timestamp()
+    if isinstance(at, datetime.date):
+        return datetime.datetime(at.year, at.month, at.day, tzinfo=datetime.UTC).timestamp()
     return check_number(at, "at")
+
+
+def _read(text: str) -> datetime.date:
+    """A date, or a date and time."""
+    for kind in (datetime.date, datetime.datetime):
+        with contextlib.suppress(ValueError):
+            return kind.fromisoformat(text)
+    raise ValueError(f"at must be now, a date of UTC, or a time such as 2026-01-31T12:00:00+00:00; got {text!r}.")
 
 
 def window_keys(at: Vector, window: str | float) -> NDArray[np.int64]:

@@ -19,7 +19,6 @@ from atypicality.validation import (
     check_groups,
     check_integer,
     check_labels,
-    check_length,
     check_number,
     check_rows,
     check_vector,
@@ -113,11 +112,22 @@ class ModelOutputs:
                 raise ValueError(
                     f"{name} must have one entry per row; got {array.shape[0]} where {first} has {n_rows} rows."
                 )
-        for name, size in (("class_names", self.class_names), ("class_atypicality", self.class_atypicality)):
-            if size is not None and self.logits is not None:
-                check_length(size, name, self.logits.shape[1])
+        self._check_columns("class_names", "class names")
+        self._check_columns("class_atypicality", "values")
         if self.labels is not None and self.n_classes is not None:
             check_labels(self.labels, n_classes=self.n_classes)
+
+    def _check_columns(self, name: str, what: str) -> None:
+        """One entry for each column of the logits."""
+        found, logits, other = getattr(self, name), self.logits, self.embeddings
+        if found is None or logits is None or found.size == logits.shape[1]:
+            return
+        fits = other is not None and other.shape[1] == found.size
+        raise ValueError(
+            f"{name} must be one for each column of the logits; got {found.size} {what} for {logits.shape[1]} columns "
+            "of logits."
+            + (f" The embeddings have {found.size} columns: are logits and embeddings swapped?" if fits else "")
+        )
 
     def _per_row(self) -> dict[str, NDArray[Any]]:
         named = {name: getattr(self, name) for name in PER_ROW} | {

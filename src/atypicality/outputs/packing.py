@@ -3,17 +3,22 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import to_host
 from atypicality.outputs.model_outputs import ModelOutputs
 from atypicality.validation import check_probs
 
-__all__ = ["describe", "findings", "from_probabilities"]
+__all__ = ["describe", "findings", "from_probabilities", "shuffled_accuracy"]
 
 BLOCK_ROWS = 4096
 SUM_TOLERANCE = 1e-3
 """Of rows that sum to 1: probabilities in half precision do so to about this."""
+ENOUGH_ROWS = 100
+"""For an accuracy that is not clearly above chance to be told from one of few rows."""
+CLEARLY = 4
+"""Standard errors above chance."""
 
 
 def from_probabilities(outputs: ModelOutputs) -> ModelOutputs:
@@ -62,8 +67,22 @@ def _of_logits(outputs: ModelOutputs) -> dict[str, Any]:
     if outputs.labels is None or bad:
         return found
     predicted, shares = np.concatenate(places), outputs.n_classes or 0
-    mix = [np.bincount(each, minlength=shares) / len(outputs) for each in (predicted, outputs.labels)]
-    return found | {"accuracy": float((predicted == outputs.labels).mean()), "chance": float(mix[0] @ mix[1])}
+    counts = (np.bincount(each, minlength=shares) for each in (predicted, outputs.labels))
+    chance, error = shuffled_accuracy(*counts)
+    accuracy = float((predicted == outputs.labels).mean())
+    return found | {"accuracy": accuracy, "chance": chance, "chance_error": error}
+
+
+def shuffled_accuracy(predicted: NDArray[Any], labels: NDArray[Any]) -> tuple[float, float]:
+    """Mean and standard deviation of the accuracy if labels were shuffled, from rows of each class (k,), twice.
+
+    >>> shuffled_accuracy(np.array([50, 50]), np.array([50, 50]))
+    (0.5, 0.0502...)
+    """
+    a, b = predicted.astype(np.float64), labels.astype(np.float64)
+    n, hits = a.sum(), a @ b
+    variance = (hits - a @ (b * (a + b)) / n + (hits / n) ** 2) / max(n - 1, 1)  # Hoeffding (1951), of n times it
+    return float(hits / n**2), float(np.sqrt(max(variance, 0.0)) / n)
 
 
 def _host_blocks(array: Any) -> Any:
@@ -86,7 +105,7 @@ def findings(described: dict[str, Any]) -> list[str]:
     for name in ("logits", "embeddings"):
         if bad := described.get(f"rows_with_bad_{name}"):
             found.append(f"{name} of {bad:,} rows are not numbers (NaN or infinite), and no head answers such rows.")
-    if (accuracy := described.get("accuracy")) is not None and accuracy < described["chance"]:
+    if (accuracy := described.get("accuracy")) is not None and accuracy < _least(described):
         found.append(
             f"the largest logit is the label's in {accuracy:.1%} of the rows, and {described['chance']:.1%} would be "
             "chance: are rows or columns in another order?"
@@ -95,3 +114,11 @@ def findings(described: dict[str, Any]) -> list[str]:
     if unseen := sum(count == 0 for count in counts):
         found.append(f"{unseen:,} of {len(counts):,} classes have no label among the rows.")
     return found
+
+
+def _least(described: dict[str, Any]) -> float:
+    """The accuracy that is clearly above chance, or chance itself where there are few rows."""
+    clearly = CLEARLY if described["rows"] >= ENOUGH_ROWS else 0
+    return float(
+        described["chance"] + clearly * described["chance_error"] - 1e-12
+    )  # one class: chance, but for rounding

@@ -23,6 +23,11 @@ HEADINGS = {
     "input": "Inputs",
 }
 
+BELOW = dict.fromkeys(("atypicality", "confidence"), " at or below each quantile of the reference") | {
+    "input": " at or below the reference's median"
+}
+"""Of which rows the shares of a stream are, where they are not those of its items."""
+
 
 def write_monitor(data: Mapping[str, Any], path: str | os.PathLike[str], *, title: str = "Monitor") -> None:
     """Write `render_monitor` to a file, whole or not at all.
@@ -101,12 +106,10 @@ def _cards(data: Mapping[str, Any]) -> str:
 
 def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
     """The alarms as a table."""
-    names = ("What", "", "Since", "Share", "Rows", "Interval", "Reference", "Raised")
+    names = ("What", "Since", "Interval of the share", "Raised")
     rows = "".join(
-        f"<tr><td><bdi>{_text(one['stream'])} {_text(one['item'])}</bdi></td><td>{_text(one['direction'])}</td>"
-        f"<td>{_text(one['since'])}</td><td>{one['share']:.3f}</td><td>{one['n_rows']:,}</td>"
-        f"<td>{one['low']:.3f} to {one['high']:.3f}</td>"
-        f"<td>{one['reference_low']:.3f} to {one['reference_high']:.3f}</td><td>{_text(one['at'])}</td></tr>"
+        f"<tr><td><bdi>{_text(one['text'])}</bdi></td><td>{_text(one['since'])}</td>"
+        f"<td>{one['low']:.1%} to {one['high']:.1%}</td><td>{_text(one['at'])}</td></tr>"
         for one in alarms
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
@@ -139,7 +142,8 @@ def _sections(history: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         )
         yield (
             f"<section><h2><bdi>{_text(HEADINGS.get(name, name))}</bdi></h2><p class=quiet>Share of the rows of each "
-            f"window, with its interval; shaded: the reference.{left_out}</p><div class=pair>{charts}</div></section>"
+            f"window{BELOW.get(name, '')}, with its interval; shaded: the reference.{left_out}</p>"
+            f"<div class=pair>{charts}</div></section>"
         )
 
 
