@@ -32,6 +32,7 @@ from atypicality.conformal.cross import cross_conformal_level
 from atypicality.head import ReliabilityHead
 from atypicality.integrations.sklearn import AtypicalityAwareClassifier, _log
 from atypicality.integrations.sklearn_tables import TableEmbedder
+from atypicality.report import render_report
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
@@ -617,3 +618,40 @@ def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
     other.head_.save(tmp_path / "trees" / "head")  # a head of another classifier
     with pytest.raises(aty.BundleError, match="sha256"):
         AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=["sklearn.tree._tree.Tree", "numpy.dtype"])
+
+
+def test_an_evaluation_has_the_classifiers_own_sets(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), cv=5, head=QUICK).fit(X[:400], y[:400])
+    evaluation = model.evaluate(X[400:], y[400:])
+    sets, codes = model.predict_set(X[400:]), np.searchsorted(model.classes_, y[400:])
+    measured = {
+        name: evaluation.table("overall", method="classifier", metric=name)[0]["value"]
+        for name in ("coverage", "set_size")
+    }
+    assert measured["coverage"] == pytest.approx(aty.metrics.coverage(sets, codes))
+    assert measured["set_size"] == pytest.approx(sets.sum(axis=1).mean())
+    advice = [row["advice"] for row in evaluation.table("predictions", method="classifier")]
+    assert advice == model.reliability(X[400:]).advice.tolist()
+    assert 1 - evaluation.settings["alpha"]["classifier"] == pytest.approx(model.coverage_guarantee_)
+    page = render_report(evaluation, head=model)
+    assert f"at least {model.coverage_guarantee_:.4g}" in page
+    assert "at least 0.9 " not in page
+
+
+def test_outputs_are_not_enough_for_cross_conformal_sets(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), cv=5, head=QUICK).fit(X[:400], y[:400])
+    with pytest.raises(ValueError, match=r"evaluate\(X, y\)"):
+        aty.evaluate(model, model.outputs(X[400:], y[400:]))
+
+
+@pytest.mark.parametrize("options", [{}, {"cv": 5, "ensemble": False}], ids=str)
+def test_without_folds_a_classifier_is_evaluated_like_its_head(options, three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, **options).fit(X[:400], y[:400])
+    own = model.evaluate(X[400:], y[400:]).table("overall", method="classifier", metric="coverage")
+    heads = aty.evaluate(model, model.outputs(X[400:], y[400:])).table("overall", metric="coverage")
+    assert own[0]["value"] == heads[0]["value"]
+    no_claim = "no coverage is guaranteed" in render_report(model.evaluate(X[400:], y[400:]), head=model)
+    assert no_claim == bool(options)

@@ -17,8 +17,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
 from atypicality.conformal.cross import CrossConformal
+from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
+from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
     OutOfFold,
@@ -326,6 +328,26 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
         return replace(answer, prediction_set=sets, advice=self.head_._advised(answer, sets))
+
+    def evaluate(
+        self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | None = None, **options: Any
+    ) -> Evaluation:
+        """Measure "uncalibrated", the estimator alone, and "classifier" on labelled rows that `fit` has not seen.
+
+        Sets and advice are those of `reliability`. `attributes` are as in `outputs`, `options` those of
+        `atypicality.evaluate`.
+
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = AtypicalityAwareClassifier(LogisticRegression(C=0.01, max_iter=500)).fit(X[:1500, 10:14], y[:1500])
+        >>> model.evaluate(X[1500:, 10:14], y[1500:]).methods
+        ('uncalibrated', 'classifier')
+        """
+        return evaluate_classifier(self, self.outputs(X, y, attributes=attributes), self.reliability(X), options)
+
+    def _card(self) -> str:
+        check_is_fitted(self, "head_")
+        return classifier_card(self)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
