@@ -255,7 +255,7 @@ def test_outputs_lead_to_tables_by_subgroup(table):
     assert aty.evaluate({"head": model}, outputs) == evaluation  # the classifier stands for its head
     with pytest.raises(TypeError, match=r"outputs must be ModelOutputs; got DataFrame.*outputs\(X, y\)"):
         aty.evaluate(model, X)
-    with pytest.raises(ValueError, match="y must hold classes that were there in fit; row 1 is of another"):
+    with pytest.raises(ValueError, match=r"it holds 'new' in 1 row\. The classes are 'late', 'lost', 'ok'"):
         model.outputs(X[:2], ["ok", "new"])
 
 
@@ -655,3 +655,40 @@ def test_without_folds_a_classifier_is_evaluated_like_its_head(options, three):
     assert own[0]["value"] == heads[0]["value"]
     no_claim = "no coverage is guaranteed" in render_report(model.evaluate(X[400:], y[400:]), head=model)
     assert no_claim == bool(options)
+
+
+def test_labels_and_attributes_belong_to_the_rows(table):
+    X, y = table
+    model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
+    new, labels = X[1500:], y[1500:]
+    with pytest.raises(ValueError, match="one label per row of X; got 497 for 500 rows"):
+        model.outputs(new, labels[:497])
+    with pytest.raises(ValueError, match="y must have the index of X"):
+        model.outputs(new, labels.sort_index())
+    for attributes in (new[["city"]].sort_index(), {"city": new["city"].sort_index()}):
+        with pytest.raises(ValueError, match=r"attributes\['city'\] must have the index of X"):
+            model.outputs(new, labels, attributes=attributes)
+    expected = model.outputs(new, labels, attributes=new[["city"]]).fingerprint()
+    plain = labels.reset_index(drop=True)  # a count from 0 names no rows
+    assert model.outputs(new, plain, attributes={"city": new["city"].to_numpy()}).fingerprint() == expected
+    for attributes, kind in ((["city"], "list"), (new["city"], "Series")):
+        with pytest.raises(TypeError, match=f"a mapping of names to columns, or a DataFrame; got {kind}"):
+            model.outputs(new, labels, attributes=attributes)
+
+
+@pytest.mark.parametrize("gap", [None, float("nan")], ids=str)
+def test_missing_text_is_a_subgroup(gap):
+    outputs = aty.ModelOutputs(np.eye(4, 2), labels=[0, 1, 0, 1], attributes={"city": ["Oslo", gap, "Rome", gap]})
+    rows = aty.evaluate("uncalibrated", outputs).table("subgroups", metric="accuracy")
+    assert [(row["subgroup"], row["count"]) for row in rows] == [("Oslo", 1), ("Rome", 1), ("missing", 2)]
+
+
+@needs("skops")
+def test_a_saved_classifier_names_its_reader(three, tmp_path):
+    X, y = three
+    AtypicalityAwareClassifier(prepared_numbers(), head=QUICK).fit(X, y).save(tmp_path)
+    with pytest.raises(aty.BundleError, match=r"AtypicalityAwareClassifier\.load"):
+        aty.load(tmp_path)
+    for trusted in (True, "sklearn.tree._tree.Tree"):
+        with pytest.raises(TypeError, match="trusted must be a list of names"):
+            AtypicalityAwareClassifier.load(tmp_path, trusted=trusted)
