@@ -419,3 +419,8 @@ def test_the_interval_of_the_class_wise_error_holds_its_estimate():
         world = make_world(400, 30, random_state=seed)
         [row] = aty.evaluate("uncalibrated", world.outputs()).table("overall", metric="classwise_ece")
         assert row["low"] <= row["value"] <= row["high"]
+
+
+def test_missing_values_of_a_table_are_shown_empty():
+    gaps = {"age": np.array([1.5, np.nan]), "city": ["Oslo", None], "name": [imported("pandas").NA, "nan"]}
+    assert read_examples(gaps, 2).page_data([0, 1])["at"] == {0: [1.5, "Oslo", ""], 1: ["", "", "nan"]}

@@ -32,6 +32,7 @@ from atypicality.conformal.cross import cross_conformal_level
 from atypicality.head import ReliabilityHead
 from atypicality.integrations.sklearn import AtypicalityAwareClassifier, _log
 from atypicality.integrations.sklearn_tables import TableEmbedder
+from atypicality.report import render_report
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
@@ -254,7 +255,7 @@ def test_outputs_lead_to_tables_by_subgroup(table):
     assert aty.evaluate({"head": model}, outputs) == evaluation  # the classifier stands for its head
     with pytest.raises(TypeError, match=r"outputs must be ModelOutputs; got DataFrame.*outputs\(X, y\)"):
         aty.evaluate(model, X)
-    with pytest.raises(ValueError, match="y must hold classes that were there in fit; row 1 is of another"):
+    with pytest.raises(ValueError, match=r"it holds 'new' in 1 row\. The classes are 'late', 'lost', 'ok'"):
         model.outputs(X[:2], ["ok", "new"])
 
 
@@ -617,3 +618,77 @@ def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
     other.head_.save(tmp_path / "trees" / "head")  # a head of another classifier
     with pytest.raises(aty.BundleError, match="sha256"):
         AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=["sklearn.tree._tree.Tree", "numpy.dtype"])
+
+
+def test_an_evaluation_has_the_classifiers_own_sets(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), cv=5, head=QUICK).fit(X[:400], y[:400])
+    evaluation = model.evaluate(X[400:], y[400:])
+    sets, codes = model.predict_set(X[400:]), np.searchsorted(model.classes_, y[400:])
+    measured = {
+        name: evaluation.table("overall", method="classifier", metric=name)[0]["value"]
+        for name in ("coverage", "set_size")
+    }
+    assert measured["coverage"] == pytest.approx(aty.metrics.coverage(sets, codes))
+    assert measured["set_size"] == pytest.approx(sets.sum(axis=1).mean())
+    advice = [row["advice"] for row in evaluation.table("predictions", method="classifier")]
+    assert advice == model.reliability(X[400:]).advice.tolist()
+    assert 1 - evaluation.settings["alpha"]["classifier"] == pytest.approx(model.coverage_guarantee_)
+    page = render_report(evaluation, head=model)
+    assert f"at least {model.coverage_guarantee_:.4g}" in page
+    assert "at least 0.9 " not in page
+
+
+def test_outputs_are_not_enough_for_cross_conformal_sets(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), cv=5, head=QUICK).fit(X[:400], y[:400])
+    with pytest.raises(ValueError, match=r"evaluate\(X, y\)"):
+        aty.evaluate(model, model.outputs(X[400:], y[400:]))
+
+
+@pytest.mark.parametrize("options", [{}, {"cv": 5, "ensemble": False}], ids=str)
+def test_without_folds_a_classifier_is_evaluated_like_its_head(options, three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, **options).fit(X[:400], y[:400])
+    own = model.evaluate(X[400:], y[400:]).table("overall", method="classifier", metric="coverage")
+    heads = aty.evaluate(model, model.outputs(X[400:], y[400:])).table("overall", metric="coverage")
+    assert own[0]["value"] == heads[0]["value"]
+    no_claim = "no coverage is guaranteed" in render_report(model.evaluate(X[400:], y[400:]), head=model)
+    assert no_claim == bool(options)
+
+
+def test_labels_and_attributes_belong_to_the_rows(table):
+    X, y = table
+    model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
+    new, labels = X[1500:], y[1500:]
+    with pytest.raises(ValueError, match="one label per row of X; got 497 for 500 rows"):
+        model.outputs(new, labels[:497])
+    with pytest.raises(ValueError, match="y must have the index of X"):
+        model.outputs(new, labels.sort_index())
+    for attributes in (new[["city"]].sort_index(), {"city": new["city"].sort_index()}):
+        with pytest.raises(ValueError, match=r"attributes\['city'\] must have the index of X"):
+            model.outputs(new, labels, attributes=attributes)
+    expected = model.outputs(new, labels, attributes=new[["city"]]).fingerprint()
+    plain = labels.reset_index(drop=True)  # a count from 0 names no rows
+    assert model.outputs(new, plain, attributes={"city": new["city"].to_numpy()}).fingerprint() == expected
+    for attributes, kind in ((["city"], "list"), (new["city"], "Series")):
+        with pytest.raises(TypeError, match=f"a mapping of names to columns, or a DataFrame; got {kind}"):
+            model.outputs(new, labels, attributes=attributes)
+
+
+@pytest.mark.parametrize("gap", [None, float("nan")], ids=str)
+def test_missing_text_is_a_subgroup(gap):
+    outputs = aty.ModelOutputs(np.eye(4, 2), labels=[0, 1, 0, 1], attributes={"city": ["Oslo", gap, "Rome", gap]})
+    rows = aty.evaluate("uncalibrated", outputs).table("subgroups", metric="accuracy")
+    assert [(row["subgroup"], row["count"]) for row in rows] == [("Oslo", 1), ("Rome", 1), ("missing", 2)]
+
+
+@needs("skops")
+def test_a_saved_classifier_names_its_reader(three, tmp_path):
+    X, y = three
+    AtypicalityAwareClassifier(prepared_numbers(), head=QUICK).fit(X, y).save(tmp_path)
+    with pytest.raises(aty.BundleError, match=r"AtypicalityAwareClassifier\.load"):
+        aty.load(tmp_path)
+    for trusted in (True, "sklearn.tree._tree.Tree"):
+        with pytest.raises(TypeError, match="trusted must be a list of names"):
+            AtypicalityAwareClassifier.load(tmp_path, trusted=trusted)

@@ -208,6 +208,11 @@ def _shared(edges: Iterable[Edges]) -> Edges:
 
 
 def _fitted(name: str, method: Any) -> Any:
+    if getattr(method, "cross_conformal_", None) is not None:
+        raise ValueError(
+            f"method {name!r} is a cross-fitted classifier, whose prediction sets need the answers of all of its "
+            "estimators; outputs hold their mean. Use its evaluate(X, y), or pass its head_, which has sets of its own."
+        )
     if not isinstance(method, str):
         return getattr(method, "head_", method)  # a scikit-learn classifier with a head behind it
     if method == UNCALIBRATED:

@@ -248,6 +248,9 @@ def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
 
 
 def _alpha(conformal: Any) -> float | None:
+    """Allowed share of misses; that of a lower guarantee, `level_` of CV+, where there is one."""
+    if hasattr(conformal, "level_"):
+        return 1 - float(conformal.level_)
     alpha = getattr(conformal, "alpha", None)
     return None if alpha is None else float(alpha)
 

@@ -17,8 +17,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
 from atypicality.conformal.cross import CrossConformal
+from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
+from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
     OutOfFold,
@@ -31,11 +33,14 @@ from atypicality.integrations.sklearn_folds import (
 from atypicality.integrations.sklearn_tables import default_embedder, inner_estimator
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
+from atypicality.outputs.model_outputs import check_attributes
 from atypicality.validation import check_choice, check_integer, check_number, name_rows
 
 __all__ = ["AtypicalityAwareClassifier"]
 
 SMALLEST = np.finfo(np.float64).tiny
+MOST_WORDS = 10
+"""Classes that an error lists."""
 PROBED = 1000
 """Rows on which the scores of an estimator are compared with its predictions."""
 
@@ -300,16 +305,28 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ModelOutputs(297 rows, 10 classes; logits float64 (297, 10), embeddings float64 (297, 4), labels)
         """
         check_is_fitted(self, "head_")
-        return self._outputs(X, None if y is None else self._codes(column_or_1d(y)), attributes)
+        _check_index(X, y, "y")
+        for name, column in check_attributes(attributes).items():
+            _check_index(X, column, f"attributes[{name!r}]")
+        labels = None if y is None else self._codes(column_or_1d(y))
+        if labels is not None and labels.size != _num_samples(X):
+            raise ValueError(f"y must have one label per row of X; got {labels.size} for {_num_samples(X)} rows.")
+        return self._outputs(X, labels, attributes)
 
     def _codes(self, targets: NDArray[Any]) -> NDArray[np.intp]:
         """Positions of labels in `classes_`."""
         _check_kind(targets)
         codes = np.minimum(np.searchsorted(self.classes_, targets), self.classes_.size - 1)
-        unknown = np.flatnonzero(self.classes_[codes] != targets)
+        unknown = targets[self.classes_[codes] != targets]
         if unknown.size:
+            words, counts = np.unique(unknown, return_counts=True)
+            held = [
+                f"{word!r} in {count} row{'' if count == 1 else 's'}"
+                for word, count in zip(words.tolist(), counts, strict=True)
+            ]
             raise ValueError(
-                f"y must hold classes that were there in fit; {name_rows(unknown, 'is', 'are')} of another."
+                f"y must hold classes that were there in fit; it holds {_few(held)}. "
+                f"The classes are {_few([repr(name) for name in self.classes_.tolist()])}."
             )
         return codes
 
@@ -326,6 +343,26 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
         return replace(answer, prediction_set=sets, advice=self.head_._advised(answer, sets))
+
+    def evaluate(
+        self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | None = None, **options: Any
+    ) -> Evaluation:
+        """Measure "uncalibrated", the estimator alone, and "classifier" on labelled rows that `fit` has not seen.
+
+        Sets and advice are those of `reliability`. `attributes` are as in `outputs`, `options` those of
+        `atypicality.evaluate`.
+
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = AtypicalityAwareClassifier(LogisticRegression(C=0.01, max_iter=500)).fit(X[:1500, 10:14], y[:1500])
+        >>> model.evaluate(X[1500:, 10:14], y[1500:]).methods
+        ('uncalibrated', 'classifier')
+        """
+        return evaluate_classifier(self, self.outputs(X, y, attributes=attributes), self.reliability(X), options)
+
+    def _card(self) -> str:
+        check_is_fitted(self, "head_")
+        return classifier_card(self)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""
@@ -436,6 +473,28 @@ def _check_kind(targets: NDArray[Any]) -> None:
             raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
 
 
+def _few(words: list[str]) -> str:
+    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
+
+
+def _check_index(X: Any, column: Any, name: str) -> None:
+    """Refuse a column whose index names other rows than that of X, or the same in another order."""
+    ours, theirs = getattr(X, "index", ()), getattr(column, "index", ())
+    if any(callable(index) or _counts(index) for index in (ours, theirs)) or len(ours) != len(theirs):
+        return
+    if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
+        raise ValueError(
+            f"{name} must have the index of X, in its order, since rows go by position; it has another. Pass "
+            "column.loc[X.index], or column.to_numpy() where the order is right."
+        )
+
+
+def _counts(index: Any) -> bool:
+    """Whether an index is a count from 0."""
+    values = np.asarray(index)
+    return values.dtype.kind in "iu" and np.array_equal(values, np.arange(values.size))
+
+
 def _index_of(X: Any) -> Any:
     """Whole numbers or text that name the rows of a DataFrame, where they are more than a count from 0."""
     index = getattr(X, "index", None)
@@ -444,8 +503,7 @@ def _index_of(X: Any) -> Any:
     values = np.asarray(index)
     if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
         return None
-    plain = values.dtype.kind in "iu" and np.array_equal(values, np.arange(values.size))
-    return None if plain or values.dtype.kind not in "iuUO" else values
+    return None if _counts(index) or values.dtype.kind not in "iuUO" else values
 
 
 def _log(probs: NDArray[np.float64], zero: float) -> NDArray[np.float64]:

@@ -54,6 +54,9 @@ def _check_readable(skops: Any, state: dict[str, Any]) -> None:
 
 def load_classifier(model: Any, folder: AnyPath, trusted: Iterable[str]) -> Any:
     """Fill an empty classifier from a folder."""
+    if isinstance(trusted, str) or not isinstance(trusted, Iterable):
+        raise TypeError(f"trusted must be a list of names of types, as the error without it lists; got {trusted!r}.")
+    trusted = [*trusted]
     skops = require("skops.io", extra="sklearn", feature="load of a classifier")
     place = Path(folder)
     data = check_source(place / FILE).read_bytes()

@@ -22,11 +22,12 @@ from atypicality.validation import (
     check_number,
     check_rows,
     check_vector,
+    is_missing,
     numbered,
 )
 from atypicality.validation.device import any_logits, any_matrix
 
-__all__ = ["ModelOutputs", "Parts", "check_outputs", "three_way_split"]
+__all__ = ["ModelOutputs", "Parts", "check_attributes", "check_outputs", "three_way_split"]
 
 FINGERPRINT_ROWS = 4096
 FINGERPRINT_BLOCK = 256
@@ -51,7 +52,8 @@ class ModelOutputs:
     class_atypicality : array of shape (k,), optional
         Given instead of estimated.
     attributes : mapping of str to array of shape (n,), optional
-        Named columns that cut the samples into subgroups, for analysis only.
+        Named columns that cut the samples into subgroups, for analysis only; a DataFrame serves too. Missing numbers
+        and texts are the subgroup "missing".
     class_names : sequence of k distinct names, optional
         The class of each column. Wherever two outputs, or outputs and a fitted head, both have names, these are
         compared: columns in another order are put in order, other names are refused. Without names on either side
@@ -98,7 +100,7 @@ class ModelOutputs:
         self.atypicality = None if atypicality is None else check_vector(atypicality, "atypicality")
         self.ids = None if ids is None else _check_ids(ids)
         self.attributes = {
-            name: _check_attribute(values, name) for name, values in ({} if attributes is None else attributes).items()
+            name: _check_attribute(values, name) for name, values in check_attributes(attributes).items()
         }
         self._check_lengths()
 
@@ -397,11 +399,32 @@ def _check_ids(ids: ArrayLike) -> NDArray[Any]:
     return check_groups(ids, "ids")
 
 
+def check_attributes(attributes: Any) -> Any:
+    """A mapping of names to columns, or a DataFrame; an empty mapping for None."""
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, Mapping) and not (hasattr(attributes, "columns") and hasattr(attributes, "items")):
+        raise TypeError(
+            f"attributes must be a mapping of names to columns, or a DataFrame; got {type(attributes).__name__}."
+        )
+    return attributes
+
+
 def _check_attribute(values: ArrayLike, name: str) -> NDArray[Any]:
     array = to_numpy(values, f"attributes[{name!r}]")
     if array.dtype.kind == "f" and array.ndim == 1:
         return array
+    if array.dtype.kind == "O" or (array.dtype.kind == "U" and not isinstance(values, np.ndarray)):
+        values = _with_gaps_named(np.array(values, object))
     return check_groups(values, f"attributes[{name!r}]")
+
+
+def _with_gaps_named(values: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Values of which some are text, with "missing" where there is none; others as they are."""
+    gaps = [is_missing(value) for value in values.ravel()]
+    if any(gaps) and any(isinstance(value, str) for value in values.ravel()):
+        values.ravel()[gaps] = "missing"
+    return values
 
 
 def _type(array: Any) -> str:

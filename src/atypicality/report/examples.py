@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.validation import require
+from atypicality.validation import is_missing, require
 
 __all__ = ["EXAMPLE_BYTES", "Examples", "checked_pixels", "png_url", "read_examples"]
 
@@ -58,7 +58,7 @@ class Examples:
             return png_url(_thumbnail(checked_pixels(one)))
         if self.kind == "text":
             return _cut(one)
-        return [value if isinstance(value, bool | int | float) and value == value else _cut(value) for value in one]
+        return [value if isinstance(value, bool | int | float) and value == value else _cell(value) for value in one]
 
 
 def read_examples(examples: Any, n_samples: int) -> Examples:
@@ -116,6 +116,10 @@ def _table(columns: Mapping[str, Any], n_samples: int) -> Examples:
             raise ValueError(f"examples column {name!r} must have shape ({n_samples},); got {column.shape}.")
     rows = zip(*(column.tolist() for column in arrays.values()), strict=True)
     return Examples("table", dict(enumerate(map(list, rows))), list(arrays))
+
+
+def _cell(value: Any) -> str:
+    return "" if is_missing(value) else _cut(value)
 
 
 def _cut(value: Any) -> str:

@@ -72,6 +72,8 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _usage(head: Any) -> str:
+    if hasattr(head, "_usage"):
+        return str(head._usage())  # of a head inside of a classifier
     given = "logits=logits"
     if head.density_ is not None or hasattr(head.recalibration_, "network_"):
         given += ", embeddings=embeddings"
@@ -119,7 +121,9 @@ def _limits(head: Any) -> list[str]:
         "class mix change, fit again on newer rows.",
         "Another version of the classifier needs another head.",
     ]
-    if hasattr(sets, "_guarantee"):
+    if hasattr(head, "_coverage"):
+        limits.append(head._coverage())
+    elif hasattr(sets, "_guarantee"):
         limits.append(f"Prediction sets hold the label with a chance of at least {level} {sets._guarantee()}")
     short = int(np.sum(getattr(sets, "too_few_", 0)))
     if getattr(sets, "mode", "valid") != "valid":

@@ -41,6 +41,7 @@ __all__ = [
     "check_rows",
     "check_sample_weight",
     "check_vector",
+    "is_missing",
     "name_rows",
     "numbered",
     "own_row",
@@ -289,6 +290,17 @@ def _odd_text_rows(array: NDArray[Any]) -> NDArray[np.intp]:
         odd |= ((points[:, :-1] == 0) & (points[:, 1:] != 0)).any(axis=1)
         found.append(np.flatnonzero(odd) + rows.start)
     return np.concatenate(found)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a table is missing: None, NaN, or what pandas has for it.
+
+    >>> [is_missing(value) for value in (None, float("nan"), "nan", 0)]
+    [True, True, False, False]
+    """
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and math.isnan(value)
 
 
 def check_groups(values: ArrayLike, name: str = "groups", *, n_rows: int | None = None) -> NDArray[Any]:

@@ -143,6 +143,8 @@ def load(
     """
     from atypicality.head import ReliabilityHead
 
+    if Path(folder, "classifier.skops").is_file():
+        raise BundleError(f"{str(folder)!r} holds a classifier: read it with AtypicalityAwareClassifier.load.")
     return read_part(ReliabilityHead, folder, sha256=sha256, max_bytes=max_bytes, max_json_bytes=max_json_bytes)
 
 

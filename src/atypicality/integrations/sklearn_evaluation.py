@@ -1,0 +1,60 @@
+"""A fitted classifier on labelled rows: its own prediction sets and advice, where those of its head are others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atypicality.evaluation import Evaluation, evaluate
+from atypicality.head.reliability import Reliability
+from atypicality.outputs import ModelOutputs
+from atypicality.shipping.card import model_card
+
+__all__ = ["classifier_card", "evaluate_classifier"]
+
+
+def evaluate_classifier(
+    model: Any, outputs: ModelOutputs, answer: Reliability, options: Mapping[str, Any]
+) -> Evaluation:
+    """`evaluate` of the estimator, "uncalibrated", and of the classifier, whose `answer` for these rows is known."""
+    judged = model.head_ if model.cross_conformal_ is None else _CrossFitted(model, answer)
+    return evaluate({"uncalibrated": "uncalibrated", "classifier": judged}, outputs, **options)
+
+
+def classifier_card(model: Any) -> str:
+    """The card of the head, with the coverage that is guaranteed for the classifier's sets."""
+    return model_card(model.head_ if model.cv in (None, "prefit") else _CrossFitted(model))
+
+
+@dataclass(frozen=True)
+class _CrossFitted:
+    """A cross-fitted classifier as a head: all of its `head_`, but for the prediction sets and advice."""
+
+    model: Any
+    answer: Reliability | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model.head_, name)
+
+    @property
+    def prediction_sets_(self) -> Any:
+        return self.model.cross_conformal_ or self.model.head_.prediction_sets_
+
+    def predict(self, outputs: ModelOutputs) -> Reliability | None:
+        """What the classifier said of these rows."""
+        return self.answer
+
+    def _usage(self) -> str:
+        return (
+            "```python\nimport atypicality as aty\n\n"
+            'model = aty.AtypicalityAwareClassifier.load("path/to/the/folder")\n'
+            "answer = model.reliability(X)\n```"
+        )
+
+    def _coverage(self) -> str:
+        level = self.model.coverage_guarantee_
+        if level is None:
+            return "One estimator was fitted again on all rows: no coverage is guaranteed for prediction sets."
+        return (
+            f"Prediction sets are cross-conformal (CV+) and hold the label with a chance of at least {level:.4g} for "
+            "one new row drawn like those of fit. The head alone makes other sets."
+        )
