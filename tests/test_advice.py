@@ -134,6 +134,20 @@ def test_advice_never_contradicts_what_stands_beside_it(name, max_risk):
         assert set(said.advice[~said.accepted]) == {"ask a person"}
 
 
+def test_a_printed_choice_names_its_classes():
+    density, rows = SOURCES["long-tailed"]()
+    head = aty.ReliabilityHead().fit(train=density, calibration=rows[:3000])
+    said = head.predict(rows[3000:])
+    alone = (advice_numbers(said.advice) == 2) & (said.prediction_set.sum(axis=1) == 1)
+    shown = said[np.flatnonzero(alone)[:5]]
+    printed = repr(shown)
+    for row in shown.rows():
+        assert row["choices"] in printed
+        assert row["choices"] in shown._repr_html_()
+    assert max(map(len, printed.splitlines()[2:])) <= 88
+    assert "choices" not in repr(said[~alone])  # the set names them, or there are none
+
+
 def test_without_atypicality_the_words_are_those_of_confidence_and_sets():
     world = make_world(4000, n_classes=4)
     with pytest.warns(UserWarning, match="without atypicality"):

@@ -37,7 +37,10 @@ def test_fit_says_what_it_did(folder, capsys):
     told = json.loads(out)
     assert told["sizes"] == {"train": 3000, "recalibration": 600, "edges": 60, "thresholds": 540}
     assert told["metrics"]["after"]["nll"] < told["metrics"]["before"]["nll"]
-    assert aty.load(folder / "again").sizes_ == told["sizes"]
+    assert aty.load(folder / "again", sha256=told["sha256"]).sizes_ == told["sizes"]
+    code, out, _ = run(capsys, "fit", *outputs, "--out", folder / "again")
+    assert code == 0
+    assert f"sha256 {told['sha256']}" in out  # the same rows make the same head
 
 
 def test_predict_writes_what_the_head_says(folder, capsys):

@@ -193,6 +193,7 @@ def test_one_logit_of_a_binary_model():
     outputs = collect(net, [(x, torch.arange(len(x)) % 2)])
     assert outputs.logits.shape == (len(x), 2)
     assert not outputs.logits[:, 0].any()
+    assert collect(net, [x], ["no", "yes"]).class_names.tolist() == ["no", "yes"]
 
 
 def test_wrong_input_is_named():
@@ -311,6 +312,35 @@ def test_a_folder_holds_what_memory_would(tmp_path):
     again = collect(net, batches, out=tmp_path / "a")  # complete: nothing is written
     assert files_of(tmp_path / "a") == before
     assert_array_equal(again.logits, kept.logits)
+
+
+def test_names_of_classes_travel_with_the_rows(tmp_path):
+    net, (x, y) = SmallNet(), images()
+    names = ["ant", "bee", "cat", "dog"]
+    assert collect(net, loader_of(x, y), names).class_names.tolist() == names
+    assert collect(net, loader_of(x, y), names, out=tmp_path / "a").class_names.tolist() == names
+    assert collect(net, loader_of(x, y), out=tmp_path / "a").class_names.tolist() == names
+    other = names[::-1]
+    assert collect(net, loader_of(x, y), other, out=tmp_path / "a").class_names.tolist() == other
+    assert ModelOutputs.load(tmp_path / "a").class_names.tolist() == other
+    with pytest.raises(ValueError, match="another model"):
+        collect(SmallNet(seed=1), loader_of(x, y), names, out=tmp_path / "a")
+    assert ModelOutputs.load(tmp_path / "a").class_names.tolist() == other
+    numbers = ["0", "1", "2", "3"]
+    assert collect(net, loader_of(x, y), numbers, out=tmp_path / "b").class_names.tolist() == numbers
+    assert collect(net, loader_of(x, y), [10, 20, 30, 40]).class_names.tolist() == ["10", "20", "30", "40"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(["a", "b"], "class_names must name the 4"), (["a"] * 4, "distinct"), ([3, 2, 1, 0], "must be 0, 1, 2")],
+)
+def test_wrong_names_of_classes_end_a_run_at_its_start(names, message):
+    net, (x, y) = SmallNet(), images()
+    batches = iter(loader_of(x, y))
+    with pytest.raises(ValueError, match=message):
+        collect(net, batches, names)
+    assert len(list(batches)) >= 4  # of five: no more than one was read
 
 
 class Countdown:

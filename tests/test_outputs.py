@@ -366,3 +366,16 @@ def test_an_array_name_with_a_nul_is_refused(tmp_path):
     with pytest.raises(ValueError, match="array names must be plain file names"):
         ModelOutputs(np.eye(2), attributes={"to\0ne": ["a", "b"]}).save(tmp_path / "a.npz")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_set_later_are_checked_as_those_given():
+    outputs = ModelOutputs(np.eye(3), labels=[0, 1, 2])
+    outputs.class_names = ["a", "b", "c"]
+    assert outputs.class_names.tolist() == ["a", "b", "c"]
+    assert outputs.with_classes(["c", "b", "a"]).labels.tolist() == [2, 1, 0]
+    for wrong in (["a", "b"], ["a", "b", "b"], []):
+        with pytest.raises(ValueError, match="class_names"):
+            outputs.class_names = wrong
+    assert outputs.class_names.tolist() == ["a", "b", "c"]
+    outputs.class_names = None
+    assert outputs.class_names is None

@@ -57,11 +57,13 @@ def command(
     files = {"calibration": calibration} | ({} if train is None else {"train": train})
     with large_work("fitting", memory, scratch):
         head.fit(**load_together(files, names, class_names))
-        head.save(out)
+        sha256 = head.save(out)
     if as_json:
-        say_json(json.dumps({"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out)}, indent=2))
+        told = {"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out), "sha256": sha256}
+        say_json(json.dumps(told, indent=2))
         return
     say(head.summary())
+    say(f"sha256 {sha256}")
     say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
 
 

@@ -693,21 +693,25 @@ class ReliabilityHead(BaseEstimator):
         """What scikit-learn's diagram of parameters makes way for."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> str:
         """Write the head to `folder` as a bundle: one safetensors file, one JSON file, one model card; see `load`.
+
+        Returns the bundle's sha256, which `load(folder, sha256=...)` and `atypicality serve --sha256` compare.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
         >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     head.save(folder)
+        ...     sha256 = head.save(folder)
         ...     sorted(os.listdir(folder))
         ['README.md', 'head.json', 'tensors-...safetensors']
+        >>> len(sha256)
+        64
         """
         from atypicality import save
 
-        save(self, folder)
+        return save(self, folder)
 
     def export_onnx(self, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
         """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.

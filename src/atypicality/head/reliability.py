@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ __all__ = ["Reliability", "check_place"]
 SHOWN = 5
 LEFT_OUT = ("quadrant", "set_size")
 """Columns that the text preview has no room for; advice and sets say the same."""
+WIDTH = 88
+MAKES_WAY = ("atypicality", "atypicality_quantile")
+"""Columns that make way, in this order, where `choices` would make a line wider than `WIDTH`."""
 TEXT_BYTES = 32
 """Of the name of a class in a set: eight characters."""
 ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
@@ -360,13 +363,17 @@ class Reliability:
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
-        columns = [name for name in head.columns() if name != "choices"]  # nearly always the set, which is there
-        return list(map(printable, columns)), [[_short(row[name]) for name in columns] for row in head.rows()]
+        rows, columns = list(head.rows()), list(head.columns())
+        if all(row.get("choices", "") in ("", row["prediction_set"]) for row in rows):
+            columns = [name for name in columns if name != "choices"]  # the set, which is there
+        return list(map(printable, columns)), [[_short(row[name]) for name in columns] for row in rows]
 
     def __repr__(self) -> str:
         header, rows = self._preview()
-        kept = [column for column, name in enumerate(header) if name not in LEFT_OUT]
-        lines = aligned([[row[column] for column in kept] for row in (header, *rows)])
+        lines = _text(header, rows, LEFT_OUT)
+        for count in range(1, len(MAKES_WAY) + 1):
+            if "choices" in header and max(map(len, lines)) > WIDTH:
+                lines = _text(header, rows, (*LEFT_OUT, *MAKES_WAY[:count]))
         rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
         return "\n".join([title, *lines, *rest])
@@ -392,6 +399,12 @@ def _ending(path: str | os.PathLike[str]) -> str:
 def _defuse(value: Any) -> Any:
     """Text that opens with a formula's first character, behind a quote: a spreadsheet then shows it as it is."""
     return "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _text(header: list[str], rows: list[list[str]], left_out: Sequence[str]) -> list[str]:
+    """The table as aligned lines, without some columns."""
+    kept = [column for column, name in enumerate(header) if name not in left_out]
+    return aligned([[row[column] for column in kept] for row in (header, *rows)])
 
 
 def _short(value: Any) -> str:

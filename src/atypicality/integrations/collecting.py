@@ -4,17 +4,19 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sized
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from atypicality.blocks.progress import track
 from atypicality.integrations.batches import Batch, check_loader, read_batch, refuse_shuffling, to_array
 from atypicality.integrations.row_files import RowFolder, check_names, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
-from atypicality.outputs.paths import check_target
+from atypicality.outputs.class_names import are_integers, check_class_names
+from atypicality.outputs.paths import check_target, replacing
 from atypicality.validation import check_choice, require, warn
 
 __all__ = ["collect"]
@@ -28,6 +30,7 @@ differently, another model differs by more."""
 def collect(
     model: Any,
     loader: Iterable[Any],
+    class_names: ArrayLike | None = None,
     *,
     layer: str | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -47,6 +50,9 @@ def collect(
         they were, also after an error. DataParallel and torch.compile are looked through: the network inside runs.
     loader : iterable of batches
         Tensors, pairs (inputs, labels), or dicts such as a tokenizer makes; a dict's labels are "labels" or "label".
+    class_names : sequence of k distinct names, optional
+        The class of each column of the logits, stored with the outputs. A folder that was begun takes the names of the
+        latest run that gives some.
     layer : str, optional
         Name of another layer (as in `model.named_modules()`) whose input is the embedding. Of a sequence (n, t, d) the
         first token is taken, of maps (n, c, h, w) the mean over places.
@@ -72,14 +78,18 @@ def collect(
     --------
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    >>> collect(model, [(torch.ones(5, 4), torch.tensor([0, 1, 2, 0, 1]))])
+    >>> outputs = collect(model, [(torch.ones(5, 4), torch.tensor([0, 1, 2, 0, 1]))], ["ant", "cat", "dog"])
+    >>> outputs
     ModelOutputs(5 rows, 3 classes; logits float32 (5, 3), embeddings float32 (5, 8), labels)
+    >>> outputs.class_names.tolist()
+    ['ant', 'cat', 'dog']
     """
     torch = require("torch", extra="torch", feature="collect")
     check_choice(autocast, "autocast", (None, "float16", "bfloat16"))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     network = unwrapped(model, torch)
+    names = None if class_names is None else _check_class_names(class_names)
     check_loader(loader, torch)
     if out is not None:
         check_target(out, folder=True)
@@ -94,12 +104,43 @@ def collect(
             stack.enter_context(only_writer(out))
         rows = _Memory() if out is None else RowFolder(out, f"the input of layer {site.name!r}")
         total = len(loader) if isinstance(loader, Sized) else None
-        _collect(network, itertools.chain([first], batches), site, rows, place, total)
-    return rows.outputs() if isinstance(rows, _Memory) else ModelOutputs.load(rows.path)
+        _collect(network, itertools.chain([first], batches), site, rows, place, total, names)
+        if out is not None and names is not None:
+            _write_class_names(out, names)
+    return rows.outputs(names) if isinstance(rows, _Memory) else ModelOutputs.load(rows.path)
+
+
+def _check_class_names(class_names: ArrayLike) -> NDArray[Any]:
+    """Names that no label of a loader, which is a column, could be taken for, unless it is that column's."""
+    names = check_class_names(class_names)
+    columns = np.arange(names.size).astype(str)
+    if are_integers(names) and np.isin(names[names != columns], columns).any():
+        raise ValueError(
+            "class_names that are integers must be 0, 1, 2, ... in this order, because labels are columns; "
+            f"got {', '.join(names[:3])}{', ...' if names.size > 3 else ''}. Pass words, such as 'class 3'."
+        )
+    return names
+
+
+def _check_columns(names: NDArray[Any] | None, logits: NDArray[Any]) -> None:
+    n_classes = max(2, logits.shape[1])  # one logit is that of the second of two classes
+    if names is not None and names.size != n_classes:
+        raise ValueError(f"class_names must name the {n_classes} classes of the logits; got {names.size}.")
+
+
+def _write_class_names(folder: str | os.PathLike[str], names: NDArray[Any]) -> None:
+    with replacing(Path(folder) / "class_names.npy") as temporary, open(temporary, "wb") as file:
+        np.save(file, names)
 
 
 def _collect(
-    network: Any, batches: Iterator[Batch], site: Site, rows: "RowFolder | _Memory", place: Any, total: int | None
+    network: Any,
+    batches: Iterator[Batch],
+    site: Site,
+    rows: "RowFolder | _Memory",
+    place: Any,
+    total: int | None,
+    names: NDArray[Any] | None,
 ) -> None:
     """Append every row that is not there yet, after a look whether those that are there are the same."""
     seen, done = 0, rows.rows
@@ -115,6 +156,7 @@ def _collect(
             arrays = _run(moved, tap)
             if start == 0:
                 _warn_of_inputs(tap, moved)
+                _check_columns(names, arrays["logits"])
             if start == 0 and isinstance(rows, RowFolder) and done:
                 for name, array in arrays.items():
                     _check_same(rows, name, rows.first(name, seen), array)
@@ -183,9 +225,9 @@ class _Memory:
     def finish(self) -> None:
         pass
 
-    def outputs(self) -> ModelOutputs:
+    def outputs(self, class_names: NDArray[Any] | None) -> ModelOutputs:
         joined: dict[str, Any] = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        return ModelOutputs(**joined)
+        return ModelOutputs(**joined, class_names=class_names)
 
 
 @contextlib.contextmanager

@@ -104,6 +104,13 @@ class ModelOutputs:
         }
         self._check_lengths()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; `class_names` are checked as those given at first."""
+        if name == "class_names" and "attributes" in self.__dict__:
+            value = None if value is None else check_class_names(value)
+            self._replaced(class_names=value)._check_lengths()
+        super().__setattr__(name, value)
+
     def _check_lengths(self) -> None:
         rows = self._per_row()
         if not rows:

@@ -106,7 +106,7 @@ def make_app(
     >>> from atypicality.head import ReliabilityHead
     >>> train, calibration, test = load_fashion_mnist()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ReliabilityHead().fit(train=train, calibration=calibration).save(folder)
+    ...     sha256 = ReliabilityHead().fit(train=train, calibration=calibration).save(folder)
     ...     with TestClient(make_app(folder, name="clothes")) as client:
     ...         row = {"logits": test.logits[0].tolist(), "embeddings": test.embeddings[0].tolist()}
     ...         client.post("/predict", json={"rows": [row]}).json()["rows"][0]["label"]

@@ -136,7 +136,7 @@ def load(
     >>> from atypicality.head import ReliabilityHead
     >>> train, calibration, test = load_fashion_mnist()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ReliabilityHead().fit(train=train, calibration=calibration).save(folder)
+    ...     sha256 = ReliabilityHead().fit(train=train, calibration=calibration).save(folder)
     ...     head = load(folder)
     >>> head.predict(test[:3]).label.shape
     (3,)
