@@ -510,7 +510,8 @@ def test_statistics_of_claims_are_those_worked_by_hand():
         ((0.3, -0.1), "not clear"),
         ((-0.1, -0.105), "does not hold"),
         ((0.1, 0.0), "not clear"),
-        ((0.0, 0.0), "does not hold"),  # a tie is no rise
+        ((0.0, 0.0), "not clear"),  # equal values have no spread to judge by
+        ((0.1, 0.1, 0.1), "not clear"),
         ((0.1,), "not tested"),  # no interval
     ],
 )
@@ -524,6 +525,24 @@ def test_a_claim_holds_where_its_interval_does(gaps, verdict):
     first = judge("balanced", [1], pairs, "here", spread="halves")[0]
     assert first.verdict == verdict
     assert first.value == pytest.approx(np.mean(gaps))
+
+
+@pytest.mark.parametrize(
+    ("statistic", "value", "verdict"),
+    [
+        ("rank correlation", 0.4, "not clear"),
+        ("rank correlation", -0.4, "not clear"),
+        ("difference", 0.4, "not clear"),
+        ("rank correlation", 1.0, "holds"),  # the end of the scale in every seed
+        ("rank correlation", -1.0, "does not hold"),
+        ("difference", 1.0, "not clear"),
+    ],
+)
+def test_equal_values_decide_only_at_the_end_of_their_scale(statistic, value, verdict):
+    center, low, high = _interval(np.full(3, value), "halves", None)
+    found = Verdict(1, "s", statistic, "w", n=3, value=center, low=low, high=high)
+    assert found.verdict == verdict
+    assert ("equal in all, which gives no interval" in judged(found)) == (verdict == "not clear")
 
 
 def test_intervals_are_students_nadeau_bengios_and_the_jackknifes_by_hand():

@@ -32,6 +32,9 @@ ESTIMATOR_FREE = {("imbalanced", 1), ("imbalanced", 2)}
 """Claims that no estimator enters, by experiment: class groups and the model's own confidence. They count once."""
 HOLDS, OPEN, FAILS, UNTESTED = "holds", "not clear", "does not hold", "not tested"
 LEVEL = 0.95
+RANKS = "rank correlation"
+NARROWEST = 1e-12
+"""Width of an interval up to which its values are equal but for rounding."""
 CONFIDENT = ("4", "5", "6")
 """Levels of confidence of the more confident half of the rows."""
 
@@ -87,10 +90,18 @@ class Verdict:
     missing: str = ""
 
     @property
+    def equal(self) -> bool:
+        """Whether all values are the same inside their scale: their spread of 0 says nothing about chance."""
+        end = self.statistic == RANKS and abs(self.value) >= 1 - NARROWEST
+        return self.high - self.low <= NARROWEST and not end
+
+    @property
     def verdict(self) -> str:
         """Holds where the whole interval is above 0, not where the mean is; what has no interval is not tested."""
         if np.isnan(self.value) or np.isnan(self.low):
             return UNTESTED
+        if self.equal:
+            return OPEN
         return HOLDS if self.low > 0 else OPEN if self.high > 0 else FAILS
 
 
@@ -120,7 +131,7 @@ def judge(
     for statement in (one for one in seeds[0] if one.claim in wanted):
         values = np.array([seed[statement] for seed in seeds])
         value, low, high = _interval(values, spread, None if single is None else single[statement])
-        if statement.statistic == "rank correlation":
+        if statement.statistic == RANKS:
             low, high = max(low, -1.0), min(high, 1.0)
         own = printed.get(statement, np.nan)
         missing = MISSING.get(statement.text, "") if np.isnan(value) else ""
@@ -221,7 +232,7 @@ def _rising(claim: int, name: str, values: Vector, verb: str = "rises") -> Stati
         Statement(claim, f"{name} is {compared} in the most atypical group than in the most typical", "difference"): (
             values[-1] - values[0]
         ),
-        Statement(claim, f"{name} tends to {trend} with atypicality", "rank correlation"): _trend(values),
+        Statement(claim, f"{name} tends to {trend} with atypicality", RANKS): _trend(values),
         Statement(claim, f"{name} {verb} at every step: it is monotone", "smallest step"): np.diff(values).min(),
     }
 
@@ -286,7 +297,7 @@ def _long_tail(values: Values) -> Statistics:
 
 def _class_scores(values: Values) -> Statistics:
     ranks = values.get(("class score", ("rank correlation",), "aar"), np.nan)
-    return {Statement(5, "class scores rise with class atypicality", "rank correlation"): ranks}
+    return {Statement(5, "class scores rise with class atypicality", RANKS): ranks}
 
 
 def _temperatures(values: Values) -> Statistics:

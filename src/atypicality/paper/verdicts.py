@@ -35,9 +35,9 @@ def judged(verdict: Verdict) -> str:
         why = f"needs {verdict.missing}" if verdict.missing else why
         return f"{UNTESTED.upper()}: {verdict.statement} ({verdict.where}; {why}; n = {verdict.n})"
     rows = f" {verdict.spread}" + (f" of {verdict.n_rows:,} rows" if verdict.n_rows else "")
-    paper = ""
+    paper = "; equal in all, which gives no interval" if verdict.equal else ""
     if verdict.paper is not None:
-        paper = f"; the paper's own row: {verdict.paper:.3g}" + ("" if verdict.paper > 0 else ", does not show it")
+        paper += f"; the paper's own row: {verdict.paper:.3g}" + ("" if verdict.paper > 0 else ", does not show it")
     return (
         f"{verdict.verdict.upper()}: {verdict.statement} ({verdict.where}; {verdict.statistic} {verdict.value:.3g}, "
         f"95 % [{verdict.low:.3g}, {verdict.high:.3g}], n = {verdict.n}{rows}{paper})"
