@@ -80,6 +80,7 @@ def fitted():
     return head.fit(train, calibration), plain.fit(train, calibration), train, calibration, test
 
 
+@pytest.mark.filterwarnings("ignore:nothing is accepted")
 def test_acceptance_keeps_more_rows_at_the_same_risk_and_changes_nothing_else(fitted):
     head, plain, _, _, test = fitted
     more, fewer = head.predict(test, max_risk=0.06), plain.predict(test, max_risk=0.06)

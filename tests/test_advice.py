@@ -111,6 +111,7 @@ def test_trust_holds_and_the_words_are_ordered(name):
     assert np.mean(disorder, axis=0).max() < 1
 
 
+@pytest.mark.filterwarnings("ignore:nothing is accepted")
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("max_risk", [None, 0.05])
 def test_advice_never_contradicts_what_stands_beside_it(name, max_risk):

@@ -63,7 +63,15 @@ def test_the_counts_that_are_tested_do_not_depend_on_errors(rng):
 
 
 def test_no_share_qualifies_then_nothing_is_kept():
-    assert AbstentionRule.from_rows([0.9, 0.8], [0, 0]).threshold(0.05) == np.inf
+    rule = AbstentionRule.from_rows([0.9, 0.8], [0, 0])
+    assert rule.threshold(0.05) == np.inf
+    with pytest.warns(UserWarning, match="max_risk=0.05 with 2 held-out rows. That takes at least 59 rows without"):
+        rule.warn_where_none(np.zeros(3, bool), 0.05)
+    wrong = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.arange(1000) >= 100)
+    with pytest.warns(UserWarning, match="with 1,000 held-out rows. Of the 100 most confident 100 are wrong"):
+        wrong.warn_where_none(np.zeros(3, bool), 0.05)
+    right = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.ones(1000))
+    right.warn_where_none(np.zeros(3, bool), 0.05)  # a threshold is met, and these rows are below it: no warning
     with pytest.raises(ValueError, match=r"max_risk must be a finite number in \(0, 1\); got 5"):
         AbstentionRule.from_rows([0.9], [1]).threshold(5)
 

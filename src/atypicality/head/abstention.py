@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality.arrays import to_host
 from atypicality.head.quantiles import GRID_SIZE
 from atypicality.stored import Record, kinds, need
-from atypicality.validation import check_number, check_vector
+from atypicality.validation import check_number, check_vector, warn
 
 __all__ = ["AbstentionRule", "error_bound"]
 
@@ -99,9 +100,28 @@ class AbstentionRule:
         passed = tested[: failed.argmax() if failed.any() else failed.size]
         return float(self.confidence[passed[-1]]) if passed.size else math.inf
 
+    def warn_where_none(self, accepted: Any, max_risk: float) -> None:
+        """Say why where no row (n,) is accepted because no threshold meets `max_risk`."""
+        if accepted is None or to_host(accepted).any() or self.threshold(max_risk) < math.inf:
+            return
+        n, fewest = int(self.kept[-1]), math.ceil(_fewest(max_risk))
+        first = self._tested(max_risk)[0]
+        warn(
+            f"nothing is accepted: no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
+            + (
+                f"That takes at least {fewest:,} rows without an error; calibrate with more."
+                if n < fewest
+                else f"Of the {self.kept[first]:,} most confident {self.errors[first]:,} are wrong; allow more risk."
+            )
+        )
+
     def _tested(self, max_risk: float) -> NDArray[np.intp]:
         """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""
         n = int(self.kept[-1])
-        fewest = math.log(1 - BOUND_LEVEL) / math.log1p(-max_risk)
-        counts = np.ceil(np.linspace(min(max(fewest, FIRST_SHARE * n), n), n, N_COUNTS))
+        counts = np.ceil(np.linspace(min(max(_fewest(max_risk), FIRST_SHARE * n), n), n, N_COUNTS))
         return np.unique(np.searchsorted(self.kept, counts))
+
+
+def _fewest(max_risk: float) -> float:
+    """Rows that could pass without an error."""
+    return math.log(1 - BOUND_LEVEL) / math.log1p(-max_risk)

@@ -466,8 +466,9 @@ class ReliabilityHead(BaseEstimator):
 
         With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
         95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
-        was measured there. Warns when the rows' atypicality has left the range of the calibration rows. Randomised sets
-        depend on the rows' numbers, which start at `first_row`: pass it where a long table is answered part by part.
+        was measured there. Warns where no threshold meets `max_risk`, so that nothing is kept, and when the rows'
+        atypicality has left the range of the calibration rows. Randomised sets depend on the rows' numbers, which start
+        at `first_row`: pass it where a long table is answered part by part.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -484,6 +485,8 @@ class ReliabilityHead(BaseEstimator):
         found = predicted(head, outputs, number, max_risk=None if scored else max_risk)
         if scored and max_risk is not None:
             found = self._kept(found, outputs, max_risk)
+        if max_risk is not None:
+            self.abstention_.warn_where_none(found.accepted, max_risk)
         drift = self._drift(found)
         if drift is not None and drift.significant:
             warn(drift.message())

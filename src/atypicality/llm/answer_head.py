@@ -358,6 +358,8 @@ class AnswerHead(BaseEstimator):
         sets = self.prediction_sets_.predict_set(proba)
         rarity = None if self.quantiles_ is None else outputs.need("atypicality")
         number, accepted = self._advice(outputs, proba, sets, max_risk)
+        if max_risk is not None:
+            self.abstention_.warn_where_none(accepted, max_risk)
         drift = quantile = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None and rarity is not None:
             drift, quantile = Drift(self.quantiles_, rarity), self.quantiles_(rarity)
