@@ -32,7 +32,7 @@ def command(
     dataset: Annotated[
         str | None, typer.Option(help="Only data sets whose name holds this text; of one model, which data set it is.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Only models whose name holds this text.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only models or folders whose name holds this text.")] = None,
     seeds: Annotated[int, typer.Option(help="Random halves, with the seeds from 0 on.", min=1)] = 10,
     methods: Annotated[
         str | None, typer.Option(help="More methods, with commas between: aware, vector, ensemble.")

@@ -79,11 +79,14 @@ def _overconfidence_table(first: tuple[str, str], rows: "list[tuple[str, str, Ov
 
 
 def _print_theorem_2(console: "Console", result: "Theorem2") -> None:
-    console.print(f"[bold]Theorem 2: a temperature that follows atypicality (norm {result.norm:g})[/]")
+    from atypicality.paper.theory import OUTSIDE, SMALL_NORM
+
+    norm = f"norm {result.norm:g}" + f", {OUTSIDE}" * (result.norm > SMALL_NORM)
+    console.print(f"[bold]Theorem 2: a temperature that follows atypicality ({norm})[/]")
     console.print(
         f"Conditional calibration error, in millionths, at quantile levels of atypicality (n = {result.n_train}): "
         "with no temperature, with one for all inputs, and with one per level ('aware'). Temperatures are fitted by "
-        "squared loss, which the theorem needs, and by cross-entropy, as the paper words it; 'excess' is that of aware "
+        "squared loss, which the proof needs, and by cross-entropy, as the paper words it; 'excess' is that of aware "
         "over the better of one and none."
     )
     columns = ("one\nsquared", "aware\nsquared", "one\ncross-ent.", "aware\ncross-ent.", "excess\ncross-ent.")

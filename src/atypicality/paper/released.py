@@ -1,7 +1,8 @@
 """What the authors' released code computes and the paper's text does not say: its `rmse`, and its sets.
 
-The text writes deterministic scores; the code that made the tables draws them, puts the crossing class into every set
-and takes the quantile 1 - alpha of a cell. `AtypicalityAwareConformal(mode="paper")` does the first two.
+The text writes deterministic scores and mentions randomisation; the code that made the tables draws them, puts the
+crossing class into every set and takes the quantile 1 - alpha of a cell. `AtypicalityAwareConformal(mode="paper")` does
+the first two; rank, ties and penalty grid are ours.
 """
 
 import math

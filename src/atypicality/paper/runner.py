@@ -44,6 +44,7 @@ OUTPUTS = dict.fromkeys(EXPERIMENTS, "outputs of a model with balanced classes, 
     "subgroups": "outputs with an attribute that names groups, and training rows",
 }
 """What an experiment needs that found nothing to run on."""
+FEW, FEW_HALVES = 5, "few halves: wide intervals; the documentation uses 10"
 Read = tuple[Result, Values]
 
 
@@ -58,7 +59,7 @@ class NameFilter:
         """Whether a source, by its own name or the paper's for its model, or a setting of the paper is among them."""
         name = given.folder if isinstance(given, Setting) else given.name
         paper = given.setting.model if isinstance(given, Source) and given.setting else ""
-        return _holds(self.dataset, given.dataset, name) and _holds(self.model, given.model, paper)
+        return _holds(self.dataset, given.dataset, name) and _holds(self.model, given.model, paper, name)
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,7 @@ def reproduce(
     for run in runs:
         _add(found, run, results[run])
     _add_untested(found, wanted_methods)
+    _add_cautions(found, runs, len(wanted))
     if paper:
         _add_paper(found, NameFilter(dataset, model), {run.source.setting for run in runs if run.source})
     return found
@@ -295,7 +297,8 @@ def _plan(
     settings = [setting for setting in SETTINGS if wanted.has(setting)]
     if not sources and not settings:
         there = sorted({setting.dataset for setting in SETTINGS} | {source.dataset for source in known})
-        raise ValueError(f"dataset and model match nothing; data sets: {listed(there)}.")
+        models = sorted({setting.model for setting in SETTINGS} | {source.model for source in known})
+        raise ValueError(f"dataset and model match nothing; data sets: {listed(there)}; models: {listed(models)}.")
     runs = []
     for name in names:
         experiment = EXPERIMENTS[name]
@@ -391,6 +394,18 @@ def _add_untested(found: Reproduction, methods: Mapping[str, tuple[str, ...]]) -
                 ran = bool(found.tables[name])
                 lacking = f"the methods it compares (run were {', '.join(methods[name])})" if ran else OUTPUTS[name]
                 verdicts.append(untested(claim, EXPERIMENTS[name].title, lacking))
+
+
+def _add_cautions(found: Reproduction, runs: list[Run], n_seeds: int) -> None:
+    """What to know of a model that is the paper's by its name alone, and of few halves: each once."""
+    said: dict[str, str] = {}
+    for run, source in ((run, run.source) for run in runs if run.source is not None):
+        if source.setting is not None and source.setting.folder == source.name:
+            said.setdefault(f"{source.title}: same architecture; weights not checked", run.experiment)
+        if n_seeds < FEW and not source.splits and source.data.calibration is None:
+            said.setdefault(FEW_HALVES, run.experiment)
+    for line, name in said.items():
+        found.notes[name].append(line)
 
 
 def _add_paper(found: Reproduction, wanted: NameFilter, have: set[Setting | None]) -> None:

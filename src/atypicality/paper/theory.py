@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+SMALL_NORM = 1.0
+"""The theorems assume a sufficiently small norm of the true coefficients; above this the rise of theorem 1 fades."""
+OUTSIDE = "outside the theorem's small-norm assumption"
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class TemperatureRow:
 
     @property
     def excess_cross_entropy(self) -> float:
-        """The same with temperatures fitted by cross-entropy; above 0 where the paper's inequality fails."""
+        """The same with temperatures fitted by cross-entropy; above 0 where the inequality fails."""
         return self.error_aware_cross_entropy / min(self.error_single_cross_entropy, self.error_uncalibrated) - 1
 
 
@@ -274,8 +277,9 @@ def theorem_2(
 
     The paper (appendix, on recalibration) states that :math:`\tau(\gamma)` fitted by cross-entropy is never worse
     than one temperature or none. What is true by construction is the same for :math:`\tau(\gamma)` fitted by squared
-    loss, because :math:`\mathrm{CE}_\gamma` is the squared loss minus a constant. With cross-entropy it fails at some
-    levels: where one temperature happens to pass close to the best one, the cross-entropy optimum is a little off.
+    loss, which the proof needs, because :math:`\mathrm{CE}_\gamma` is the squared loss minus a constant. With
+    cross-entropy no excess was seen at norm 0.5. At norm 2, outside the theorem's small-norm assumption, it fails at
+    some levels: where one temperature happens to pass close to the best one, the cross-entropy optimum is a little off.
 
     The classifier has the mean norm and the mean cosine of `n_draws` fits; the rest is integration.
 
