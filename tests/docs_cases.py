@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import io
+import sys
 import itertools
 import re
 import shlex
@@ -61,8 +62,12 @@ def blocks(text):
 def run_page(path, folder):
     """Run the blocks of a page in order, in `folder`; the output of each that runs, as (block, printed)."""
     namespace = {"__name__": "__main__"}
-    with contextlib.chdir(folder):
-        return [(block, run(block, path, namespace)) for block in blocks(path.read_text("utf-8")) if block.runs]
+    try:
+        with contextlib.chdir(folder):
+            return [(block, run(block, path, namespace)) for block in blocks(path.read_text("utf-8")) if block.runs]
+    finally:
+        if "altair" in sys.modules:  # a page may choose a renderer, for the whole process
+            sys.modules["altair"].renderers.enable("default")
 
 
 def run(block, path, namespace):
