@@ -3,10 +3,10 @@
 import contextlib
 import doctest
 import io
-import sys
 import itertools
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
