@@ -70,15 +70,15 @@ class Problem:
 
     def aware(self, **fixed: Any) -> Callable[[], np.ndarray]:
         """The paper's procedure: drawn scores, the crossing class in every set, no cell merged."""
-        return self._by_atypicality(AtypicalityAwareConformal(alpha=ALPHA, mode="paper", **fixed))
+        return self._by_atypicality(lambda: AtypicalityAwareConformal(alpha=ALPHA, mode="paper", **fixed))
 
     def conditional(self) -> Callable[[], np.ndarray]:
         """Ours, whose soft groups follow atypicality and confidence."""
-        return self._by_atypicality(ConditionalConformal(ALPHA))
+        return self._by_atypicality(lambda: ConditionalConformal(ALPHA))
 
-    def _by_atypicality(self, method: Any) -> Callable[[], np.ndarray]:
+    def _by_atypicality(self, method: Callable[[], Any]) -> Callable[[], np.ndarray]:
         first, second = self.atypicality[: self.half], self.atypicality[self.half :]
-        return lambda: method.fit(*self.given, atypicality=first).predict_set(self.test, atypicality=second)
+        return lambda: method().fit(*self.given, atypicality=first).predict_set(self.test, atypicality=second)
 
     def contest(self, stage: str, ours: Callable[[], np.ndarray], peers: list[Peer]) -> list[Row]:
         """Sets that cover at least 1 - alpha, less four standard deviations, are judged by their mean size."""
