@@ -21,10 +21,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.results import document, write
+
 __all__ = ["COLUMNS", "compared", "main", "measured"]
 
 STAGES = ("gaussian", "neighbors", "temperature", "aware", "vector", "metrics", "conformal", "head")
 COLUMNS = ("stage", "size", "seconds", "old: median", "new: median", "spread", "new / old", "outcome")
+TITLE = "Two versions on the same rows"
 SLACK = 0.05
 Times = dict[str, dict[str, float]]
 
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         old, new = (_process(folder, options.stages) for folder in (options.old, options.new))
         rounds.append((old, new))
     lines = compared(rounds)
+    if options.out:
+        write(options.out, document(f"{TITLE}, {options.rounds} rounds in turns", COLUMNS, lines))
     table = Table(*COLUMNS, title=f"{options.rounds} rounds in turns, old {options.old}, new {options.new}")
     for line in lines:
         table.add_row(*line, style="bold red" if line[-1] == "SLOWER" else "")
@@ -55,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("new", type=Path, help="folder that holds the new package")
     made.add_argument("stages", nargs="*", choices=[[], *STAGES], help="all if none is named")
     made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--out", type=Path, help="JSON file to write; those in benchmarks/results become tables")
     made.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     return made
 

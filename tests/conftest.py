@@ -1,5 +1,6 @@
 """What every test shares: the seed, the folder of real outputs where there is one, and named skips."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -35,6 +36,17 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 def pytest_addoption(parser):
     parser.addoption("--seeds", default="0", help="seeds of statistical tests: '0', '3,7' or a range '0:20'")
+
+
+def pytest_configure(config):
+    gc.disable()  # until everything is collected
+
+
+def pytest_collection_finish(session):
+    """Tests and modules live as long as the run: no collection of garbage needs to look at them again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc):
