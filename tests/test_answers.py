@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import bundle_cases
 import numpy as np
@@ -229,6 +230,24 @@ def test_missing_signals_carry_information(rng):
     assert chance[~gone].mean() > 0.5
 
 
+def test_a_judge_stands_in_where_log_probs_are_missing(rng):
+    """It adds nothing beside them and is all there is without: as good there as a model of these rows alone."""
+    z, noise, lacking = 1.5 * rng.normal(size=4000), rng.normal(size=4000), rng.random(4000) < 0.4
+    signals = {"log_prob": np.where(lacking, np.nan, z), "judge": z + 0.7 * noise}
+    correct, fitted = rng.random(4000) < expit(z), np.arange(4000) < 2000
+    some = {name: values[fitted] for name, values in signals.items()}
+    model = SignalModel.fit(some, correct[fitted])
+    alone = SignalModel.fit({"judge": some["judge"][lacking[fitted]]}, correct[fitted & lacking])
+    new = {name: values[~fitted] for name, values in signals.items()}
+    odds = model.log_odds(new, 2000)
+    own = alone.log_odds({"judge": new["judge"]}, 2000)
+    loss = lambda z, x: np.logaddexp(0, x) - expit(z) * x  # noqa: E731
+    rows = lacking[~fitted]
+    assert np.mean(loss(z[~fitted], odds)[rows]) < np.mean(loss(z[~fitted], own)[rows]) + 0.003
+    assert np.mean(loss(z[~fitted], odds)[~rows]) < np.mean(loss(z[~fitted], z[~fitted])[~rows]) + 0.003
+    assert model.signal_evidence["judge"] > 50
+
+
 # The head
 
 
@@ -302,6 +321,56 @@ def test_evaluation_is_of_the_answers_given(fitted, tmp_path):
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "question 1600" in page
     assert "Chance that an answer of one language model is correct" in page
+
+
+def test_an_evaluation_of_answers_has_no_classes_and_says_what_is_accepted(fitted):
+    head, answers, _ = fitted
+    evaluation = head.evaluate(answers, max_risk=0.2)
+    accepted, wrong = head.predict(answers, max_risk=0.2).accepted, ~answers.correct
+    overall = {row["metric"]: row for row in evaluation.table("overall", method="head")}
+    assert overall["accepted_share"]["value"] == accepted.mean()
+    assert overall["accepted_risk"]["value"] == wrong[accepted].mean()
+    assert overall["accepted_risk"]["count"] == accepted.sum()
+    told = evaluation.table("predictions", method="head")
+    assert [row["accepted"] for row in told] == accepted.tolist()
+    assert f"Accepted at max_risk=0.2, head: {accepted.mean():.1%}" in str(evaluation)
+    assert str(evaluation).startswith("Evaluation of 1500 answers (")
+    assert not {"coverage", "set_size", "classwise_ece"} & set(evaluation.tables["overall"]["metric"])
+    assert not any(evaluation.tables[name]["value"] for name in ("classes", "class_groups", "set_sizes"))
+    assert aty.Evaluation.from_json(evaluation.to_json()) == evaluation
+    with pytest.raises(ValueError, match="max_risk needs a head among the methods"):
+        aty.evaluate("uncalibrated", head.outputs(answers), max_risk=0.2)
+
+
+def test_notes_are_for_answers():
+    answers, _ = answer_world(400, 0)
+    del answers.scores["prompt_log_likelihood"]
+    evaluation = AnswerHead().fit(answers[:200]).evaluate(answers[200:])
+    assert evaluation.notes == (
+        "no atypicality is known, so nothing is shown by it; fit with embeddings of the prompts, or with the score "
+        "prompt_log_likelihood.",
+    )
+
+
+@pytest.mark.parametrize("known", [1, 700, 1499])
+def test_token_probability_is_measured_on_the_answers_that_have_it(fitted, known):
+    head, answers, _ = fitted
+    answers, chosen = answers[:], np.random.default_rng(0).permutation(1500) < known
+    answers.log_probs = answers.log_probs.copy()
+    answers.log_probs[~chosen] = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the head says that a signal is missing
+        evaluation = head.evaluate(answers, max_risk=0.2)
+        assert head.evaluate(answers, keep_samples=0).tables["predictions"]["row"] == ()
+    assert evaluation.methods == ("token probability", "head")
+    rows = {row["method"]: row for row in evaluation.table("overall", metric="ece")}
+    assert [row["count"] for row in rows.values()] == [known, 1500]
+    mean = np.array([np.exp(row.mean()) for row in answers.log_probs[chosen]])
+    assert rows["token probability"]["value"] == aty.metrics.ece(confidence=mean, correct=answers.correct[chosen])
+    told = {row["row"]: row["confidence"] for row in evaluation.table("predictions", method="token probability")}
+    assert list(told) == np.flatnonzero(chosen).tolist()
+    np.testing.assert_allclose(list(told.values()), mean)
+    assert f"measured on the {known:,} of 1,500 answers that have log-probabilities" in evaluation.notes[-1]
 
 
 def test_a_monitor_watches_answers(fitted):
@@ -443,6 +512,20 @@ def test_exchanging_the_candidates_turns_the_chance_around(rng):
     np.testing.assert_allclose(first_better(turned, head.predict(turned)), 1 - chance, rtol=1e-12)
     assert abs(np.mean(chance - better)) < 4 * np.sqrt(0.25 / 1000)
     assert np.mean(chance[better]) > np.mean(chance[~better]) + 0.2
+
+
+@pytest.mark.parametrize("hard", [False, True], ids=["probabilities", "votes"])
+def test_backward_of_the_wrong_candidate_is_noticed_and_a_preference_for_a_position_is_not(rng, hard):
+    odds, prompts = rng.normal(size=400), ["p"] * 400
+    for bias in (0.0, 0.5) if hard else (0.0, 1.0, -3.0, 6.0):  # the last: always the one shown first
+        forward, backward = expit(odds + bias), expit(-odds + bias)
+        if hard:
+            forward, backward = forward > 0.5, backward > 0.5
+        judgements(prompts, forward, backward)  # warnings are errors
+        with pytest.warns(UserWarning, match=r"contradict each other: .* give 1 - backward"):
+            judgements(prompts, forward, 1 - backward)
+    for _ in range(20):
+        judgements(prompts, rng.random(400), rng.random(400))  # a judge that guesses
 
 
 @pytest.mark.parametrize(

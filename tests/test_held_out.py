@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, ks_2samp
 
-from atypicality.head.abstention import AbstentionRule, error_bound
+from atypicality.head.abstention import AbstentionRule, most_errors
 from atypicality.head.drift import Drift
 from atypicality.head.quantiles import GRID_SIZE, QuantileScale
 
@@ -30,23 +30,45 @@ def test_a_long_sample_is_kept_to_a_grid_and_loses_less_than_a_step(rng):
     assert np.abs(scale(probes) - exact).max() <= 1 / (GRID_SIZE - 1) + 1 / values.size
 
 
-@pytest.mark.parametrize(("errors", "n"), [(0, 10), (3, 40), (20, 400), (5, 5)])
-def test_error_bound_is_clopper_and_pearsons(errors, n):
-    bound = float(error_bound(np.array([errors]), np.array([n]))[0])
-    if errors == n:
-        assert bound == 1
-    else:  # at the bound, seeing this few errors has a chance of exactly 5 %
-        assert binom.cdf(errors, n, bound) == pytest.approx(0.05)
+@pytest.mark.parametrize("risk", [0.02, 0.1, 0.5])
+def test_as_many_errors_pass_as_clopper_and_pearsons_bound_allows(risk):
+    n = np.arange(1, 400)
+    most = most_errors(n, risk)
+    high = lambda errors: binom.cdf(errors, n, risk)  # noqa: E731 (the bound is below the risk where this is below 5 %)
+    assert (high(most) <= 0.05).all()
+    assert (high(most + 1) > 0.05).all()
 
 
 def test_the_first_count_that_fails_ends_the_sequence():
-    # 12 errors among the first of 10 counts of 100 rows, none after: all 1000 rows err at 1.2 %, bounded by 2 %, but
-    # the most confident 100 do not pass 10 %, and nothing after a failure counts
+    # 12 errors among the most confident 96, none after: all 1000 rows err at 1.2 %, bounded by 2 %, but the first 103,
+    # the fewest that allow 5 errors at 10 %, do not pass, and nothing after a failure counts
     wrong = np.arange(1000) % 8 == 0
     wrong[96:] = False
     confidence = np.linspace(0.9, 0.5, 1000)
     assert AbstentionRule.from_rows(confidence, ~wrong).threshold(0.1) == np.inf
     assert AbstentionRule.from_rows(confidence, ~wrong[::-1]).threshold(0.1) == 0
+
+
+def test_the_sequence_starts_where_it_is_most_likely_to_pass(rng):
+    confidence, correct = rng.random(2000), rng.random(2000) < 0.9
+    for others, expected in ((np.full(50, 0.99), 1.0), (np.r_[np.ones(100), np.full(900, 0.3)], 0.1)):
+        rule = AbstentionRule.from_rows(confidence, correct, others=others)
+        first = rule._tested(0.05)[0]
+        passes = binom.cdf(most_errors(rule.kept, 0.05), rule.kept, rule.expected)
+        assert passes[first] == passes.max()
+        assert rule.kept[first] / 2000 <= expected
+    np.testing.assert_allclose(rule.expected[-1], 1 - others.mean())  # of all rows, the mean
+
+
+def test_where_the_sequence_starts_is_no_matter_of_held_out_labels_and_never_of_validity(rng):
+    confidence, others = rng.random(1000), rng.random(300)
+    rules = [AbstentionRule.from_rows(confidence, rng.random(1000) > risk, others=others) for risk in (0.0, 0.3)]
+    np.testing.assert_array_equal(rules[0]._tested(0.1), rules[1]._tested(0.1))
+    counts = rules[0].kept[rules[0]._tested(0.1)]
+    assert (
+        np.diff(most_errors(counts, 0.1)[:-1]) > 0
+    ).all()  # each but the last allows more errors than the one before
+    assert counts[-1] == 1000
 
 
 def test_the_sequence_starts_where_rows_without_an_error_can_pass():
@@ -68,7 +90,7 @@ def test_no_share_qualifies_then_nothing_is_kept():
     with pytest.warns(UserWarning, match="max_risk=0.05 with 2 held-out rows. That takes at least 59 rows without"):
         rule.warn_where_none(np.zeros(3, bool), 0.05)
     wrong = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.arange(1000) >= 100)
-    with pytest.warns(UserWarning, match="with 1,000 held-out rows. Of the 100 most confident 100 are wrong"):
+    with pytest.warns(UserWarning, match=r"with 1,000 held-out rows. Of the 1\d\d most confident 100 are wrong"):
         wrong.warn_where_none(np.zeros(3, bool), 0.05)
     right = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.ones(1000))
     right.warn_where_none(np.zeros(3, bool), 0.05)  # a threshold is met, and these rows are below it: no warning

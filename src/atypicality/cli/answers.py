@@ -51,7 +51,8 @@ def command(
 ) -> None:
     """Ask a language model, and write answers for AnswerHead.
 
-    Each answer stands with its prompt, its log-probabilities and what else was asked for.
+    Each answer stands with its prompt, its log-probabilities and what else was asked for. Where it is known which are
+    correct, `atypicality fit` makes an answer head of them, and `predict`, `evaluate`, `report` and `monitor` take it.
     """
     from atypicality.llm import generate_answers
     from atypicality.outputs.paths import check_target
@@ -71,6 +72,8 @@ def command(
     answers.write(out)
     share = "" if answers.correct is None else f", {answers.correct.mean():.1%} correct"
     say(f"{out}: {answers!r}{share}", err=True)
+    if answers.correct is not None:
+        say(f"next: atypicality fit --calibration {out} --out answer-head", err=True)
 
 
 def _questions(

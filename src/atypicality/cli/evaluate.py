@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, load_outputs
+from atypicality.cli.files import ClassNames, Names, is_answer_head, load_answers, load_head, load_outputs
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
@@ -13,13 +13,19 @@ __all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality evaluate head test.npz
+atypicality evaluate head test.npz --max-risk 0.05
 atypicality evaluate head test.npz --json > evaluation.json
+atypicality evaluate answer-head test.jsonl --max-risk 0.1
 """
 
 
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
-    file: Annotated[Path, typer.Argument(help="Labelled outputs that the head was not fitted on.")],
+    file: Annotated[Path, typer.Argument(help="Labelled outputs, or answers (.jsonl), not those of the fit.")],
+    max_risk: Annotated[
+        float | None,
+        typer.Option(help="Also measure the predictions that predict keeps at this risk: how many, and how many err."),
+    ] = None,
     names: Names = None,
     class_names: ClassNames = None,
     memory: Memory = None,
@@ -31,10 +37,14 @@ def command(
     Tables by atypicality, confidence, class and subgroup.
     """
     from atypicality.evaluation import evaluate
-    from atypicality.shipping.bundle import load
 
     with large_work("evaluating", memory, scratch):
-        result = evaluate({"model": "uncalibrated", "head": load(head)}, load_outputs(file, names, class_names))
+        fitted = load_head(head)
+        if is_answer_head(fitted):
+            result = fitted.evaluate(load_answers(file, names, class_names), max_risk=max_risk)
+        else:
+            methods, outputs = {"model": "uncalibrated", "head": fitted}, load_outputs(file, names, class_names)
+            result = evaluate(methods, outputs, max_risk=max_risk)
     if as_json:
         say_json(result.to_json())
     else:

@@ -1,14 +1,29 @@
 """Files of outputs as commands take them: one or several, with names of arrays and of classes beside them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from atypicality.llm import Answers
     from atypicality.outputs import ModelOutputs
 
-__all__ = ["ClassNames", "Names", "load_outputs", "load_together", "parse_names"]
+__all__ = [
+    "ANSWERS",
+    "ClassNames",
+    "Names",
+    "is_answer_head",
+    "load_answers",
+    "load_head",
+    "load_outputs",
+    "load_rows",
+    "load_together",
+    "parse_names",
+]
+
+ANSWERS = ".jsonl"
+"""Ending of files of answers."""
 
 Names = Annotated[
     list[str] | None,
@@ -35,6 +50,41 @@ def parse_names(texts: list[str] | None) -> dict[str, str]:
             raise ValueError(f"--names must give each of our names once; {ours!r} stands there twice.")
         found[ours] = theirs
     return found
+
+
+def load_head(folder: Path) -> Any:
+    """The saved head of a classifier, or of answers."""
+    from atypicality.shipping.bundle import load, saved_class
+
+    if not (folder / "head.json").is_file() or saved_class(folder) != "AnswerHead":
+        return load(folder)
+    from atypicality.llm import AnswerHead
+
+    return AnswerHead.load(folder)
+
+
+def is_answer_head(head: Any) -> bool:
+    """Whether a head judges answers, without importing what it is made of."""
+    return type(head).__name__ == "AnswerHead"
+
+
+def load_rows(head: Any, path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":
+    """Outputs of a file for a head; those that an answer head makes of answers."""
+    if not is_answer_head(head):
+        return load_outputs(path, names, class_names)
+    found: ModelOutputs = head.outputs(load_answers(path, names, class_names))
+    return found
+
+
+def load_answers(path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "Answers":
+    """Answers of a file, which takes no names of arrays or classes."""
+    from atypicality.llm import Answers
+
+    if path.suffix.lower() != ANSWERS:
+        raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
+    if names or class_names:
+        raise ValueError("--names and --class-names are for files of arrays; answers have fields. Leave them out.")
+    return Answers.read(path)
 
 
 def load_outputs(path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":

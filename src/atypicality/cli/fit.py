@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, load_together
+from atypicality.cli.files import ANSWERS, ClassNames, Names, load_answers, load_together
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.options import Seed
 from atypicality.cli.parts import choose_part
@@ -19,11 +19,18 @@ atypicality fit --train train.npz --calibration calibration.npz --out head
 atypicality fit --train train.npz --calibration calibration.npz \\
     --alpha 0.05 --sets split:score=raps --out head
 atypicality fit --calibration scored.npz --recalibration temperature --out head
+atypicality fit --calibration answers.jsonl --out answer-head
 """
 
 
 def command(
-    calibration: Annotated[Path, typer.Option(help="Outputs with logits and labels that the model never trained on.")],
+    calibration: Annotated[
+        Path,
+        typer.Option(
+            help="Outputs with logits and labels that the model never trained on; or answers of a language model "
+            "(.jsonl), each correct or not, for an answer head."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder to save the head in.")],
     train: Annotated[
         Path | None,
@@ -51,12 +58,16 @@ def command(
     from atypicality.shipping.bundle.folder import check_place
 
     check_place(out)
-    head = ReliabilityHead(
-        **_parts(density, recalibration, sets, alpha, random_state), alpha=alpha, random_state=random_state
-    )
+    parameters = _parts(density, recalibration, sets, alpha, random_state)
+    parameters |= {"alpha": alpha, "random_state": random_state}
     files = {"calibration": calibration} | ({} if train is None else {"train": train})
     with large_work("fitting", memory, scratch):
-        head.fit(**load_together(files, names, class_names))
+        if calibration.suffix.lower() == ANSWERS:
+            head = _answer_head(**parameters)
+            known = {purpose: load_answers(file, names, class_names) for purpose, file in files.items()}
+            head.fit(known["calibration"], train=known.get("train"))
+        else:
+            head = ReliabilityHead(**parameters).fit(**load_together(files, names, class_names))
         sha256 = head.save(out)
     if as_json:
         told = {"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out), "sha256": sha256}
@@ -65,6 +76,14 @@ def command(
     say(head.summary())
     say(f"sha256 {sha256}")
     say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
+
+
+def _answer_head(recalibration: Any, prediction_sets: Any, **parameters: Any) -> Any:
+    from atypicality.llm import AnswerHead
+
+    if not (recalibration == prediction_sets == "auto"):
+        raise ValueError("--recalibration and --sets are for outputs of a classifier; leave them out for answers.")
+    return AnswerHead(**parameters)
 
 
 def _parts(density: str, recalibration: str, sets: str, alpha: float, random_state: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from atypicality.cli.files import load_head, load_rows
 from atypicality.cli.printing import say, say_json
 
 __all__ = ["ALARMED", "EXAMPLES", "command"]
@@ -13,6 +14,7 @@ EXAMPLES = """
 atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
 atypicality monitor head watch monday.npz tuesday.npz --at now --out monitor.html
 atypicality monitor head watch late.npz --labels-only --json
+atypicality monitor answer-head watch monday.jsonl
 """
 
 ALARMED = 3
@@ -22,7 +24,9 @@ ALARMED = 3
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
     state: Annotated[Path, typer.Argument(help="Folder of the monitor; made if it is not there.")],
-    files: Annotated[list[Path] | None, typer.Argument(help="Outputs to count, in the order of time.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Outputs, or answers (.jsonl), to count, in the order of time.")
+    ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Labelled outputs that the head was not fitted on, for a new monitor.")
     ] = None,
@@ -45,19 +49,18 @@ def command(
     The exit code is 3 where these rows raised an alarm, and as long as anything is outside its band.
     """
     from atypicality.blocks.progress import working
-    from atypicality.outputs import ModelOutputs
     from atypicality.outputs.paths import check_target
-    from atypicality.shipping.bundle import load
     from atypicality.shipping.bundle.folder import check_place
 
     check_place(state)
     if out is not None:
         check_target(out)
-    monitor = _monitor(load(head), state, reference, alpha, window)
+    fitted = load_head(head)
+    monitor = _monitor(fitted, state, reference, alpha, window)
     raised = []
     with working("counting"):
         for file in files or []:
-            outputs = ModelOutputs.load(file)
+            outputs = load_rows(fitted, file)
             raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at)
             monitor.save(state)
     if not files:
@@ -75,7 +78,6 @@ def command(
 def _monitor(head: Any, state: Path, reference: Path | None, alpha: float | None, window: str | None) -> Any:
     """The monitor in the folder, or a new one with these settings."""
     from atypicality.monitoring import Monitor
-    from atypicality.outputs import ModelOutputs
     from atypicality.shipping.bundle.document import NAME
 
     options = {"alpha": alpha, "window": window, "reference": reference}
@@ -87,5 +89,5 @@ def _monitor(head: Any, state: Path, reference: Path | None, alpha: float | None
     if window is not None:
         given["window"] = float(window) if window.replace(".", "", 1).isdigit() else window
     if reference is not None:
-        given["reference"] = ModelOutputs.load(reference)
+        given["reference"] = load_rows(head, reference)
     return Monitor(head, **given)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, load_outputs
+from atypicality.cli.files import ClassNames, Names, load_head, load_rows
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
@@ -19,6 +19,7 @@ EXAMPLES = """
 atypicality predict head new.npz --out answers.csv
 atypicality predict head new.npz --max-risk 0.05 --out answers.parquet
 atypicality predict head new.npz --exit-code --json --out answers.npz
+atypicality predict answer-head new.jsonl --max-risk 0.1 --out said.csv
 """
 
 DRIFTED = 3
@@ -27,7 +28,9 @@ DRIFTED = 3
 
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
-    file: Annotated[Path, typer.Argument(help="Outputs to judge: logits, and embeddings or atypicality.")],
+    file: Annotated[
+        Path, typer.Argument(help="Outputs to judge: logits, and embeddings or atypicality; or answers (.jsonl).")
+    ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl, .parquet or .npz.")],
     max_risk: Annotated[
         float | None,
@@ -46,15 +49,16 @@ def command(
 ) -> None:
     """Judge outputs with a saved head and write one answer per row.
 
-    An answer is the label, its confidence, the atypicality, the quadrant and the prediction set.
+    An answer is the label, its confidence, the atypicality, the quadrant and the prediction set. The confidence of an
+    answer head is P(correct).
     """
     from atypicality.blocks.progress import stage
     from atypicality.head.reliability import check_place
-    from atypicality.shipping.bundle import load
 
     check_place(out)
     with large_work("predicting", memory, scratch):
-        answer = load(head).predict(load_outputs(file, names, class_names), max_risk=max_risk)
+        fitted = load_head(head)
+        answer = fitted.predict(load_rows(fitted, file, names, class_names), max_risk=max_risk)
         stage("writing")
         answer.save(out)
     if as_json:

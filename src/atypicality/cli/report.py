@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, load_together
+from atypicality.cli.files import ANSWERS, ClassNames, Names, is_answer_head, load_answers, load_head, load_together
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say
 
@@ -15,6 +15,7 @@ EXAMPLES = """
 atypicality report head test.npz --out report.html
 atypicality report old-head new-head test.npz --title "Before and after"
 atypicality report head january.npz february.npz --examples texts.txt
+atypicality report answer-head test.jsonl --max-risk 0.1
 """
 
 LISTED = 200
@@ -25,13 +26,16 @@ def command(
     places: Annotated[
         list[Path],
         typer.Argument(
-            help="A saved head and labelled outputs that it was not fitted on. Two heads, or two files of outputs, are "
-            "shown beside each other.",
+            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads, or two "
+            "files of outputs, are shown beside each other.",
             metavar="HEAD [HEAD] FILE [FILE]",
         ),
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Reliability report",
+    max_risk: Annotated[
+        float | None, typer.Option(help="Also show what is accepted at this risk, and how many of it err.")
+    ] = None,
     train: Annotated[
         Path | None, typer.Option(help="Training outputs, to look for near-duplicates of their rows.")
     ] = None,
@@ -57,9 +61,14 @@ def command(
     with large_work("evaluating", memory, scratch):
         heads, files = _sorted(places)
         shown = None if examples is None else _examples(examples)
-        paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
-        outputs = load_together(paths, names, class_names)
-        result, fitted, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, outputs.get("train"))
+        if any(file.suffix.lower() == ANSWERS for file in files):
+            result, fitted, sides, texts = _of_answers(heads, files, train, max_risk)
+            shown = texts if shown is None else shown
+        else:
+            paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
+            outputs = load_together(paths, names, class_names)
+            options = {"train": outputs.get("train"), "suspects": LISTED, "max_risk": max_risk}
+            result, fitted, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, options)
         stage("drawing")
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
     say(f"wrote {out}")
@@ -78,24 +87,45 @@ def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _evaluated(
-    heads: list[Path], outputs: list[Any], files: list[Path], train: Any
+    heads: list[Path], outputs: list[Any], files: list[Path], options: dict[str, Any]
 ) -> tuple[Any, Any, tuple[str, str]]:
     """The evaluation, the head whose card is shown, and the methods to show side by side."""
     from atypicality.evaluation import evaluate
     from atypicality.evaluation.beside import beside
-    from atypicality.shipping.bundle import load
 
     names = _names(heads if len(heads) == 2 else files)
-    fitted = [load(head) for head in heads]
+    fitted = [load_head(head) for head in heads]
+    if any(map(is_answer_head, fitted)):
+        raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {files[0].name!r}.")
     if len(heads) == 2:
         methods = {"model": "uncalibrated"} | dict(zip(names, fitted, strict=True))
-        result = evaluate(methods, outputs[0], train=train, suspects=LISTED)
+        result = evaluate(methods, outputs[0], **options)
         return result, fitted[-1], (names[0], names[1])
     methods = {"model": "uncalibrated", "head": fitted[0]}
-    found = [evaluate(methods, part, train=train, suspects=LISTED) for part in outputs]
+    found = [evaluate(methods, part, **options) for part in outputs]
     if len(files) == 1:
         return found[0], fitted[0], ("model", "head")
     return beside(found[0], found[1], (names[0], names[1])), fitted[0], (f"head, {names[0]}", f"head, {names[1]}")
+
+
+def _of_answers(
+    heads: list[Path], files: list[Path], train: Path | None, max_risk: float | None
+) -> tuple[Any, Any, tuple[str, str], dict[str, Any]]:
+    """As `_evaluated`, of an answer head; and the texts of the answers."""
+    import numpy as np
+
+    from atypicality.evaluation.beside import beside
+    from atypicality.llm import AnswerHead
+
+    if len(heads) > 1 or train is not None:
+        raise ValueError("answers take one saved answer head, and no --train. Write a report for each head.")
+    head, tables = AnswerHead.load(heads[0]), [load_answers(file) for file in files]
+    found = [head.evaluate(table, max_risk=max_risk) for table in tables]
+    texts = {name: np.concatenate([table.texts()[name] for table in tables]) for name in tables[0].texts()}
+    if len(files) == 1:
+        return found[0], head, (found[0].methods[0], "head"), texts
+    names = _names(files)
+    return beside(found[0], found[1], (names[0], names[1])), head, (f"head, {names[0]}", f"head, {names[1]}"), texts
 
 
 def _names(places: list[Path]) -> list[str]:

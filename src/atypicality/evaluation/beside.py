@@ -1,12 +1,13 @@
 """Two evaluations as one, so that a report shows them beside each other: two days, two sites, two versions of data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.schema import TABLES, Row, to_columns
 
-__all__ = ["beside"]
+__all__ = ["beside", "with_part"]
 
 
 def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Evaluation:
@@ -56,6 +57,42 @@ def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Eva
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
         tables={table: to_columns(table, rows) for table, rows in tables.items()},
     )
+
+
+def with_part(whole: Evaluation, part: Evaluation, method: str, rows: Sequence[int]) -> Evaluation:
+    """An evaluation with one more method, the first, from an evaluation of some of its rows.
+
+    Parameters
+    ----------
+    whole, part : Evaluation
+    method : str
+        Of `part`.
+    rows : sequence of int
+        Rows of `whole` that those of `part` are.
+
+    Returns
+    -------
+    Evaluation
+
+    Examples
+    --------
+    >>> import atypicality as aty
+    >>> outputs = aty.datasets.make_world(300).outputs()
+    >>> whole = aty.evaluate({"all": "uncalibrated"}, outputs)
+    >>> part = aty.evaluate({"few": "uncalibrated"}, outputs[:50])
+    >>> [row["count"] for row in with_part(whole, part, "few", range(50)).table("overall", metric="accuracy")]
+    [50.0, 300.0]
+    """
+    kept = set(whole.tables["samples"]["row"])
+
+    def more(table: str) -> list[Row]:
+        found = part.table(table, method=method) if "method" in TABLES[table] else []
+        if "row" not in TABLES[table]:
+            return found
+        return [row | {"row": place} for row in found if (place := int(rows[row["row"]])) in kept]
+
+    tables = {table: to_columns(table, more(table) + whole.table(table)) for table in TABLES}
+    return replace(whole, methods=(method, *whole.methods), tables=tables)
 
 
 def _check_alike(first: Evaluation, second: Evaluation) -> None:

@@ -40,6 +40,8 @@ class Context:
     class_atypicality : ndarray of shape (k,)
     groups : ndarray of shape (n,)
         Given to methods as their groups.
+    max_risk : float
+        At which heads are asked what they accept.
     """
 
     outputs: ModelOutputs
@@ -50,6 +52,7 @@ class Context:
     class_log_density: NDArray[np.float64] | None = None
     class_atypicality: NDArray[np.float64] | None = None
     groups: NDArray[Any] | None = None
+    max_risk: float | None = None
 
     def extras(self) -> dict[str, Any]:
         """What a recalibrator may ask for beside logits and labels."""

@@ -12,12 +12,14 @@ from atypicality.evaluation.schema import Row
 from atypicality.groups import QUADRANTS, ClassGroups, Quadrants, QuantileGroups
 from atypicality.validation import caught_warnings
 
-__all__ = ["Axis", "Cuts", "Edges", "first_known", "stored_edges"]
+__all__ = ["NO_ATYPICALITY", "NO_CLASSES", "Axis", "Cuts", "Edges", "first_known", "stored_edges"]
 
 Codes = NDArray[np.intp]
 
 MOST_SUBGROUPS = 200
 """An attribute with more values is a name or a number, not a subgroup."""
+NO_ATYPICALITY = "no atypicality is known, so nothing is shown by it; give train=, or outputs with atypicality."
+NO_CLASSES = "the atypicality of the classes is not known, so nothing is shown by it."
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Cuts:
 
     def _rarity(self, axis: str, n_groups: int, stored: QuantileGroups | None) -> Axis | None:
         if self.context.atypicality is None:
-            self._note("no atypicality is known, so nothing is shown by it; give train=, or outputs with atypicality.")
+            self._note(NO_ATYPICALITY)
             return None
         return self._groups(axis, self.context.atypicality, n_groups, stored)
 
@@ -123,8 +125,7 @@ class Cuts:
     def _class_groups(self) -> Axis | None:
         rarity = self.context.class_atypicality
         if rarity is None or (rarity == rarity[0]).all():
-            why = "is not known" if rarity is None else "is the same for all"
-            self._note(f"the atypicality of the classes {why}, so nothing is shown by it.")
+            self._note(NO_CLASSES if rarity is None else NO_CLASSES.replace("not known", "the same for all"))
             return None
         with caught_warnings() as caught:
             groups = ClassGroups(self.n_groups).fit(rarity)

@@ -32,6 +32,7 @@ def evaluate(
     groups: str | None = None,
     keep_samples: int = 10_000,
     suspects: int = 0,
+    max_risk: float | None = None,
     random_state: int = 0,
 ) -> Evaluation:
     """Measure fitted methods on labelled outputs: every table, with sampling intervals.
@@ -62,6 +63,9 @@ def evaluate(
     suspects : int, default=0
         Most labels to list as perhaps wrong, by the probabilities of the last method and neighbouring rows (table
         `suspects`), and most rows to list as near-duplicates of training rows (table `duplicates`).
+    max_risk : float in (0, 1), optional
+        Heads are asked which predictions to accept at this risk, as by their `predict`: the table `overall` then has
+        `accepted_share` and `accepted_risk`, the share of the accepted that is wrong.
     random_state : int, default=0
         Of bootstrap intervals and of the rows kept.
 
@@ -88,7 +92,9 @@ def evaluate(
     kept = check_integer(keep_samples, "keep_samples", low=0)
     options = Options.checked(n_groups, grid, n_bins, keep_samples=kept, seed=seed)
     _warn_of_calibration_data(named, check_outputs(outputs))
-    context, asked = _context(named, outputs, train, groups)
+    if max_risk is not None and not any(map(is_head, named.values())):
+        raise ValueError("max_risk needs a head among the methods: nothing else accepts predictions. Leave it out.")
+    context, asked = _context(named, outputs, train, groups, max_risk)
     edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
     edges, notes = _on_one_scale(edges, named, context)
     shared = _shared(edges.values())
@@ -106,7 +112,7 @@ def evaluate(
         "stored_edges": shared != Edges(),
         "atypicality": context.scale,
         "density": {name: str(choice) for name, method in named.items() if (choice := _choice(method)) is not None},
-    }
+    } | ({} if max_risk is None else {"max_risk": float(max_risk)})
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
 
@@ -132,7 +138,7 @@ def _answers(
 
 
 def _context(
-    named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None
+    named: Mapping[str, Any], outputs: ModelOutputs, train: Any, groups: str | None, max_risk: float | None
 ) -> tuple[Context, dict[str, Answer]]:
     """Atypicality from the outputs, from `train`, or from the first head that has it; and what that head answered.
 
@@ -151,6 +157,7 @@ def _context(
     shared = train is not None or any(hasattr(_source(method), "predict_proba") for method in named.values())
     given = density if train is None else train
     context = make_context(outputs, given, groups, densities=shared, owner=owner, gaussian=gaussian)
+    context = replace(context, max_risk=max_risk)
     asked: dict[str, Answer] = {}
     if context.atypicality is None and heads:
         name = (dense or list(heads))[0]

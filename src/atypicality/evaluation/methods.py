@@ -52,7 +52,8 @@ KNOWN = (*RECALIBRATORS, CONTENT_FREE, *SCORES, *(f"aa-{score}" for score in SCO
 class Answer:
     """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), and advice (n,) where it has them.
 
-    `predicted` (n,) is the class whose probability is the confidence, where that is not the most probable one.
+    `predicted` (n,) is the class whose probability is the confidence, where that is not the most probable one, and
+    `accepted` (n,) whether a head that is asked for a risk keeps the prediction.
     """
 
     probs: NDArray[np.floating[Any]]
@@ -62,6 +63,7 @@ class Answer:
     class_scores: NDArray[np.float64] | None = None
     advice: NDArray[np.intp] | None = None
     predicted: NDArray[np.intp] | None = None
+    accepted: NDArray[np.bool_] | None = None
 
 
 def named_methods(methods: Any) -> dict[str, Any]:
@@ -220,7 +222,8 @@ def _check_pair(method: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _ask_head(head: Any, context: Context) -> Answer:
-    said = head.predict(context.outputs)
+    risk = {} if context.max_risk is None else {"max_risk": context.max_risk}
+    said = head.predict(context.outputs, **risk)
     sets = getattr(said, "prediction_set", None)
     conformal = getattr(head, "prediction_sets_", getattr(head, "prediction_sets", None))
     return Answer(
@@ -231,6 +234,7 @@ def _ask_head(head: Any, context: Context) -> Answer:
         _in_order_of(context.outputs, head, _class_scores(getattr(head, "recalibration_", None))),
         None if getattr(said, "advice", None) is None else advice_numbers(said.advice),
         None if getattr(said, "label", None) is None else to_numpy(said.label, "label"),
+        None if getattr(said, "accepted", None) is None else to_numpy(said.accepted, "accepted"),
     )
 
 

@@ -42,14 +42,14 @@ def as_text(evaluation: "Evaluation") -> str:
     """The header, the tables and the notes as plain text."""
     parts = [_headline(evaluation)] + ["\n".join(_lines(layout)) for layout in _layouts(evaluation)]
     notes = [f"Note: {printable(note)}" for note in evaluation.notes]
-    more = ([printable(line) for line in _signals(evaluation)], notes)
+    more = ([printable(line) for line in (*_accepted(evaluation), *_signals(evaluation))], notes)
     return "\n\n".join(parts + ["\n".join(lines) for lines in more if lines])
 
 
 def as_html(evaluation: "Evaluation") -> str:
     """The same for a notebook; every name is escaped."""
     parts = [f"<p>{escape(_headline(evaluation))}</p>"] + [_html(layout) for layout in _layouts(evaluation)]
-    parts += [f"<p>{escape(line)}</p>" for line in _signals(evaluation)]
+    parts += [f"<p>{escape(line)}</p>" for line in (*_accepted(evaluation), *_signals(evaluation))]
     return "\n".join(parts + [f"<p>Note: {escape(note)}</p>" for note in evaluation.notes])
 
 
@@ -67,8 +67,21 @@ def _signals(evaluation: "Evaluation") -> Iterator[str]:
         )
 
 
+def _accepted(evaluation: "Evaluation") -> Iterator[str]:
+    """What each head accepts at the risk that was asked for, a line for each."""
+    share, risk = (evaluation.table("overall", metric=f"accepted_{name}") for name in ("share", "risk"))
+    for kept, wrong in zip(share, risk, strict=True):
+        ends = f"(95 % interval {wrong['low']:.1%} to {wrong['high']:.1%})"
+        yield (
+            f"Accepted at max_risk={evaluation.settings['max_risk']:g}, {kept['method']}: {kept['value']:.1%}"
+            + (f", of which {wrong['value']:.1%} are wrong {ends}." if wrong["count"] else ".")
+        )
+
+
 def _headline(evaluation: "Evaluation") -> str:
     size = f"{evaluation.n_samples} samples, {evaluation.n_classes} classes"
+    if evaluation.settings.get("of") == "answers":
+        size = f"{evaluation.n_samples} answers"
     if evaluation.kind == "compare":
         return f"Comparison over {evaluation.n_splits} random halves of {size} (mean ± standard error over the halves)"
     return f"Evaluation of {size} (value ± standard error)"

@@ -53,6 +53,7 @@ def told_by(scored: Scored, axes: list[Axis]) -> Told:
         "covered": scored.covered,
         "advice": None if scored.advice is None else scored.advice.astype(np.int8),
         "members": scored.members,
+        "accepted": scored.accepted,
     }
     return Told(scored.name, columns)
 

@@ -79,6 +79,7 @@ TABLES: dict[str, dict[str, str]] = {
         "covered": "boolean",
         "advice": "string",
         "members": "string",
+        "accepted": "boolean",
     },
 }
 LATER: dict[str, tuple[str, ...] | None] = {
@@ -86,7 +87,7 @@ LATER: dict[str, tuple[str, ...] | None] = {
     "suspects": None,
     "duplicates": None,
     "samples": ("weight", "subgroups"),
-    "predictions": ("advice", "members"),
+    "predictions": ("advice", "members", "accepted"),
 }
 """Tables, and columns of a table, that documents of earlier versions lack; they are empty there."""
 

@@ -70,6 +70,7 @@ class Scored:
         Classes in each set, the most probable first, then the runner-up of one alone, and -1 where there are no more.
     listed : ndarray of bool, of shape (n,), or None without prediction sets
         Whether a choice would hold the label: the set, or the runner-up where it holds one class.
+    accepted : ndarray of bool, of shape (n,), or None where no risk was asked for
     """
 
     name: str
@@ -84,6 +85,7 @@ class Scored:
     advice: NDArray[np.intp] | None = None
     members: NDArray[np.int32] | None = None
     listed: NDArray[np.bool_] | None = None
+    accepted: NDArray[np.bool_] | None = None
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""
@@ -145,6 +147,7 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
         answer.advice,
         None if sets is None or not options.keep_samples else _members(probs, sets),
         None if sets is None else _listed(probs, sets, labels),
+        answer.accepted,
     )
 
 

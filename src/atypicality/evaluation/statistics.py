@@ -26,7 +26,16 @@ from atypicality.metrics.worst_groups import size_strata, worst_share
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
-__all__ = ["Column", "class_score_rows", "grouped", "risk_rows", "signal_rows", "temperature_rows", "worst_rows"]
+__all__ = [
+    "Column",
+    "accepted_rows",
+    "class_score_rows",
+    "grouped",
+    "risk_rows",
+    "signal_rows",
+    "temperature_rows",
+    "worst_rows",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -129,6 +138,20 @@ def risk_rows(scored: Scored) -> list[Row]:
         keys = ({"method": scored.name, "percent": place, "metric": metric} for place in percent.tolist())
         rows += measured_rows(keys, column)
     return rows
+
+
+def accepted_rows(scored: Scored) -> list[Row]:
+    """Share of the rows that a method accepts at the risk asked for, and share of these that are wrong."""
+    if scored.accepted is None:
+        return []
+    kept, size = np.array([scored.accepted.sum()]), np.array([scored.accepted.size])
+    wrong = np.array([(scored.accepted & ~scored.losses.pairs.correct).sum()])
+    found = {"accepted_share": (kept, kept, size), "accepted_risk": (kept, wrong, kept)}
+    return [
+        row
+        for metric, counts in found.items()
+        for row in measured_rows([{"method": scored.name, "metric": metric}], _binomial(*counts, wilson_interval))
+    ]
 
 
 def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:

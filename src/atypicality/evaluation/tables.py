@@ -16,6 +16,7 @@ from atypicality.evaluation.samples import Told, kept_rows, sample_rows, told_by
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
 from atypicality.evaluation.statistics import (
+    accepted_rows,
     class_score_rows,
     grouped,
     risk_rows,
@@ -96,7 +97,7 @@ def measure(
         scored = scored.advised(_atypical(axes))
         axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, options), scored)
-        measured.rows["overall"] += worst_rows(scored, context.atypicality)
+        measured.rows["overall"] += accepted_rows(scored) + worst_rows(scored, context.atypicality)
         measured.rows["overall"] += signal_rows(scored, context.atypicality, options)
         if options.keep_samples:
             told.append(told_by(scored, axes))

@@ -12,28 +12,31 @@ from atypicality.head.quantiles import GRID_SIZE
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_number, check_vector, warn
 
-__all__ = ["AbstentionRule", "error_bound"]
+__all__ = ["AbstentionRule", "most_errors"]
 
-BOUND_LEVEL = 0.95
+LEVEL = 0.05
+"""Chance that more than the allowed share of the kept rows is wrong."""
 FIRST_SHARE = 0.1
+"""Of the rows, where the sequence of tests begins if nothing is known of the risk to expect."""
 N_COUNTS = 100
-"""Fixed-sequence tests of a risk: from a tenth of the rows to all of them. In worlds with known risk a tenth kept more
-rows than a start at the fewest rows that can pass, which often fails by bad luck, and than a start at a third."""
+"""Tests at most, from the first count to all rows."""
 
 Vector = NDArray[np.float64]
+Counts = NDArray[np.intp]
 
 
-def error_bound(errors: NDArray[np.intp], n: NDArray[np.intp], level: float = BOUND_LEVEL) -> Vector:
-    """Upper confidence bound of an error rate after `errors` of `n` (Clopper and Pearson's, one-sided).
+def most_errors(n: Counts, max_risk: float, level: float = LEVEL) -> Counts:
+    """Most errors among `n` rows at which an error rate above `max_risk` is rejected at `level`; -1 where none are.
 
-    >>> float(error_bound(np.array([0]), np.array([58]))[0]) < 0.051
-    True
+    The upper confidence bound of the error rate (Clopper and Pearson's, one-sided) is then at most `max_risk`.
+
+    >>> most_errors(np.array([58, 59, 100]), 0.05).tolist()
+    [-1, 0, 1]
     """
-    from scipy.special import betaincinv
+    from scipy.stats import binom
 
-    with np.errstate(invalid="ignore"):
-        bound = betaincinv(errors + 1.0, np.maximum(n - errors, 1e-12), level)
-    return np.where(errors >= n, 1.0, bound)
+    most = binom.ppf(level, n, max_risk)
+    return np.where(binom.cdf(most, n, max_risk) <= level, most, most - 1).astype(np.intp)
 
 
 @dataclass(eq=False, repr=False)
@@ -41,12 +44,14 @@ class AbstentionRule:
     """Which predictions to keep so that at most a stated share of them is wrong, from held-out confidence.
 
     The threshold is found by fixed-sequence testing: counts of the most confident held-out rows, fixed without looking
-    at labels, are tested from few rows to all of them, each at 5 %, and the first count whose 95 % upper bound of the
-    error rate is above `max_risk` ends the sequence. The last count that passed is taken. The 95 % holds for the
+    at their labels, are tested from few rows to all of them, each at 5 %, and the first count whose 95 % upper bound of
+    the error rate is above `max_risk` ends the sequence. The last count that passed is taken. The 95 % holds for the
     choice, because a wrong choice must pass the first test that should fail (Maurer, Hothorn and Lehmacher 1995; as
-    risk control: Angelopoulos et al. 2021, "Learn then test"). The counts run in steps of a hundredth from a tenth of
-    the rows, or from the fewest rows that could pass without an error, log 0.05 / log(1 - max_risk), where these are
-    more.
+    risk control: Angelopoulos et al. 2021, "Learn then test").
+
+    The sequence begins at the count that is most likely to pass by the error rates to expect, which rows that carry no
+    guarantee tell, or without them at a tenth of the rows: a start with few rows fails by one error of bad luck, and
+    one with many by their risk. It goes on at counts that allow one error more, the fewest rows that do.
 
     Attributes
     ----------
@@ -54,6 +59,8 @@ class AbstentionRule:
         Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
     kept, errors : ndarray of int, of shape (m,)
         Held-out rows kept at each threshold, and how many of them were wrong.
+    expected : ndarray of shape (m,), or None
+        Error rate to expect where as large a share of the rows is kept.
 
     Notes
     -----
@@ -71,10 +78,15 @@ class AbstentionRule:
     confidence: Annotated[Vector, kinds.Array("a", kinds.UNIT, kinds.DECREASING)]
     kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
     errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
+    expected: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("a", kinds.UNIT)), absent=None)] = None
 
     @classmethod
-    def from_rows(cls, confidence: ArrayLike, correct: ArrayLike) -> Self:
-        """Learn the risk-coverage curve from held-out confidence (n,) and whether each prediction was right (n,)."""
+    def from_rows(cls, confidence: ArrayLike, correct: ArrayLike, *, others: ArrayLike | None = None) -> Self:
+        """Learn the risk-coverage curve from held-out confidence (n,) and whether each prediction was right (n,).
+
+        Confidence of `others` (k,), rows that are not held out, tells where the tests should begin. It may be anything:
+        the guarantee is of the held-out rows.
+        """
         values = check_vector(confidence, "confidence")
         wrong = 1 - check_vector(correct, "correct", n_rows=values.size)
         order = np.argsort(-values, kind="stable")
@@ -83,7 +95,9 @@ class AbstentionRule:
         chosen = last[np.unique(np.round(np.linspace(0, last.size - 1, min(last.size, GRID_SIZE))).astype(np.intp))]
         left_out = np.append(ordered, -1.0)[chosen + 1]  # -1: at the last threshold, 0, nobody is
         thresholds = np.maximum(np.nextafter(left_out, 2.0), 0.0)
-        return cls(thresholds, (chosen + 1).astype(np.intp), np.round(errors[chosen]).astype(np.intp))
+        kept = (chosen + 1).astype(np.intp)
+        expected = None if others is None else _expected(check_vector(others, "others"), kept / values.size)
+        return cls(thresholds, kept, np.round(errors[chosen]).astype(np.intp), expected)
 
     def _check_stored(self) -> None:
         need(1 <= self.kept.size <= GRID_SIZE, f"there must be 1 to {GRID_SIZE} thresholds.")
@@ -96,7 +110,7 @@ class AbstentionRule:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
         tested = self._tested(max_risk)
-        failed = error_bound(self.errors[tested], self.kept[tested]) > max_risk
+        failed = self.errors[tested] > most_errors(self.kept[tested], max_risk)
         passed = tested[: failed.argmax() if failed.any() else failed.size]
         return float(self.confidence[passed[-1]]) if passed.size else math.inf
 
@@ -115,13 +129,33 @@ class AbstentionRule:
             )
         )
 
-    def _tested(self, max_risk: float) -> NDArray[np.intp]:
+    def _tested(self, max_risk: float) -> Counts:
         """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""
+        allowed, last = most_errors(self.kept, max_risk), self.kept.size - 1
+        first = self._first(max_risk, allowed)
+        more = first + 1 + np.flatnonzero(np.diff(allowed[first:]) > 0)  # the fewest rows with one error more
+        step, tested = (self.kept[-1] - self.kept[first]) / N_COUNTS, [first]
+        for place in more.tolist():
+            if self.kept[place] - self.kept[tested[-1]] >= step:
+                tested.append(place)
+        return np.array(tested if tested[-1] == last else [*tested, last], np.intp)
+
+    def _first(self, max_risk: float, allowed: Counts) -> int:
+        if self.expected is not None and (allowed >= 0).any():
+            from scipy.stats import binom
+
+            return int(np.argmax(binom.cdf(allowed, self.kept, self.expected)))
         n = int(self.kept[-1])
-        counts = np.ceil(np.linspace(min(max(_fewest(max_risk), FIRST_SHARE * n), n), n, N_COUNTS))
-        return np.unique(np.searchsorted(self.kept, counts))
+        return int(np.searchsorted(self.kept, math.ceil(min(max(_fewest(max_risk), FIRST_SHARE * n), n))))
+
+
+def _expected(confidence: Vector, shares: Vector) -> Vector:
+    """Mean of one less the confidence among the most confident `shares` of the rows (m,)."""
+    missing = 1 - np.sort(np.clip(confidence, 0, 1))[::-1]
+    place = np.arange(1, missing.size + 1)
+    return np.interp(shares, place / missing.size, np.cumsum(missing) / place).clip(0, 1)
 
 
 def _fewest(max_risk: float) -> float:
     """Rows that could pass without an error."""
-    return math.log(1 - BOUND_LEVEL) / math.log1p(-max_risk)
+    return math.log(LEVEL) / math.log1p(-max_risk)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal
 from atypicality.conformal.chance import Seeds, split_rows
-from atypicality.formula import ADVICE, ASK, CHOOSE
+from atypicality.formula import ADVICE, ASK, CHOOSE, AdviceRule, longest_choice
 from atypicality.validation import warn
 
-__all__ = ["checked_words", "choices", "right_if_followed", "unthresholded_rows"]
+__all__ = ["advice_rule", "checked_words", "choices", "right_if_followed", "unthresholded_rows"]
 
 ENOUGH = 20
 """Rows of a word below which nothing is said of it."""
@@ -19,6 +19,24 @@ DOUBT = 0.01
 """Chance of as many errors as there are, below which a word does not hold: it is tested in every fit."""
 APART = 2.326
 """Standard errors by which a word may be right more often than the one before it: by chance as seldom as `DOUBT`."""
+ROUNDING = 1e-9
+REMEDY = "give more calibration rows, another density or recalibration, or sets that depend on atypicality"
+
+
+def advice_rule(
+    confident: float, n_classes: int, quadrants: Any, quantiles: Any, keep_from: float | None
+) -> AdviceRule:
+    """The rule of a head: confident from `confident` on, atypical by its quadrants, never beyond its held-out rows.
+
+    Without atypicality, `quadrants` and `quantiles` are None; `keep_from` is as in `AdviceRule`.
+    """
+    longest = longest_choice(n_classes)
+    if quadrants is None or quantiles is None:
+        return AdviceRule(confident, longest, keep_from=keep_from)
+    confident = max(confident, quadrants.confidence_threshold_)  # those of older heads are relative
+    furthest = float(quantiles.values[-1])
+    furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
+    return AdviceRule(confident, longest, quadrants.atypicality_threshold_, furthest, keep_from)
 
 
 def choices(number: NDArray[Any], probs: NDArray[Any], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -46,24 +64,28 @@ def right_if_followed(number: NDArray[Any], correct: NDArray[Any], listed: NDArr
 
 
 def checked_words(
-    number: NDArray[Any], correct: NDArray[np.bool_], listed: NDArray[np.bool_], allowed: float
+    number: NDArray[Any],
+    correct: NDArray[np.bool_],
+    listed: NDArray[np.bool_],
+    allowed: float,
+    remedy: str = REMEDY,
 ) -> dict[str, dict[str, int]]:
     """Rows of each word, on how many it and on how many the prediction was right; warns where a word does not hold.
 
     It does not where it is right for clearly fewer than 1 - `allowed`, or the prediction clearly more often than in
-    rows of the word before it.
+    rows of the word before it; `remedy` is what to do then.
     """
     right, words = right_if_followed(number, correct, listed), [number == code for code in range(len(ADVICE))]
     counts = {
         name: {"count": int(word.sum()), "right": int(right[word].sum()), "predicted": int(correct[word].sum())}
         for name, word in zip(ADVICE, words, strict=True)
     }
-    _warn_of_errors(counts, allowed)
-    _warn_of_disorder({word: row for word, row in counts.items() if row["count"] >= ENOUGH})
+    _warn_of_errors(counts, allowed, remedy)
+    _warn_of_disorder({word: row for word, row in counts.items() if row["count"] >= ENOUGH}, remedy)
     return counts
 
 
-def _warn_of_errors(counts: dict[str, dict[str, int]], allowed: float) -> None:
+def _warn_of_errors(counts: dict[str, dict[str, int]], allowed: float, remedy: str) -> None:
     from scipy.stats import binom
 
     for word, row in counts.items():
@@ -71,12 +93,12 @@ def _warn_of_errors(counts: dict[str, dict[str, int]], allowed: float) -> None:
         if word != ADVICE[ASK] and row["count"] >= ENOUGH and binom.sf(wrong - 1, row["count"], allowed) < DOUBT:
             warn(
                 f"the advice {word!r} was right for {row['right']} of {row['count']} held-out rows, less than the "
-                f"{1 - allowed:.3g} that it stands for. Give more calibration rows, another recalibration, or sets "
-                "that depend on atypicality; evaluate() shows each word on your own rows."
+                f"{1 - allowed:.3g} that it stands for: {remedy}. "
+                "evaluate() shows each word on your own rows."
             )
 
 
-def _warn_of_disorder(counts: dict[str, dict[str, int]]) -> None:
+def _warn_of_disorder(counts: dict[str, dict[str, int]], remedy: str) -> None:
     for (word, row), (later, other) in pairwise(counts.items()):
         sizes, right = [one["count"] for one in (row, other)], [one["predicted"] for one in (row, other)]
         share = sum(right) / sum(sizes)
@@ -85,7 +107,7 @@ def _warn_of_disorder(counts: dict[str, dict[str, int]]) -> None:
             warn(
                 f"predictions with the advice {later!r} were right for {right[1]} of {sizes[1]} held-out rows, more "
                 f"often than those with {word!r}, {right[0]} of {sizes[0]}. Confidence or atypicality misleads there: "
-                "give more calibration rows, or another density or recalibration."
+                f"{remedy}."
             )
 
 

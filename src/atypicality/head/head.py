@@ -30,13 +30,12 @@ from atypicality.formula import (
     RelativeDensity,
     TwoDensities,
     advice_texts,
-    longest_choice,
     reads_of,
 )
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
-from atypicality.head.advice import checked_words, choices, unthresholded_rows
+from atypicality.head.advice import advice_rule, checked_words, choices, unthresholded_rows
 from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
@@ -66,7 +65,8 @@ PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
-ROUNDING = 1e-9
+GUIDING = 2000
+"""Recalibration rows at most that say at which count abstention begins to test."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
 SIXTHS = 6
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
@@ -346,7 +346,9 @@ class ReliabilityHead(BaseEstimator):
         self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
-        self._remember(probs, labels, atypicality, rest)
+        some = first._part(np.arange(0, len(first), -(-len(first) // GUIDING)))
+        self._fit_abstention(probs, rest, head._probabilities(some)[0], some)
+        self._remember(probs, labels, atypicality)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
             recalibrated, rarity = head._probabilities(first)
@@ -413,16 +415,25 @@ class ReliabilityHead(BaseEstimator):
         offered |= {"class_share": self._training_shares()}
         self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
-    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any, outputs: ModelOutputs) -> None:
+    def _fit_abstention(self, probs: Any, rest: ModelOutputs, others: Any, some: ModelOutputs) -> None:
+        """From the `rest`; probabilities of `some` of the other rows say where the tests begin."""
+        kept_by, correct = self._scores_and_correct(probs, rest)
+        guide, _ = self._scores_and_correct(others, some)
+        self.abstention_ = AbstentionRule.from_rows(kept_by, correct, others=guide)
+
+    def _scores_and_correct(self, probs: Any, outputs: ModelOutputs) -> tuple[Any, Any]:
+        """What predictions are kept by (n,), confidence or the score of acceptance, and which are right (n,)."""
+        pairs = read_pairs(probs, outputs.need("labels"), None, None)
+        confidence = np.minimum(pairs.confidence, 1.0)
+        if self.acceptance_ is None:
+            return confidence, pairs.correct
+        ambiguity = self._ambiguity(outputs.need("embeddings"), to_host(probs).argmax(axis=1))
+        return self.acceptance_(confidence, ambiguity), pairs.correct
+
+    def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
         pairs = read_pairs(probs, labels, None, None)
-        confidence, correct = np.minimum(pairs.confidence, 1.0), pairs.correct
+        confidence = np.minimum(pairs.confidence, 1.0)
         atypicality = None if atypicality is None else to_host(atypicality)
-        kept_by = confidence
-        if self.acceptance_ is not None:
-            kept_by = self.acceptance_(
-                confidence, self._ambiguity(outputs.need("embeddings"), to_host(probs).argmax(axis=1))
-            )
-        self.abstention_ = AbstentionRule.from_rows(kept_by, correct)
         predicted = to_host(namespace(probs).argmax(probs, axis=1))
         self.reference_ = HeldOutCounts.from_rows(
             confidence, predicted, to_host(labels), n_classes=self.n_classes_, atypicality=atypicality
@@ -439,14 +450,8 @@ class ReliabilityHead(BaseEstimator):
     def _advice_rule(self, max_risk: float | None = None) -> AdviceRule:
         if max_risk is not None and self.acceptance_ is not None:
             raise ValueError("max_risk of a head with acceptance= is decided by its predict alone; leave it out here.")
-        longest = longest_choice(self.n_classes_)
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        if self.quadrants_ is None or self.quantiles_ is None:
-            return AdviceRule(self._confident(), longest, keep_from=keep_from)
-        confident = max(self._confident(), self.quadrants_.confidence_threshold_)  # those of older heads are relative
-        furthest = float(self.quantiles_.values[-1])
-        furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
-        return AdviceRule(confident, longest, self.quadrants_.atypicality_threshold_, furthest, keep_from)
+        return advice_rule(self._confident(), self.n_classes_, self.quadrants_, self.quantiles_, keep_from)
 
     def _measure_advice(self, probs: Any, atypicality: Any, outputs: ModelOutputs) -> None:
         """How often each advice is right on rows that set no threshold; warns of one that does not hold."""

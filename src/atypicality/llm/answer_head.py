@@ -1,7 +1,6 @@
 """The chance that an answer of a language model is correct, and which answers to accept at a stated risk."""
 
 import os
-from types import SimpleNamespace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -11,16 +10,17 @@ from scipy.special import expit
 from atypicality.conformal import SplitConformal
 from atypicality.density import GaussianAtypicality
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.evaluation import Evaluation, evaluate
-from atypicality.formula import ADVICE, AdviceRule, advice_texts, longest_choice
+from atypicality.evaluation import Evaluation
+from atypicality.formula import ADVICE, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
-from atypicality.head.advice import checked_words
+from atypicality.head.advice import advice_rule, checked_words
 from atypicality.head.drift import Drift
-from atypicality.head.head import DENSITIES, RECALIBRATION_SHARE, ROUNDING
+from atypicality.head.head import DENSITIES, RECALIBRATION_SHARE
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
+from atypicality.llm.answer_evaluation import evaluate_answers
 from atypicality.llm.answers import Answers
 from atypicality.llm.signals import FEWEST, SignalModel, signals_of
 from atypicality.metrics import ece, nll
@@ -46,6 +46,7 @@ FOLDS = 5
 """Parts of the rows that are each scored by a density of the others."""
 
 REPORTED = ("nll", "ece", "auroc")
+REMEDY = "give more answers that somebody has checked, or other signals"
 
 Vector = NDArray[np.float64]
 
@@ -182,7 +183,7 @@ class AnswerHead(BaseEstimator):
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
         self._choose_atypicality(signals)
         outputs = self._outputs(answers, known)
-        self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()))
+        self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()), _proba(outputs[chosen])[:, 1])
         self.sizes_ = {"recalibration": int(chosen.sum()), "thresholds": int((~chosen).sum())}
         self.fingerprint_ = outputs.fingerprint()
         return self
@@ -287,11 +288,14 @@ class AnswerHead(BaseEstimator):
             ids=answers.ids,
         )
 
-    def _fit_thresholds(self, rest: ModelOutputs, rate: float) -> None:
-        """Everything that is counted on rows that fitted nothing; `rate` is the share of correct ones in the others."""
+    def _fit_thresholds(self, rest: ModelOutputs, rate: float, others: Vector) -> None:
+        """Everything that is counted on rows that fitted nothing.
+
+        `rate` is the share of correct ones in the others, whose P(correct) is `others`.
+        """
         proba, labels = _proba(rest), rest.need("labels")
         confidence, correct = proba[:, 1], labels == 1
-        self.abstention_ = AbstentionRule.from_rows(confidence, correct)
+        self.abstention_ = AbstentionRule.from_rows(confidence, correct, others=others)
         self.prediction_sets_ = SplitConformal(alpha=self.alpha).fit(proba, labels)
         self.quantiles_ = self.quadrants_ = None
         if rest.atypicality is not None:
@@ -303,7 +307,7 @@ class AnswerHead(BaseEstimator):
         )
         sets = self.prediction_sets_.predict_set(proba)
         number, covered = self._advice(rest, proba, sets, None)[0], sets[np.arange(labels.size), labels]
-        self.advice_ = checked_words(number, correct, covered, 1 - self._trusted())
+        self.advice_ = checked_words(number, correct, covered, 1 - self._trusted(), REMEDY)
         flat = np.tile([1 - rate, rate], (labels.size, 1))
         self.metrics_ = {"base rate": _measured(flat, correct), "head": _measured(proba, correct)}
 
@@ -312,12 +316,8 @@ class AnswerHead(BaseEstimator):
 
     def _advice(self, outputs: ModelOutputs, proba: Vector, sets: Any, max_risk: float | None) -> tuple[Any, Any]:
         """Number of each row's advice (n,), and which rows are accepted (n,), None without a risk."""
-        rare = furthest = None
-        if self.quantiles_ is not None and self.quadrants_ is not None:
-            rare, furthest = self.quadrants_.atypicality_threshold_, float(self.quantiles_.values[-1])
-            furthest += ROUNDING * max(1.0, abs(furthest))
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        rule = AdviceRule(self._trusted(), longest_choice(len(CLASSES)), rare, furthest, keep_from)
+        rule = advice_rule(self._trusted(), len(CLASSES), self.quadrants_, self.quantiles_, keep_from)
         confidence = proba[:, 1:]
         atypicality = None if outputs.atypicality is None else outputs.atypicality[:, None]
         kept = rule.accepted(np, confidence, atypicality)
@@ -391,13 +391,14 @@ class AnswerHead(BaseEstimator):
         correct : array-like of bool, of shape (n,), optional
             By default that of the answers.
         **options
-            Of `atypicality.evaluate`.
+            Of `atypicality.evaluate`: with `max_risk` it also says how many answers are accepted, and how many of these
+            are wrong.
 
         Returns
         -------
         Evaluation
-            Of "head" and, where there are log-probabilities, of "token probability", the exponential of their mean.
-            Its `report` shows texts beside rows with ``examples=answers.texts()``.
+            Of "head" and, where there are log-probabilities, of "token probability", the exponential of their mean, on
+            the answers that have them. Its `report` shows texts beside rows with ``examples=answers.texts()``.
 
         Examples
         --------
@@ -408,12 +409,9 @@ class AnswerHead(BaseEstimator):
         >>> evaluation.table("overall", metric="accuracy")[0]["value"] == float(answers.correct[500:].mean())
         True
         """
-        known = _need_correct(answers, correct)
-        methods: dict[str, Any] = {}
-        raw = signals_of(answers).get("log_prob_mean")
-        if raw is not None and not np.isnan(raw).any():
-            methods["token probability"] = _fixed(np.exp(raw))
-        return evaluate(methods | {"head": self}, self.outputs(answers, known), **options)
+        outputs = self.outputs(answers, _need_correct(answers, correct))
+        mean = signals_of(answers).get("log_prob_mean", np.full(len(answers), np.nan))
+        return evaluate_answers(self, outputs, mean, **options)
 
     def summary(self) -> str:
         """What was fitted, on how much, and how good it is on rows that fitted nothing, as a few lines of text.
@@ -515,12 +513,6 @@ def _rarity(signals: dict[str, Vector], name: str) -> Vector:
 def _proba(outputs: ModelOutputs) -> Vector:
     odds = np.asarray(outputs.need("logits"), np.float64) @ [-1.0, 1.0]
     return np.stack([expit(-odds), expit(odds)], axis=1)
-
-
-def _fixed(chance: Vector) -> Any:
-    """A method of `evaluate` that gives each answer this chance of being correct."""
-    said = SimpleNamespace(proba=np.stack([1 - chance, chance], axis=1), label=np.ones(chance.size, np.intp))
-    return SimpleNamespace(predict=lambda outputs: said)
 
 
 def _measured(proba: Vector, correct: NDArray[np.bool_]) -> dict[str, float]:

@@ -9,13 +9,15 @@ from atypicality.head.reliability import Reliability
 from atypicality.llm.answers import Answers
 from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import clipped_logits
-from atypicality.validation import check_length, name_rows
+from atypicality.validation import check_length, name_rows, warn
 
 __all__ = ["CONSISTENT", "FIRST", "MARGIN", "POSITION", "SECOND", "first_better", "judgements"]
 
 FIRST, SECOND = "first", "second"
 """The two judgements, as the answers of a judge."""
 MARGIN, POSITION, CONSISTENT = "judge_margin", "position_bias", "consistent"
+OPPOSED = 4.0
+"""Standard errors below zero at which the correlation of the two orders says that one is turned round."""
 
 Vector = NDArray[np.float64]
 
@@ -55,6 +57,12 @@ def judgements(
         With scores `judge_margin` (absolute log-odds), `position_bias` (absolute, NaN where one order is known) and
         `consistent` (1 where both orders prefer the same candidate). An exact tie is "first".
 
+    Warns
+    -----
+    UserWarning
+        Where the orders contradict each other more than by chance, as they do where `backward` is of the first
+        candidate instead of the one shown first.
+
     Examples
     --------
     >>> found = judgements(["Which is kinder?"] * 2, forward=[0.9, 0.8], backward=[0.3, 0.9], better=[True, True])
@@ -68,6 +76,7 @@ def judgements(
         raise ValueError(f"forward or backward must be given of every pair; {name_rows(bad, 'has', 'have')} neither.")
     margin = np.nanmean(np.stack([there, back]), axis=0)
     both = ~np.isnan(there) & ~np.isnan(back)
+    _warn_of_opposed(there[both], back[both])
     own = {
         MARGIN: np.abs(margin),
         POSITION: np.where(both, np.abs(there - back) / 2, np.nan),
@@ -112,6 +121,24 @@ def first_better(judged: Answers, said: Reliability) -> Vector:
     if bad := sorted(set(judged.answers) - {FIRST, SECOND}):
         raise ValueError(f"judged must be what judgements made, answers 'first' and 'second'; got {bad[0]!r:.60}.")
     return np.where(judged.answers == FIRST, said.confidence, 1 - said.confidence)
+
+
+def _warn_of_opposed(there: Vector, back: Vector) -> None:
+    """Warn where log-odds (n,) of the first candidate are large in one order where they are small in the other.
+
+    A preference for a position, however strong, leaves the correlation as it is. Over random pairings its variance is
+    1 / (n - 1), whatever the values.
+    """
+    spread = there.std() * back.std() if there.size > 1 else 0.0
+    if not spread > 0:
+        return
+    correlation = float(np.mean((there - there.mean()) * (back - back.mean())) / spread)
+    if correlation < -OPPOSED / np.sqrt(there.size - 1):
+        warn(
+            f"forward and backward contradict each other: the log-odds of the first candidate have a correlation of "
+            f"{correlation:.2f} between the two orders, over {there.size} pairs. Each must be the probability that the "
+            "candidate shown first is better: give 1 - backward if yours is of the same candidate in both."
+        )
 
 
 def _log_odds(values: ArrayLike, name: str, n_rows: int) -> Vector:

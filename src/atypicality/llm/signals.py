@@ -1,7 +1,7 @@
 """Signals of answers, one number each, and the chance that an answer is correct as a function of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -30,10 +30,14 @@ RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "mul
 """Names of signals and of groups of parameters, which no score may have."""
 SHAPE = " (shape)"
 """What follows the name of a signal in that of its bent part."""
+ALONE = " (alone)"
+"""What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
+MOST_LACKING = 4
+"""Kinds of rows, by what they lack, that such parts are for: the commonest."""
 KNOTS = (1 / 3, 2 / 3)
 """Quantiles at which a signal's effect may bend."""
-BENT = 3.0
-"""Nats of evidence that the bent part of a signal needs, where a straight one needs 0.1: a refinement."""
+REFINED = 3.0
+"""Nats of evidence that other parts of a signal need than the straight one, which needs 0.1."""
 TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
 
@@ -58,7 +62,7 @@ def signals_of(answers: Answers) -> dict[str, Vector]:
     >>> {name: round(float(values[0]), 2) for name, values in signals_of(answers).items()}
     {'log_prob_sum': -0.4, 'log_prob_mean': -0.2, 'log_prob_min': -0.3, 'log_prob_first': -0.1, 'agreement': 0.5}
     """
-    if taken := [name for name in answers.scores if name in RESERVED or name.endswith(SHAPE)]:
+    if taken := [name for name in answers.scores if name in RESERVED or name.endswith((SHAPE, ALONE))]:
         raise ValueError(f"scores must not be called {listed(taken)}: these names have a meaning. Rename them.")
     found: dict[str, Vector] = {}
     if answers.log_probs is not None:
@@ -103,6 +107,8 @@ class SignalColumns:
         Share of the rows without the signal; 0 where these are fewer than 10, which make no column.
     knots, offsets, slopes, spreads : ndarray of shape (h,)
         Of each bent column, in units of the straight one.
+    without : tuple of str
+        Other signals: rows that lack one have a column of this signal of their own.
     """
 
     name: Annotated[str, kinds.Text(r"[\s\S]{1,80}")]
@@ -115,6 +121,7 @@ class SignalColumns:
     offsets: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
     slopes: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
     spreads: Annotated[Vector, kinds.Array("*", kinds.POSITIVE)]
+    without: Annotated[tuple[str, ...], kinds.Later(kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}")), absent=())] = ()
 
     def _check_stored(self) -> None:
         need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
@@ -155,10 +162,31 @@ class SignalColumns:
         found = (np.maximum(x[:, None] - self.knots, 0.0) - self.offsets - self.slopes * x[:, None]) / self.spreads
         return np.where(gone[:, None], 0.0, found)
 
+    def alone(self, signals: Signals) -> Vector:
+        """Columns (n, len(without)) that are 0 but where another signal is missing."""
+        gone = np.stack([np.isnan(signals[name]) for name in self.without], axis=1)
+        return self._standardised(signals[self.name])[0][:, None] * gone
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """Names of the straight part, of the bent one and of that for rows without another signal."""
+        return self.name, self.name + SHAPE, self.name + ALONE
+
     def _standardised(self, values: Vector) -> tuple[Vector, NDArray[np.bool_]]:
         gone = np.isnan(values)
         held = np.clip(np.where(gone, self.center, values), self.low, self.high)
         return (held - self.center) / self.scale, gone
+
+
+def _standing_in(columns: list[SignalColumns], signals: Signals) -> list[SignalColumns]:
+    """The same columns, with those for rows that lack another signal."""
+    masks = {name: np.isnan(values) for name, values in signals.items()}
+    lacking = {masks[one.name].tobytes(): one.name for one in reversed(columns) if one.missing}
+    commonest = sorted(lacking.values(), key=lambda name: -masks[name].sum())[:MOST_LACKING]
+    return [
+        replace(one, without=tuple(name for name in commonest if (masks[name] & ~masks[one.name]).sum() >= FEWEST))
+        for one in columns
+    ]
 
 
 def _bends(x: Vector) -> tuple[Vector, Vector, Vector, Vector]:
@@ -175,9 +203,11 @@ def _bends(x: Vector) -> tuple[Vector, Vector, Vector, Vector]:
 class SignalModel:
     """Log-odds of being correct: an intercept and, for each signal, a straight and a bent part.
 
+    In rows that lack another signal it has a third part: there it stands in for what the other would have told.
+
     The mean cross-entropy is one convex problem of two classes. Each part of each signal is shrunk with a strength of
     its own, of maximal evidence, and left out where it has little: below 2 nats for all together, 0.1 for a straight
-    and 3 for a bent part.
+    part and 3 for another.
 
     Attributes
     ----------
@@ -185,7 +215,8 @@ class SignalModel:
         Those that vary.
     intercept : float
     coefficients : dict of str to ndarray
-        By name of the signal, followed by " (shape)" for the bent part; parts left out are not there.
+        By name of the signal, followed by " (shape)" for the bent part and " (alone)" for that of rows without
+        another signal; parts left out are not there.
     evidence : dict of str to float
         Nats by which each part makes the labels more probable, also of parts left out.
     loss, certificate : float
@@ -212,6 +243,9 @@ class SignalModel:
         need(len(set(names)) == len(names), "signals must be distinct.")
         sizes = {signal.name: 1 + (signal.missing > 0) for signal in self.signals}
         sizes |= {signal.name + SHAPE: signal.knots.size for signal in self.signals}
+        sizes |= {signal.name + ALONE: len(signal.without) for signal in self.signals}
+        lacking = {name for signal in self.signals for name in signal.without}
+        need(lacking <= set(names), "signals that rows lack must be signals.")
         for name, one in self.coefficients.items():
             need(sizes.get(name) == one.size, f"{name} must be a part of a signal, with its coefficients.")
 
@@ -221,6 +255,7 @@ class SignalModel:
     def fit(cls, signals: Signals, correct: NDArray[np.bool_]) -> Self:
         """The optimum for signals (n,) and whether each answer is correct (n,)."""
         columns = [one for name, values in signals.items() if (one := SignalColumns.of(name, values)) is not None]
+        columns = _standing_in(columns, signals)
         base = np.tile([0.0, 1.0], (correct.size, 1))  # its multiplier, which is not shrunk, is the intercept
         terms = [Term(name, base, part) for name, part in _parts(columns, signals)]
         problem = Problem(base, correct.astype(np.intp), terms=terms, pseudo_rows=True)
@@ -230,7 +265,7 @@ class SignalModel:
             groups_of(problem),
             correct.size + PSEUDO_ROWS,
             start=start,
-            least={one.name + SHAPE: BENT for one in columns},
+            least={name: REFINED for one in columns for name in one.parts[1:]},
         )
         kept = with_groups(problem, chosen.strengths)
         found = solve(kept.with_penalty(penalty_of(kept, groups_of(kept), chosen.strengths)), start=chosen.solution)
@@ -250,7 +285,7 @@ class SignalModel:
     def _check(self, signals: Signals) -> None:
         """Refuse signals that are gone where they never were, and warn of rows without one."""
         for one in self.signals:
-            if one.missing or not {one.name, one.name + SHAPE} & set(self.coefficients):
+            if one.missing or not set(one.parts) & set(self.coefficients):
                 continue
             if one.name not in signals:
                 raise ValueError(
@@ -264,16 +299,18 @@ class SignalModel:
         """Nats of each signal, its parts that are used together, most first; 0 of a signal that is left out."""
         worths = {}
         for one in self.signals:
-            used = [name for name in (one.name, one.name + SHAPE) if name in self.coefficients]
+            used = [name for name in one.parts if name in self.coefficients]
             worths[one.name] = sum(self.evidence[name] for name in used) + 0.0
         return dict(sorted(worths.items(), key=lambda item: -item[1]))
 
 
 def _parts(columns: list[SignalColumns], signals: Signals) -> list[tuple[str, Vector]]:
-    """Matrices of the straight and of the bent part of every signal, by name."""
+    """Matrices of the parts of every signal, by name."""
     found = []
     for one in columns:
         found.append((one.name, one.straight(signals[one.name])))
         if one.knots.size:
             found.append((one.name + SHAPE, one.bent(signals[one.name])))
+        if one.without:
+            found.append((one.name + ALONE, one.alone(signals)))
     return found

@@ -10,6 +10,7 @@ from atypicality.evaluation import Evaluation
 from atypicality.formula import ASK, CHOOSE, advice_numbers
 from atypicality.report.examples import Examples
 from atypicality.report.pages import as_script
+from atypicality.report.words import words_of
 
 __all__ = ["BUDGET", "LONGEST_TEXT", "page_data", "shortened"]
 
@@ -58,6 +59,7 @@ def page_data(evaluation: Evaluation, before: str, after: str, examples: Example
     found = {name: _thinned(name, tables[name], after, THINNED[name]) for name in THINNED}
     data = {
         "kind": evaluation.kind,
+        "words": words_of(evaluation),
         "methods": list(evaluation.methods),
         "before": before,
         "after": after,
@@ -209,6 +211,7 @@ def _predictions(evaluation: Evaluation, method: str, places: Mapping[int, int])
         "covered": column("covered", int),
         "advice": _letters(column("advice", _advice_digit)),
         "members": column("members"),
+        "accepted": column("accepted", int),
     }
 
 

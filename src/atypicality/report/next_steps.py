@@ -25,6 +25,8 @@ def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
 
 def _for_a_person(facts: Facts) -> list[Sentence]:
     """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
+    if (share := facts.at("overall", "accepted_share")) is not None:
+        return [_accepted(facts, share)]
     rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
     kept = [row for row in rows if row["high"] <= RISK]
     if not rows or rows[-1]["high"] <= RISK:
@@ -41,6 +43,22 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
             ends=facts.interval("{:.1%}", "risk_coverage", best),
         )
     ]
+
+
+def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
+    """What the head accepts at the risk that the evaluation asked for."""
+    allowed = f"at a risk of at most {facts.evaluation.settings['max_risk']:.4g}"
+    risk = facts.at("overall", "accepted_risk")
+    if risk is None:
+        return (f"Nothing is accepted {allowed}: give more calibration rows, or allow more risk.",)
+    return say(
+        f"Use the {{share}} of the predictions that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
+        "(95% interval {ends}). Send the others to a person.",
+        share=facts.share("overall", share),
+        count=facts.count("overall", risk),
+        risk=facts.share("overall", risk),
+        ends=facts.interval("{:.1%}", "overall", risk),
+    )
 
 
 def _labels(facts: Facts) -> list[Sentence]:

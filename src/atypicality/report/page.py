@@ -15,6 +15,7 @@ from atypicality.report.examples import read_examples
 from atypicality.report.next_steps import next_steps
 from atypicality.report.pages import html_page
 from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
+from atypicality.report.words import spoken, words_of
 from atypicality.validation import check_choice
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def render_report(
     parts = [_header(evaluation, title), _navigation(evaluation), _summary(evaluation, before, after)]
     data = page_data(evaluation, before, after, shown)
     images = "data:" if shown is not None and shown.kind == "image" else "'none'"
-    body = "\n".join([*parts, *_sections(evaluation, head)])
+    *drawn, about = _sections(evaluation, head)
+    body = spoken(words_of(evaluation), "\n".join([*parts, *drawn])) + "\n" + about
     return html_page(title=title, style=_asset("report.css"), body=body, data=data, script=_script(), images=images)
 
 
@@ -252,6 +254,8 @@ _SETTINGS = {
     "random_state": "random seed",
     "groups": "attribute given to methods as groups",
     "stored_edges": "edges of groups are those that a head has stored",
+    "max_risk": "allowed share of errors among what is accepted",
+    "of": "what was evaluated",
     "fingerprint": "fingerprint of the outputs",
 }
 
@@ -269,7 +273,8 @@ def _plainly(value: Any) -> str:
 
 def _about(evaluation: Evaluation, head: "ReliabilityHead | None") -> str:
     settings = "".join(
-        f"<tr><td>{_text(_SETTINGS.get(key, key.replace('_', ' ')))}</td><td>{_text(_plainly(value))}</td></tr>"
+        f"<tr><td>{spoken(words_of(evaluation), _text(_SETTINGS.get(key, key.replace('_', ' '))))}</td>"
+        f"<td>{_text(_plainly(value))}</td></tr>"
         for key, value in evaluation.settings.items()
     )
     notes = "".join(f"<li>{_text(note)}</li>" for note in evaluation.notes)

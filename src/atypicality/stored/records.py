@@ -10,7 +10,11 @@ from atypicality.terminal import listed
 
 __all__ = ["Part", "Record", "declared"]
 
-READERS = {"AnswerHead": "atypicality.llm.AnswerHead.load", "MonitorState": "atypicality.Monitor.load"}
+READERS = {
+    "AnswerHead": "atypicality.llm.AnswerHead.load",
+    "ReliabilityHead": "atypicality.load",
+    "MonitorState": "atypicality.Monitor.load",
+}
 """Who reads a bundle whose outermost part is of that class."""
 
 

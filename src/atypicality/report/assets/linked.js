@@ -119,6 +119,7 @@ function drawQuadrants(method) {
 
 function drawAdvice(method) {
   const boxes = ADVICE.map((word, advice) => {
+    if (ANSWERS && advice === 2) return null; // there is nothing to choose among
     const found = Object.fromEntries(rows("advice", { method, advice: word }).map((row) => [row.metric, row]));
     const right = found.followed;
     const words = advice === 3 ? "the model alone is right in" : advice === 2 ? "the choice holds the label in" : "right in";
@@ -239,6 +240,7 @@ function filterWords([key, value]) {
   if (key === "predicted") return ["predicted ", name(className(+value))];
   if (key === "advice") return `advice “${ADVICE[+value]}”`;
   if (key === "size") return `set size ${value}`;
+  if (key === "accepted") return value === "1" ? "accepted" : "not accepted";
   if (key === "text") return ["with “", name(value), "”"];
   if (key === "suspect") return "label suspected to be wrong";
   const attribute = key.slice("in ".length);
@@ -268,6 +270,7 @@ function changeSide(key, method) {
   if (state.selection && !shownMethods().includes(state.selection.method)) state.selection = null;
   if (!ofMethod(state.after)?.advice) delete state.filters.advice;
   if (!ofMethod(state.after)?.size) delete state.filters.size;
+  if (!ofMethod(state.after)?.accepted) delete state.filters.accepted;
   drawLinked();
 }
 
@@ -286,7 +289,7 @@ function drawLinked() {
   put("selection", LINKED ? selectionText(chosen.length) : h("span", {}, "Means over random halves: no single samples to choose from."), filtered() ? h("button", { type: "button", class: "action", id: "clear", on: { click: clear } }, "Show all samples") : null);
   put("hint", filtered() ? [h("span", {}, `${whole(chosen.length)} samples chosen. `), h("a", { href: "#chosen" }, "See them")] : null);
   put("reliability", methods.map((method) => reliability(method, binsOf(method, chosen), binChoice(method))));
-  put("classes", classTable(chosen));
+  put("classes", ANSWERS ? null : classTable(chosen));
   if (LINKED) {
     put("filters", filterBar());
     put("samples", keptText(), exampleNote(), sampleTable(chosen));

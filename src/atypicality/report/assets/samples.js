@@ -42,6 +42,7 @@ const FILTERS = {
   predicted: (i, value) => ofMethod(speaker(i)).prediction[i] === +value,
   advice: (i, value) => adviceOf(speaker(i), i) === +value,
   size: (i, value) => ofMethod(speaker(i)).size?.[i] === +value,
+  accepted: (i, value) => ofMethod(speaker(i)).accepted?.[i] === +value,
   suspect: (i) => SUSPECTS.has(SAMPLES.row[i]),
   text: (i, value) => searchText(i).includes(value.toLowerCase()),
 };
@@ -93,9 +94,10 @@ function filterBar() {
   const search = h("input", { type: "search", id: "search", value: state.filters.text ?? "", on: { change: (event) => setFilter("text", event.target.value) } });
   return [
     menu("right", "right", [["true", "right"], ["false", "wrong"]]),
-    menu("true class", "label", named(SAMPLES.label)),
-    menu("predicted", "predicted", named(shownMethods().flatMap((method) => ofMethod(method).prediction))),
-    spoken.advice ? menu("advice", "advice", ADVICE.map((text, code) => [code, text])) : null,
+    ANSWERS ? null : menu("true class", "label", named(SAMPLES.label)),
+    ANSWERS ? null : menu("predicted", "predicted", named(shownMethods().flatMap((method) => ofMethod(method).prediction))),
+    spoken.advice ? menu("advice", "advice", ADVICE.map((text, code) => [code, text]).filter(([code]) => !ANSWERS || code !== 2)) : null,
+    spoken.accepted ? menu("accepted", "accepted", [[1, "yes"], [0, "no"]]) : null,
     spoken.size ? menu("set size", "size", unique(shownMethods().flatMap((method) => ofMethod(method).size ?? []).filter(known)).sort((a, b) => a - b).map((size) => [size, String(size)])) : null,
     SUSPECTS.size ? menu("label", "suspect", [["true", "may be wrong"]], 1) : null,
     ...attributes,
@@ -133,15 +135,16 @@ function sampleTable(chosen) {
   const spoken = ofMethod(state.after);
   const harms = new Map(chosen.map((i) => [i, harm(i)]));
   const columns = [];
-  if (DATA.examples) columns.push({ title: "example", text: true, value: exampleText, show: showExample });
+  if (DATA.examples) columns.push({ title: "example", text: DATA.examples.kind === "image" || "words example", value: exampleText, show: showExample });
   columns.push({ title: "row", value: (i) => SAMPLES.row[i] });
   const words = (title, text) => columns.push({ title, text: true, value: text, show: (i) => name(text(i)) });
   if (SAMPLES.id) words("id", (i) => SAMPLES.id[i] ?? "");
-  words("true class", (i) => className(SAMPLES.label[i]));
+  if (!ANSWERS) words("true class", (i) => className(SAMPLES.label[i]));
   columns.push({ title: "right", text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
   for (const method of shownMethods().reverse()) {
-    words(`prediction, ${method}`, (i) => (told(method, i) ? className(ofMethod(method).prediction[i]) : "–"));
+    if (!ANSWERS) words(`prediction, ${method}`, (i) => (told(method, i) ? className(ofMethod(method).prediction[i]) : "–"));
     columns.push({ title: `confidence, ${method}`, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
+    if (ofMethod(method).accepted) columns.push({ title: `accepted, ${method}`, text: true, value: (i) => ["no", "yes"][ofMethod(method).accepted[i]] ?? "–" });
     if (ofMethod(method).advice) words(`advice, ${method}`, (i) => (told(method, i) ? adviceText(method, i) : "–"));
     if (method === state.after && spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(speaker(i), i).map(className).join(" | "), show: showSet });
   }

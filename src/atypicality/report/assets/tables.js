@@ -2,14 +2,14 @@
 
 const PAGE_ROWS = 15;
 
-// columns: [{ title, value: row => sortable, show: row => node or text, text: true for words }]; order: the data as given
+// columns: [{ title, value: row => sortable, show: row => node or text, text: true for words, or their classes }]; order: the data as given
 function dataTable({ id, caption, columns, data, paged = false, order = "" }) {
   const state = { keys: [], page: 0 }; // keys: [{ place, down }], the first decides first
   const body = h("tbody");
   const heads = columns.map((column, place) => {
     const press = (event) => sortBy(place, event.shiftKey);
     const button = h("button", { type: "button", title: "Shift adds a column to those sorted by", on: { click: press } }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }));
-    return h("th", { scope: "col", class: column.text ? "words" : null }, button);
+    return h("th", { scope: "col", class: wordClass(column) }, button);
   });
   const status = h("span", { class: "quiet", role: "status" });
   const copy = h("button", { type: "button", class: "action", on: { click: () => copyText(asText(columns, ordered()), status) } }, "Copy table");
@@ -60,8 +60,10 @@ function dataTable({ id, caption, columns, data, paged = false, order = "" }) {
   return h("div", { class: "table" }, scroll, h("div", { class: "controls" }, paged ? [back, where, next] : null, copy, status));
 }
 
+const wordClass = (column) => (column.text === true ? "words" : column.text);
+
 function cell(column, row) {
-  return h("td", { class: column.text ? "words" : null }, column.show ? column.show(row) : String(column.value(row) ?? "–"));
+  return h("td", { class: wordClass(column) }, column.show ? column.show(row) : String(column.value(row) ?? "–"));
 }
 
 function compare(a, b) {
@@ -71,7 +73,7 @@ function compare(a, b) {
 
 function asText(columns, data) {
   const line = (values) => values.map(plain).join("\t");
-  return [line(columns.map((column) => column.title)), ...data.map((row) => line(columns.map((column) => column.value(row))))].join("\n");
+  return [line(columns.map((column) => inWords(column.title))), ...data.map((row) => line(columns.map((column) => column.value(row))))].join("\n");
 }
 
 function plain(value) {

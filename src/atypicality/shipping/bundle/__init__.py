@@ -13,7 +13,7 @@ from atypicality.stored.records import Part
 from atypicality.terminal import listed
 from atypicality.validation import check_integer
 
-__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "read_part", "save", "write_part"]
+__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "read_part", "save", "saved_class", "write_part"]
 
 MAX_BYTES = 2 * 2**30
 """Most bytes of tensors that `load` reads unless told otherwise."""
@@ -192,6 +192,21 @@ def read_part(
     if sha256 is not None and document.sha256 != sha256:
         raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
     return _read_part(made_as, document, tensors, what)
+
+
+def saved_class(folder: str | os.PathLike[str]) -> str | None:
+    """Name of the class that a bundle says it holds; None where it names none.
+
+    >>> import tempfile
+    >>> from atypicality.head.quantiles import QuantileScale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     seal = write_part(QuantileScale.from_rows([1.0, 2.0]), QuantileScale, folder, card="A scale.")
+    ...     saved_class(folder)
+    'QuantileScale'
+    """
+    head = parse(read_regular(Path(folder), NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).head
+    name = head.get("class") if isinstance(head, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:

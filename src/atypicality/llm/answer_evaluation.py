@@ -1,0 +1,105 @@
+"""An answer head against token probability, in the tables of an evaluation and in words of answers."""
+
+import copy
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.evaluation import Evaluation, evaluate
+from atypicality.evaluation.beside import with_part
+from atypicality.evaluation.cuts import NO_ATYPICALITY, NO_CLASSES
+from atypicality.outputs import ModelOutputs
+from atypicality.validation import caught_warnings
+
+__all__ = ["ANSWERS", "TOKEN_PROBABILITY", "evaluate_answers"]
+
+ANSWERS = {"of": "answers"}
+"""The setting by which a report knows an evaluation of answers."""
+TOKEN_PROBABILITY = "token probability"
+NOTES = {
+    NO_ATYPICALITY: "no atypicality is known, so nothing is shown by it; fit with embeddings of the prompts, or with "
+    "the score prompt_log_likelihood.",
+    NO_CLASSES: None,
+}
+"""What an evaluation of answers says instead of notes that are for classifiers."""
+TOLD = ("proba", "label", "atypicality", "accepted", "advice")
+
+Vector = NDArray[np.float64]
+
+
+def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **options: Any) -> Evaluation:
+    """Measure a head on its labelled `outputs`, beside token probability where that is known.
+
+    Parameters
+    ----------
+    head : AnswerHead
+    outputs : ModelOutputs
+    mean_log_prob : ndarray of shape (n,)
+        NaN of answers without log-probabilities.
+    **options
+        Of `atypicality.evaluate`.
+
+    Returns
+    -------
+    Evaluation
+        Without tables by class; `settings["of"]` is "answers".
+
+    Examples
+    --------
+    >>> from atypicality.llm import AnswerHead, Answers
+    >>> rng = np.random.default_rng(0)
+    >>> texts, score = ["..."] * 500, rng.random(500)
+    >>> answers = Answers(texts, texts, scores={"judge": score}, correct=rng.random(500) < score)
+    >>> head = AnswerHead().fit(answers)
+    >>> mean = np.where(np.arange(500) < 200, np.log(score), np.nan)
+    >>> found = evaluate_answers(head, head.outputs(answers)[:400], mean[:400])
+    >>> {row["method"]: row["count"] for row in found.table("overall", metric="ece")}
+    {'token probability': 200.0, 'head': 400.0}
+    """
+    rows, asked = np.flatnonzero(~np.isnan(mean_log_prob)), _asked(head)
+    both = {TOKEN_PROBABILITY: _fixed(np.exp(mean_log_prob[rows])), "head": asked}
+    if rows.size == len(outputs):
+        return _of_answers(evaluate(both, outputs, **options))
+    whole = evaluate({"head": asked}, outputs, **options)
+    if not rows.size:
+        return _of_answers(whole)
+    with caught_warnings():  # of rows that were warned of just now
+        part = evaluate(both, outputs[rows], **options)
+    known = f"{rows.size:,} of {len(outputs):,} answers"
+    note = f"{TOKEN_PROBABILITY} is measured on the {known} that have log-probabilities, the head on all."
+    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), note)
+
+
+def _asked(head: Any) -> Any:
+    """The same head without its sets: of "wrong" and "correct" they say nothing beside P(correct)."""
+    asked = copy.copy(head)
+
+    def predict(outputs: ModelOutputs, **risk: Any) -> SimpleNamespace:
+        said = head.predict(outputs, **risk)
+        return SimpleNamespace(**{name: getattr(said, name) for name in TOLD})
+
+    vars(asked)["predict"] = predict
+    return asked
+
+
+def _fixed(chance: Vector) -> Any:
+    """A method of `evaluate` that gives each answer this chance of being correct."""
+    said = SimpleNamespace(proba=np.stack([1 - chance, chance], axis=1), label=np.ones(chance.size, np.intp))
+    return SimpleNamespace(predict=lambda outputs, **_: said)
+
+
+def _of_answers(evaluation: Evaluation, *notes: str) -> Evaluation:
+    """The evaluation without what is measured by class, and with notes for answers."""
+    told = [NOTES.get(note, note) for note in (*evaluation.notes, *notes)]
+    overall = [row for row in evaluation.table("overall") if row["metric"] != "classwise_ece"]
+    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
+    tables["overall"] = {name: tuple(row[name] for row in overall) for name in evaluation.tables["overall"]}
+    return replace(
+        evaluation,
+        settings=dict(evaluation.settings) | ANSWERS,
+        notes=tuple(note for note in told if note),
+        tables=dict(evaluation.tables) | tables,
+    )

@@ -1,0 +1,131 @@
+"""Answer heads in the shell: files of answers in, what the head says out, as `AnswerHead` says it."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from answer_cases import answer_world
+from report_cases import Opened, needs_chromium
+
+import atypicality as aty
+from atypicality.cli import main
+from atypicality.llm import AnswerHead
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("answers")
+    answers, _ = answer_world(2000, 0, embeddings=True)
+    for name, rows in (("known", slice(0, 1000)), ("one", slice(1000, 1500)), ("two", slice(1500, 2000))):
+        answers[rows].write(path / f"{name}.jsonl")
+    assert main(["fit", "--calibration", str(path / "known.jsonl"), "--out", str(path / "head"), "--seed", "3"]) == 0
+    return path
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+
+    def one(words):
+        code = main(words.split())
+        return code, *capsys.readouterr()
+
+    return one
+
+
+@pytest.fixture(scope="module")
+def by_hand(folder):
+    known, new = (aty.llm.Answers.read(folder / f"{name}.jsonl") for name in ("known", "one"))
+    return AnswerHead(random_state=3).fit(known), new
+
+
+def test_fit_and_predict_say_what_the_head_says(run, by_hand, folder):
+    head, new = by_hand
+    code, out, _ = run("predict head one.jsonl --out said.csv --max-risk 0.2")
+    assert code == 0
+    assert "500 samples" in out
+    said = head.predict(new, max_risk=0.2)
+    with open(folder / "said.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["confidence"]) for row in rows] == said.confidence.tolist()
+    assert [row["accepted"] == "True" for row in rows] == said.accepted.tolist()
+    code, out, _ = run("fit --calibration known.jsonl --train one.jsonl --out other --alpha 0.2 --density none --json")
+    assert (code, json.loads(out)["sizes"]) == (0, head.sizes_)
+    found = AnswerHead.load(folder / "other")
+    assert (found.alpha, found.density) == (0.2, None)
+
+
+def test_evaluate_prints_the_evaluation(run, by_hand):
+    head, new = by_hand
+    code, out, _ = run("evaluate head one.jsonl --max-risk 0.2 --json")
+    assert code == 0
+    assert aty.Evaluation.from_json(out) == head.evaluate(new, max_risk=0.2)
+    code, out, _ = run("evaluate head one.jsonl")
+    assert (code, out) == (0, str(head.evaluate(new)) + "\n")
+
+
+def test_a_monitor_counts_answers(run, folder):
+    code, out, _ = run("monitor head watch one.jsonl two.jsonl --at 2026-01-01 --json")
+    assert (code, json.loads(out)["rows"]) == (0, 1000)
+    code, out, _ = run("monitor head other-watch --reference one.jsonl --json")
+    assert (code, json.loads(out)["reference_rows"]) == (0, 500)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("predict head missing.npz --out a.csv", "an answer head takes answers in a .jsonl file; got 'missing.npz'"),
+        ("evaluate head one.jsonl --names logits=scores", "--names and --class-names are for files of arrays"),
+        ("report head head one.jsonl", "answers take one saved answer head, and no --train"),
+        ("report head one.npz", "an answer head takes answers in a .jsonl file; got 'one.npz'"),
+        ("fit --calibration known.jsonl --out new --sets split", "--recalibration and --sets are for outputs"),
+        ("serve head", "Read it with atypicality.llm.AnswerHead.load"),
+    ],
+)
+def test_what_does_not_fit_an_answer_head_is_one_line(run, folder, words, message):
+    aty.datasets.make_world(50).outputs().save(folder / "one.npz")
+    code, _, err = run(words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+
+
+def test_a_classifiers_head_takes_no_answers(run, folder):
+    world = aty.datasets.make_world(600).outputs()
+    aty.ReliabilityHead().fit(train=world[:200], calibration=world[200:]).save(folder / "classifier")
+    for words in ("predict classifier one.jsonl --out a.csv", "report classifier one.jsonl"):
+        code, _, err = run(words)
+        assert (code, err.count("\n")) == (2, 1)
+
+
+@needs_chromium
+def test_the_report_speaks_of_answers(run, folder, browser):
+    assert run("report head one.jsonl --out report.html --max-risk 0.2")[0] == 0
+    with Opened(browser, folder / "report.html", viewport={"width": 1200, "height": 900}) as opened:
+        page = opened.page
+        text = page.inner_text("body")
+        before_card = text.partition("About\n")[0]
+        for word in ("class", "classes", "confidence", "samples", "prediction", "predictions", "sets"):
+            assert f" {word} " not in before_card, word
+        titles = page.locator("#sample-table th button").all_inner_texts()
+        assert [title.strip() for title in titles] == [
+            "example", "row", "id", "correct", "P(correct), head", "accepted, head", "advice, head",
+            "P(correct), token probability", "advice, token probability", "atypicality", "expected harm",
+        ]  # fmt: skip
+        shown = page.locator("#sample-table tbody tr").first
+        assert "question" in shown.inner_text()
+        assert shown.locator(".example").bounding_box()["width"] > 300
+        accepted = AnswerHead.load(folder / "head").evaluate(aty.llm.Answers.read(folder / "one.jsonl"), max_risk=0.2)
+        [share] = accepted.table("overall", metric="accepted_share")
+        page.select_option("[data-filter=accepted]", "1")
+        assert opened.count() == share["count"]
+        assert "at a risk of at most 0.2" in text
+
+
+@needs_chromium
+def test_two_files_of_answers_stand_beside_each_other(run, folder, browser):
+    assert run("report head one.jsonl two.jsonl --out both.html")[0] == 0
+    with Opened(browser, folder / "both.html") as opened:
+        assert opened.count() == 1000
+        assert "question 1999" in opened.page.content()
+        assert np.char.startswith(opened.page.locator("h1").inner_text(), "Reliability")
