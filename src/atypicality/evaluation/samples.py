@@ -16,8 +16,7 @@ from atypicality.groups import QUADRANTS
 
 __all__ = ["MOST_KEPT", "Told", "kept_rows", "sample_rows", "told_by"]
 
-MOST_KEPT = 200_000
-"""Rows kept at most, errors included: each is a row of Python values for every method."""
+MOST_KEPT = 200_000  # rows kept at most, errors included: each is a row of Python values for every method
 
 Rows = NDArray[np.intp]
 

@@ -20,11 +20,9 @@ from atypicality.validation.device import device_probs
 
 __all__ = ["BinSums", "Given", "Losses", "Pairs", "check_correct", "inner_edges", "read_all", "read_pairs"]
 
-Given = ArrayLike | None
-"""One of the arrays of a metric that may be given in two forms; see `read_pairs`."""
+Given = ArrayLike | None  # one of the arrays of a metric that may be given in two forms; see `read_pairs`
 
-_ENTRIES = 1 << 16
-"""Entries that wait before they are added to their cells: enough to make the addition cheap."""
+_ENTRIES = 1 << 16  # entries that wait before they are added to their cells: enough to make the addition cheap
 
 
 @dataclass(frozen=True)

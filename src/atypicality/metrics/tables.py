@@ -133,9 +133,8 @@ def by_group(
 
     The interval of a calibration error (`ece`, `rmsce`, `adaptive_ece`, `debiased_calibration_error`, `classwise_ece`,
     `smooth_ece`) is for the population value over the same bins or bandwidth, and starts at 0 unless the data speak
-    against it; see `intervals.norm_interval`. The value itself is the plain one, biased upwards, and may lie above the
-    interval. Its 95 % intervals covered in 94 to 100 % of fresh simulations, calibrated models included, where a
-    percentile bootstrap covers in 0 %: the table is in `atypicality.metrics.errors`.
+    against it. The value itself is the plain one, biased upwards, and may lie above the interval. The page on
+    calibration metrics has the measured coverage.
 
     Examples
     --------

@@ -16,23 +16,14 @@ from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "N_BINS",
-    "cells_of",
-    "count_rows",
-    "judged",
-    "n_bins",
-    "profile_of",
-    "profile_size",
-    "reference_of",
-    "rows_of",
+    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of", "rows_of",
     "words_of",
-]
+]  # fmt: skip
 
 N_BINS = 5
 LARGEST_PROFILE = 5000
 """Sums of probabilities that a window may hold; with more than 70 classes it holds the mean confidence alone."""
-UNIT = 2**30
-"""Probabilities are added as whole multiples of 2^-30, so that sums do not depend on their order."""
+UNIT = 2**30  # probabilities are added as whole multiples of 2^-30, so that sums do not depend on their order
 
 Counts = NDArray[np.int64]
 

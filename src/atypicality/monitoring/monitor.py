@@ -12,19 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, moved_rows, need_reference
-from atypicality.monitoring.counting import (
-    count_rows,
-    judged,
-    n_bins,
-    profile_of,
-    profile_size,
-    reference_of,
-    rows_of,
-)
+from atypicality.monitoring.counting import count_rows, judged, n_bins, profile_of, profile_size, reference_of, rows_of
 from atypicality.monitoring.sequences import sequence_interval
-from atypicality.monitoring.shown import window_rows
 from atypicality.monitoring.state import Alarm, Counted, MonitorState
-from atypicality.monitoring.streams import ShareTests, make_streams
+from atypicality.monitoring.streams import ShareTests, make_streams, window_rows
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import encode_labels
@@ -154,7 +145,7 @@ class Monitor:
             if labels is not None:
                 counted.cells[:] += self._labelled(part, to_host(labels)[rows])
             parts.append(counted)
-        return self._commit(parts, float(seconds[-1]))
+        return self._look(self._state.with_rows(parts, float(seconds[-1])))
 
     def add_labels(
         self,
@@ -211,7 +202,7 @@ class Monitor:
             chosen = keys == key
             cells = self._labelled(answer[rows[chosen]], codes[chosen])
             parts.append(Counted(int(key), cells, empty, {}))
-        return self._commit(parts, float(seconds[-1]))
+        return self._look(self._state.with_rows(parts, float(seconds[-1])))
 
     def _codes(self, answer: Reliability, labels: ArrayLike | None, given: Any) -> NDArray[np.intp]:
         """Labels as columns of the answer."""
@@ -238,9 +229,6 @@ class Monitor:
                 "newest rows came. Set the clock, or give at= when they came in."
             )
         return seconds, window_keys(seconds, self._state.window)
-
-    def _commit(self, parts: list[Counted], last: float) -> list[Alarm]:
-        return self._look(self._state.with_rows(parts, last))
 
     def _look(self, state: MonitorState) -> list[Alarm]:
         known = {alarm.what for alarm in state.alarms}
@@ -288,9 +276,10 @@ class Monitor:
         return found.get(name)
 
     def moved(self) -> dict[str, list[Alarm]]:
-        """What is outside its band now, by stream, most rows first: which classes and which inputs moved."""
+        """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
-        for alarm in sorted(self._raised(self._state), key=lambda alarm: -_gap(alarm)):
+        raised = self._raised(self._state)
+        for alarm in sorted(raised, key=lambda a: min(a.high - a.reference_low, a.reference_high - a.low)):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 
@@ -436,11 +425,6 @@ class Monitor:
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
-
-
-def _gap(alarm: Alarm) -> float:
-    """Distance between the sequence and the band."""
-    return max(alarm.reference_low - alarm.high, alarm.low - alarm.reference_high)
 
 
 def _plain(alarm: Alarm) -> dict[str, Any]:

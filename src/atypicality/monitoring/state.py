@@ -101,28 +101,10 @@ class Counted:
 class MonitorState:
     """The whole state of a monitor.
 
-    Attributes
-    ----------
-    head : str
-        Fingerprint of the head's calibration rows.
-    alpha, window, keep
-        As in `Monitor`.
-    reference : HeldOutCounts
-    n_thresholds : int
-        Rows behind the thresholds of the sets.
-    keys : ndarray of int, of shape (w,)
-        Windows with rows, increasing.
-    cells : ndarray of int, of shape (w, c)
-        Counts of the streams' cells in each.
-    profile : ndarray of int, of shape (w, p)
-        Sums of probabilities in each, in units of 2^-30.
-    words : dict of str to dict of str to int
-        Rows of each word of each field, over the whole life.
-    first : int
-        Key of the first window of the life, or -1.
-    last : float
-        Time of the newest row.
-    alarms : list of Alarm
+    `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of its
+    sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums of
+    probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first` window
+    is -1 before there is one; `last` is the time of the newest row.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]

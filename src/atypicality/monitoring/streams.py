@@ -4,7 +4,7 @@ A stream cuts rows into cells whose counts add up over windows and over monitors
 band that its reference rows give, from below and from above.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from atypicality.conformal.threshold import conformal_rank
 from atypicality.head.reference import HeldOutCounts, Ranks
-from atypicality.monitoring.sequences import one_sided, rank_band, share_band
+from atypicality.metrics.intervals import exact_bounds
+from atypicality.monitoring.sequences import one_sided, rank_band, sequence_interval
+from atypicality.monitoring.state import MonitorState
+from atypicality.monitoring.windows import as_text, first_second
 
-__all__ = ["CATEGORICAL", "InputMedians", "Quantiles", "Rates", "ShareTests", "Shares", "Stream", "make_streams"]
+__all__ = ["CATEGORICAL", "InputMedians", "Quantiles", "ShareTests", "Shares", "Stream", "make_streams", "window_rows"]
 
 CATEGORICAL = ("quadrant", "advice")
-"""Fields of `Reliability` that hold one of a few words; a word that the reference lacks is counted as `OTHER`."""
-OTHER = "(other)"
+"""Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
 
 Counts = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -27,14 +29,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Cells and tests of one quantity.
-
-    Attributes
-    ----------
-    name : str
-    items : tuple of str
-        What the shares are of: quantiles, classes, words, columns.
-    """
+    """Cells and tests of one quantity; `items` are what the shares are of: quantiles, classes, words, columns."""
 
     name: str
     items: tuple[str, ...]
@@ -101,7 +96,7 @@ class Shares(Stream):
 
     def band(self, delta: float) -> tuple[Vector, Vector]:
         """Of counts."""
-        return share_band(self.counts, self.rows, delta)
+        return exact_bounds(self.counts, self.rows, delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +167,9 @@ def make_streams(reference: HeldOutCounts, names: Sequence[str], sets: Any, n_th
         columns = tuple(f"embedding {column}" for column in range(reference.medians.size))
         found.append(InputMedians("input", columns, reference.medians, reference.median_rank, n))
     errors, missed = reference.errors, reference.missed
-    found.append(Rates("error", ("wrong",), lambda delta: float(share_band(errors, n, delta)[1])))
+    found.append(Rates("error", ("wrong",), lambda delta: float(exact_bounds(errors, n, delta)[1])))
     if missed is not None:
-        found.append(Rates("miss", ("missed",), lambda delta: float(share_band(missed, n, delta)[1])))
+        found.append(Rates("miss", ("missed",), lambda delta: float(exact_bounds(missed, n, delta)[1])))
     elif hasattr(sets, "alpha") and (rank := conformal_rank(n_thresholds, sets.alpha)) <= n_thresholds:
         place = n_thresholds + 1 - rank  # the share of scores above the threshold, one of fixed rank
         found.append(Rates("miss", ("missed",), lambda delta: float(rank_band(place, place, n_thresholds, delta)[1])))
@@ -194,17 +189,14 @@ class ShareTests:
     """
 
     def __init__(self, streams: Sequence[Stream], alpha: float) -> None:
-        self.streams, self.places = list(streams), list(_places(streams))
-        self.deltas, lows, highs = [], [], []
-        for stream in self.streams:
-            delta = alpha / 2 / len(self.streams) / (2 * len(stream.items))
-            low, high = stream.band(delta)
-            self.deltas.append(delta)
-            lows.append(low)
-            highs.append(high)
-        sizes = [len(stream.items) for stream in self.streams]
-        self.delta = np.repeat(self.deltas, sizes)
-        self.low, self.high = np.concatenate(lows), np.concatenate(highs)
+        self.streams = list(streams)
+        ends = np.cumsum([stream.n_cells for stream in streams]).tolist()
+        self.places = [slice(end - stream.n_cells, end) for stream, end in zip(streams, ends, strict=True)]
+        sizes = [len(stream.items) for stream in streams]
+        deltas = [alpha / 2 / len(sizes) / (2 * size) for size in sizes]
+        bands = [stream.band(delta) for stream, delta in zip(streams, deltas, strict=True)]
+        self.low, self.high = (np.concatenate(side) for side in zip(*bands, strict=True))
+        self.delta = np.repeat(deltas, sizes)
         self.stream_of = np.repeat(np.arange(len(sizes)), sizes)
         self.item_of = np.concatenate([np.arange(size) for size in sizes])
 
@@ -222,17 +214,35 @@ class ShareTests:
     def excess(self, cells: Counts) -> NDArray[np.float64]:
         """Log evidence beyond what the level asks for (2, ..., items): shares too small, and shares too large."""
         below, above, trials = self.shares(cells)
-        needed = -np.log(self.delta)
-        return np.stack(
-            [
-                one_sided(below, trials, self.low, False) - needed,
-                one_sided(above, trials, self.high, True) - needed,
-            ]
-        )
+        found = [one_sided(below, trials, self.low, False), one_sided(above, trials, self.high, True)]
+        return np.stack(found) + np.log(self.delta)
 
 
-def _places(streams: Sequence[Stream]) -> Iterator[slice]:
-    start = 0
-    for stream in streams:
-        yield slice(start, start + stream.n_cells)
-        start += stream.n_cells
+def window_rows(tests: ShareTests, state: MonitorState, rolling: int) -> list[dict[str, Any]]:
+    """One row for each item of each stream that has rows in a window, or in the `rolling` windows that end in it."""
+    found = []
+    for key in state.keys.tolist():
+        cells = state.cells[(state.keys > key - rolling) & (state.keys <= key)].sum(axis=0)
+        start = as_text(first_second(key, state.window))
+        found += [{"window": start} | row for row in _item_rows(tests, cells)]
+    return found
+
+
+def _item_rows(tests: ShareTests, cells: Counts) -> list[dict[str, Any]]:
+    below, above, trials = tests.shares(cells)
+    low, _ = sequence_interval(below, trials, tests.delta)
+    _, high = sequence_interval(above, trials, tests.delta)
+    streams = [tests.streams[number] for number in tests.stream_of]
+    return [
+        {
+            "stream": streams[item].name,
+            "item": streams[item].items[tests.item_of[item]],
+            "rows": int(trials[item]),
+            "share": float(below[item] / trials[item]),
+            "low": float(low[item]),
+            "high": float(high[item]),
+            "reference_low": float(tests.low[item]),
+            "reference_high": float(tests.high[item]),
+        }
+        for item in np.flatnonzero(trials)
+    ]

@@ -13,10 +13,8 @@ from atypicality.validation import check_choice, check_number
 __all__ = ["as_text", "check_window", "first_second", "times", "window_keys"]
 
 SECONDS = {"hour": 3600, "day": 86400, "week": 7 * 86400}
-MONDAY = 3 * 86400
-"""From the first Monday before 1970, a Thursday, to 1970."""
-LAST = 253402300800.0
-"""First second of the year 10000, which no calendar here writes."""
+MONDAY = 3 * 86400  # from the first Monday before 1970, a Thursday, to 1970
+LAST = 253402300800.0  # first second of the year 10000, which no calendar here writes
 
 Vector = NDArray[np.float64]
 

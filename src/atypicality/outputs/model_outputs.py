@@ -98,7 +98,7 @@ class ModelOutputs:
         )
         self.labels = None if labels is None else encode_labels(labels, self.class_names)
         self.atypicality = None if atypicality is None else check_vector(atypicality, "atypicality")
-        self.ids = None if ids is None else _check_ids(ids)
+        self.ids = None if ids is None else check_groups(ids, "ids")
         self.attributes = {
             name: _check_attribute(values, name) for name, values in check_attributes(attributes).items()
         }
@@ -400,10 +400,6 @@ def _stratified_mask(labels: NDArray[np.intp], fraction: float, rng: np.random.G
     mask = np.zeros(labels.size, bool)
     mask[order[np.diff(position, prepend=0.0) > 0]] = True
     return mask
-
-
-def _check_ids(ids: ArrayLike) -> NDArray[Any]:
-    return check_groups(ids, "ids")
 
 
 def check_attributes(attributes: Any) -> Any:

@@ -17,11 +17,9 @@ BUDGET = 14_000_000
 """Most bytes of data without examples: with script and style the page stays under 15 MB. See `_fitting`."""
 THINNED = {"classes": 700_000, "subgroups": 300_000, "set_sizes": 150_000}
 """Most bytes of the tables that grow with the number of classes or subgroups; see `_thinned`."""
-NAMED = 300_000
-"""Most bytes of the names of classes that are in the samples but not in a thinned table of classes."""
+NAMED = 300_000  # most bytes of the names of classes that are in the samples but not in a thinned table of classes
 LONGEST_TEXT = 120
-Table = dict[str, list[Any]]
-"""Columns of a table."""
+Table = dict[str, list[Any]]  # columns of a table
 
 _TABLES = {
     "overall": None,

@@ -7,8 +7,7 @@ from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNum
 
 __all__ = ["next_steps"]
 
-RISK = 0.05
-"""The share of errors among kept predictions that the next steps are told for."""
+RISK = 0.05  # the share of errors among kept predictions that the next steps are told for
 
 
 def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:

@@ -16,23 +16,11 @@ INPUTS = ("logits", "embeddings", "atypicality")
 
 
 class Judge:
-    """A fitted head, ready to answer.
+    """A fitted head, ready to answer; with `max_risk` every answer says whether the prediction is accepted.
 
-    Parameters
-    ----------
-    head : ReliabilityHead
-    max_risk : float, optional
-        As in `ReliabilityHead.predict`; with it every answer says whether the prediction is accepted.
+    `inputs` are the widths of what the head needs, 0 for one number per row; `sample` is the answer to one row of zeros:
+    which fields there are, and of which type.
 
-    Attributes
-    ----------
-    inputs : dict of str to int
-        Width of each input that the head needs; 0 for one number per row.
-    sample : Reliability
-        The answer to one row of zeros: which fields there are, and of which type.
-
-    Examples
-    --------
     >>> from atypicality.datasets import load_fashion_mnist
     >>> from atypicality.head import ReliabilityHead
     >>> train, calibration, test = load_fashion_mnist()

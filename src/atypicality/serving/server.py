@@ -39,18 +39,11 @@ class _Server(uvicorn.Server):
 def run_app(app: Starlette, *, host: str, port: int, header_seconds: float, started: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then answer what was asked and return; SIGHUP reads the bundle anew.
 
-    Parameters
-    ----------
-    app : Starlette
-        Of `make_app`.
-    host, port : str, int
-        Where to listen; port 0 takes a free one.
-    header_seconds : float
-        In which the header of a request must come.
-    started : callable
-        Called with the address once connections are taken.
+    Port 0 takes a free one; `started` is called with the address once connections are taken. The header of a request
+    must come within `header_seconds`.
     """
-    with socket.create_server((host, port), family=_family(host), backlog=2048) as listening:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=2048) as listening:
         address = listening.getsockname()[:2]
         config = uvicorn.Config(
             app,
@@ -65,7 +58,3 @@ def run_app(app: Starlette, *, host: str, port: int, header_seconds: float, star
         )
         started(f"http://{address[0] if ':' not in address[0] else f'[{address[0]}]'}:{address[1]}")
         _Server(config).run(sockets=[listening])
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

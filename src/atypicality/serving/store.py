@@ -25,18 +25,8 @@ class Served(NamedTuple):
 class HeadStore:
     """The folder of a bundle and the head that was last loaded from it.
 
-    Parameters
-    ----------
-    folder : path
-    max_risk : float, optional
-        As in `Judge`.
-    sha256 : str, optional
-        Refuses every other head, as in `load`; a reload then changes nothing.
-
-    Attributes
-    ----------
-    current : Served
-        Replaced in one step; whoever took it before keeps what it took.
+    With `sha256` every other head is refused, as in `load`; a reload then changes nothing. `current` is replaced in one
+    step; whoever took it before keeps what it took.
     """
 
     def __init__(
@@ -49,20 +39,18 @@ class HeadStore:
     def load(self) -> Served:
         """The head that is in the folder now, ready to answer; `current` stays as it is."""
         for attempt in range(ATTEMPTS):
-            seal = parse(read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).sha256
+            seal = self._seal()
             try:
                 head = load(self.folder, sha256=self._sha256 or seal)
-            except BundleError:
-                if self._sha256 is not None or attempt + 1 == ATTEMPTS or not self._replaced_since(seal):
+            except BundleError:  # perhaps a writer put another bundle there between two looks
+                if self._sha256 is not None or attempt + 1 == ATTEMPTS or self._seal() == seal:
                     raise
                 continue
             return Served(Judge(head, self._max_risk), seal[:VERSION_LENGTH])
         raise AssertionError("the last attempt raises")
 
-    def _replaced_since(self, seal: str) -> bool:
-        """Whether a writer put another bundle there between two looks."""
-        data = read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")
-        return parse(data).sha256 != seal
+    def _seal(self) -> str:
+        return parse(read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).sha256
 
     def changed(self) -> bool:
         """Whether the folder's bundle was replaced since the last call, or since the start."""

@@ -37,12 +37,6 @@ def escape(text: str) -> str:
 def model_card(head: Any) -> str:
     """The card of a fitted `ReliabilityHead`, as Markdown.
 
-    Parameters
-    ----------
-    head : ReliabilityHead
-
-    Examples
-    --------
     >>> from atypicality.datasets import load_fashion_mnist_lt
     >>> from atypicality.head import ReliabilityHead
     >>> train, calibration, test = load_fashion_mnist_lt()
