@@ -1,35 +1,8 @@
 """Standard errors and intervals of calibration errors: for the population value over the same bins, or the same kernel.
 
-error                  calibrated  miscalibrated
-=====================  ==========  ==============
-ece                    96 - 99     96 - 99
-rmsce, debiased        95 - 99     95 - 99
-adaptive_ece           96 - 99     97 - 100
-smooth_ece             95 - 98     94 - 99
-classwise_ece          97 - 99     99 - 100
-percentile bootstrap   0           not measured
-=====================  ==========  ==============
-
-In the worlds on which the intervals were designed, with 100 to 2000 samples, the lowest was 93.
-Where coverage is near 100 % the upper end is the conservative one: it must hold for the truth that shows least.
-"""
-====
 All of them put the noise of the cells into `intervals.norm_interval`. The plain value of such a metric is biased
 upwards, so it may lie above its own interval; the interval starts at 0 when the data do not speak against it. The page
 on calibration metrics has their measured coverage.
-"""====
-error                  calibrated  miscalibrated
-=====================  ==========  ==============
-ece                    96 - 99     96 - 99
-rmsce, debiased        95 - 99     95 - 99
-adaptive_ece           96 - 99     97 - 100
-smooth_ece             95 - 98     94 - 99
-classwise_ece          97 - 99     99 - 100
-percentile bootstrap   0           not measured
-=====================  ==========  ==============
-
-In the worlds on which the intervals were designed, with 100 to 2000 samples, the lowest was 93.
-Where coverage is near 100 % the upper end is the conservative one: it must hold for the truth that shows least.
 """
 
 import math

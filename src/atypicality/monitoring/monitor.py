@@ -172,17 +172,6 @@ class Monitor:
         -------
         list of Alarm
             Those that are new.
-
-        Examples
-        --------
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
-        >>> monitor, answer = Monitor(head), head.predict(test)
-        >>> alarms = monitor.add_labels(answer, test.labels, at=0)
-        >>> monitor.n_labelled
-        5000
         """
         if isinstance(outputs, Reliability):
             answer, given = outputs.on_host(), None
@@ -330,28 +319,12 @@ class Monitor:
         return merged
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it.
-
-        >>> import tempfile
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
-        >>> monitor = Monitor(head)
-        >>> alarms = monitor.add(test, at=0)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     monitor.save(folder)
-        ...     Monitor.load(folder, head).n_rows
-        5000
-        """
+        """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it."""
         write_part(self._state, MonitorState, folder, card=CARD)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], head: Any) -> Self:
-        """Read the state that `save` wrote to `folder`, of a monitor of this `head`.
-
-        See `save` for an example.
-        """
+        """Read the state that `save` wrote to `folder`, of a monitor of this `head`."""
         reference = need_reference(head)
         state: MonitorState = read_part(MonitorState, folder, what="monitor")
         if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:

@@ -41,14 +41,7 @@ _TABLES = {
 
 
 def page_data(evaluation: Evaluation, before: str, after: str, examples: Examples | None = None) -> dict[str, Any]:
-    """Everything the page draws, as plain values: `null` stands for what is unknown.
-
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> data = page_data(aty.evaluate({"model": world.probs}, world.outputs()), "model", "model")
-    >>> len(data["samples"]["row"]), data["nSamples"]
-    (500, 500)
-    """
+    """Everything the page draws, as plain values: `null` stands for what is unknown."""
     settings = evaluation.settings
     tables = {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()}
     info = evaluation.table("class_info")

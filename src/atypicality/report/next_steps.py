@@ -11,13 +11,7 @@ RISK = 0.05  # the share of errors among kept predictions that the next steps ar
 
 
 def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
-    """What a person can do next about the method `after`, the most useful first.
-
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> next_steps(aty.evaluate({"model": world.probs}, world.outputs()), "model")[0][0][:30]
-    'For an error rate of at most 5'
-    """
+    """What a person can do next about the method `after`, the most useful first."""
     facts = Facts(evaluation, None, after)
     return (*_for_a_person(facts), *_labels(facts), *_collect(facts), *_refit(facts))
 

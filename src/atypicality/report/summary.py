@@ -49,14 +49,7 @@ class ReportSummary:
 
 
 def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
-    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak.
-
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> summary = summarise(aty.evaluate({"model": world.probs}, world.outputs()), None, "model")
-    >>> summary.improved[0][0]
-    'Accuracy is '
-    """
+    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak."""
     facts = Facts(evaluation, before, after)
     better = [*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets()]
     certain, perhaps = facts.worse()

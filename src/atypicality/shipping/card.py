@@ -35,15 +35,7 @@ def escape(text: str) -> str:
 
 
 def model_card(head: Any) -> str:
-    """The card of a fitted `ReliabilityHead`, as Markdown.
-
-    >>> from atypicality.datasets import load_fashion_mnist_lt
-    >>> from atypicality.head import ReliabilityHead
-    >>> train, calibration, test = load_fashion_mnist_lt()
-    >>> card = model_card(ReliabilityHead().fit(train=train, calibration=calibration))
-    >>> print(card.splitlines()[0])
-    # Reliability head for 10 classes
-    """
+    """The card of a fitted `ReliabilityHead`, as Markdown."""
     if hasattr(head, "_card"):
         return str(head._card())  # of a head of another kind
     sections = [
