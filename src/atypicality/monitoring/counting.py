@@ -10,7 +10,7 @@ from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import Profile
 from atypicality.monitoring.state import Counted
-from atypicality.monitoring.streams import CATEGORICAL, InputMedians, Quantiles, Shares, ShareTests
+from atypicality.monitoring.streams import CATEGORICAL, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
@@ -71,20 +71,12 @@ def count_rows(tests: ShareTests, answer: Reliability, outputs: ModelOutputs, ke
 
 def cells_of(tests: ShareTests, answer: Reliability, outputs: ModelOutputs) -> Counts:
     """Counts of the streams' cells; of streams whose column is not there, none."""
-    columns = words_of(answer, outputs) | {"confidence": answer.confidence, "atypicality": answer.atypicality}
+    measured = {"confidence": answer.confidence, "atypicality": answer.atypicality, "class": answer.label}
+    columns: dict[str, Any] = words_of(answer, outputs) | measured | {"input": outputs.embeddings}
     found = np.zeros(tests.n_cells, np.int64)
     for stream, place in zip(tests.streams, tests.places, strict=True):
-        column = columns.get(stream.name)
-        if isinstance(stream, Quantiles) and column is not None:
-            found[place] = np.bincount(stream.ranks.cells(column), minlength=stream.n_cells)
-        elif isinstance(stream, InputMedians) and outputs.embeddings is not None:
-            found[place] = stream.counted(to_host(outputs.embeddings))
-        elif stream.name == "class":
-            found[place] = np.bincount(answer.label, minlength=stream.n_cells)
-        elif isinstance(stream, Shares) and column is not None:
-            known = {word: index for index, word in enumerate(stream.items)}
-            codes = [known.get(word, len(known)) for word in column.tolist()]
-            found[place] = np.bincount(codes, minlength=stream.n_cells)
+        if (column := columns.get(stream.name)) is not None:
+            found[place] = stream.count(column)
     return found
 
 
