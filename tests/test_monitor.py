@@ -97,9 +97,9 @@ class TestSequences:
         alarms = 0
         for life in range(8):
             rng = np.random.default_rng([seed, life])
-            tests = share_tests(rng, 30, ties=False)
+            tests, reference = share_tests(rng, 30, ties=False)
             tests.low = tests.high = np.concatenate([np.mean(stream.band(0.5), axis=0) for stream in tests.streams])
-            alarms += bool(largest_excess(tests, draw(rng, 10_000, ties=False)).max() >= 0)
+            alarms += bool(largest_excess((tests, reference), draw(rng, 10_000, ties=False)).max() >= 0)
         assert alarms >= 5  # shares of 30 rows are off by .09, and 10,000 rows tell .03: each life should alarm
 
     def test_a_shift_is_noticed(self, seed):

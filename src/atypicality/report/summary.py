@@ -296,9 +296,20 @@ class Facts:
 
     def weakest(self) -> list[Sentence]:
         """The class and the subgroup with the lowest accuracy."""
-        words = {"classes": "The class that is recognised least is ", "subgroups": "The subgroup with the lowest accuracy is "}
+        words = {
+            "classes": "The class that is recognised least is ",
+            "subgroups": "The subgroup with the lowest accuracy is ",
+        }
         return [
-            (text, Name(self.place_name(table, row)), ": ", self.share(table, row), " of ", self.count(table, row), _RIGHT)
+            (
+                text,
+                Name(self.place_name(table, row)),
+                ": ",
+                self.share(table, row),
+                " of ",
+                self.count(table, row),
+                _RIGHT,
+            )
             for table, text in words.items()
             if (row := self.lowest(table)) is not None
         ]
