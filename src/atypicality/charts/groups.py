@@ -1,4 +1,4 @@
-"""Charts of measured groups: grids, quality by group and subgroup, reliability, risk-coverage, and a monitor's shares."""
+"""Charts of measured groups: grids, quality by group and subgroup, reliability, risk-coverage, a monitor's shares."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -82,11 +82,7 @@ def _is_dark(metric: str, rows: list[dict[str, Any]]) -> Any:
 
 @public_chart
 def quality_by_group(
-    evaluation: Evaluation,
-    metric: str = "ece",
-    *,
-    by: str = "atypicality",
-    methods: Sequence[str] | str | None = None,
+    evaluation: Evaluation, metric: str = "ece", *, by: str = "atypicality", methods: Sequence[str] | str | None = None
 ) -> Chart:
     """A metric by group for each method, with intervals (figures 2b, 3 and 7).
 

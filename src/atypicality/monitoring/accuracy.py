@@ -112,12 +112,7 @@ class Profile:
 
 
 def estimate_accuracy(
-    head: Any,
-    outputs: ModelOutputs,
-    class_mix: Any = None,
-    *,
-    level: float = 0.9,
-    n_bootstrap: int = 100,
+    head: Any, outputs: ModelOutputs, class_mix: Any = None, *, level: float = 0.9, n_bootstrap: int = 100
 ) -> AccuracyEstimate:
     """Estimate the accuracy of a head's labels for rows without labels.
 

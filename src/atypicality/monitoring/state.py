@@ -101,10 +101,10 @@ class Counted:
 class MonitorState:
     """The whole state of a monitor.
 
-    `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of its
-    sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums of
-    probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first` window
-    is -1 before there is one; `last` is the time of the newest row.
+    `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of
+    its sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums
+    of probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first`
+    window is -1 before there is one; `last` is the time of the newest row.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -117,8 +117,7 @@ class MonitorState:
     cells: Annotated[Counts, kinds.Counts("w c", kinds.NOT_NEGATIVE)]
     profile: Annotated[Counts, kinds.Counts("w p", kinds.NOT_NEGATIVE)]
     words: Annotated[
-        dict[str, dict[str, int]],
-        kinds.MappingOf(kinds.MappingOf(kinds.Integer(), keys=r"[\s\S]{0,200}")),
+        dict[str, dict[str, int]], kinds.MappingOf(kinds.MappingOf(kinds.Integer(), keys=r"[\s\S]{0,200}"))
     ] = field(default_factory=dict)
     first: Annotated[int, kinds.Integer(-1)] = -1
     last: Annotated[float, kinds.Number(0)] = 0.0

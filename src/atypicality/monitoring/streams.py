@@ -173,7 +173,7 @@ class ShareTests:
         """Log evidence beyond what the level asks for (2, ..., items): shares too small, and shares too large."""
         below, above, trials = self.shares(cells)
         found = [one_sided(below, trials, self.low, False), one_sided(above, trials, self.high, True)]
-        return np.stack(found) + np.log(self.delta)
+        return np.asarray(np.stack(found) + np.log(self.delta))
 
 
 def window_rows(tests: ShareTests, state: MonitorState, rolling: int) -> list[dict[str, Any]]:

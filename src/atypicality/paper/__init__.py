@@ -7,6 +7,6 @@ from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, Experiment,
 from atypicality.paper.sources import Source, find_sources
 
 __all__ = [
-    "CLAIMS", "EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "RelativeQuadrants", "Reproduction", "Setting", "Source",
-    "Verdict", "find_sources", "reproduce",
+    "CLAIMS", "EXPERIMENTS", "SEEDS", "SETTINGS", "Experiment", "RelativeQuadrants", "Reproduction", "Setting",
+    "Source", "Verdict", "find_sources", "reproduce",
 ]  # fmt: skip

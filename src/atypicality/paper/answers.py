@@ -115,7 +115,7 @@ def _half(task: Answers, seed: int) -> Half:
     if outputs.atypicality is not None:
         place = QuantileGroups(N_GROUPS).fit(head.outputs(fitted).need("atypicality")).assign(outputs.atypicality)
         groups = {f"{(g + 1) / N_GROUPS:g}": place == g for g in range(N_GROUPS)} | groups
-    values = {
+    values: Values = {
         (metric, (group,), method): value
         for group, rows in groups.items()
         for method, confidence in methods.items()

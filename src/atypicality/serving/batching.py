@@ -21,7 +21,7 @@ class BusyError(Exception):
 class Batcher:
     """A queue of requests before one thread, in which at most `max_waiting` rows wait.
 
-    `answer` takes a list of outputs and returns as many results, an exception for one that failed; called in the thread.
+    `answer` is called in the thread with a list of outputs and returns as many results, an exception for a failure.
     """
 
     def __init__(self, answer: Callable[[Sequence[ModelOutputs]], list[Any]], max_waiting: int) -> None:

@@ -1,4 +1,4 @@
-"""The service in a process of its own: a socket, signals, a stop that answers what was asked, and connections with limits.
+"""The service in a process of its own: a socket, signals, a stop that answers what was asked, connections with limits.
 
 uvicorn's own protocol would wait forever for what comes before a body.
 """

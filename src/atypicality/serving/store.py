@@ -28,8 +28,8 @@ VERSION_LENGTH = 12
 class Judge:
     """A fitted head, ready to answer; with `max_risk` every answer says whether the prediction is accepted.
 
-    `inputs` are the widths of what the head needs, 0 for one number per row; `sample` is the answer to one row of zeros:
-    which fields there are, and of which type.
+    `inputs` are the widths of what the head needs, 0 for one number per row; `sample`, the answer to one row of zeros,
+    shows which fields there are, and of which type.
     """
 
     def __init__(self, head: Any, max_risk: float | None = None) -> None:

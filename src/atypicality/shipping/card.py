@@ -73,11 +73,7 @@ def _usage(head: Any) -> str:
 
 
 def _parts(head: Any) -> str:
-    parts = {
-        "density": head.density_,
-        "recalibration": head.recalibration_,
-        "prediction sets": head.prediction_sets_,
-    }
+    parts = {"density": head.density_, "recalibration": head.recalibration_, "prediction sets": head.prediction_sets_}
     table = _table(
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
