@@ -159,9 +159,8 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
         top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add)
     else:
         top, hit, label_prob, squares = _read_blocks(array, target, cells, _tolerance(dtype))
-    correct = np.bincount(
-        target * cells.n_bins + np.searchsorted(edges, label_prob), minlength=n_classes * cells.n_bins
-    )
+    place = target * cells.n_bins + np.searchsorted(edges, label_prob)
+    correct = np.bincount(place, minlength=n_classes * cells.n_bins)
     return Losses(Pairs(top, hit, dtype), label_prob, squares, cells.bins(n_rows, correct))
 
 

@@ -10,14 +10,8 @@ from atypicality.metrics.rows import read_pairs
 from atypicality.validation import check_vector
 
 __all__ = [
-    "Likelihoods",
-    "Signal",
-    "auroc",
-    "auroc_and_error",
-    "clipped_logits",
-    "error_signal",
-    "held_out_likelihoods",
-]
+    "Likelihoods", "Signal", "auroc", "auroc_and_error", "clipped_logits", "error_signal", "held_out_likelihoods",
+]  # fmt: skip
 
 Float64 = NDArray[np.float64]
 FOLDS = 5  # rows of either kind, right and wrong, that there must be at least

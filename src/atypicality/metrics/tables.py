@@ -344,7 +344,5 @@ def _number(value: Any, metric: Callable[..., Any]) -> float:
     value = to_host(value)[()] if on_device(value) else value
     if np.ndim(value) or not isinstance(value, (int, float, np.number, np.bool_)):
         name = getattr(metric, "__name__", type(metric).__name__)
-        raise TypeError(
-            f"metric must return one number; {name} returned {type(value).__name__}. Pick one in a function."
-        )
+        raise TypeError(f"metric must return one number; {name} returned {type(value).__name__}. Return one of them.")
     return float(value)

@@ -122,9 +122,7 @@ def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArra
     """Rows of the answer that labels are for."""
     if ids is None:
         if n_labels != len(answer):
-            raise ValueError(
-                f"labels must be one for each row, or come with ids; got {n_labels} for {len(answer)} rows."
-            )
+            raise ValueError(f"labels must be one for each row, or have ids; got {n_labels} for {len(answer)} rows.")
         return np.arange(n_labels)
     wanted = np.asarray(ids).astype(str)
     if answer.ids is None:

@@ -283,9 +283,7 @@ class Monitor:
         windows = None if last is None else check_integer(last, "last", low=1)
         sums, k = self._state.recent("profile", windows), self.head.n_classes_
         if not sums.size or not sums[0]:
-            raise ValueError(
-                "there is no row in these windows to estimate an accuracy from. Add rows, or more windows."
-            )
+            raise ValueError("there is no row in these windows to estimate an accuracy from. Add rows or windows.")
         if class_mix is not None and not n_bins(k):
             raise ValueError(
                 f"class_mix cannot be used by a monitor of {k} classes, which stores their mean confidence alone. Pass "
@@ -299,9 +297,8 @@ class Monitor:
     def _moved_rows(self, last: int | None) -> tuple[float, float]:
         """Share of rows beyond the largest quantile of atypicality that is counted, and of rows that changed."""
         cells, place = self._state.recent("cells", last), self._place("atypicality")
-        return moved_rows(
-            self._state.reference, cells[self._place("class")][:-1], None if place is None else cells[place]
-        )
+        rare = None if place is None else cells[place]
+        return moved_rows(self._state.reference, cells[self._place("class")][:-1], rare)
 
     def history(self, *, rolling: int = 1) -> list[dict[str, Any]]:
         """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each."""
@@ -391,10 +388,9 @@ class Monitor:
             self._state.recent("profile", last)[0],
             self._state.recent("cells", last)[self._place("error")],
         )
-        said = str(self.estimated_accuracy(last=last)) if rows else "no rows to estimate the accuracy of"
-        return said + (
-            f"; measured on {wrong + right:,} labels: {right / (wrong + right):.3f}" if wrong + right else ""
-        )
+        n, said = wrong + right, "no rows to estimate the accuracy of"
+        said = str(self.estimated_accuracy(last=last)) if rows else said
+        return said + (f"; measured on {n:,} labels: {right / n:.3f}" if n else "")
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"

@@ -1,6 +1,7 @@
 """What a monitor remembers: counts of windows, from which no row can be told, and the alarms so far."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -183,11 +184,8 @@ def _percent(share: float) -> str:
 
 
 def _added(one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    names = sorted({*one, *other})
-    pairs = {name: (one.get(name, {}), other.get(name, {})) for name in names}
-    return {
-        name: {word: a.get(word, 0) + b.get(word, 0) for word in sorted({*a, *b})} for name, (a, b) in pairs.items()
-    }
+    sums = {name: Counter(one.get(name, {})) + Counter(other.get(name, {})) for name in sorted({*one, *other})}
+    return {name: dict(sorted(words.items())) for name, words in sums.items()}
 
 
 def _differ(one: Any, other: Any) -> bool:

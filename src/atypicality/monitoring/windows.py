@@ -42,9 +42,7 @@ def times(at: Any, n_rows: int) -> Vector:
     if bad.size:
         raise ValueError(f"at must be a time from 1970 to 9999; row {bad[0]} has {found[bad[0]]!r}.")
     if (back := np.flatnonzero(np.diff(found) < 0)).size:
-        raise ValueError(
-            f"at must not go backwards; row {back[0] + 1} is earlier than the row before it. Sort the rows."
-        )
+        raise ValueError(f"at must not go backwards; row {back[0] + 1} is earlier than the one before. Sort the rows.")
     return found
 
 

@@ -97,9 +97,7 @@ def _by_suffix(path: Path, table: Mapping[str, T]) -> T:
     try:
         return table[path.suffix.lower()]
     except KeyError:
-        raise ValueError(
-            f"{path.name!r} has no known ending: use {', '.join(table)}, or a folder of .npy files."
-        ) from None
+        raise ValueError(f"{path.name!r} has no known ending: use {', '.join(table)}, or a folder of .npy.") from None
 
 
 # .npy files and archives of them
@@ -135,9 +133,7 @@ def _map_npy(file: Path, path: Path) -> NDArray[Any]:
         dtype, shape, _ = _read_npy_header(stream, path, file.stem)
         claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
     if claimed > held:
-        raise UnreadableFileError(
-            f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
-        )
+        raise UnreadableFileError(f"{file.name!r} claims {claimed} bytes and holds {held}: the file is cut short.")
     mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
     return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)  # type: ignore[no-any-return]
 
@@ -180,9 +176,7 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, left: int, max_bytes: in
     refuse_size(size, left, path, name, max_bytes)
     data, held = _read_bytes(stream, size)
     if held < size:
-        raise UnreadableFileError(
-            f"{path.name!r}: array {name!r} claims {size} bytes and holds {held}: it is cut short."
-        )
+        raise UnreadableFileError(f"{path.name!r}: array {name!r} claims {size} bytes and holds {held}: it was cut.")
     array = np.frombuffer(data, dtype)
     return array.reshape(shape, order="F" if fortran else "C")
 

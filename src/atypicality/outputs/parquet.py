@@ -178,18 +178,14 @@ class _Column:
 
 def _column_to_numpy(column: Any, name: str, path: Path) -> NDArray[Any]:
     if column.null_count:
-        raise UnreadableFileError(
-            f"{path.name!r}: column {name!r} has {column.null_count} missing values. Drop those rows."
-        )
+        raise UnreadableFileError(f"{path.name!r}: column {name!r} has {column.null_count} missing values. Drop them.")
     if not hasattr(column.type, "value_type") or hasattr(column.type, "index_type"):
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return check_names(values, f"column {name!r}").astype(str) if values.dtype.kind == "O" else values
     values = column.flatten().to_numpy(zero_copy_only=False)
     lengths = np.unique(column.value_lengths().to_numpy()) if hasattr(column, "value_lengths") else np.empty(0)
     if lengths.size > 1 or (len(column) and values.size % len(column)):
-        raise UnreadableFileError(
-            f"{path.name!r}: the lists of column {name!r} differ in length; every row needs as many."
-        )
+        raise UnreadableFileError(f"{path.name!r}: the lists of column {name!r} differ in length from row to row.")
     return values.reshape(len(column), -1)
 
 

@@ -199,9 +199,7 @@ def _place(path: AnyPath, *, folder: bool = False) -> Path:
     if _is_descriptor(os.fspath(path)):
         kind = "an open stream of a process"
     if kind not in (None, wanted):
-        raise FileExistsError(
-            f"{os.fspath(path)!r} is {kind}, which is not replaced. Give the path of {wanted}, or a new one."
-        )
+        raise FileExistsError(f"{os.fspath(path)!r} is {kind}, which is not replaced. Give {wanted}, or a new path.")
     return Path(os.path.realpath(path))
 
 

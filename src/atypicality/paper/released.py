@@ -63,9 +63,7 @@ class PriorFreeTemperature(TemperatureScaling):
     def _keep_errors(self, errors: int, n_rows: int) -> None:
         super()._keep_errors(errors, n_rows)
         if errors == 0:
-            warn(
-                f"labels all have the largest logit in {n_rows} rows: no temperature is the best, the lower the better."
-            )
+            warn(f"all {n_rows} labels have the largest logit: no temperature is the best, the lower the better.")
 
 
 class PriorFreeGroupTemperature(BaseEstimator):

@@ -47,9 +47,7 @@ def _labels(facts: Facts) -> list[Sentence]:
         said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
                      f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
     if twins:
-        said.append(
-            (f"{len(twins):,} samples are nearly training rows, listed below: leave them out of an evaluation.",)
-        )
+        said.append((f"{len(twins):,} samples are nearly training rows, listed below: evaluate without them.",))
     return said
 
 
@@ -90,9 +88,7 @@ def _refit(facts: Facts) -> list[Sentence]:
     """Whether the head should be fitted again, or on more rows."""
     coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
     if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
-        return [
-            ("Refit on newer rows: prediction sets hold the label less often than the target, beyond the interval.",)
-        ]
+        return [("Refit on newer rows: prediction sets hold the label too rarely, beyond the interval.",)]
     if facts.words():
         return [("Give more calibration rows, or newer ones: a word of advice does not hold on these samples.",)]
     over = facts.at("overall", "overconfidence")

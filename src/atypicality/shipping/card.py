@@ -134,9 +134,7 @@ def _more_limits(head: Any) -> list[str]:
     held: tuple[Any, ...] = (head.density_, getattr(head.neighbor_ratio_, "neighbors_", None))
     rows = max((part.embeddings_.shape[0] for part in held if hasattr(part, "embeddings_")), default=0)
     if rows:
-        limits.append(
-            f"The bundle holds the {rows:,} training embeddings themselves: share it only where they may be shared."
-        )
+        limits.append(f"The bundle holds the {rows:,} training embeddings themselves: share it only where they may be.")
     return limits
 
 
