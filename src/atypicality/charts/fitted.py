@@ -26,9 +26,7 @@ _ERRORS = {
 def temperatures(evaluation: Evaluation) -> Chart:
     """The temperature fitted to each group of input atypicality, with its interval (appendix figure).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
 
     {returns}
     {evaluation}
@@ -89,9 +87,7 @@ def multiplier(recalibration: Any, atypicality: ArrayLike, *, n_points: int = 20
 def class_scores(evaluation: Evaluation, *, method: str | None = None) -> Chart:
     """What a method adds to each class's logit, against the class's atypicality (appendix figure).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     method : str, optional
         All that have class scores by default.
 

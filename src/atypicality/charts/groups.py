@@ -26,14 +26,11 @@ def confidence_grid(
 ) -> Chart:
     """One metric over groups of confidence and of atypicality (figures 2a and 6), one grid for each method.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : {"accuracy", "confidence", "overconfidence", "coverage", "set_size"}
     by : {"atypicality", "class"}
         Input or class atypicality.
-    methods : str or sequence of str, optional
-        All by default.
+    {methods}
 
     {returns}
     {evaluation}
@@ -86,9 +83,7 @@ def quality_by_group(
 ) -> Chart:
     """A metric by group for each method, with intervals (figures 2b, 3 and 7).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : str
         "ece", "accuracy" or another metric of the table.
     by : {"atypicality", "confidence", "class"}
@@ -128,15 +123,12 @@ def subgroup_bars(
 ) -> Chart:
     """A metric by subgroup and method, with intervals (figure 4).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : str
         "accuracy", "ece" or another metric of the table.
     attribute : str, optional
         Which of the outputs' attributes; the first by default.
-    methods : str or sequence of str, optional
-        All by default.
+    {methods}
 
     {returns}
     >>> import atypicality as aty
@@ -164,11 +156,8 @@ def subgroup_bars(
 def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Accuracy against mean confidence by bin, with intervals, one diagram for each method.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-    methods : str or sequence of str, optional
-        All by default.
+    {parameters}
+    {methods}
 
     {returns}
     {evaluation}
@@ -201,11 +190,8 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
 def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Share of errors among the most confident predictions against how many are kept, with interval bands.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-    methods : str or sequence of str, optional
-        All by default.
+    {parameters}
+    {methods}
 
     {returns}
     {evaluation}

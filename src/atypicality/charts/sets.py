@@ -30,13 +30,10 @@ def coverage_by_group(
 ) -> Chart:
     """Coverage or size of prediction sets along one axis, with the target coverage dashed (figures 5, 8 and 9).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : {"coverage", "set_size"}
     by : {"atypicality", "confidence", "class"}
-    methods : str or sequence of str, optional
-        All by default.
+    {methods}
 
     {returns}
     {evaluation}
@@ -78,9 +75,7 @@ def coverage_at_levels(
 def coverage_against_size(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Coverage of all inputs and of the worst groups against mean set size, with the target dashed.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     methods : str or sequence of str, optional
         All with prediction sets by default.
 

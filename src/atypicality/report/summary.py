@@ -58,7 +58,6 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     return ReportSummary(tuple(better), (*certain, *perhaps), selected, len(certain))
 
 
-_RIGHT = " samples are right."
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
 _OVERALL = {
     "accuracy": ("Accuracy", "{:.1%}"),
@@ -296,22 +295,16 @@ class Facts:
 
     def weakest(self) -> list[Sentence]:
         """The class and the subgroup with the lowest accuracy."""
-        words = {
-            "classes": "The class that is recognised least is ",
-            "subgroups": "The subgroup with the lowest accuracy is ",
-        }
+        said = {"classes": "The class that is recognised least", "subgroups": "The subgroup with the lowest accuracy"}
+        found = {table: row for table in said if (row := self.lowest(table)) is not None}
         return [
-            (
-                text,
-                Name(self.place_name(table, row)),
-                ": ",
-                self.share(table, row),
-                " of ",
-                self.count(table, row),
-                _RIGHT,
+            say(
+                f"{said[table]} is {{name}}: {{share}} of {{count}} samples are right.",
+                name=Name(self.place_name(table, row)),
+                share=self.share(table, row),
+                count=self.count(table, row),
             )
-            for table, text in words.items()
-            if (row := self.lowest(table)) is not None
+            for table, row in found.items()
         ]
 
     def lowest(self, table: str) -> dict[str, Any] | None:
