@@ -16,8 +16,7 @@ __all__ = ["NO_ATYPICALITY", "NO_CLASSES", "Axis", "Cuts", "Edges", "first_known
 
 Codes = NDArray[np.intp]
 
-MOST_SUBGROUPS = 200
-"""An attribute with more values is a name or a number, not a subgroup."""
+MOST_SUBGROUPS = 200  # an attribute with more values is a name or a number, not a subgroup
 NO_ATYPICALITY = "no atypicality is known, so nothing is shown by it; give train=, or outputs with atypicality."
 NO_CLASSES = "the atypicality of the classes is not known, so nothing is shown by it."
 

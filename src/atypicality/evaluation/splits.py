@@ -20,19 +20,8 @@ from atypicality.validation import check_alpha, check_integer
 __all__ = ["compare", "measure_split"]
 
 WITHIN_UNIT = (
-    "accuracy",
-    "confidence",
-    "coverage",
-    "followed",
-    "share",
-    "risk",
-    "ece",
-    "rmsce",
-    "adaptive_ece",
-    "classwise_ece",
-    "worst_sixth_coverage",
-    "worst_cell_coverage",
-    "worst_size_coverage",
+    *("accuracy", "confidence", "coverage", "followed", "share", "risk", "ece", "rmsce", "adaptive_ece"),
+    *("classwise_ece", "worst_sixth_coverage", "worst_cell_coverage", "worst_size_coverage"),
 )
 """Metrics that cannot leave [0, 1]; nor shall their intervals."""
 

@@ -20,9 +20,10 @@ from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
 from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.sets import size_strata
 from atypicality.metrics.signal import FOLDS, error_signal
 from atypicality.metrics.tables import each_group
-from atypicality.metrics.worst_groups import size_strata, worst_share
+from atypicality.metrics.worst_groups import worst_share
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
@@ -57,8 +58,7 @@ PAIRED: dict[str, Callable[..., float]] = {
 }
 """Metrics of (confidence, correct)."""
 BINNED = ("ece", "rmsce", "adaptive_ece", "debiased_calibration_error")
-N_RESAMPLES = 100
-"""Of the bootstrap, which only the area under the risk-coverage curve needs."""
+N_RESAMPLES = 100  # of the bootstrap, which only the area under the risk-coverage curve needs
 
 
 Column = tuple[NDArray[Any], ...]

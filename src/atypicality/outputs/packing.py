@@ -13,12 +13,9 @@ from atypicality.validation import check_probs
 __all__ = ["describe", "findings", "from_probabilities", "shuffled_accuracy"]
 
 BLOCK_ROWS = 4096
-SUM_TOLERANCE = 1e-3
-"""Of rows that sum to 1: probabilities in half precision do so to about this."""
-ENOUGH_ROWS = 100
-"""For an accuracy that is not clearly above chance to be told from one of few rows."""
-CLEARLY = 4
-"""Standard errors above chance."""
+SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
+ENOUGH_ROWS = 100  # for an accuracy that is not clearly above chance to be told from one of few rows
+CLEARLY = 4  # standard errors above chance
 
 
 def from_probabilities(outputs: ModelOutputs) -> ModelOutputs:

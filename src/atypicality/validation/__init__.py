@@ -21,34 +21,12 @@ from atypicality import blocks
 from atypicality.arrays import to_numpy
 
 __all__ = [
-    "caught_warnings",
-    "check_alpha",
-    "check_choice",
-    "check_confidence",
-    "check_embeddings",
-    "check_finite",
-    "check_groups",
-    "check_integer",
-    "check_labels",
-    "check_length",
-    "check_logits",
-    "check_matrix",
-    "check_matrix_shape",
-    "check_names",
-    "check_normalisers",
-    "check_number",
-    "check_probs",
-    "check_rows",
-    "check_sample_weight",
-    "check_vector",
-    "is_missing",
-    "name_rows",
-    "numbered",
-    "own_row",
-    "require",
-    "warn",
+    "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
+    "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
+    "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
+    "check_sample_weight", "check_vector", "is_missing", "name_rows", "numbered", "own_row", "require", "warn",
     "warn_of_probabilities",
-]
+]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
 PROBED = 256
@@ -439,9 +417,7 @@ def require(module: str, *, extra: str | None = None, feature: str) -> ModuleTyp
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if (
-            error.name != module.partition(".")[0] and error.name != module
-        ):  # installed, but broken inside: do not hide it
+        if error.name not in (module, module.partition(".")[0]):  # installed, but broken inside: do not hide it
             raise
         what = module if extra is None else f"'atypicality[{extra}]'"
         raise ModuleNotFoundError(f"{feature} needs {module}: pip install {what}", name=module) from error
