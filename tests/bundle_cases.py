@@ -29,6 +29,7 @@ DENSITIES = {
     "projected": aty.GaussianAtypicality("full", n_components=3, shrinkage="oas", precision="float32"),
     "projected tied": aty.GaussianAtypicality(n_components=4),
     "ledoit": aty.GaussianAtypicality(shrinkage="ledoit-wolf"),
+    "columns": aty.GaussianAtypicality(shrinkage="columns"),
     "relative": aty.RelativeAtypicality(),
     "residual": aty.GaussianAtypicality(n_components=2, residual=True),
     "relative32": aty.RelativeAtypicality(precision="float32", normalize="l2", n_components=3),

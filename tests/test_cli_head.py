@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -104,7 +105,25 @@ def test_evaluate_prints_tables_or_json(folder, capsys):
     assert code == 0
     assert "ECE and accuracy by input atypicality" in out
     code, out, _ = run(capsys, "evaluate", folder / "head", folder / "test", "--json")
-    assert aty.Evaluation.from_json(out).methods == ("model", "head")
+    evaluation = aty.Evaluation.from_json(out)
+    assert evaluation.methods == ("model", "head")
+
+
+def test_evaluate_tells_of_advice_and_of_what_is_kept_at_a_risk(folder, capsys):
+    words = ("evaluate", folder / "head", folder / "test", "--max-risk", 0.1)
+    _, out, _ = run(capsys, *words)
+    told = json.loads(run(capsys, *words, "--json")[1])
+    head, test = aty.load(folder / "head"), aty.ModelOutputs.load(folder / "test")
+    answer = head.predict(test, max_risk=0.1)
+    right = (answer.label == test.labels)[answer.accepted]
+    found = told["max_risk"]
+    assert (found["requested"], found["count"], found["value"]) == (0.1, right.size, right.mean())
+    assert found["low"] < right.mean() < found["high"]
+    table = out.partition("Advice of the head\n")[2].splitlines()
+    rows = {word: cells for word, *cells in (re.split(r" {2,}", line) for line in table[1:])}
+    assert rows.pop("kept at a risk of 0.1")[:2] == [str(right.size), f"{right.mean():.3f}"]
+    plain = head.predict(test).advice_shares()
+    assert {word: int(cells[0]) for word, cells in rows.items()} == {w: round(500 * s) for w, s in plain.items() if s}
 
 
 @needs("onnx", "onnxruntime")

@@ -16,6 +16,7 @@ from atypicality.evaluation.schema import STATISTICS, TABLES
 from atypicality.groups import QUADRANTS, QuantileGroups
 from atypicality.head import ReliabilityHead
 from atypicality.metrics.intervals import exact_interval
+from atypicality.report import render_report
 
 GROUPED = ("atypicality_groups", "confidence_groups", "class_groups", "classes", "grid", "class_grid", "quadrants")
 MEASURED = [name for name, columns in TABLES.items() if set(STATISTICS) <= set(columns)]
@@ -204,7 +205,10 @@ def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
     counts = {
         row["subgroup"]: row["count"] for row in evaluation.table("subgroups", attribute="brightness", metric="ece")
     }
-    assert counts == {"missing": 100, "group 1": 275, "group 2": 275, "group 3": 275, "group 4": 275}
+    edges = np.quantile(brightness[100:], [0.25, 0.5, 0.75])
+    low, middle, high = (f"{edge:.4g}" for edge in edges)
+    names = (f"up to {low}", f"{low} to {middle}", f"{middle} to {high}", f"above {high}")
+    assert counts == {"missing": 100} | {f"group {i} ({name})": 275 for i, name in enumerate(names, start=1)}
     assert not evaluation.table("subgroups", attribute="patient")
     assert any("attribute patient has 1200 values" in note for note in evaluation.notes)
 
@@ -399,3 +403,20 @@ def test_worst_groups_are_those_of_the_metrics():
             [worst.count, worst.value, worst.low, worst.high]
         )
     assert worst.value == min(metrics.size_stratified_coverage(sets, test.labels).value[:3])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_atypicality_that_ranks_errors_backwards_is_said_in_words(sign, world):
+    wrong = world.probs.argmax(axis=1) != world.labels
+    rarity = sign * (wrong + np.random.default_rng(0).normal(size=len(world)))
+    outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=rarity)
+    evaluation = aty.evaluate({"model": world.probs}, outputs)
+    [row] = evaluation.table("overall", metric="atypicality_auroc")
+    said = [note for note in evaluation.notes if "backwards" in note]
+    assert (row["high"] < 0.5) == bool(said) == (sign < 0)
+    assert (
+        ("ranks errors backwards" in str(evaluation))
+        == ("That is backwards" in render_report(evaluation))
+        == (sign < 0)
+    )
+    assert not said or f"AUROC {row['value']:.3f}" in said[0]

@@ -342,7 +342,7 @@ def test_singular_covariances_say_so_and_equal_scipy_on_their_support(make, prec
     else:
         x, labels = np.c_[x, rng.standard_normal((90, 95))][:12], np.arange(12) % 3
     rank = 9 if make == "fewer rows than columns" else 5  # three means take three of twelve directions
-    with pytest.warns(UserWarning, match=rf"rank {rank} of {x.shape[1]}: .*Set shrinkage"):
+    with pytest.warns(UserWarning, match=rf"rank {rank} of {x.shape[1]}: .*shrinkage='columns'"):
         gaussian = GaussianAtypicality(precision=precision).fit(x, labels)
     assert gaussian.rank_ == rank
     means = np.stack([x[labels == y].mean(axis=0) for y in range(3)])
@@ -705,6 +705,36 @@ def test_a_residual_sees_what_training_rows_never_did(covariance, rng):
     np.testing.assert_allclose(blind.atypicality([off]), blind.atypicality(x[:1]))
     # at least half a squared distance of 25 over the smallest variance, which is below the largest of unit normals, 2
     assert seen.atypicality([off])[0] > seen.atypicality(x[:1])[0] + 25 / 2 / 2
+
+
+@pytest.mark.parametrize("covariance", ["tied", "full"])
+def test_one_more_row_of_the_columns_own_variances(covariance, rng):
+    """Against scipy's normal law with (n S + diag(S)) / (n + 1); in other units the law is the same but for those."""
+    x, labels = rng.normal(size=(60, 3)), np.repeat([0, 1], 30)
+    x = np.c_[x, x[:, 0] - x[:, 1], np.full(60, 0.1)]  # one column depends on others, and one is constant
+    parts = [x[labels == y] for y in (0, 1)]
+    scatters = [len(part) * np.cov(part.T, bias=True) for part in parts]
+    if covariance == "tied":
+        scatters = [sum(scatters)] * 2
+    n = 60 if covariance == "tied" else 30
+    matrices = [(scatter + np.diag([*np.diag(scatter)[:4] / n, 1.0])) / (n + 1) for scatter in scatters]
+    new, units = rng.normal(size=(20, 5)), np.array([1e-4, 1.0, 1e7, 3.0, 1.0])
+    gaussian = GaussianAtypicality(covariance, shrinkage="columns").fit(x, labels)
+    laws = [multivariate_normal(part.mean(axis=0), matrix) for part, matrix in zip(parts, matrices, strict=True)]
+    expected = -np.max([law.logpdf(new) for law in laws], axis=0)
+    np.testing.assert_allclose(gaussian.atypicality(new), expected, rtol=1e-8)
+    other = GaussianAtypicality(covariance, shrinkage="columns").fit(x * units, labels)
+    np.testing.assert_allclose(other.atypicality(new * units) - np.log(units).sum(), expected, rtol=1e-8)
+
+
+def test_a_category_that_was_never_seen_by_hand():
+    # S = [[1, -1], [-1, 1]] / 4; along (1, 1) the added row leaves 1 / 4 / (n + 1), and a row of zeros is 1 / 2 off
+    x = np.tile(np.eye(2), (50, 1))
+    gaussian = GaussianAtypicality(shrinkage="columns").fit(x, np.zeros(100, int))
+    seen, new = gaussian.atypicality([[1.0, 0.0], [0.0, 0.0]])
+    assert new - seen == pytest.approx((101 / 0.25 - 101 / (100 * 0.5 + 0.25)) / 4)
+    with pytest.raises(ValueError, match="shrinkage='columns' cannot be combined with n_components"):
+        GaussianAtypicality(shrinkage="columns", n_components=1).fit(x, np.zeros(100, int))
 
 
 def test_residuals_merge_and_refuse_what_has_no_meaning(rng):

@@ -518,8 +518,9 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert "must not go backwards" in capsys.readouterr().err
     assert main(["monitor", *folder, "--alpha", "0.5"]) == 2
     assert "--alpha is for a new monitor" in capsys.readouterr().err
-    later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00"]
-    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), *later]) == 3  # nothing new, and still outside
+    later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00", "--names", "labels=y"]
+    np.savez(tmp_path / "late.npz", logits=test.logits[:300], embeddings=test.embeddings[:300], y=test.labels[:300])
+    assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
 
 

@@ -235,7 +235,8 @@ def test_a_zero_ranks_below_what_the_row_holds():
 def test_answers_have_names_and_the_index_of_the_frame(table):
     X, y = table
     model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
-    frame = model.reliability(X[1500:]).to_frame()
+    frame = model.reliability(X[1500:].rename_axis("order")).to_frame()
+    assert frame.index.name == "order"
     assert frame.index.tolist() == X.index[1500:].tolist() == frame["id"].tolist()
     assert frame["label"].tolist() == model.predict(X[1500:]).tolist()
     assert X[1500:].join(frame["quadrant"])["quadrant"].notna().all()
@@ -405,11 +406,12 @@ TABLES["search"] = GridSearchCV(TABLES["pipeline"], {"histgradientboostingclassi
 @pytest.mark.parametrize("name", TABLES)
 def test_categories_and_gaps_need_no_embedder(name, cv, table):
     X, y = table[0].assign(city=table[0]["city"].astype("category")), table[1]
-    head = ReliabilityHead(aty.GaussianAtypicality(), aty.TemperatureScaling())
+    head = ReliabilityHead(aty.GaussianAtypicality(shrinkage="columns"), aty.TemperatureScaling())
     model = AtypicalityAwareClassifier(TABLES[name], head=head, cv=cv).fit(X[:600], y[:600])
     rows = X[600:900]
     assert np.isfinite(model.atypicality(rows)).all()
-    assert model.outputs(rows).embeddings.shape[1] == 6 + 1 + 1  # numbers, where `a` has gaps, one city of two
+    cities = 1 if name != "boosting" else 2
+    assert model.outputs(rows).embeddings.shape[1] == 6 + 1 + cities  # numbers, where `a` has gaps, cities
     assert model.score(rows, y[600:900]) > 0.7
     far = rows.assign(b=rows["b"] + 20)
     assert np.median(model.atypicality(far)) > model.atypicality(rows).max()
@@ -422,8 +424,30 @@ def test_gaps_and_categories_that_fit_has_not_seen(table):
     median = gap.assign(b=X["b"][model_rows(600)].median())
     np.testing.assert_allclose(model.atypicality(gap), model.atypicality(median))
     words = TableEmbedder().fit(X[["city"]])
-    with pytest.warns(UserWarning, match="Found unknown categories"):
-        np.testing.assert_array_equal(words.transform(X[["city"]][:1].assign(city="Bonn")), [[0]])
+    np.testing.assert_array_equal(words.transform(X[["city"]][:1].assign(city="Bonn")), [[0, 0]])
+
+
+@pytest.mark.parametrize("cv", [None, 3])
+@pytest.mark.parametrize("name", ["pipeline", "boosting"])
+def test_a_new_category_is_more_atypical_than_any_row(name, cv, table):
+    """In whatever units the numbers are: one column has a variance 1e10 times that of the others."""
+    X = table[0].assign(b=1e5 * table[0]["b"], flag=1.0, city=table[0]["city"].astype("category"))
+    one_hot = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["city"]), remainder=SimpleImputer())
+    estimator = TABLES[name] if name == "boosting" else make_pipeline(one_hot, DecisionTreeClassifier(max_depth=4))
+    model = AtypicalityAwareClassifier(estimator, head=QUICK, cv=cv).fit(X[:900], table[1][:900])
+    assert repr(model.head_.density_) == "GaussianAtypicality(shrinkage='columns')"
+    rows, largest = X[900:1000], model.head_.quantiles_.values[-1]
+    assert np.mean(model.atypicality(rows) > largest) < 0.1
+    for new in ({"city": np.array(["Bonn"] * 100, object)}, {"flag": 2.0}):
+        assert model.atypicality(rows.assign(**new)).min() > largest
+        with pytest.warns(UserWarning, match="100.0% more than any of them: the data has drifted"):
+            assert set(model.reliability(rows.assign(**new)).advice) == {"ask a person"}
+
+
+def test_columns_that_do_not_depend_on_each_other_leave_the_choice_to_the_head(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(LogisticRegression(), head=QUICK).fit(X, y)
+    assert model.head_.density == "auto"
 
 
 def model_rows(n):
@@ -594,6 +618,12 @@ def test_a_classifier_is_saved_without_pickle(three, tmp_path):
         np.testing.assert_array_equal(loaded.predict_set(X), model.predict_set(X))
         assert loaded.coverage_guarantee_ == model.coverage_guarantee_
         assert repr(clone(loaded)) == repr(clone(model))
+        cards = [(tmp_path / place / "README.md").read_text() for place in ("", "head")]
+        assert "AtypicalityAwareClassifier.load(" in cards[0]
+        assert f"at least {model.coverage_guarantee_ or 0.9:.4g} " in cards[0]
+        assert ("no coverage is guaranteed for its own prediction sets" in cards[1]) == bool(cv)
+        assert ("at least 0.9 " in cards[1]) != bool(cv)
+        assert loaded.head_.cross_fitted_ == bool(cv)
         assert loaded.classes_.tolist() == model.classes_.tolist()
 
 
@@ -644,6 +674,10 @@ def test_outputs_are_not_enough_for_cross_conformal_sets(three):
     model = AtypicalityAwareClassifier(GaussianNB(), cv=5, head=QUICK).fit(X[:400], y[:400])
     with pytest.raises(ValueError, match=r"evaluate\(X, y\)"):
         aty.evaluate(model, model.outputs(X[400:], y[400:]))
+    alone = aty.evaluate({"h": model.head_}, model.outputs(X[400:], y[400:]))
+    assert any("h is the head of a cross-fitted classifier: no coverage" in note for note in alone.notes)
+    assert not any("cross-fitted" in note for note in model.evaluate(X[400:], y[400:]).notes)
+    assert "ConditionalConformal, no coverage guaranteed" in str(model.head_)
 
 
 @pytest.mark.parametrize("options", [{}, {"cv": 5, "ensemble": False}], ids=str)

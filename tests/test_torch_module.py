@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import imported
+from conftest import imported, needs
 from numpy.testing import assert_allclose, assert_array_equal
 
 import atypicality as aty
@@ -250,3 +250,54 @@ def test_behind_a_model_it_says_what_the_head_says(density, layer, seed):
     assert_array_equal(answer.label, said.label)
     assert not answer.proba.requires_grad
     assert not network.top._forward_hooks
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A network with the head behind it, the head, and rows to answer."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(1200, 5, generator=generator)
+    labels = (rows[:, :3] + torch.randn(1200, 3, generator=generator)).argmax(dim=1)
+    network = Network().eval()
+    network.top.weight.data[:3, :3] = 2.0 * torch.eye(3)
+    outputs = aty.collect(network, [(rows, labels)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        head = ReliabilityHead(recalibration=PAPER).fit(train=outputs[:400], calibration=outputs[400:1100])
+    return ReliabilityModule.from_head(head).behind(network, layer="top").eval(), head, rows[1100:]
+
+
+def test_a_program_of_network_and_head_can_be_saved_and_loaded(whole):
+    module, _, rows = whole
+    program = torch.export.export(module, (rows[:8],), dynamic_shapes=(({0: torch.export.Dim("n")},),))
+    torch.export.save(program, stream := io.BytesIO())
+    stream.seek(0)
+    found, expected = torch.export.load(stream).module()(rows), module(rows)
+    for name in ("label", "prediction_set", "advice", "quadrant"):
+        assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert_allclose(found.proba, expected.proba, atol=1e-6)
+    assert not found.proba.requires_grad
+
+
+@needs("onnx", "onnxruntime")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, whose other exporter needs a package more
+@pytest.mark.parametrize("opset", [17, 20])
+def test_network_and_head_are_one_graph(whole, opset, tmp_path):
+    module, head, rows = whole
+    names = {"input_names": ["rows"], "output_names": ["logits", "embeddings"]}
+    axes = {name: {0: "n"} for name in ("rows", "logits", "embeddings")}
+    file = tmp_path / "network.onnx"
+    torch.onnx.export(
+        module.network(), (rows[:8],), file, **names, dynamic_axes=axes, opset_version=opset, dynamo=False
+    )
+    head.export_onnx(tmp_path / "whole.onnx", network=file, verify=opset == 17)
+    session = imported("onnxruntime").InferenceSession(tmp_path / "whole.onnx")
+    assert [one.name for one in session.get_inputs()] == ["rows"]
+    asked = ["label", "prediction_set", "advice", "quadrant", "probabilities"]
+    found, expected = session.run(asked, {"rows": rows.numpy()}), module(rows)
+    for name, part in zip(asked[:4], found, strict=False):
+        assert_array_equal(part, getattr(expected, name))
+    assert_allclose(found[4], expected.proba, atol=1e-5)
+    torch.onnx.export(module.network(), (rows[:8],), file, output_names=["logits", "other"], dynamo=False)
+    with pytest.raises(ValueError, match=r"an output called 'embeddings'; its outputs are logits, other"):
+        head.export_onnx(tmp_path / "whole.onnx", network=file)

@@ -8,9 +8,11 @@ import typer
 from atypicality.cli.files import ClassNames, Names, is_answer_head, load_answers, load_head, load_outputs
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
+from atypicality.terminal import aligned
 
 __all__ = ["EXAMPLES", "command"]
 
+ENDS = ("value", "low", "high")
 EXAMPLES = """
 atypicality evaluate head test.npz
 atypicality evaluate head test.npz --max-risk 0.05
@@ -34,7 +36,7 @@ def command(
 ) -> None:
     """Measure a saved head and the bare model on labelled outputs.
 
-    Tables by atypicality, confidence, class and subgroup.
+    Tables by atypicality, confidence, class, subgroup and advice.
     """
     from atypicality.evaluation import evaluate
 
@@ -47,5 +49,8 @@ def command(
             result = evaluate(methods, outputs, max_risk=max_risk)
     if as_json:
         say_json(result.to_json())
-    else:
-        say(str(result))
+        return
+    given = [row for row in result.table("advice", method="head", metric="followed") if row["count"]]
+    cells = [[row["advice"], f"{row['count']:.0f}", *(f"{row[name]:.3f}" for name in ENDS)] for row in given]
+    table = aligned([("advice", "count", "right", "low", "high"), *cells])
+    say("\n".join([f"{result}\n", "Advice of the head", *table]))

@@ -11,6 +11,7 @@ __all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality export head --out head.onnx
+atypicality export head --network network.onnx --out whole.onnx
 atypicality export head --max-risk 0.05 --no-verify --out head.onnx
 """
 
@@ -22,6 +23,10 @@ def command(
         float | None,
         typer.Option(help="Also give which predictions to keep so that at most this share is wrong, as in predict."),
     ] = None,
+    network: Annotated[
+        Path | None,
+        typer.Option(help="ONNX file of the network, with outputs logits and embeddings, to put the head behind."),
+    ] = None,
     verify: Annotated[bool, typer.Option(help="Compare the graph with the head in onnxruntime.")] = True,
 ) -> None:
     """Write a saved head as an ONNX graph that needs no Python."""
@@ -31,5 +36,5 @@ def command(
 
     check_target(out)
     with working("exporting"):
-        load(head).export_onnx(out, max_risk=max_risk, verify=verify)
+        load(head).export_onnx(out, max_risk=max_risk, network=network, verify=verify)
     say(f"written to {out}" + (", and its answers equal the head's" if verify else ""))

@@ -1,11 +1,12 @@
 """`atypicality monitor`: outputs of a model in use are counted, and alarms and an estimate of accuracy come out."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from atypicality.cli.files import load_head, load_rows
+from atypicality.cli.files import ClassNames, Names, load_head, load_rows
 from atypicality.cli.printing import say, say_json
 
 __all__ = ["ALARMED", "EXAMPLES", "command"]
@@ -13,7 +14,7 @@ __all__ = ["ALARMED", "EXAMPLES", "command"]
 EXAMPLES = """
 atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
 atypicality monitor head watch monday.npz tuesday.npz --at now --out monitor.html
-atypicality monitor head watch late.npz --labels-only --json
+atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl
 """
 
@@ -42,6 +43,8 @@ def command(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     rolling: Annotated[int, typer.Option(help="Windows taken together in the history.")] = 1,
+    names: Names = None,
+    class_names: ClassNames = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Count a model's outputs over time and report what moved.
@@ -56,12 +59,12 @@ def command(
     if out is not None:
         check_target(out)
     fitted = load_head(head)
-    monitor = _monitor(fitted, state, reference, alpha, window)
+    rows = partial(load_rows, fitted, names=names, class_names=class_names)
+    monitor = _monitor(fitted, state, None if reference is None else rows(reference), alpha, window)
     raised = []
     with working("counting"):
         for file in files or []:
-            outputs = load_rows(fitted, file)
-            raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at)
+            raised += (monitor.add_labels if labels_only else monitor.add)(rows(file), at=at)
             monitor.save(state)
     if not files:
         monitor.save(state)
@@ -75,7 +78,7 @@ def command(
         raise typer.Exit(ALARMED)
 
 
-def _monitor(head: Any, state: Path, reference: Path | None, alpha: float | None, window: str | None) -> Any:
+def _monitor(head: Any, state: Path, reference: Any, alpha: float | None, window: str | None) -> Any:
     """The monitor in the folder, or a new one with these settings."""
     from atypicality.monitoring import Monitor
     from atypicality.shipping.bundle.document import NAME
@@ -88,6 +91,4 @@ def _monitor(head: Any, state: Path, reference: Path | None, alpha: float | None
         return Monitor.load(state, head)
     if window is not None:
         given["window"] = float(window) if window.replace(".", "", 1).isdigit() else window
-    if reference is not None:
-        given["reference"] = load_rows(head, reference)
     return Monitor(head, **given)

@@ -74,6 +74,7 @@ def whiten(
     epsilon: float,
     factorise: Factorise = triangular_whitening,
     residual: bool = False,
+    by_column: bool = False,
 ) -> Whitening:
     """Whitening of a covariance (d, d), or of a diagonal one (d,), estimated from `n_samples` rows.
 
@@ -88,11 +89,19 @@ def whiten(
     With `residual` those that do not count are replaced by the smallest that does: no direction varies more than that
     where the rows do not vary at all.
 
+    With `by_column` the correlations are whitened, so that the units of the columns, none of which has variance 0, do
+    not enter what counts.
+
     >>> whiten(np.diag([4.0, 1.0, 0.0]), 10, epsilon=2.2e-16).rank
     2
     >>> np.abs(whiten(np.diag([4.0, 1.0, 0.0]), 10, epsilon=2.2e-16, residual=True).matrix).max(axis=1)
     array([0.5, 1. , 1. ])
     """
+    if by_column:
+        scale = np.sqrt(np.diagonal(covariance))
+        inner = whiten(covariance / scale / scale[:, None], n_samples, epsilon=epsilon, factorise=factorise)
+        log_determinant = inner.log_determinant + 2.0 * float(np.log(scale).sum())
+        return Whitening(inner.matrix / scale[:, None], log_determinant, inner.rank)
     if covariance.ndim == 1:
         counts = covariance > _floor(covariance, n_samples, epsilon)
         if residual and counts.any():
@@ -139,7 +148,13 @@ def principal_directions(covariance: Float64, n_components: int) -> Float64:
     return np.ascontiguousarray(directions * np.sign(directions[np.arange(n_components), largest])[:, None])
 
 
-def shrink(covariance: Float64, n_samples: int, shrinkage: str | float, fourth: float | None = None) -> Float64:
+def shrink(
+    covariance: Float64,
+    n_samples: int,
+    shrinkage: str | float,
+    fourth: float | None = None,
+    rounding: Float64 | float = 0.0,
+) -> Float64:
     """Move a covariance (d, d), or a diagonal one (d,), towards a multiple of the identity with the same trace.
 
     Parameters
@@ -147,17 +162,24 @@ def shrink(covariance: Float64, n_samples: int, shrinkage: str | float, fourth: 
     covariance : ndarray of shape (d, d) or (d,)
         The maximum-likelihood estimate S.
     n_samples : int
-    shrinkage : {"ledoit-wolf", "oas"} or float
+    shrinkage : {"ledoit-wolf", "oas", "columns"} or float
         The share a of the target in (1 - a) S + a trace(S)/d I: by Ledoit and Wolf (2004), by the oracle
-        approximation of Chen and others (2010), or as given.
+        approximation of Chen and others (2010), or as given. "columns" adds one row to the n that there are, with the
+        variances of the columns and no covariance; a column without variance counts as one of variance 1.
     fourth : float, optional
         Sum of |x - mean|^4 over the samples; only Ledoit-Wolf needs it.
+    rounding : ndarray of shape (d,), optional
+        Variances that rounding alone can produce, for "columns".
 
     >>> shrink(np.diag([3.0, 1.0]), 10, 0.5)
     array([[2.5, 0. ],
            [0. , 1.5]])
     """
     diagonal = covariance.ndim == 1
+    if shrinkage == "columns":
+        variances = np.diagonal(covariance)
+        added = np.diag(np.where(variances > rounding, variances, 1.0))
+        return np.asarray((n_samples * covariance + added) / (n_samples + 1))
     trace = float(covariance.sum() if diagonal else np.trace(covariance))
     if shrinkage == "ledoit-wolf":
         assert fourth is not None

@@ -25,6 +25,7 @@ from atypicality.validation.device import any_matrix
 __all__ = ["GaussianAtypicality"]
 
 Float64 = NDArray[np.float64]
+SHRINKAGES = (None, "ledoit-wolf", "oas", "columns")
 
 
 class GaussianAtypicality(BaseEstimator):
@@ -38,9 +39,12 @@ class GaussianAtypicality(BaseEstimator):
     covariance : {"tied", "full", "diagonal"}, default="tied"
         One covariance for all classes, one for each, or variances alone for each. Those of "full" are learnt class by
         class: rows of a file are then not read in their order.
-    shrinkage : None, "ledoit-wolf", "oas" or float in [0, 1], default=None
-        Share of a multiple of the identity that is mixed into the covariance. Both rules need full matrices.
+    shrinkage : None, "ledoit-wolf", "oas", "columns" or float in [0, 1], default=None
+        Share of a multiple of the identity that is mixed into the covariance. Rules by name need full matrices.
         "ledoit-wolf" keeps one scatter matrix per class so that parts can still be merged exactly; "oas" does not.
+        "columns", for tables, adds one row that has the variances of the columns, 1 where a column is constant, and no
+        covariance: what moves where no training row does, such as a new category, is then far from every class,
+        whatever the units of the columns.
     n_components : int, optional
         Project the rows on that many principal components of the training rows first.
     marginal : bool, default=False
@@ -261,7 +265,7 @@ class GaussianAtypicality(BaseEstimator):
             check_integer(self.n_components, "n_components", low=1)
         if self.shrinkage is not None and not isinstance(self.shrinkage, str):
             check_number(self.shrinkage, "shrinkage", low=0.0, high=1.0)
-        elif check_choice(self.shrinkage, "shrinkage", (None, "ledoit-wolf", "oas")) and self.covariance == "diagonal":
+        elif check_choice(self.shrinkage, "shrinkage", SHRINKAGES) and self.covariance == "diagonal":
             raise ValueError(
                 f"shrinkage must be None or a number with covariance='diagonal'; got {self.shrinkage!r}, "
                 "whose rule is about full matrices."
@@ -272,10 +276,13 @@ class GaussianAtypicality(BaseEstimator):
                 "variances of columns. Leave one of the two out."
             )
         moments = self.shrinkage == "ledoit-wolf"
-        if moments and self.n_components is not None:
+        if self.shrinkage in ("ledoit-wolf", "columns") and self.n_components is not None:
+            why = (
+                "its fourth moments are those of rows before the projection" if moments else "components are no columns"
+            )
             raise ValueError(
-                "shrinkage='ledoit-wolf' cannot be combined with n_components: its fourth moments are those of rows "
-                "before the projection. Use shrinkage='oas', or project the embeddings yourself."
+                f"shrinkage={self.shrinkage!r} cannot be combined with n_components: {why}. Use shrinkage='oas', or "
+                "project the embeddings yourself."
             )
         if moments or self.covariance == "full" or (self.covariance == "diagonal" and self.n_components is not None):
             return "full", moments
@@ -339,7 +346,7 @@ class GaussianAtypicality(BaseEstimator):
         restore=_restore,
         ready=_solved,
         covariance=kinds.Choice("tied", "full", "diagonal"),
-        shrinkage=kinds.Either(None, "ledoit-wolf", "oas", otherwise=kinds.Number(0, 1)),
+        shrinkage=kinds.Either(None, "ledoit-wolf", "oas", "columns", otherwise=kinds.Number(0, 1)),
         n_components=kinds.optional(kinds.Integer(1)),
         precision=kinds.Choice("float64", "float32"),
         normalize=kinds.Later(kinds.Choice(None, "l2"), absent=None),

@@ -26,7 +26,7 @@ class RelativeAtypicality(GaussianAtypicality):
 
     Parameters
     ----------
-    shrinkage : None, "ledoit-wolf", "oas" or float in [0, 1], default=None
+    shrinkage : None, "ledoit-wolf", "oas", "columns" or float in [0, 1], default=None
         Of S, as in `GaussianAtypicality`; T is then the shrunk S and the covariance of the class means.
     n_components : int, optional
         Project the rows on that many principal components of the training rows first.
@@ -100,7 +100,7 @@ class RelativeAtypicality(GaussianAtypicality):
         check=_check_stored,
         restore=GaussianAtypicality._restore,
         ready=GaussianAtypicality._solved,
-        shrinkage=kinds.Either(None, "ledoit-wolf", "oas", otherwise=kinds.Number(0, 1)),
+        shrinkage=kinds.Either(None, "ledoit-wolf", "oas", "columns", otherwise=kinds.Number(0, 1)),
         n_components=kinds.optional(kinds.Integer(1)),
         precision=kinds.Choice("float64", "float32"),
         normalize=kinds.Choice(None, "l2"),

@@ -88,7 +88,14 @@ def solve(
         matrices = _completed(matrices, _matrices(statistics, covariance, None, sizes, None), components)
         components = None
     whitenings = [
-        whiten(matrix, int(n), epsilon=statistics.epsilon, factorise=factorise, residual=residual)
+        whiten(
+            matrix,
+            int(n),
+            epsilon=statistics.epsilon,
+            factorise=factorise,
+            residual=residual,
+            by_column=shrinkage == "columns",
+        )
         for matrix, n in zip(matrices, sizes, strict=True)
     ]
     ranks = np.array([whitening.rank for whitening in whitenings])
@@ -124,7 +131,8 @@ def _matrices(
     if shrinkage is None:
         return np.asarray(matrices)
     powers = [None] * sizes.size if fourth is None else fourth
-    return np.stack([shrink(m, int(n), shrinkage, f) for m, n, f in zip(matrices, sizes, powers, strict=True)])
+    off = (8 * statistics.epsilon * np.abs(statistics.means).max(axis=0)) ** 2  # a constant, less its mean
+    return np.stack([shrink(m, int(n), shrinkage, f, off) for m, n, f in zip(matrices, sizes, powers, strict=True)])
 
 
 def _completed(inside: Float64, whole: Float64, components: Float64) -> Float64:
@@ -179,9 +187,10 @@ def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
     advice = "" if tied else "; densities of different rank are not comparable, so also consider covariance='tied'"
     return (
         f"{whose} has rank {ranks[low].min()} of {d}: the embeddings have constant or dependent columns, or fewer rows "
-        "than columns. Densities are those on the directions that vary, and the others are ignored. Set shrinkage "
-        f"as in GaussianAtypicality(shrinkage='oas'), or residual=True to count them, or n_components of at most "
-        f"{ranks.min()}, or fit on more rows{advice}."
+        "than columns. Densities are those on the directions that vary, and the others are ignored: a category that "
+        "is new, say, is not noticed. Write ReliabilityHead(density=GaussianAtypicality(shrinkage='columns')) for a "
+        "table, shrinkage='oas' for embeddings of a network, or residual=True to count them; or set n_components of at "
+        f"most {ranks.min()}, or fit on more rows{advice}."
     )
 
 

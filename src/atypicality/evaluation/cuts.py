@@ -151,7 +151,8 @@ class Cuts:
         known = ~np.isnan(values)
         if known.any():
             axis = self._groups(f"attribute {attribute}", values[known].astype(np.float64), self.n_groups, None)
-            names[known] = [f"group {code + 1}" for code in axis.codes]
+            bounds = [(row["low"], row["high"]) for row in self.ranges[-len(axis.keys) :]]
+            names[known] = np.array([f"group {i} ({_between(*pair)})" for i, pair in enumerate(bounds, 1)])[axis.codes]
         return names
 
     def _add_ranges(self, axis: str, method: str, edges: NDArray[np.float64], codes: Codes) -> None:
@@ -179,6 +180,17 @@ def _crossed(table: str, rows: Axis, columns: Axis) -> Axis:
 
 def _numbered(n_groups: int) -> list[Row]:
     return [{"group": group} for group in range(n_groups)]
+
+
+def _between(low: float, high: float) -> str:
+    """The values of a group in words: above `low` and up to `high`.
+
+    >>> [_between(-np.inf, 0.5), _between(0.5, 12345.0), _between(12345.0, np.inf)]
+    ['up to 0.5', '0.5 to 1.234e+04', 'above 1.234e+04']
+    """
+    if np.isinf(low):
+        return "all" if np.isinf(high) else f"up to {high:.4g}"
+    return f"above {low:.4g}" if np.isinf(high) else f"{low:.4g} to {high:.4g}"
 
 
 def first_known(values: Iterable[Any]) -> Any:

@@ -103,7 +103,7 @@ def evaluate(
     last_probs: dict[str, Any] = {}
     answers = _answers(named, context, edges, asked, last_probs if suspects else None)
     measured = measure(answers, context, options, shared)
-    measured.notes += notes
+    measured.notes += notes + _notes_of_heads(named)
     progress.stage("looking for wrong labels and duplicates")
     listed = check_integer(suspects, "suspects", low=0)
     last = list(named)[-1]
@@ -192,6 +192,15 @@ def _on_one_scale(
         if own[name] != edges[name]
     ]
     return own, notes
+
+
+def _notes_of_heads(named: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} is the head of a cross-fitted classifier: no coverage is guaranteed for its prediction sets. With "
+        "ensemble=True the classifier has others, which its own evaluate(X, y) measures."
+        for name, method in named.items()
+        if getattr(method, "cross_fitted_", False)
+    ]
 
 
 def _fits(method: Any, named: Mapping[str, Any], context: Context) -> bool:

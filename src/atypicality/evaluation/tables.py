@@ -20,7 +20,7 @@ from atypicality.formula import ADVICE
 from atypicality.groups import cut
 from atypicality.metrics.rows import inner_edges
 
-__all__ = ["Measured", "assemble", "measure"]
+__all__ = ["BACKWARDS", "Measured", "assemble", "measure"]
 
 GROUP_METRICS = ("accuracy", "confidence", "overconfidence", "ece", "rmsce", "nll", "brier")
 CELL_METRICS = ("accuracy", "confidence", "overconfidence")
@@ -40,6 +40,12 @@ METRICS: dict[str, tuple[str, ...]] = {
 """Metrics of each table; those of prediction sets join where there are sets."""
 ONLY = {"calibration_curve": ("confidence", "accuracy"), "set_sizes": ("share", "coverage")}
 """Tables with metrics of their own, whether there are sets or not."""
+BACKWARDS = (
+    "rows that look typical are wrong more often than rare ones, so low atypicality is no sign of a right prediction "
+    "here. Go by confidence and prediction sets; measure atypicality on another layer or on other columns, or fit with "
+    "density=None"
+)
+"""What to do where the AUROC of atypicality for errors is below one half, beyond its interval."""
 GAP_AXES = {
     "atypicality": "atypicality_groups",
     "confidence": "confidence_groups",
@@ -149,9 +155,16 @@ def assemble(
         n_classes=measured.n_classes,
         n_splits=n_splits,
         settings=common | dict(settings),
-        notes=tuple(measured.notes),
+        notes=(*measured.notes, *_backwards(rows["overall"])),
         tables={name: to_columns(name, rows[name]) for name in TABLES},
     )
+
+
+def _backwards(rows: list[Row]) -> list[str]:
+    """A note where atypicality finds right predictions instead of errors."""
+    found = [row for row in rows if row["metric"] == "atypicality_auroc" and row["high"] < 0.5]
+    said = ", ".join(f"{row['value']:.3f} (95 % interval up to {row['high']:.3f}) of {row['method']}" for row in found)
+    return [f"atypicality ranks errors backwards, AUROC {said}: {BACKWARDS}."] if found else []
 
 
 def _method_rows(

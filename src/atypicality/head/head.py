@@ -36,7 +36,13 @@ from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_rule, checked_words, choices, unthresholded_rows
-from atypicality.head.calibration_parts import check_calibration, first_and_rest, in_one_order, warn_of_training_rows
+from atypicality.head.calibration_parts import (
+    check_calibration,
+    first_and_rest,
+    in_one_order,
+    warn_of_other_rows,
+    warn_of_training_rows,
+)
 from atypicality.head.drift import Drift
 from atypicality.head.keywords import call_with_known
 from atypicality.head.prediction import at_class_prior, at_estimated_mix, predicted
@@ -67,6 +73,10 @@ DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalib
 """The classes that a saved head can be made of."""
 GUIDING = 2000
 """Recalibration rows at most that say at which count abstention begins to test."""
+LOOKED_AT = 2000
+"""Recalibration rows whose labels and embeddings are compared with the logits."""
+UNUSED = ("off", "not ", "left out", "dropped")
+"""How the form of a term of recalibration begins where it is not used."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
 SIXTHS = 6
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
@@ -130,6 +140,8 @@ class ReliabilityHead(BaseEstimator):
         Accuracy, NLL and ECE before and after recalibration, on the rows that recalibration did not see.
     sizes_ : dict
         Rows used for each purpose.
+    cross_fitted_ : bool
+        Whether this is the head of a cross-fitted classifier: no coverage is guaranteed for its own prediction sets.
     class_names_ : ndarray of str, or None
         In the order of the columns it was fitted on. Outputs with the same names in another order are reordered, and
         outputs with other names are refused, in `fit`, `refit` and `predict`. Outputs without names, and any outputs
@@ -173,6 +185,7 @@ class ReliabilityHead(BaseEstimator):
     reference_: Annotated[HeldOutCounts | None, kinds.Later(kinds.optional(Part(HeldOutCounts)), absent=None)]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
+    cross_fitted_: Annotated[bool, kinds.Later(kinds.FLAG, absent=False)]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
 
     def __init__(
@@ -216,10 +229,20 @@ class ReliabilityHead(BaseEstimator):
             raise ValueError(
                 "calibration must be given: outputs with logits and labels that the model never trained on."
             )
-        return self._fit(train, calibration, None)
+        return self._fit(train, calibration)
 
-    def _fit(self, train: Any, calibration: ModelOutputs | Parts, class_names: NDArray[Any] | None) -> Self:
-        """As `fit`, with classes in the order of `class_names` or else of the first outputs that name theirs."""
+    def _fit(
+        self,
+        train: Any,
+        calibration: ModelOutputs | Parts,
+        class_names: NDArray[Any] | None = None,
+        *,
+        aligned: bool = False,
+    ) -> Self:
+        """As `fit`, with classes in the order of `class_names` or else of the first outputs that name theirs.
+
+        Rows that are `aligned` for sure, logits and embeddings made of one table, are not looked at for their order.
+        """
         seed = check_integer(self.random_state, "random_state", low=0)
         fingerprint = check_calibration(calibration)
         train, calibration, self.class_names_ = in_one_order(train, calibration, class_names)
@@ -231,9 +254,12 @@ class ReliabilityHead(BaseEstimator):
         first, rest, edge_rows = _cut(calibration, seed)
         self.neighbor_ratio_ = self._fit_ratio(train)
         self.density_ = self._fit_density(train, whole, first)
-        self.fingerprint_ = fingerprint
+        self.fingerprint_, self.cross_fitted_ = fingerprint, False
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
-        return self._fit_calibration(first, rest, edge_rows, train_rows)
+        self._fit_calibration(first, rest, edge_rows, train_rows)
+        if not aligned:
+            self._check_order(first)
+        return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
         """Fit recalibration and sets again on newer rows, `calibration`, keeping the density.
@@ -331,6 +357,14 @@ class ReliabilityHead(BaseEstimator):
             "thresholds": int(thresholds),
         }
         return self
+
+    def _check_order(self, outputs: ModelOutputs) -> None:
+        """Warn where labels or embeddings of some rows seem to be those of others."""
+        some = outputs._part(np.arange(0, len(outputs), -(-len(outputs) // LOOKED_AT)))
+        densities = None
+        if hasattr(self.density_, "class_log_density"):
+            densities = to_host(in_columns(self._scores(some.need("embeddings"))[2], self._sources()))
+        warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
     def _at_own_mix(self) -> Any:
         """The head for calibration rows, which have the class mix that calibrated."""
@@ -592,10 +626,11 @@ class ReliabilityHead(BaseEstimator):
         )
         return atypicality[:, 0], (covariate or [atypicality])[0][:, 0], densities
 
-    def formula(self, max_risk: float | None = None) -> HeadFormula:
+    def formula(self, max_risk: float | None = None, *, drift: bool = False) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
 
-        With `max_risk`, as in `predict`, it also says which predictions are accepted.
+        With `max_risk`, as in `predict`, it also says which predictions are accepted. With `drift` it computes the
+        atypicality of `recalibration_density_`, which drift looks at, also where recalibration does not read it.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -605,7 +640,8 @@ class ReliabilityHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         recalibration = self.recalibration_.formula()
-        density = None if self.density_ is None else self._density_formula(reads_of(recalibration))
+        read = reads_of(recalibration) | ({"atypicality"} if drift else set())
+        density = None if self.density_ is None else self._density_formula(read)
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
@@ -613,7 +649,7 @@ class ReliabilityHead(BaseEstimator):
         return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
 
     def _density_formula(self, read: Set[str] | None = None) -> Any:
-        """Of the density, and of the Gaussian beside it; no more than what the recalibration is said to read."""
+        """Of the density, and of the Gaussian beside it; no more than what is said to be read."""
         formula, gaussian = self.density_.formula(), self.recalibration_density_
         if read is None:
             return formula if gaussian is None else self._both(formula, gaussian.formula())
@@ -645,29 +681,36 @@ class ReliabilityHead(BaseEstimator):
         ...
         """
         check_is_fitted(self, "recalibration_")
-        sizes = ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)
-        sets = self.prediction_sets_
-        lines = [
-            f"ReliabilityHead for {self.n_classes_} classes",
-            f"  rows            {sizes}",
-            f"  density         {'none' if self.density_ is None else type(self.density_).__name__}",
-            f"  recalibration   {type(self.recalibration_).__name__}",
-            f"  prediction sets {type(sets).__name__}"
-            + (f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""),
-            "  held-out rows   before -> after recalibration",
-        ]
-        if unseen := error_free(self.recalibration_):
-            lines.insert(4, f"                  {unseen}")
-        if self.density_choice_ is not None:
-            lines.insert(3, f"                  {self.density_choice_}")
-        if self.recalibration_density_ is not None:
-            lines.insert(4, f"                  recalibration uses {self.recalibration_density_}")
+        lines = [f"ReliabilityHead for {self.n_classes_} classes"]
+        lines += [f"  {name:<15} {'' if name else '  '}{text}" for name, text in self._parts()]
+        lines.append("  held-out rows   before -> after recalibration")
         before, after = self.metrics_["before"], self.metrics_["after"]
         lines += [f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED]
         if self.advice_:
             lines.append("  advice          right on rows that set no threshold")
             lines += [f"    {word:<15} {right:,} of {count:,}" for word, count, right in self._words()]
         return "\n".join(lines)
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """What was fitted, by name; lines without one say more of the part before them."""
+        sets, forms = self.prediction_sets_, getattr(self.recalibration_, "terms_", {})
+        terms = ", ".join(name for name, form in forms.items() if not form.startswith(UNUSED))
+        covered = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
+        parts = [
+            ("rows", ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)),
+            ("density", "none" if self.density_ is None else str(self.density_)),
+            ("", "" if self.density_choice_ is None else str(self.density_choice_)),
+            ("", "" if self.recalibration_density_ is None else f"recalibration uses {self.recalibration_density_}"),
+            ("recalibration", type(self.recalibration_).__name__),
+            ("", f"terms: {terms}" if terms else ""),
+            ("", error_free(self.recalibration_)),
+            ("prediction sets", type(sets).__name__ + (", no coverage guaranteed" if self.cross_fitted_ else covered)),
+        ]
+        return [(name, text) for name, text in parts if text]
+
+    def __str__(self) -> str:
+        """The summary once it is fitted, and the parameters before."""
+        return self.summary() if hasattr(self, "recalibration_") else repr(self)
 
     def _words(self) -> list[tuple[str, int, int]]:
         """Every word of advice with its rows and on how many it was right, in the order of the words."""
@@ -680,19 +723,11 @@ class ReliabilityHead(BaseEstimator):
             return html_table(
                 "ReliabilityHead, not fitted", ("parameter", "value"), self.get_params(deep=False).items()
             )
-        sets = self.prediction_sets_
-        alpha = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
-        parts = [
-            ("rows", ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)),
-            ("density", "none" if self.density_ is None else type(self.density_).__name__),
-            ("recalibration", type(self.recalibration_).__name__),
-            ("prediction sets", type(sets).__name__ + alpha),
-        ]
         before, after = self.metrics_["before"], self.metrics_["after"]
         changes = [(name, f"{before[name]:.4f}", f"{after[name]:.4f}") for name in before]
         words = self._words()
         tables = [
-            html_table(f"ReliabilityHead for {self.n_classes_} classes", (), parts),
+            html_table(f"ReliabilityHead for {self.n_classes_} classes", (), self._parts()),
             html_table("On held-out rows", ("", "before", "after recalibration"), changes),
         ]
         return "".join([*tables, html_table("Advice", ("word", "rows", "right"), words)] if words else tables)
@@ -721,10 +756,18 @@ class ReliabilityHead(BaseEstimator):
 
         return save(self, folder)
 
-    def export_onnx(self, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_risk: float | None = None,
+        network: str | os.PathLike[str] | None = None,
+        verify: bool = True,
+    ) -> None:
         """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.
 
-        With `max_risk`, as in `predict`, the file also says which predictions are accepted.
+        With `max_risk`, as in `predict`, the file also says which predictions are accepted. With `network`, an ONNX
+        file whose outputs are logits and embeddings, both are one graph.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -737,7 +780,7 @@ class ReliabilityHead(BaseEstimator):
         """
         from atypicality import export_onnx
 
-        export_onnx(self, path, max_risk=max_risk, verify=verify)
+        export_onnx(self, path, max_risk=max_risk, network=network, verify=verify)
 
     def _check_stored(self) -> None:
         """The parts have what they need from each other."""

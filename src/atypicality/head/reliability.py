@@ -68,6 +68,8 @@ class Reliability:
     drift : Drift or None
         How far the samples' atypicality has moved from that of the held-out rows.
     class_names, ids : ndarray of str, or None
+    ids_name : str or None
+        What the ids are called: the name of a DataFrame's index.
     class_mix : ClassMix or None
         With ``class_prior="estimate"``: the class shares that were estimated from these rows, and their interval.
 
@@ -96,6 +98,7 @@ class Reliability:
     ids: NDArray[Any] | None = None
     advice: NDArray[Any] | None = None
     class_mix: ClassMix | None = None
+    ids_name: str | None = None
 
     def __len__(self) -> int:
         return int(self.label.shape[0])
@@ -207,14 +210,14 @@ class Reliability:
         return (self._take(rows).on_host() for rows in blocks.watched(len(self), height))
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame, whose index are the ids where there are any.
+        """The table as a pandas DataFrame, whose index are the ids where there are any, with their name.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.to_frame().shape
         (1, 4)
         """
         pandas = require("pandas", feature="to_frame")
-        return pandas.DataFrame(self.columns(), index=self.ids)
+        return pandas.DataFrame(self.columns(), index=self.ids).rename_axis(self.ids_name)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table to `path` as CSV; text that a spreadsheet would run as a formula gets a leading quote.

@@ -17,12 +17,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
 from atypicality.conformal.cross import CrossConformal
+from atypicality.density import GaussianAtypicality
 from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
 from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
+    TABLE,
     OutOfFold,
     averaged,
     check_crossed,
@@ -34,7 +36,7 @@ from atypicality.integrations.sklearn_tables import default_embedder, inner_esti
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.model_outputs import check_attributes
-from atypicality.validation import check_choice, check_integer, check_number, name_rows
+from atypicality.validation import caught_warnings, check_choice, check_integer, check_number, name_rows
 
 __all__ = ["AtypicalityAwareClassifier"]
 
@@ -80,7 +82,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     estimators_ : list of fitted estimators
         Whose mean is recalibrated: one per fold with ``ensemble=True``, else one.
     embedder_, head_ : fitted parts
-        With folds the density of the head is that of all rows, a `GaussianAtypicality` where the head leaves it open.
+        Where the head leaves the density open, it is ``GaussianAtypicality(shrinkage="columns")`` with folds, and
+        without where columns are constant or depend on each other, as all one-hot ones do: new categories are noticed.
+        With folds it is that of all rows.
     estimator_ : fitted estimator
         The only one of `estimators_`.
     cross_conformal_ : CrossConformal or None
@@ -170,9 +174,13 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         codes = codes[: targets.size]
         train = ModelOutputs(embeddings=self._features(train_rows), class_names=self.classes_)
         calibration = self._outputs(_safe_indexing(X, second), codes[second])
-        self.head_ = self._head().fit(  # errors name the rows of X
-            train=train._replaced(labels=codes[first], _number=first.__getitem__),
-            calibration=calibration._replaced(_number=second.__getitem__),
+        head = self._head()
+        if isinstance(head.density, str) and _dependent(train.need("embeddings"), codes[first]):
+            head.set_params(density=clone(TABLE))
+        self.head_ = head._fit(  # errors name the rows of X
+            train._replaced(labels=codes[first], _number=first.__getitem__),
+            calibration._replaced(_number=second.__getitem__),
+            aligned=True,
         )
 
     def _fit_folds(self, X: Any, targets: NDArray[Any], n_folds: int) -> None:
@@ -337,12 +345,14 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         """
         check_is_fitted(self, "head_")
         if self.cross_conformal_ is None:
-            return self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
+            answer = self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
+            return replace(answer, ids_name=_index_name(X))
         each = [self._logits_by(estimator, X) for estimator in self.estimators_]
         answer = self.head_.predict(self._outputs(X, logits=averaged(each)), max_risk=max_risk, first_row=first_row)
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
-        return replace(answer, prediction_set=sets, advice=self.head_._advised(answer, sets))
+        advice = self.head_._advised(answer, sets)
+        return replace(answer, prediction_set=sets, advice=advice, ids_name=_index_name(X))
 
     def evaluate(
         self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | None = None, **options: Any
@@ -413,6 +423,15 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         tags.classifier_tags.multi_label = False
         tags.classifier_tags.poor_score = True  # few rows of scikit-learn's checks are left to train on
         return tags
+
+
+def _dependent(rows: NDArray[Any], codes: NDArray[np.intp]) -> bool:
+    """Whether columns of rows (n, d), fewer than these, are constant or depend on each other within the classes."""
+    n, d = rows.shape
+    if d >= n:
+        return False
+    with caught_warnings():
+        return bool(np.any(GaussianAtypicality().fit(rows, codes).rank_ < d))
 
 
 def _check_answers(estimator: Any, X: Any) -> None:
@@ -504,6 +523,11 @@ def _index_of(X: Any) -> Any:
     if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
         return None
     return None if _counts(index) or values.dtype.kind not in "iuUO" else values
+
+
+def _index_name(X: Any) -> str | None:
+    name = getattr(getattr(X, "index", None), "name", None)
+    return name if isinstance(name, str) else None
 
 
 def _log(probs: NDArray[np.float64], zero: float) -> NDArray[np.float64]:

@@ -16,21 +16,22 @@ def evaluate_classifier(
     model: Any, outputs: ModelOutputs, answer: Reliability, options: Mapping[str, Any]
 ) -> Evaluation:
     """`evaluate` of the estimator, "uncalibrated", and of the classifier, whose `answer` for these rows is known."""
-    judged = model.head_ if model.cross_conformal_ is None else _CrossFitted(model, answer)
+    judged = model.head_ if model.cross_conformal_ is None else _AsHead(model, answer)
     return evaluate({"uncalibrated": "uncalibrated", "classifier": judged}, outputs, **options)
 
 
 def classifier_card(model: Any) -> str:
-    """The card of the head, with the coverage that is guaranteed for the classifier's sets."""
-    return model_card(model.head_ if model.cv in (None, "prefit") else _CrossFitted(model))
+    """The card of the head, with how the classifier is loaded and the coverage that is guaranteed for its sets."""
+    return model_card(_AsHead(model))
 
 
 @dataclass(frozen=True)
-class _CrossFitted:
-    """A cross-fitted classifier as a head: all of its `head_`, but for the prediction sets and advice."""
+class _AsHead:
+    """A classifier as a head: all of its `head_`, but where it is cross-fitted for the prediction sets and advice."""
 
     model: Any
     answer: Reliability | None = None
+    cross_fitted_ = False  # that is said of the sets of its head alone
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model.head_, name)
@@ -52,6 +53,8 @@ class _CrossFitted:
 
     def _coverage(self) -> str:
         level = self.model.coverage_guarantee_
+        if self.model.cv in (None, "prefit"):
+            return ""  # the head says it
         if level is None:
             return "One estimator was fitted again on all rows: no coverage is guaranteed for prediction sets."
         return (

@@ -12,12 +12,13 @@ from atypicality.conformal.cross import CrossConformal, cross_conformal_level
 from atypicality.outputs.paths import check_source, check_target, replacing
 from atypicality.shipping.bundle import load as load_head
 from atypicality.shipping.bundle import save as save_head
+from atypicality.shipping.card import model_card
 from atypicality.validation import require
 
 __all__ = ["load_classifier", "save_classifier"]
 
 AnyPath = str | os.PathLike[str]
-FILE, HEAD, FORMAT = "classifier.skops", "head", 1
+FILE, HEAD, CARD, FORMAT = "classifier.skops", "head", "README.md", 1
 OURS = ["atypicality.integrations.sklearn_tables.TableEmbedder"]
 """Types that a file may hold though skops does not know them."""
 OPTIONS = ("estimator", "embedder", "calibration_fraction", "cv", "ensemble", "random_state")
@@ -39,6 +40,8 @@ def save_classifier(model: Any, folder: AnyPath) -> None:
     state["head"] = save_head(model.head_, target / HEAD)
     with replacing(target / FILE) as temporary:
         Path(temporary).write_bytes(skops.dumps(state))
+    with replacing(target / CARD) as temporary:
+        Path(temporary).write_text(model_card(model), encoding="utf-8")
 
 
 def _check_readable(skops: Any, state: dict[str, Any]) -> None:

@@ -17,10 +17,15 @@ from atypicality.recalibration import AdaptiveTemperatureScaling
 from atypicality.recalibration.base import Recalibrator
 from atypicality.validation import caught_warnings
 
-__all__ = ["OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed"]
+__all__ = ["TABLE", "OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed"]
 
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.intp]
+TABLE = GaussianAtypicality(shrinkage="columns")
+"""The density of columns that may be constant or depend on each other: it notices a category that is new.
+
+A relative density would not: what is new is as far from the background of all rows as from any class.
+"""
 
 
 def cut_folds(n_rows: int, n_folds: int, seed: int) -> list[Rows]:
@@ -90,7 +95,7 @@ class OutOfFold(BaseEstimator):
 
 def density_of(head: ReliabilityHead) -> Any:
     """The density that cross-fitting fits in every fold: one and the same, so that its scores can be compared."""
-    return GaussianAtypicality() if isinstance(head.density, str) else head.density
+    return TABLE if isinstance(head.density, str) else head.density
 
 
 def fit_crossed(head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDArray[Any], measured: Any) -> Any:
@@ -103,10 +108,10 @@ def fit_crossed(head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDAr
     outputs = ModelOutputs(logits, embeddings=None if measured is None else numbers, class_names=names)
     outputs = outputs._replaced(labels=codes)
     parts = three_way_split(outputs, random_state=head.random_state)
-    fitted = clone(head).fit(train=measured, calibration=parts)
+    fitted = clone(head)._fit(measured, parts, aligned=True)
     with caught_warnings():  # what it would say was just said
-        whole = clone(head).fit(train=measured, calibration=Parts(outputs, *parts[1:]))
-    fitted.recalibration_ = whole.recalibration_
+        whole = clone(head)._fit(measured, Parts(outputs, *parts[1:]), aligned=True)
+    fitted.recalibration_, fitted.cross_fitted_ = whole.recalibration_, True
     fitted.sizes_ |= {"train": codes.size, "recalibration": codes.size}
     return fitted
 

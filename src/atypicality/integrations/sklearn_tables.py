@@ -26,8 +26,8 @@ class TableEmbedder(TransformerMixin, BaseEstimator):
     """Dense, finite numbers from a table with categories, missing values or sparse columns.
 
     Numbers stay as they are, missing ones become their column's median, and a column that has some is followed by one
-    that says where. Categories (text, pandas categories) are one-hot but for the first; rare ones are one
-    category, and so is a new one, or the first where none is rare, with scikit-learn's warning.
+    that says where. Categories (text, pandas categories) are one-hot; rare ones are one category, and a new one
+    belongs to it, or has zeros everywhere where none is rare.
     Sparse columns become dense; more than 100 are projected to 50 (`TruncatedSVD`).
 
     Attributes
@@ -38,8 +38,8 @@ class TableEmbedder(TransformerMixin, BaseEstimator):
     --------
     >>> rows = np.array([["Oslo", 1.0], ["Oslo", np.nan], ["Rome", 3.0], ["Rome", 5.0]] * 5, dtype=object)
     >>> TableEmbedder().fit_transform(rows)[:2]
-    array([[1., 0., 0.],
-           [3., 1., 0.]])
+    array([[1., 0., 1., 0.],
+           [3., 1., 1., 0.]])
     """
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -50,7 +50,6 @@ class TableEmbedder(TransformerMixin, BaseEstimator):
             return self
         numbers, words = _columns(X)
         encoder = OneHotEncoder(
-            drop="first",
             handle_unknown="infrequent_if_exist",
             min_frequency=RAREST,
             max_categories=MOST_CATEGORIES,

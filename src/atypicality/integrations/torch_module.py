@@ -1,5 +1,6 @@
 """A fitted head as a PyTorch module, for use behind a model at inference."""
 
+import contextlib
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
@@ -170,7 +171,6 @@ class ReliabilityModule(nn.Module):
         """
         return ReliableModel(model, self, layer)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def forward(
         self, logits: Tensor, embeddings: Tensor | None = None, atypicality: Tensor | None = None
     ) -> ReliabilityTensors:
@@ -185,7 +185,7 @@ class ReliabilityModule(nn.Module):
         atypicality : tensor of shape (n,), optional
             Needed when the head takes atypicality as given.
         """
-        logits = self._checked_logits(logits)
+        logits = self._checked_logits(logits.detach())
         n = logits.shape[0]
         if self.n_features is not None:
             embeddings = self._checked_embeddings(embeddings, n)
@@ -216,7 +216,7 @@ class ReliabilityModule(nn.Module):
         if embeddings is None or embeddings.shape != (n, self.n_features):
             got = None if embeddings is None else tuple(embeddings.shape)
             raise ValueError(f"embeddings must have shape ({n}, {self.n_features}); got {got}.")
-        return embeddings.double()
+        return embeddings.detach().double()
 
     def _assemble(self) -> None:
         """The formula over the buffers as they are now: here and not in `forward`, which may be compiled."""
@@ -260,19 +260,44 @@ class ReliableModel(nn.Module):
         self.model, self.head = model, head
         self.site = None if layer is None else named_site(unwrapped(model, torch), layer)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def forward(self, *args: Any, **kwargs: Any) -> ReliabilityTensors:
         """Answer for a batch, given as to the model."""
         network = unwrapped(self.model, torch)
         if network.training:
             raise ValueError("the model must be in evaluation mode, as its outputs were collected: call .eval() first.")
+        exported = torch.compiler.is_compiling()  # a program that was exported with no_grad inside cannot be loaded
+        with contextlib.nullcontext() if exported else torch.no_grad():
+            if self.head.n_features is not None and self.site is None:
+                self.site = find_site(network, lambda: logits_of(network(*args, **kwargs)), torch)
+            return self.head(*_tapped(network, self.site, args, kwargs))  # type: ignore[no-any-return]
 
-        def run() -> Tensor:
-            return logits_of(network(*args, **kwargs))
+    def network(self) -> nn.Module:
+        """The model alone, as a module that returns logits and, where the head needs them, embeddings.
 
-        if self.head.n_features is None:
-            return self.head(run())  # type: ignore[no-any-return]
-        self.site = self.site or find_site(network, run, torch)
-        with Tap(self.site).on(network) as tap:
-            logits = run()
-            return self.head(logits, tap.embeddings(logits))  # type: ignore[no-any-return]
+        `torch.onnx.export` writes it to a file that `head.export_onnx(path, network=...)` puts the head behind.
+        """
+        if self.head.n_features is not None and self.site is None:
+            raise ValueError("the layer of the embeddings is found on the first batch: call this module once before.")
+        network = unwrapped(self.model, torch)
+        return _Network(network, self.site).train(network.training)  # exporters change the mode and set this one again
+
+
+class _Network(nn.Module):
+    """What stands before the head."""
+
+    def __init__(self, model: nn.Module, site: Any) -> None:
+        super().__init__()
+        self.model, self.site = model, site
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        """Logits, and embeddings where the head needs them."""
+        return _tapped(self.model, self.site, args, kwargs)
+
+
+def _tapped(network: Any, site: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Logits of a batch, and the embeddings that enter a layer."""
+    if site is None:
+        return (logits_of(network(*args, **kwargs)),)
+    with Tap(site).on(network) as tap:
+        logits = logits_of(network(*args, **kwargs))
+        return logits, tap.embeddings(logits)

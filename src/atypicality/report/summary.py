@@ -11,6 +11,7 @@ from string import Formatter
 from typing import Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.evaluation.tables import BACKWARDS
 
 __all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "say", "summarise"]
 
@@ -240,6 +241,8 @@ class Facts:
             ends=self.interval("{:.4f}", "overall", gain),
             alone=self.share("overall", alone),
         )
+        if alone["high"] < 0.5:
+            said = (*said, f" That is backwards: {BACKWARDS}.")
         chosen = self.evaluation.settings.get("density", {}).get(self.after)
         return [said if chosen is None else (*said, " It was chosen: ", Name(chosen), ".")]
 

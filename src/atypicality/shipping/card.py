@@ -68,7 +68,10 @@ def _usage(head: Any) -> str:
     return (
         "```python\nimport atypicality as aty\n\n"
         'head = aty.load("path/to/this/folder")\n'
-        f"answer = head.predict(aty.ModelOutputs({given}))\n```"
+        f"answer = head.predict(aty.ModelOutputs({given}))\n```\n\n"
+        "or in a shell, with a file of these arrays (`atypicality pack` makes one), and of labels to evaluate:\n\n"
+        "```bash\natypicality predict path/to/this/folder outputs.npz --out answers.csv\n"
+        "atypicality evaluate path/to/this/folder labelled.npz\n```"
     )
 
 
@@ -103,8 +106,13 @@ def _limits(head: Any) -> list[str]:
         "class mix change, fit again on newer rows.",
         "Another version of the classifier needs another head.",
     ]
-    if hasattr(head, "_coverage"):
-        limits.append(head._coverage())
+    if hasattr(head, "_coverage") and (said := head._coverage()):
+        limits.append(said)
+    elif head.cross_fitted_:
+        limits.append(
+            "This is the head of a cross-fitted classifier: no coverage is guaranteed for its own prediction sets. The "
+            "classifier makes others, and its card states their coverage."
+        )
     elif hasattr(sets, "_guarantee"):
         limits.append(f"Prediction sets hold the label with a chance of at least {level} {sets._guarantee()}")
     short = int(np.sum(getattr(sets, "too_few_", 0)))

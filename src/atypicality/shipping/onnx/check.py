@@ -17,7 +17,7 @@ from atypicality.outputs.files import read_arrays, write_arrays
 from atypicality.shipping.refusals import wide
 from atypicality.validation import require
 
-__all__ = ["MATRICES", "OUTPUTS", "check_file", "expected_answers", "hostile_rows", "sample_rows"]
+__all__ = ["MATRICES", "OUTPUTS", "check_file", "check_loads", "expected_answers", "hostile_rows", "sample_rows"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -60,6 +60,11 @@ def check_file(head: Any, path: Path, max_risk: float | None = None) -> None:
                 f"the ONNX graph does not answer as the head does, in a batch of {size}: {trouble}. "
                 "Nothing was written. Please report it with the versions of onnx and onnxruntime."
             )
+
+
+def check_loads(path: Path) -> None:
+    """Refuse a file that onnxruntime cannot load, or on which it crashes."""
+    _run(path, {"none": np.zeros(0)}, [])
 
 
 def sample_rows(head: Any) -> Arrays:

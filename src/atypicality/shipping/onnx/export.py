@@ -11,8 +11,9 @@ from atypicality.estimators import check_is_fitted
 from atypicality.formula import ADVICE, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.outputs.paths import check_target, replacing
-from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file
+from atypicality.shipping.onnx.check import MATRICES, OUTPUTS, check_file, check_loads
 from atypicality.shipping.onnx.graph import Graph
+from atypicality.shipping.onnx.joining import joined, network_before, opset_of
 from atypicality.shipping.onnx.namespace import GraphNamespace
 from atypicality.shipping.refusals import refusals, wide
 from atypicality.validation import check_choice, require
@@ -28,7 +29,14 @@ DOC = (
 )
 
 
-def export_onnx(head: Any, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
+def export_onnx(
+    head: Any,
+    path: str | os.PathLike[str],
+    *,
+    max_risk: float | None = None,
+    network: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+) -> None:
     """Write a fitted head as one ONNX file, with nothing but standard operators and a batch of any size.
 
     The page on the ONNX graph lists its inputs and outputs, and what becomes of rows that cannot be answered.
@@ -41,9 +49,13 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, max_risk: float | No
         The file; it is replaced as a whole or not at all. Missing folders above it are made.
     max_risk : float, optional
         As in `ReliabilityHead.predict`: the file then has the output `accepted`, and its advice heeds it.
+    network : path, optional
+        ONNX file of the network, with float32 outputs called logits, in the head's order of classes, and embeddings
+        where the head needs them: the head is put behind it, and one graph takes what the network takes. Other outputs
+        of the network stay.
     verify : bool, default=True
         Run the file with onnxruntime, in a process of its own, on made-up and hostile rows, and compare with the head
-        before the file takes its place.
+        before the file takes its place. With `network` so is the head's part; the whole is then loaded.
 
     Raises
     ------
@@ -68,16 +80,22 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, max_risk: float | No
     if reasons := refusals(head, searched=False):
         raise ValueError(f"this head cannot be an ONNX graph: {'; '.join(reasons)}. Save it as a bundle instead.")
     check_target(path)
-    model = _build(head, max_risk)
+    front = None if network is None else network_before(head, network)
+    model = _build(head, max_risk, None if front is None else opset_of(front))
     require("onnx", extra="onnx", feature="ONNX export").checker.check_model(model, full_check=True)
     with replacing(path) as temporary:
         temporary.write_bytes(model.SerializeToString(deterministic=True))
         if verify:
             check_file(head, temporary, max_risk)
+        if front is not None:
+            temporary.write_bytes(joined(front, model, DOC).SerializeToString(deterministic=True))
+            if verify:
+                check_loads(temporary)
 
 
-def _build(head: Any, max_risk: float | None) -> Any:
-    graph = Graph()
+def _build(head: Any, max_risk: float | None, opset: int | None = None) -> Any:
+    """The graph of a head; behind a network it has the operators of `opset`, and names that are its own."""
+    graph = Graph() if opset is None else Graph(opset, "head/")
     xp = GraphNamespace(graph, head.n_classes_)
     formula = moved(head.formula(max_risk), lambda array: xp.asarray(wide(array)))
     logits = xp.input("logits", np.float32, head.n_classes_)

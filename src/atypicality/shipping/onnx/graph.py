@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import require
 
-__all__ = ["Graph", "Value"]
+__all__ = ["IR_VERSION", "OPSET", "Graph", "Value"]
 
 OPSET = 18
 IR_VERSION = 8  # both of early 2023: old enough for the runtimes in use, new enough for every operator here
@@ -21,9 +21,13 @@ Operand = Value | float | NDArray[Any] | np.generic
 
 
 class Graph:
-    """Nodes and constants in the order of their making: the same calls give the same bytes."""
+    """Nodes and constants in the order of their making: the same calls give the same bytes.
 
-    def __init__(self) -> None:
+    Names of tensors begin with `prefix`, but for inputs and outputs.
+    """
+
+    def __init__(self, opset: int = OPSET, prefix: str = "") -> None:
+        self.opset, self.prefix = opset, prefix
         onnx = require("onnx", extra="onnx", feature="ONNX export")
         self.helper, self.numpy_helper = onnx.helper, onnx.numpy_helper
         self.nodes: list[Any] = []
@@ -34,7 +38,7 @@ class Graph:
 
     def __call__(self, kind: str, *operands: Operand, n_outputs: int = 1, **attributes: Any) -> Value:
         """Add an operator and give its first output; numbers and arrays among the operands become constants."""
-        names = [f"{kind.lower()}_{self._made}{f'_{i}' if i else ''}" for i in range(n_outputs)]
+        names = [f"{self.prefix}{kind.lower()}_{self._made}{f'_{i}' if i else ''}" for i in range(n_outputs)]
         self._made += 1
         values = [operand if isinstance(operand, str) else self.constant(operand) for operand in operands]
         self.nodes.append(self.helper.make_node(kind, values, names, name=names[0], **attributes))
@@ -51,16 +55,12 @@ class Graph:
                     f"this head has constants of more than {LARGEST_BYTES / 2**30:.2g} GiB, and an ONNX file holds no "
                     "more. Use covariance='tied' or 'diagonal', or n_components."
                 )
-            self.constants[key] = self.numpy_helper.from_array(array, f"constant_{len(self.constants)}")
+            self.constants[key] = self.numpy_helper.from_array(array, f"{self.prefix}constant_{len(self.constants)}")
         return str(self.constants[key].name)
 
     def cast(self, value: Value, dtype: Any) -> Value:
         """The value in another type."""
         return self("Cast", value, to=self._type(dtype))
-
-    def reduce(self, kind: str, value: Value) -> Value:
-        """A reduction of each row (n, k) to a column (n, 1)."""
-        return self(kind, value, np.array([1]), keepdims=1)
 
     def input(self, name: str, dtype: Any, width: int | None) -> Value:
         """Declare an input (batch, width), or (batch,) where width is None."""
@@ -84,7 +84,7 @@ class Graph:
     def scan(self, sequences: list[NDArray[Any]], body: "Body") -> Value:
         """Values (m, n) that `body` makes, one row (n,) from each of the m entries of the sequences."""
         outer, self.nodes = self.nodes, []
-        names = [f"entry_{self._made}_{i}" for i in range(len(sequences))]
+        names = [f"{self.prefix}entry_{self._made}_{i}" for i in range(len(sequences))]
         made = body(*names)
         graph = self.helper.make_graph(
             self.nodes,
@@ -101,7 +101,7 @@ class Graph:
             self.nodes, name, self.inputs, self.outputs, list(self.constants.values()), doc_string=doc
         )
         model = self.helper.make_model(
-            graph, opset_imports=[self.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, doc_string=doc
+            graph, opset_imports=[self.helper.make_opsetid("", self.opset)], ir_version=IR_VERSION, doc_string=doc
         )
         self.helper.set_model_props(model, metadata or {})
         return model
