@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from atypicality.recalibration.parameters import Solution, Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
-from atypicality.recalibration.solver import ROUGH, solve
+from atypicality.recalibration.solver import ROUGH, find_optimum, solve, start_at
 from atypicality.validation import check_number
 
 __all__ = [
@@ -76,7 +76,7 @@ class ChosenStrengths:
     """Strengths of the groups that are kept, in the units of `Ridge`, and what was found on the way.
 
     `effective` counts the parameters that the data determine of each, `evidence` has the nats of every group, of one
-    left out when it was, and `solution` is the optimum reached with all of them.
+    left out when it was, and `solution` is where the optimum under these strengths is expected: a start.
     """
 
     strengths: dict[str, float]
@@ -164,13 +164,15 @@ def choose_strengths(
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
+    theta = problem.standardise(solution)
     for _ in range(max_iter):
         penalised = problem.with_penalty(penalty_of(problem, groups, strengths))
-        solution = solve(penalised, start=solution, tolerance=ROUGH)
-        around, before = picture_at(penalised, penalised.standardise(solution)), strengths
+        found = find_optimum(penalised, penalised.project(theta), ROUGH)
+        around, before = picture_at(penalised, found.at, found.gradient, found.curvature), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
             break
+        theta, _ = around.move(penalty_of(problem, groups, strengths))  # one Newton step, and no pass for it
     gate = _Gate(around, groups, n_effective, largest)
     kept, evidence = gate.kept(strengths, {} if least is None else least)
     if len(kept) < len(groups):
@@ -178,7 +180,9 @@ def choose_strengths(
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
     factors = {name: _caution(effective[name], groups[name].size, gate.share_left(name)) for name in kept}
     strengths = {name: min(largest, strengths[name] * factors[name]) for name in kept}
-    return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, solution)
+    penalty = penalty_of(problem, groups, dict.fromkeys(groups, largest) | strengths)
+    start = start_at(problem, around.move(penalty)[0])
+    return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, start)
 
 
 class _Gate:
