@@ -99,7 +99,8 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
             e /= totals[:, None]
             e[np.arange(e.shape[0]), problem.labels[rows]] -= 1
             inputs = buffers("inputs", (e.shape[0], problem.layout.size))
-            gradients[rows] = problem.project(expected_inputs(problem, fields, rows, e, inputs))
+            expected_inputs(problem, fields, rows, e, inputs)
+            gradients[rows] = problem.project(inputs)
 
     blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, True))
     return gradients

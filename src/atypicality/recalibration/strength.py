@@ -164,14 +164,16 @@ def choose_strengths(
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
-    theta = problem.standardise(solution)
+    theta, read = problem.standardise(solution), problem.rounded()
     for _ in range(max_iter):
-        penalised = problem.with_penalty(penalty_of(problem, groups, strengths))
+        penalised = read.with_penalty(penalty_of(problem, groups, strengths))
         found = find_optimum(penalised, penalised.project(theta), ROUGH)
         around, before = picture_at(penalised, found.at, found.gradient, found.curvature), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
-            break
+            if read is problem:
+                break
+            read = problem  # with all digits from here on
         theta, _ = around.move(penalty_of(problem, groups, strengths))  # one Newton step, and no pass for it
     gate = _Gate(around, groups, n_effective, largest)
     kept, evidence = gate.kept(strengths, {} if least is None else least)
