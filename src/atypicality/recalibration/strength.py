@@ -50,8 +50,10 @@ UNSUPPORTED = 1e-3
 """Share of a group's parameters below which the data determine none of them: its strength is left where it is."""
 LARGEST = 1e8
 """Precision, in units of `FIRST`, at which a parameter is 0 to all digits that matter."""
-REACH = 10.0
-"""Factor by which strengths may move before the loss is pictured anew: the picture fades with the distance."""
+FALL, RISE = 10.0, 1000.0
+"""Factors by which strengths may change before the loss is pictured anew: the picture fades with the distance that
+parameters move, and a larger strength moves them to 0 at most.
+"""
 INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
 
@@ -256,7 +258,7 @@ def _fixed_point(
             if effective[name] < UNSUPPORTED * index.size or current[name] >= largest:
                 continue
             step = effective[name] / (n_effective * float(theta[index] @ theta[index]))
-            current[name] = min(max(step, strengths[name] / REACH), strengths[name] * REACH, largest)
+            current[name] = min(max(step, strengths[name] / FALL), strengths[name] * RISE, largest)
         if _change(before, current, effective) < 0.01:
             break
     return current, effective
