@@ -252,7 +252,7 @@ def test_blocks_agree_with_the_whole_for_many_classes(rng):
     theta = penalised.standardise(solve(penalised, start=temperature_start(problem)))
     counts = []
     assert penalised.n_parameters <= EXACT_UP_TO
-    for picture in (picture_at(penalised, theta), _Blocks(penalised, theta)):
+    for picture in (picture_at(penalised, theta), _Blocks(penalised, theta, np.zeros(theta.size), None)):
         _, spread = picture.move(penalised.penalty)
         counts.append([picture.free[i].sum() - strengths[name] * spread[i].sum() for name, i in groups.items()])
     np.testing.assert_allclose(counts[1], counts[0], rtol=0.1)

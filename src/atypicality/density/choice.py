@@ -1,10 +1,11 @@
 """A choice among Gaussian and relative atypicality, of rows as they are or divided by their length."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from atypicality.density.family import DensityFamily, cost
 from atypicality.density.gaussian import GaussianAtypicality
@@ -22,6 +23,7 @@ DEFAULT = str(RelativeAtypicality(normalize="l2"))
 """Highest in mean AUROC for errors on the outputs of the method page."""
 GAUSSIAN = str(GaussianAtypicality())
 """The paper's."""
+Float64 = NDArray[np.float64]
 CRITERIA = ("alone", "added")
 NAME = kinds.Text(r"[A-Za-z]+\([a-z0-9_='., ]*\)", longest=100)  # nothing that a card would take for Markdown
 UNKNOWN = kinds.optional(kinds.Number())
@@ -118,6 +120,7 @@ def choose_density(
     confidence: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     criterion: str = "alone",
+    scores: Mapping[str, Float64] | None = None,
 ) -> DensityChoice:
     """The density whose quantile says best, on held-out rows, which predictions are right.
 
@@ -136,6 +139,8 @@ def choose_density(
     criterion : {"alone", "added"}, default="alone"
         Likelihood from the quantile alone, as quadrants, groups and drift use it, or from the quantile and confidence.
         The second prefers what confidence lacks, which may be a score that finds few errors by itself.
+    scores : mapping of str to ndarray of shape (n,), optional
+        What ``family.scores(embeddings)`` gives, where it is known.
 
     Returns
     -------
@@ -153,7 +158,7 @@ def choose_density(
     check_choice(criterion, "criterion", CRITERIA)
     pairs = read_pairs(probs, labels, confidence, correct)
     wrong = ~pairs.correct
-    scores = family.scores(embeddings)
+    scores = family.scores(embeddings) if scores is None else scores
     sizes: dict[str, Any] = {"criterion": criterion, "n_rows": wrong.size, "n_errors": int(wrong.sum())}
     plain = [
         Candidate(name, cost(family.members_[name]), _known(auroc(score, wrong))) for name, score in scores.items()

@@ -78,6 +78,8 @@ LOOKED_AT = 2000
 UNUSED = ("off", "not ", "left out", "dropped")
 """How the form of a term of recalibration begins where it is not used."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
+Scores = tuple[Any, Any, Any]
+"""Atypicality (n,), that for recalibration, and class log-densities (n, m) in the order of the density."""
 SIXTHS = 6
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
 SHARED = ("centre", "whitening", "means", "log_peak")
@@ -253,10 +255,10 @@ class ReliabilityHead(BaseEstimator):
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
         first, rest, edge_rows = _cut(calibration, seed)
         self.neighbor_ratio_ = self._fit_ratio(train)
-        self.density_ = self._fit_density(train, whole, first)
+        self.density_, known = self._chosen(self._fit_density(train, whole), first)
         self.fingerprint_, self.cross_fitted_ = fingerprint, False
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
-        self._fit_calibration(first, rest, edge_rows, train_rows)
+        self._fit_calibration(first, rest, edge_rows, train_rows, known)
         if not aligned:
             self._check_order(first)
         return self
@@ -273,8 +275,8 @@ class ReliabilityHead(BaseEstimator):
         check_is_fitted(self, "recalibration_")
         return self._fit(self.density_, calibration, self.class_names_)
 
-    def _fit_density(self, train: Any, calibration: ModelOutputs, first: ModelOutputs) -> Any:
-        """The density fitted on training rows, chosen where it is to be by the `first` rows, those of recalibration."""
+    def _fit_density(self, train: Any, calibration: ModelOutputs) -> Any:
+        """The density fitted on training rows, or where it is to be chosen the family of those to choose among."""
         if train is None or train is not getattr(self, "density_", None):
             self.density_choice_ = self.recalibration_density_ = None
         if self.density is None or (train is None and calibration.atypicality is not None):
@@ -285,7 +287,7 @@ class ReliabilityHead(BaseEstimator):
             _warn_without_atypicality("no train= and no atypicality in the calibration outputs")
             return None
         if isinstance(train, DensityFamily):
-            return self._chosen(train, first)
+            return train
         if hasattr(train, "atypicality") and not isinstance(train, ModelOutputs):
             check_is_fitted(train)
             return train
@@ -299,8 +301,7 @@ class ReliabilityHead(BaseEstimator):
         progress.stage("fitting the density")
         auto = isinstance(self.density, str) and check_choice(self.density, "density, where it is text,", ("auto",))
         with train._numbered():
-            density = (DensityFamily() if auto else clone(self.density)).fit(embeddings, labels)
-        return self._chosen(density, first) if auto else density
+            return (DensityFamily() if auto else clone(self.density)).fit(embeddings, labels)
 
     def _fit_ratio(self, train: Any) -> NeighborRatio | None:
         """The training rows by class, where acceptance or recalibration looks at them."""
@@ -323,26 +324,35 @@ class ReliabilityHead(BaseEstimator):
     def _reads_ambiguity(recalibration: Any) -> bool:
         return "ambiguity" in getattr(recalibration, "covariates", ())
 
-    def _chosen(self, family: DensityFamily, first: ModelOutputs) -> GaussianAtypicality:
-        """The member that finds errors best among some rows, which carry no guarantee."""
+    def _chosen(self, density: Any, first: ModelOutputs) -> tuple[Any, Scores | None]:
+        """The member of a family that finds errors best among some rows, which carry no guarantee, and their scores.
+
+        A density that is no family is the one chosen.
+        """
+        if not isinstance(density, DensityFamily):
+            return density, None
         progress.stage("choosing the density")
         with first._numbered():
-            self.density_choice_ = choose_density(
-                family,
-                first.need("embeddings"),
-                softmax_rows(first.need("logits")),
-                first.need("labels"),
-            )
+            embeddings, labels = first.need("embeddings", "labels")
+            host = isinstance(embeddings, np.ndarray)
+            scores, densities = density.scored(embeddings) if host else (density.scores(embeddings), None)
+            probs = softmax_rows(first.need("logits"))
+            self.density_choice_ = choose_density(density, embeddings, probs, labels, scores=scores)
         chosen = self.density_choice_.name
-        self.recalibration_density_ = None if chosen == GAUSSIAN else family.members_[GAUSSIAN]
-        return family.members_[chosen]
+        self.recalibration_density_ = None if chosen == GAUSSIAN else density.members_[GAUSSIAN]
+        return density.members_[chosen], (scores[chosen], scores[GAUSSIAN], densities) if host else None
 
     def _fit_calibration(
-        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None, train_rows: int
+        self,
+        first: ModelOutputs,
+        rest: ModelOutputs,
+        edge_rows: NDArray[np.bool_] | None,
+        train_rows: int,
+        scored: Scores | None,
     ) -> Self:
         progress.stage("fitting the recalibration")
         with first._numbered():
-            self._fit_recalibration(first)
+            self._fit_recalibration(first, scored)
             self._fit_acceptance(first)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
@@ -409,9 +419,9 @@ class ReliabilityHead(BaseEstimator):
         places[class_positions(classes, self.n_classes_, self.class_names_)] = np.arange(classes.size)
         return self.neighbor_ratio_.ambiguity(embeddings, places[label])
 
-    def _fit_recalibration(self, outputs: ModelOutputs) -> None:
+    def _fit_recalibration(self, outputs: ModelOutputs, scored: Scores | None) -> None:
         logits, labels = outputs.need("logits", "labels")
-        atypicality, offered = self._rarity(outputs)
+        atypicality, offered = self._rarity(outputs, scored)
         recalibration = self.recalibration
         if isinstance(recalibration, str) and recalibration == "auto":
             covariates = ("margin",) if atypicality is None else ("atypicality", "margin")
@@ -598,7 +608,9 @@ class ReliabilityHead(BaseEstimator):
         probs = call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered)
         return probs, atypicality, None if self.recalibration_density_ is None else offered["atypicality"]
 
-    def _rarity(self, outputs: ModelOutputs) -> tuple[NDArray[np.float64] | None, dict[str, Any]]:
+    def _rarity(
+        self, outputs: ModelOutputs, scored: Scores | None = None
+    ) -> tuple[NDArray[np.float64] | None, dict[str, Any]]:
         """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
         given = None if self.density is None else outputs.atypicality
         offered = {"atypicality": given, "class_log_density": None, "embeddings": outputs.embeddings}
@@ -608,13 +620,12 @@ class ReliabilityHead(BaseEstimator):
         if self.density_ is None:
             return given, offered
         embeddings = outputs.need("embeddings")
-        atypicality, offered["atypicality"], densities = self._scores(embeddings)
+        atypicality, offered["atypicality"], densities = self._scores(embeddings) if scored is None else scored
         if densities is not None:
             offered["class_log_density"] = in_columns(densities, self._sources())
         return atypicality, offered
 
-    def _scores(self, embeddings: Any) -> tuple[Any, Any, Any]:
-        """Atypicality (n,), that for recalibration, and class log-densities (n, m) in the order of the density."""
+    def _scores(self, embeddings: Any) -> Scores:
         density = self.density_
         if type(density) not in GAUSSIANS:  # a user's own, by its methods
             atypicality, scored = density.atypicality(embeddings), hasattr(density, "class_log_density")

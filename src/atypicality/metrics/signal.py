@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from atypicality.metrics.rows import read_pairs
 from atypicality.validation import check_vector
@@ -178,34 +177,43 @@ def _log_likelihood(columns: list[Float64], correct: NDArray[np.bool_], folds: N
     x = np.stack(columns, axis=1)
     x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), np.finfo(np.float64).tiny)
     rows, out = np.concatenate([np.ones((correct.size, 1)), x], axis=1), np.empty(correct.size)
+    whole = logistic_coefficients(rows, correct)  # near those of every fold
     for fold in range(FOLDS):
         rest, own = folds != fold, folds == fold
-        scores = rows[own] @ logistic_coefficients(rows[rest], correct[rest])  # whose first column is 1
+        scores = rows[own] @ logistic_coefficients(rows[rest], correct[rest], start=whole)
         out[own] = -np.logaddexp(0.0, np.where(correct[own], -scores, scores))
     return out
 
 
-def logistic_coefficients(rows: Float64, positive: NDArray[np.bool_], strength: float = 1.0) -> Float64:
+def logistic_coefficients(
+    rows: Float64, positive: NDArray[np.bool_], strength: float = 1.0, start: Float64 | None = None
+) -> Float64:
     """Coefficients (p,) of a logistic regression on rows (n, p) whose first column is 1, by Newton's method.
 
     A ridge of 1 on all but the first keeps them finite where rows are separable; with none the caller looks for
-    that. That of scikit-learn is the same, and takes ten times as long for the few columns here.
+    that. That of scikit-learn is the same, and takes ten times as long for the few columns here. `start` (p,), zeros
+    by default, changes the result by rounding.
     """
     sign, ridge = np.where(positive, -1.0, 1.0), np.r_[0.0, np.full(rows.shape[1] - 1, strength)]
 
-    def objective(theta: Float64) -> float:
-        return float(np.logaddexp(0.0, sign * (rows @ theta)).sum() + 0.5 * ridge @ theta**2)
+    def at(theta: Float64) -> tuple[float, Float64, Float64]:
+        """The objective, scores, and ``exp(-|score|)``, of which losses and chances are made."""
+        scores = rows @ theta
+        small = np.exp(-np.abs(scores))
+        loss = np.log1p(small).sum() + np.maximum(sign * scores, 0.0).sum()
+        return float(loss + 0.5 * ridge @ theta**2), scores, small
 
-    theta = np.zeros(rows.shape[1])
-    value = objective(theta)
+    theta = np.zeros(rows.shape[1]) if start is None else start
+    value, scores, small = at(theta)
     for _ in range(100):
-        chance = expit(rows @ theta)
+        chance = np.where(scores > 0, 1.0, small) / (1.0 + small)
         gradient = rows.T @ (chance - positive) + ridge * theta
         hessian = (rows.T * (chance * (1 - chance))) @ rows + np.diag(ridge)
         step = np.linalg.solve(hessian, gradient)
-        while (lower := objective(theta - step)) > value:  # ends: a step small enough changes nothing
+        while (found := at(theta - step))[0] > value:  # ends: a step small enough changes nothing
             step = 0.5 * step
-        theta, value, decrement = theta - step, lower, float(gradient @ step)
+        theta, decrement = theta - step, float(gradient @ step)
+        value, scores, small = found
         if decrement < 1e-9:
             break
     return theta

@@ -1,34 +1,45 @@
 """The exact Hessian, block by block: ``mean_i (sum_j p_ij X_ij X_ij' - m_i m_i')`` with ``m_i = sum_j p_ij X_ij``.
 
-The first part is zero between the parameters of different classes; the second is one product of two matrices.
+The first part is zero between the parameters of different classes; the second is one product of two matrices. The
+gradient is a sum of the same m_i.
 """
 
 import numpy as np
 
-from atypicality.recalibration.kernels import Fields, expected_inputs, shared_terms
+from atypicality.recalibration.kernels import Buffers, Fields, expected_inputs, shared_terms
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["exact_curvature"]
+__all__ = ["exact_derivatives"]
 
 
-def exact_curvature(problem: Problem, fields: Fields, rows: slice, e: FloatArray) -> Vector:
-    """The block's share of the Hessian (P, P) at probabilities `e` (b, k)."""
+def exact_derivatives(
+    problem: Problem, fields: Fields, rows: slice, p: FloatArray, buffers: Buffers
+) -> tuple[Vector, Vector]:
+    """The block's share of the gradient (P,), labels left out, and of the Hessian (P, P), at probabilities (b, k)."""
     weights, layout = problem.weights[rows], problem.layout
-    means = expected_inputs(problem, fields, rows, e)
-    means *= np.sqrt(weights)[:, None].astype(e.dtype)
-    hessian = -(means.T @ means).astype(np.float64)
-    if layout.mixing.start < layout.size:
-        _add_classwise(problem, fields, e, weights, hessian)
-    shared, moved = shared_terms(problem, fields, rows), np.empty_like(e)
+    means = expected_inputs(problem, fields, rows, p, buffers("inputs", (p.shape[0], layout.size), p.dtype))
+    roots = np.sqrt(weights).astype(p.dtype)
+    means *= roots[:, None]
+    gradient, hessian = (roots @ means).astype(np.float64), -(means.T @ means).astype(np.float64)
+    classwise = layout.mixing.start < layout.size
+    if classwise:
+        _add_own_scores(problem, gradient, hessian)
+    if problem.mixing == "diagonal" and fields.x is not None:
+        own = np.arange(layout.mixing.start, layout.mixing.stop)
+        term = buffers("term", p.shape, p.dtype)
+        hessian[own, own] += roots @ np.multiply(means[:, layout.mixing], fields.x, out=term)
+    elif fields.x is not None:
+        _add_full_mixing(problem, fields.x, p * weights[:, None].astype(p.dtype), hessian)
+    shared, moved = shared_terms(problem, fields, rows), buffers("moved", p.shape, p.dtype)
     for place, (where, features, field) in enumerate(shared):
-        np.multiply(e, field, out=moved)
+        np.multiply(p, field, out=moved)
         weighted = features * weights[:, None]
         _add_shared(shared[: place + 1], where, weighted, moved, hessian)
-        if layout.mixing.start < layout.size:
-            _add_crossed(problem, fields, where, weighted.astype(e.dtype), moved, hessian)
-    return hessian
+        if classwise:
+            _add_crossed(problem, fields, where, weighted.astype(p.dtype), moved, hessian, buffers)
+    return gradient, hessian
 
 
 def _add_shared(
@@ -42,35 +53,40 @@ def _add_shared(
             hessian[other, where] += share.T
 
 
-def _add_classwise(problem: Problem, fields: Fields, p: FloatArray, weights: Vector, hessian: Vector) -> None:
-    """Second moments of parameters that belong to one class."""
-    k, layout, weighted = problem.n_classes, problem.layout, p * weights[:, None].astype(p.dtype)
-    mixing, scores = (np.arange(where.start, where.stop) for where in (layout.mixing, layout.scores))
-    if problem.class_scores:
-        hessian[scores, scores] += weighted.sum(axis=0, dtype=np.float64)
-    if fields.x is None:
+def _add_own_scores(problem: Problem, gradient: Vector, hessian: Vector) -> None:
+    """Second moments of the scores, and with the mixing of their own class: first moments, as in the gradient."""
+    if not problem.class_scores:
         return
-    if problem.mixing == "diagonal":
-        first, second = (np.sum(weighted * fields.x**power, axis=0, dtype=np.float64) for power in (1, 2))
-        hessian[mixing, mixing] += second
-        pairs = [(mixing, first)] if problem.class_scores else []
-    else:
-        for own, share in zip(mixing.reshape(k, k), weighted.T, strict=True):
-            hessian[own[:, None], own] += (fields.x * share[:, None]).T @ fields.x
-        sums = (weighted.T @ fields.x).astype(np.float64)
-        pairs = list(zip(mixing.reshape(k, k).T, sums.T, strict=True)) if problem.class_scores else []
-    for columns, values in pairs:
-        hessian[scores, columns] += values
-        hessian[columns, scores] += values
+    k, layout = problem.n_classes, problem.layout
+    mixing, scores = (np.arange(where.start, where.stop) for where in (layout.mixing, layout.scores))
+    hessian[scores, scores] += gradient[layout.scores]
+    rows = np.repeat(scores, k) if problem.mixing == "full" else scores
+    if mixing.size:
+        hessian[rows, mixing] += gradient[layout.mixing]
+        hessian[mixing, rows] += gradient[layout.mixing]
+
+
+def _add_full_mixing(problem: Problem, x: FloatArray, weighted: FloatArray, hessian: Vector) -> None:
+    """Second moments of the rows of a full mixing matrix, from weighted probabilities (b, k)."""
+    k, where = problem.n_classes, problem.layout.mixing
+    for own, share in zip(np.arange(where.start, where.stop).reshape(k, k), weighted.T, strict=True):
+        hessian[own[:, None], own] += (x * share[:, None]).T @ x
 
 
 def _add_crossed(
-    problem: Problem, fields: Fields, where: slice, scaled: FloatArray, moved: FloatArray, hessian: Vector
+    problem: Problem,
+    fields: Fields,
+    where: slice,
+    scaled: FloatArray,
+    moved: FloatArray,
+    hessian: Vector,
+    buffers: Buffers,
 ) -> None:
     """Second moments between one shared term and class-wise parameters."""
     layout, crossed = problem.layout, []
     if fields.x is not None and problem.mixing == "diagonal":
-        crossed.append((layout.mixing, scaled.T @ (moved * fields.x)))
+        term = buffers("term", moved.shape, moved.dtype)
+        crossed.append((layout.mixing, scaled.T @ np.multiply(moved, fields.x, out=term)))
     elif fields.x is not None:
         products = [((moved * column[:, None]).T @ fields.x).ravel() for column in scaled.T]
         crossed.append((layout.mixing, np.stack(products)))

@@ -48,7 +48,8 @@ def read_fields(problem: Problem, rows: slice, buffers: Buffers, dtype: np.dtype
             x[hidden] = 0
     terms = []
     for term in problem.terms:
-        field = np.subtract(term.matrix[rows], term.rows.top[rows, None], out=buffers(term.name, z.shape, dtype))
+        out = buffers(f"field {term.name}", z.shape, dtype)  # a name alone could be one of the others
+        field = np.subtract(term.matrix[rows], term.rows.top[rows, None], out=out)
         field *= dtype.type(1 / problem.term_scales[term.name])
         terms.append(field)
     return Fields(u, x, terms, hidden)
@@ -113,16 +114,18 @@ def contract(
     return sums
 
 
-def expected_inputs(problem: Problem, fields: Fields, rows: slice, p: FloatArray) -> FloatArray:
-    """``sum_j p_ij X_ij`` of every row (b, P)."""
-    columns = [np.vecdot(p, field)[:, None] * features for _, features, field in shared_terms(problem, fields, rows)]
+def expected_inputs(problem: Problem, fields: Fields, rows: slice, p: FloatArray, out: FloatArray) -> FloatArray:
+    """``sum_j p_ij X_ij`` of every row, written into `out` (b, P)."""
+    layout, k = problem.layout, problem.n_classes
+    for where, features, field in shared_terms(problem, fields, rows):
+        np.multiply(np.vecdot(p, field)[:, None], features, out=out[:, where], casting="same_kind")
     if fields.x is not None and problem.mixing == "diagonal":
-        columns.append(p * fields.x)
+        np.multiply(p, fields.x, out=out[:, layout.mixing])
     elif fields.x is not None:
-        columns.append((p[:, :, None] * fields.x[:, None, :]).reshape(p.shape[0], -1))
+        np.multiply(p[:, :, None], fields.x[:, None, :], out=out[:, layout.mixing].reshape(-1, k, k))
     if problem.class_scores:
-        columns.append(p)
-    return np.concatenate(columns, axis=1, dtype=p.dtype)
+        out[:, layout.scores] = p
+    return out
 
 
 def shared_terms(problem: Problem, fields: Fields, rows: slice) -> list[tuple[slice, Vector, FloatArray]]:

@@ -19,15 +19,21 @@ from atypicality.recalibration.row_statistics import FloatArray
 __all__ = ["Cholesky", "Derivatives", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
 
 RENEW_ABOVE = 1e-4
-"""Certificate above which an approximate metric is gathered anew with every evaluation: it is far from the optimum."""
+"""Certificate above which a metric is gathered anew with every evaluation: it is far from the optimum.
+
+Below it the Hessian changes by some percent at most up to the optimum, and a pass without it costs a third.
+"""
 RENEW_AFTER = 10
-"""Steps after which an approximate metric is gathered anew in any case."""
+"""Steps after which a metric is gathered anew in any case."""
 TRUSTED = 0.1
-"""Contraction of the certificate by the last step up to which an approximate metric is believed.
+"""Contraction of the certificate by the last step up to which a metric that is not the Hessian here is believed.
 
 A step in a metric B leaves ``(1 - H B) g`` of the gradient g: where the certificate falls by a factor r, B differs from
-the inverse of the Hessian H by about sqrt(r), and the certificate is enlarged accordingly. Else H is multiplied with.
+the inverse of the Hessian H by about sqrt(r), and the certificate is enlarged accordingly. Else H is multiplied with,
+or gathered where it is the metric itself.
 """
+LONGER = 2.0
+"""Times the last step's length that the next one tries first, up to a whole one: a try that fails costs a pass."""
 MEMORY = 12
 """Pairs of steps and gradient changes that L-BFGS keeps."""
 Pairs = deque[tuple[Vector, Vector, float]]
@@ -77,39 +83,50 @@ class Oracle:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where the loop ended: one last step beyond the point that the certificate was measured at."""
+    """Where the loop ended: one last step beyond the point that the certificate was measured at.
+
+    `at` is that point, with the gradient there, and `curvature` the last that was gathered, there or a little before.
+    """
 
     theta: Vector
     objective: float
     certificate: float
     n_iter: int
     n_passes: int
+    at: Vector
+    gradient: Vector
+    curvature: Any
 
 
 def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int = 200) -> Optimum:
     """Step with a line search until half of the squared Newton decrement is certified to be below `tolerance`."""
     theta, current, n_passes = start, oracle.evaluate(start, True), 1
     pairs: Pairs = deque(maxlen=MEMORY)
-    since, last = 0, math.inf
+    since, last, length, exact = 0, math.inf, 1.0, oracle.product is None
     for n_iter in range(max_iter):
         if current.curvature is not None:
-            metric, since = oracle.metric(current.curvature), 0
+            curvature, metric, since = current.curvature, oracle.metric(current.curvature), 0
             pairs.clear()
         step = -_two_loops(current.gradient, pairs, metric)
         certificate = -0.5 * float(current.gradient @ step)
         contraction, last = certificate / last, certificate
-        if certificate <= tolerance and oracle.product is not None:
+        if certificate <= tolerance and not (exact and since == 0):
             if contraction <= TRUSTED:
                 certificate /= 1 - math.sqrt(contraction)
+            elif oracle.product is None:
+                current, n_passes = oracle.evaluate(theta, True), n_passes + 1
+                continue
             else:
                 step, certificate = _refine(oracle.product, theta, current.gradient, step, pairs, metric)
                 n_passes += 1
+        passed = n_iter, n_passes, theta, current.gradient, curvature
         if current.objective <= tolerance:  # a last step could run away: there may be no finite optimum
-            return Optimum(theta, current.objective, min(certificate, current.objective), n_iter, n_passes)
+            return Optimum(theta, current.objective, min(certificate, current.objective), *passed)
         if certificate <= tolerance:
-            return Optimum(theta + step, current.objective - certificate, certificate, n_iter, n_passes)
-        renew = oracle.product is None or certificate > RENEW_ABOVE or since >= RENEW_AFTER
-        found = _search(lambda point: oracle.evaluate(point, renew), theta, current, step, oracle.noise)  # noqa: B023
+            return Optimum(theta + step, current.objective - certificate, certificate, *passed)
+        renew = certificate > RENEW_ABOVE or since >= RENEW_AFTER or (exact and contraction > TRUSTED)
+        longest = min(1.0, LONGER * length)
+        found = _search(lambda point: oracle.evaluate(point, renew), theta, current, step, oracle.noise, longest)  # noqa: B023
         if found is None:
             raise NotConvergedError(
                 f"no step lowers the objective at iteration {n_iter}: half of the squared Newton decrement is "
@@ -193,14 +210,19 @@ def _refine(
 
 
 def _search(
-    evaluate: Callable[[Vector], Derivatives], theta: Vector, current: Derivatives, step: Vector, noise: float
+    evaluate: Callable[[Vector], Derivatives],
+    theta: Vector,
+    current: Derivatives,
+    step: Vector,
+    noise: float,
+    length: float,
 ) -> tuple[float, Derivatives, int] | None:
     """Shorten the step until the objective falls and the slope has not turned steeply upward.
 
     The slope's condition makes progress sure where rounding hides the decrease of the objective (the approximate
     Wolfe conditions of Hager and Zhang 2005).
     """
-    slope, length = float(current.gradient @ step), 1.0
+    slope = float(current.gradient @ step)
     slack = noise * (1 + abs(current.objective))
     for tries in range(1, 41):
         trial = evaluate(theta + length * step)

@@ -9,7 +9,7 @@ import numpy as np
 
 from atypicality import blocks
 from atypicality.recalibration import device_solver
-from atypicality.recalibration.curvature import exact_curvature
+from atypicality.recalibration.curvature import exact_derivatives
 from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
 from atypicality.recalibration.metric import sparse_curvature
 from atypicality.recalibration.newton import Derivatives
@@ -98,7 +98,9 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
             e, totals, _ = softmax(problem, fields, rows, theta, buffers)
             e /= totals[:, None]
             e[np.arange(e.shape[0]), problem.labels[rows]] -= 1
-            gradients[rows] = problem.project(expected_inputs(problem, fields, rows, e).astype(WIDE, copy=False))
+            inputs = buffers("inputs", (e.shape[0], problem.layout.size))
+            expected_inputs(problem, fields, rows, e, inputs)
+            gradients[rows] = problem.project(inputs)
 
     blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, True))
     return gradients
@@ -123,15 +125,17 @@ def _added(total: Derivatives, other: Derivatives) -> Derivatives:
 
 
 def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | None, buffers: Buffers) -> Derivatives:
-    fields = read_fields(problem, rows, buffers)
+    fields, weights = read_fields(problem, rows, buffers), problem.weights[rows]
     e, totals, bounds = softmax(problem, fields, rows, theta, buffers)
-    log_norm = float(problem.weights[rows] @ (np.log(totals) + bounds))
-    gradient = contract(problem, fields, rows, e, problem.weights[rows] / totals, buffers)
+    log_norm = float(weights @ (np.log(totals) + bounds))
+    if curvature == "exact":
+        e /= totals[:, None].astype(e.dtype)
+        return Derivatives(log_norm, *exact_derivatives(problem, fields, rows, e, buffers))
+    gradient = contract(problem, fields, rows, e, weights / totals, buffers)
     if curvature is None:
         return Derivatives(log_norm, gradient)
     e /= totals[:, None].astype(e.dtype)
-    second = exact_curvature if curvature == "exact" else sparse_curvature
-    return Derivatives(log_norm, gradient, second(problem, fields, rows, e))
+    return Derivatives(log_norm, gradient, sparse_curvature(problem, fields, rows, e))
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:

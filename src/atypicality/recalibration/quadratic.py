@@ -1,17 +1,18 @@
 """A quadratic picture of the loss around an optimum: where the optimum moves under other strengths, and how surely.
 
 With H the Hessian of the mean loss at the optimum under penalty A (a diagonal), the optimum under penalty B is near
-``(H + B)^-1 (H + A) theta``. Its uncertainty is the inverse of H + B divided by the number of rows.
+``(H + B)^-1 (H + A) theta``, and ``(H + B)^-1 ((H + A) theta - g)`` from a point with the gradient g of the objective.
+Its uncertainty is the inverse of H + B divided by the number of rows.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
-from scipy.linalg.lapack import dpotri
+from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs
 
 from atypicality.arrays import to_host
 from atypicality.recalibration import passes
+from atypicality.recalibration.metric import SparseCurvature
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.solver import projected_hessian
@@ -36,11 +37,25 @@ class Picture(Protocol):
         """Logarithm of the evidence under another penalty, up to a constant, of a mean over `n_rows` rows."""
 
 
-def picture_at(problem: Problem, theta: Vector) -> Picture:
-    """The picture around `theta`, the optimum of `problem`: whole where that is cheap, else in blocks."""
+def picture_at(problem: Problem, theta: Vector, gradient: Vector | None = None, curvature: Any = None) -> Picture:
+    """The picture around `theta`: whole where that is cheap, else in blocks.
+
+    Parameters
+    ----------
+    problem : Problem
+    theta : ndarray of shape (P,)
+        The optimum, or a point near it.
+    gradient : ndarray of shape (P,), optional
+        Of the objective at `theta`; 0 by default.
+    curvature : second derivatives, optional
+        As the last pass of the solver gathered them at or near `theta`. What is missing costs a pass.
+    """
+    slope = np.zeros(theta.size) if gradient is None else gradient
+    sparse = isinstance(curvature, SparseCurvature)
     if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO or problem.remote is not None:
-        return WholePicture(problem, theta, _hessian(problem, theta))
-    return _Blocks(problem, theta)
+        hessian = _hessian(problem, theta) if curvature is None or sparse else to_host(curvature)
+        return WholePicture(problem, theta, hessian, slope)
+    return _Blocks(problem, theta, slope, curvature if sparse else None)
 
 
 def _hessian(problem: Problem, theta: Vector) -> Vector:
@@ -54,30 +69,45 @@ def _hessian(problem: Problem, theta: Vector) -> Vector:
 class WholePicture:
     """The picture from a Hessian (P, P) of the objective as it was summed."""
 
-    def __init__(self, problem: Problem, theta: Vector, hessian: Vector) -> None:
+    def __init__(self, problem: Problem, theta: Vector, hessian: Vector, gradient: Vector) -> None:
         self._problem = problem
         self.free = np.diag(problem.project(np.eye(theta.size)))
         self._matrix = projected_hessian(problem, hessian - np.diag(problem.penalty))
-        self._target = self._matrix @ theta + problem.penalty * theta
+        self._target = self._matrix @ theta + problem.penalty * theta - gradient
+        self._known: dict[bytes, float] = {}
 
     def move(self, penalty: Vector) -> tuple[Vector, Vector]:
-        matrix = self._matrix + np.diag(penalty)
-        unit = 1 / np.sqrt(np.diag(matrix))
-        scaled = matrix * unit[:, None] * unit + 1e-12 * np.eye(unit.size)
-        lower, _ = dpotri(cholesky(scaled, lower=True), lower=1)
-        inverse = (np.tril(lower) + np.tril(lower, -1).T) * unit[:, None] * unit
-        return self._problem.project(inverse @ self._target), np.diag(self._problem.project(inverse))
+        unit, factor = _scaled_factor(self._matrix, penalty)
+        half = dtrtri(factor, lower=1, overwrite_c=1)[0]  # the inverse is its transpose times itself
+        theta = unit * (half.T @ (half @ (unit * self._target)))
+        if (self.free == 1).all():
+            return theta, unit**2 * np.vecdot(half.T, half.T)
+        inverse = (half.T @ half) * unit[:, None] * unit
+        return self._problem.project(theta), np.diag(self._problem.project(inverse))
 
     def evidence(self, penalty: Vector, n_rows: float) -> float:
-        return _evidence(self._matrix, self._target, penalty, n_rows)
+        key = penalty.tobytes()  # a search over groups comes back to the same ones
+        if key not in self._known:
+            self._known[key] = _evidence(self._matrix, self._target, penalty, n_rows)
+        return self._known[key]
+
+
+def _scaled_factor(matrix: Vector, penalty: Vector) -> tuple[Vector, Vector]:
+    """Scales (P,) that give a matrix plus a diagonal ones on its own diagonal, and its factor (P, P) then."""
+    unit = 1 / np.sqrt(np.diag(matrix) + penalty)
+    scaled = matrix * unit[:, None]
+    scaled *= unit
+    np.einsum("ii->i", scaled)[:] = 1 + 1e-12
+    factor, failed = dpotrf(scaled.T, lower=1, clean=1, overwrite_a=1)  # the transpose lies as Fortran wants it
+    if failed:
+        raise np.linalg.LinAlgError("the Hessian of the loss is not positive definite")
+    return unit, factor
 
 
 def _evidence(matrix: Vector, target: Vector, penalty: Vector, n_rows: float) -> float:
     """``n/2 t'(H + B)^-1 t - 1/2 log det (H + B) + 1/2 log det B``, B over the parameters with a penalty."""
-    unit = 1 / np.sqrt(np.diag(matrix) + penalty)
-    scaled = (matrix + np.diag(penalty)) * unit[:, None] * unit + 1e-12 * np.eye(unit.size)
-    factor = cholesky(scaled, lower=True)
-    half = solve_triangular(factor, unit * target, lower=True)
+    unit, factor = _scaled_factor(matrix, penalty)
+    half = dtrtrs(factor, unit * target, lower=1)[0]
     log_det = 2 * float(np.log(np.diag(factor) / unit).sum())
     return 0.5 * (n_rows * float(half @ half) - log_det + float(np.log(penalty[penalty > 0]).sum()))
 
@@ -89,8 +119,8 @@ class _Blocks:
     that the data determine came out within 6 % of the exact one.
     """
 
-    def __init__(self, problem: Problem, theta: Vector) -> None:
-        found = passes.evaluate(problem, theta, "sparse").curvature
+    def __init__(self, problem: Problem, theta: Vector, gradient: Vector, curvature: SparseCurvature | None) -> None:
+        found = passes.evaluate(problem, theta, "sparse").curvature if curvature is None else curvature
         self._n_shared, n_inputs, k = found.crossed.shape
         self._shape = n_inputs, k
         self._shared, self._own = found.shared, found.moments.transpose(2, 0, 1).copy()
@@ -100,7 +130,7 @@ class _Blocks:
         self.free = np.ones(theta.size)
         if problem.is_pinned(slice(self._n_shared, None)):
             self.free[self._n_shared :] = np.tile(problem.seen, n_inputs)
-        self._shared_target, self._own_target = self._split(problem.penalty * theta)
+        self._shared_target, self._own_target = self._split(problem.penalty * theta - gradient)
         shared, own = self._split(theta)
         self._shared_target = self._shared_target + self._shared @ shared
         self._own_target = self._own_target + np.einsum("kab,kb->ka", self._own, own)

@@ -13,6 +13,7 @@ keeps the standard units; ``mean_loss(problem.take(others), solution)`` scores h
 influence: `hessian` and `row_gradients` at the optimum.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ __all__ = [
     "Problem",
     "Ridge",
     "Solution",
+    "find_optimum",
     "hessian",
     "mean_loss",
     "row_gradients",
@@ -36,6 +38,7 @@ __all__ = [
     "solution_at",
     "solution_of_multiplier",
     "solve",
+    "start_at",
 ]
 
 TOLERANCE = 2e-10
@@ -83,7 +86,7 @@ def solve(
         theta, n_iter, n_passes = _start(problem)
     else:
         theta, n_iter, n_passes = problem.project(problem.standardise(start)), 0, 0.0
-    optimum = _minimise(problem, theta, tolerance, max_iter)
+    optimum = find_optimum(problem, theta, tolerance, max_iter)
     return solution_at(problem, optimum, n_iter=n_iter, n_passes=n_passes)
 
 
@@ -143,7 +146,15 @@ def solution_at(problem: Problem, optimum: Optimum, *, n_iter: int = 0, n_passes
     )
 
 
-def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> Optimum:
+def start_at(problem: Problem, theta: Vector) -> Solution:
+    """Standardised parameters (P,), for the logits as given, as a start: without loss and certificate."""
+    c, terms, w, s = problem.parts(theta / problem.units)
+    begun = solution_of_multiplier(1.0, problem.n_classes)
+    return replace(begun, coefficients=c, terms=terms, mixing=w, scores=begun.scores if s is None else s)
+
+
+def find_optimum(problem: Problem, theta: Vector, tolerance: float, max_iter: int = 200) -> Optimum:
+    """As `solve`, from standardised parameters (P,) to standardised ones, with the derivatives at the end."""
     exact = _is_exact(problem)
     kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
     noise = float(np.finfo(problem.dtype).eps)
@@ -181,7 +192,7 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
     for wanted in START_ROWS if problem.layout.mixing.start == problem.n_parameters else START_ROWS[:1]:
         stride = -(-problem.n_rows // wanted)
         part = single.take(slice(None, None, stride))
-        fit = _minimise(part, multiplier, 0.1 / part.n_rows, 200)  # what is left is less than sampling rows has cost
+        fit = find_optimum(part, multiplier, 0.1 / part.n_rows, 200)  # what is left is less than sampling rows has cost
         multiplier, n_iter, n_passes = fit.theta, n_iter + fit.n_iter, n_passes + fit.n_passes / stride
         if stride == 1:
             break
@@ -198,7 +209,7 @@ def _remote_start(problem: Problem, single: Problem) -> tuple[Vector, int, float
     theta = np.zeros(problem.n_parameters)
     if theta.size == 1:
         return theta, 0, 0.0
-    fit = _minimise(single, theta[:1], ROUGH, 200)
+    fit = find_optimum(single, theta[:1], ROUGH, 200)
     theta[0] = fit.theta[0]
     return theta, fit.n_iter, fit.n_passes
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from atypicality.recalibration.parameters import Solution, Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
-from atypicality.recalibration.solver import ROUGH, solve
+from atypicality.recalibration.solver import ROUGH, find_optimum, solve, start_at
 from atypicality.validation import check_number
 
 __all__ = [
@@ -50,8 +50,10 @@ UNSUPPORTED = 1e-3
 """Share of a group's parameters below which the data determine none of them: its strength is left where it is."""
 LARGEST = 1e8
 """Precision, in units of `FIRST`, at which a parameter is 0 to all digits that matter."""
-REACH = 10.0
-"""Factor by which strengths may move before the loss is pictured anew: the picture fades with the distance."""
+FALL, RISE = 10.0, 1000.0
+"""Factors by which strengths may change before the loss is pictured anew: the picture fades with the distance that
+parameters move, and a larger strength moves them to 0 at most.
+"""
 INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
 
@@ -76,7 +78,7 @@ class ChosenStrengths:
     """Strengths of the groups that are kept, in the units of `Ridge`, and what was found on the way.
 
     `effective` counts the parameters that the data determine of each, `evidence` has the nats of every group, of one
-    left out when it was, and `solution` is the optimum reached with all of them.
+    left out when it was, and `solution` is where the optimum under these strengths is expected: a start.
     """
 
     strengths: dict[str, float]
@@ -164,13 +166,17 @@ def choose_strengths(
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST / unit)
+    theta, read = problem.standardise(solution), problem.rounded()
     for _ in range(max_iter):
-        penalised = problem.with_penalty(penalty_of(problem, groups, strengths))
-        solution = solve(penalised, start=solution, tolerance=ROUGH)
-        around, before = picture_at(penalised, penalised.standardise(solution)), strengths
+        penalised = read.with_penalty(penalty_of(problem, groups, strengths))
+        found = find_optimum(penalised, penalised.project(theta), ROUGH)
+        around, before = picture_at(penalised, found.at, found.gradient, found.curvature), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
-            break
+            if read is problem:
+                break
+            read = problem  # with all digits from here on
+        theta, _ = around.move(penalty_of(problem, groups, strengths))  # one Newton step, and no pass for it
     gate = _Gate(around, groups, n_effective, largest)
     kept, evidence = gate.kept(strengths, {} if least is None else least)
     if len(kept) < len(groups):
@@ -178,7 +184,9 @@ def choose_strengths(
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
     factors = {name: _caution(effective[name], groups[name].size, gate.share_left(name)) for name in kept}
     strengths = {name: min(largest, strengths[name] * factors[name]) for name in kept}
-    return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, solution)
+    penalty = penalty_of(problem, groups, dict.fromkeys(groups, largest) | strengths)
+    start = start_at(problem, around.move(penalty)[0])
+    return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, start)
 
 
 class _Gate:
@@ -250,7 +258,7 @@ def _fixed_point(
             if effective[name] < UNSUPPORTED * index.size or current[name] >= largest:
                 continue
             step = effective[name] / (n_effective * float(theta[index] @ theta[index]))
-            current[name] = min(max(step, strengths[name] / REACH), strengths[name] * REACH, largest)
+            current[name] = min(max(step, strengths[name] / FALL), strengths[name] * RISE, largest)
         if _change(before, current, effective) < 0.01:
             break
     return current, effective
