@@ -288,7 +288,7 @@ def test_logits_of_heavy_tailed_scale_get_no_extreme_multiplier_and_rule_no_labe
     multiplier = found.multiplier(test.atypicality, test.logits)
     assert multiplier.max() < 10 * np.median(multiplier)  # 236 times with limits at the single most extreme rows
     probs = found.predict_proba(test.logits.astype(np.float32), atypicality=test.atypicality)
-    assert probs.astype(np.float64).min() >= 1 / (1000 * n_rows * 5)
+    assert probs.astype(np.float64).min() >= found.floor_ > 0.01 / (n_rows * 5)
     assert nll(predict(found, test), test.labels) < nll(predict(fit(rows, TemperatureScaling()), test), test.labels)
 
 
@@ -302,11 +302,12 @@ def test_no_class_that_is_not_masked_falls_below_the_floor(dtype):
     masked = np.isneginf(far)
     assert probs.dtype == dtype
     assert (probs[masked] == 0).all()
-    assert probs[~masked].astype(np.float64).min() >= 1 / (1000 * 600 * 4)
+    floor = found.floor_
+    assert probs[~masked].astype(np.float64).min() >= floor > 0.01 / (600 * 4)
     np.testing.assert_allclose(probs.sum(axis=1), 1, atol=4 * np.finfo(dtype).eps)
     found.floor_ = 0.0
     plain = found.predict_proba(far, atypicality=world.atypicality)
-    assert plain[~masked].min() < 0.01 / (1000 * 600 * 4)
+    assert plain[~masked].min() < 0.01 * floor
     # (1 - m d) p + d never changes which of two classes has more, but for rounding
     order = np.argsort(plain, axis=1)
     assert (np.diff(np.take_along_axis(probs, order, axis=1), axis=1) >= 0).all()
@@ -362,14 +363,15 @@ def test_far_from_real_embeddings_confidence_is_at_most_that_of_temperature_scal
 def test_class_prior_multiplies_odds_by_the_ratio_of_shares():
     world = make_world(900, 3, class_imbalance=4.0)
     found = fit(world)
+    found.floor_ = 0.0  # it is added to either
     before = predict(found, world)
     prior = np.array([0.2, 0.3, 0.5])
     shares = np.bincount(world.labels) / len(world)
     np.testing.assert_allclose(found.calibration_shares_, shares, rtol=1e-12)
     expected = before * prior / shares
     expected /= expected.sum(axis=1, keepdims=True)
-    for given in (prior, dict(enumerate(prior.tolist()))):  # the floor moves a probability by 1 / (1000 n) at most
-        np.testing.assert_allclose(predict(found.set_params(class_prior=given), world), expected, atol=5 / 900_000)
+    for given in (prior, dict(enumerate(prior.tolist()))):
+        np.testing.assert_allclose(predict(found.set_params(class_prior=given), world), expected, rtol=1e-9)
     np.testing.assert_allclose(predict(found.set_params(class_prior=shares), world), before, rtol=1e-9)
     assert found.class_log_prior_ is None
 
@@ -600,7 +602,8 @@ def test_without_any_term_it_is_temperature_scaling():
     world = make_world(500, 3, temperature=2.0)
     bare = fit(world, covariates=(), class_scores=False, class_mixing=False)
     plain = fit(world, TemperatureScaling())
-    np.testing.assert_allclose(predict(bare, world), predict(plain, world), atol=2e-5)
+    mixed = (1 - 3 * bare.floor_) * predict(plain, world) + bare.floor_
+    np.testing.assert_allclose(predict(bare, world), mixed, atol=2e-5)
     assert bare.strength_ == {}
     assert bare.terms_["class_scores"] == "off"
 

@@ -115,10 +115,9 @@ def test_a_term_keeps_the_share_that_it_is_left(rng, monkeypatch, left):
 @pytest.mark.parametrize(("n", "left"), [(50, 0.75), (200, 0.75), (400, 0.875), (2000, 0.975)])
 def test_evidence_is_taken_off_where_rows_are_few(n, left):
     gate = chosen._Gate(None, {}, n, 1.0)
-    assert gate.share_left("rank") == 1.0  # of no term at all
-    gate._together = 8.0
+    gate._together = {"rank": 8.0, "class_scores": 16.0}
     assert gate.share_left("rank") == pytest.approx(left)
-    assert gate.share_left("class_scores") == 1.0
+    assert gate.share_left("class_scores") == pytest.approx((1 + left) / 2)
 
 
 def test_groups_without_support_vanish(seed):

@@ -253,6 +253,13 @@ def sums(state: State, logits: Any, density: Any, shape: Shape, theta: Vector, c
 
 
 @task
+def some_losses(state: State, logits: Any, density: Any, shape: Shape, theta: Vector, step: int) -> Vector:
+    """Cross-entropy of evenly spaced rows of a part."""
+    problem = shape.of(_with_matrices(state.problem, logits, density))
+    return passes.row_losses(problem.take(slice(None, None, step)), theta)
+
+
+@task
 def multiplier_extremes(state: State, polynomial: Polynomial, coefficients: Vector) -> Any:
     """Largest multiplier of a part, and the smallest with the opposite sign."""
     multipliers = state.columns(polynomial) @ coefficients

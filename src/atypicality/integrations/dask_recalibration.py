@@ -87,7 +87,6 @@ def _fit_aware(aware: AtypicalityAwareRecalibration, begun: "_Begun") -> None:
     aware._fit_problem(_whole(begun, n_features), begun.n_rows, back, start)
     high, low = begun.reduced(parts.multiplier_extremes, np.maximum, aware.polynomial_, aware.coefficients_)
     aware.multiplier_range_ = -float(low), float(high)
-    aware.floor_ = aware._floor(begun.n_rows, aware.n_classes_)
     aware.largest_spread_, aware.largest_density_spread_ = begun.summary.spread, begun.summary.density_spread
 
 
@@ -191,6 +190,13 @@ class _Whole(Problem):
         shares = [parts.sums.later(*part, Shape.read(self), theta, curvature) for part in self.begun.each()]
         found: Derivatives = compute(self.begun.client, tree(shares, parts.add_derivatives))
         return found
+
+    def remote_losses(self, theta: Vector, most: int) -> Vector:
+        """Those of evenly spaced rows of every part."""
+        shape, step = Shape.read(self), -(-self.begun.n_rows // most)
+        found = [parts.some_losses.later(*part, shape, theta, step) for part in self.begun.each()]
+        losses: Vector = compute(self.begun.client, tree(found, parts.stacked))
+        return losses
 
     def _read_logits(self) -> RowStatistics:
         nothing: list[Any] = [np.zeros(self.n_classes)] * 7 + [np.zeros((self.n_classes, 2))]

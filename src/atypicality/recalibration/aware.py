@@ -15,7 +15,7 @@ from atypicality.recalibration.class_prior import ClassPrior, check_class_prior,
 from atypicality.recalibration.covariates import COVARIATES, USUAL, Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
-from atypicality.recalibration.solver import Solution, solve
+from atypicality.recalibration.solver import Solution, solve, some_losses
 from atypicality.recalibration.strength import (
     CLASSWISE,
     choose_strengths,
@@ -36,6 +36,7 @@ from atypicality.recalibration.terms import (
     log_prior,
     terms_of,
 )
+from atypicality.recalibration.uniform import MOST_ROWS, uniform_share
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_vector, warn
 from atypicality.validation.device import any_logits
@@ -48,8 +49,6 @@ ROWS_PER_ENTRY = 5
 """Rows for each entry of a full mixing matrix from which on terms of one parameter do not stand in for it."""
 CHOICE = 2**22
 """Logits up to which all rows have a say in the strengths; of more, evenly spaced ones."""
-FLOOR_ROWS = 1000
-"""Rows without an error for each one seen, in which a class may still turn up: a label is never ruled out."""
 
 
 class AtypicalityAwareRecalibration(ConvexRecalibrator):
@@ -141,7 +140,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     errors_ : int
         Calibration rows whose label has not the largest logit.
     floor_ : float
-        1 / (1000 n k) for n calibration rows, the smallest probability; 0 with ``extrapolation="none"``.
+        The smallest probability; 0 with ``extrapolation="none"``. Times k it is the share of the uniform distribution
+        that every row gets: about 0.05 / n for n calibration rows, and 1 / n more for each of their labels that
+        nothing predicts.
     loss_, certificate_, n_iter_
         Mean cross-entropy of the calibration rows, before the floor; how far the penalised one may lie above its
         minimum; steps.
@@ -396,7 +397,9 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         else:
             self.strength_ = given_strengths(self.strength, groups_of(problem))
             start = start if problem.terms or problem.mixing is not None else None
-        return solve(problem.with_penalty(penalty_of(problem, groups_of(problem), self.strength_)), start=start)
+        solution = solve(problem.with_penalty(penalty_of(problem, groups_of(problem), self.strength_)), start=start)
+        self.floor_ = self._floor(problem, solution)
+        return solution
 
     def _warn(self, n_rows: int) -> None:
         if self.strength == "auto" and self.n_effective_ < 0.1 * n_rows:
@@ -480,14 +483,15 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         """Share of the calibration rows that a covariate leaves beyond its limit, on either side."""
         return min(max(TAIL, TAIL_ROWS / n_rows), WIDEST_TAIL) if self.extrapolation == "clip" else 0.0
 
-    def _floor(self, n_rows: float, n_classes: int) -> float:
+    def _floor(self, problem: Problem, solution: Solution) -> float:
         """The smallest probability, a number that float32 holds: rounded to it, none falls below."""
-        wanted = 1 / (FLOOR_ROWS * n_rows * n_classes)
-        return float(np.nextafter(np.float32(wanted), np.float32(1))) if self.extrapolation == "clip" else 0.0
+        if self.extrapolation != "clip":
+            return 0.0
+        wanted = uniform_share(*some_losses(problem, solution, MOST_ROWS), problem.n_classes) / problem.n_classes
+        return float(np.nextafter(np.float32(wanted), np.float32(1)))
 
     def _learn_limits(self, problem: Problem, columns: Vector, density: Any) -> None:
         """How far the calibration rows reach: beyond it, `extrapolation` decides."""
-        self.floor_ = self._floor(problem.n_effective, problem.n_classes)
         used = problem.weights > 0
         multipliers = columns[used] @ self.coefficients_
         self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())

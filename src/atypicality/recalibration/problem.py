@@ -141,6 +141,8 @@ class Problem:
 
     remote: Callable[[Vector, Any], Any] | None = None
     """What gives `passes.sums` where the rows are elsewhere."""
+    remote_losses: Callable[[Vector, int], Vector] | None = None
+    """What gives `passes.row_losses` of evenly spaced rows there, and how many at most."""
 
     def __init__(
         self,

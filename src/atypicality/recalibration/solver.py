@@ -38,6 +38,7 @@ __all__ = [
     "solution_at",
     "solution_of_multiplier",
     "solve",
+    "some_losses",
     "start_at",
 ]
 
@@ -101,6 +102,16 @@ def mean_loss(problem: Problem, solution: Solution) -> float:
 def row_losses(problem: Problem, solution: Solution) -> Vector:
     """Cross-entropy of a solution on every row of `problem` (n,), in float64."""
     return passes.row_losses(problem, problem.standardise(solution))
+
+
+def some_losses(problem: Problem, solution: Solution, most: int) -> tuple[Vector, Vector]:
+    """Cross-entropy (m,) of evenly spaced rows, at most so many, and the rows that each stands for among them."""
+    if problem.remote_losses is not None:
+        losses = problem.remote_losses(problem.standardise(solution), most)
+        return losses, np.ones(losses.size)
+    used = np.flatnonzero(problem.weights > 0)
+    part = problem if problem.n_rows <= most else problem.take(used[:: -(-used.size // most)])
+    return row_losses(part, solution), part.n_effective * part.weights
 
 
 def row_gradients(problem: Problem, solution: Solution) -> Any:

@@ -65,7 +65,7 @@ With little evidence few rows would gain less from a group than its parameters c
 alone need not be as well supported, because its strength shrinks it.
 """
 FEW = 200
-"""Rows up to which `SUPPORTED` nats are taken off the evidence E of the terms, beyond it in proportion less.
+"""Rows up to which `SUPPORTED` nats are taken off the evidence E of the groups that were judged together; then less.
 
 They keep the share 1 - off / E of themselves, Breiman's garrote (1995), so that they set in gradually. A parameter
 three standard errors from 0 by chance has 3 nats and costs all rows together 4: .02 a row of 200, .004 of 1,000.
@@ -194,7 +194,7 @@ class _Gate:
 
     def __init__(self, picture: Picture, groups: Groups, n_effective: float, largest: float) -> None:
         self._picture, self._groups, self._n, self._largest = picture, groups, n_effective, largest
-        self._together = np.inf
+        self._together: dict[str, float] = {}
 
     def kept(self, strengths: Mapping[str, float], least: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
         """Groups that stay, and the evidence of each: given those that stay, or when it was left out."""
@@ -206,8 +206,8 @@ class _Gate:
             if together and (worth := self._worth(strengths, kept, together)) < SUPPORTED:
                 kept = [name for name in kept if name not in together]
                 evidence |= dict.fromkeys(together, worth)
-            elif together is others and others:
-                self._together = worth
+            elif together:
+                self._together |= dict.fromkeys(together, worth)
         while kept:
             worths = {name: self._worth(strengths, kept, [name]) for name in kept}
             spare = {name: worths[name] - least.get(name, USED) for name in kept if name in others}
@@ -219,8 +219,8 @@ class _Gate:
         return kept, evidence
 
     def share_left(self, name: str) -> float:
-        """Share of its parameters that a group keeps: class-wise ones all, being many with a strength of their own."""
-        return 1.0 if name in CLASSWISE else 1 - SUPPORTED * min(1.0, FEW / self._n) / self._together
+        """Share of its parameters that a group keeps."""
+        return 1 - SUPPORTED * min(1.0, FEW / self._n) / self._together[name]
 
     def _worth(self, strengths: Mapping[str, float], kept: list[str], removed: list[str]) -> float:
         """By how much the logarithm of the evidence falls without some of the groups that are kept."""
