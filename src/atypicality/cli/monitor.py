@@ -59,9 +59,7 @@ def command(
         for file in files or []:
             outputs = ModelOutputs.load(file)
             raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at)
-            monitor.save(state)
-    if not files:
-        monitor.save(state)
+    monitor.save(state)  # once: a call that failed has changed nothing and can be repeated
     if out is not None:
         monitor.to_html(out, rolling=rolling)
     if as_json:
