@@ -1,7 +1,7 @@
 """Accuracy without labels, beside what others compute, over corruptions and label shifts of trained classifiers.
 
     python -m benchmarks.accuracy_estimates --clothes FOLDER --news FILE --questions FOLDER --banking FOLDER
-        --letters FILE [--out FILE]
+        --letters FILE --emotions FOLDER --domains FOLDER --pens FILE [--out FILE]
 
 Every case is a corruption of one strength with the classes as they are, or drawn anew with shares from a Dirichlet law
 of 3 or of 1. An estimate is compared with the accuracy of the labels that it is of: those of the head for ours, those
@@ -139,9 +139,7 @@ class Judges:
         found: dict[str, Any] = {"mild": abs(truth - self.head.reference_.accuracy) <= MILD}
         for name, known in zip(OURS, (None, mix), strict=True):
             estimate = aty.estimate_accuracy(self.head, outputs, known, n_bootstrap=0)
-            given = estimate.estimates  # what the estimate would be, refused or not
-            centre = given["transport"] if known is not None else min(given["confidence"], given.get("class mix", 1.0))
-            found[name] = centre - truth
+            found[name] = estimate.estimates["combined"] - truth  # what the estimate would be, refused or not
             found[f"{name} refused"] = estimate.refusal is not None
             if estimate.refusal is None:
                 found[f"{name} covers"] = estimate.low <= truth <= estimate.high
@@ -197,7 +195,7 @@ COLUMNS = [
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure every bed, print and keep the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("clothes", "news", "questions", "banking", "letters"):
+    for name in ("clothes", "news", "questions", "banking", "letters", "emotions", "domains", "pens"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--out", type=Path, default=results.RESULTS / "accuracy-estimates.json")
     options = parser.parse_args(arguments)

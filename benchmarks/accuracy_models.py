@@ -1,12 +1,14 @@
 """Trained classifiers and what they say of corrupted rows: images, texts, and a table of measurements.
 
 Each has rows that trained it, held-out rows, and rows of every corruption at three strengths. Nothing is downloaded:
-digits come with scikit-learn, and the folder of Fashion-MNIST (idx files), the file of AG News, the folders of TREC and
-of Banking77, and the file of UCI's letter recognition are given.
+digits come with scikit-learn; the folder of Fashion-MNIST (idx files), the file of AG News, the folders of TREC, of
+Banking77, of the emotions of TweetEval and of CLINC150, and the files of UCI's letter recognition and pen-based digits
+are given.
 """
 
 import csv
 import gzip
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +61,12 @@ def beds(given: Mapping[str, Path]) -> Iterator[Bed]:
         yield _text_bed("banking", _banking(folder), n_train=5000, n_held_out=3000)
     if file := given.get("letters"):
         yield _table_bed("letters", *_letters(file), n_train=6000, n_held_out=3000)
+    if folder := given.get("emotions"):
+        yield _text_bed("emotions", _emotions(folder), n_train=2000, n_held_out=1200)
+    if folder := given.get("domains"):
+        yield _text_bed("domains", _domains(folder), n_train=5000, n_held_out=3000)
+    if file := given.get("pens"):
+        yield _table_bed("pens", *_pens(file), n_train=3000, n_held_out=2000)
 
 
 def _idx(path: Path) -> NDArray[Any]:
@@ -144,6 +152,23 @@ def _banking(folder: Path) -> list[tuple[int, str]]:
     return [(names.index(kind), text) for kind, text in rows]
 
 
+def _emotions(folder: Path) -> list[tuple[int, str]]:
+    rows: list[tuple[int, str]] = []
+    for part in ("train", "val", "test"):
+        labels, texts = ((folder / f"{part}_{kind}.txt").read_text("utf-8").split("\n") for kind in ("labels", "text"))
+        rows += [(int(label), text) for label, text in zip(labels, texts, strict=False) if label]
+    return rows
+
+
+def _domains(folder: Path) -> list[tuple[int, str]]:
+    """Questions of 150 intents as those of the ten domains that the intents belong to."""
+    domains = json.loads((folder / "domains.json").read_text("utf-8"))
+    place = {intent: number for number, name in enumerate(sorted(domains)) for intent in domains[name]}
+    parts = json.loads((folder / "data_oos_plus.json").read_text("utf-8"))
+    rows = [row for name in ("train", "val", "test") for row in parts[name]]
+    return [(place[intent], text) for text, intent in rows]
+
+
 def _text_bed(name: str, table: list[tuple[int, str]], *, n_train: int, n_held_out: int) -> Bed:
     rng = np.random.default_rng(0)
     table = [table[place] for place in rng.permutation(len(table))[: n_train + n_held_out + MOST_NEW]]
@@ -197,6 +222,12 @@ def _letters(file: Path) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     with open(file, newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.reader(stream) if len(row[0]) == 1]
     return np.array([row[1:] for row in rows], np.float64), np.array([ord(row[0]) - 65 for row in rows])
+
+
+def _pens(file: Path) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    with open(file, newline="", encoding="utf-8") as stream:
+        rows = np.array([[float(value) for value in row] for row in csv.reader(stream) if row])
+    return rows[:, :-1], rows[:, -1].astype(np.intp)
 
 
 def _table_bed(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import atypicality as aty
 from atypicality.datasets import load_fashion_mnist
@@ -133,12 +134,44 @@ class TestChangedRows:
         cells = np.bincount(reference.atypicality.cells(np.ones(50)), minlength=3)
         assert moved_rows(reference, np.array([50]), cells) == (0.0, 0.0)
 
-    def test_all_of_them_may_be_wrong(self):
-        profile, accuracy = profile_under(HELD_OUT)
-        plain = estimated(profile, held_out(), HELD_OUT, calibrated=HELD_OUT)
-        found = estimated(replace(profile, changed=0.2), held_out(), HELD_OUT, calibrated=HELD_OUT)
-        assert (found.accuracy, found.high) == (plain.accuracy, plain.high)
-        assert plain.low - found.low == pytest.approx(0.2 * accuracy, abs=1e-4)  # estimators are 2e-5 apart
+    def test_a_tenth_of_them_is_wrong_where_the_mix_is_not_known(self):
+        profile, _ = profile_under(HELD_OUT)
+        options = {"calibrated": HELD_OUT, "n_bootstrap": 0}
+        plain = estimated(profile, held_out(), None, **options)
+        found = estimated(replace(profile, changed=0.3), held_out(), None, **options)
+        assert found.accuracy == pytest.approx(0.97 * plain.accuracy)
+        known = [estimated(replace(profile, changed=share), held_out(), HELD_OUT, **options) for share in (0.0, 0.3)]
+        assert known[0].accuracy == known[1].accuracy
+
+    @pytest.mark.parametrize(("mix", "start", "slope"), [(None, 0.35, 1.0), (HELD_OUT, 0.15, 1.5)])
+    @pytest.mark.parametrize("level", [0.5, 0.9])
+    def test_they_widen_the_log_odds_half_as_fast_upwards(self, mix, start, slope, level):
+        profile = replace(profile_under(HELD_OUT, n_rows=10**12)[0], changed=0.2)
+        found = estimated(profile, held_out(10**12), mix, calibrated=HELD_OUT, level=level, n_bootstrap=0)
+        centre, low, high = (np.log(end / (1 - end)) for end in (found.accuracy, found.low, found.high))
+        deviates = norm.ppf((1 + level) / 2)  # rows without end have no sampling error
+        assert centre - low == pytest.approx(deviates * (start + 0.2 * slope), rel=1e-6)
+        assert high - centre == pytest.approx(deviates * (start + 0.1 * slope), rel=1e-6)
+
+
+def test_confidence_is_moved_by_its_error_on_the_held_out_rows():
+    profile, accuracy = profile_under(HELD_OUT)
+    found = []
+    for known, calibrated in ((None, HELD_OUT), (accuracy + 0.02, HELD_OUT), (accuracy + 0.02, [0.2, 0.3, 0.5])):
+        reference = replace(held_out(), mean_confidence=known)
+        found.append(estimated(profile, reference, None, calibrated=np.array(calibrated), n_bootstrap=0).estimates)
+    assert found[1]["combined"] == pytest.approx(found[0]["combined"] - 0.02, abs=1e-5)  # whole rows are wrong
+    plain = min(found[2]["confidence"], found[2].get("class mix", 1.0))
+    assert found[2]["combined"] == plain  # the mean held-out confidence is not that of the mix
+    counted = HeldOutCounts.from_rows([0.5, 0.9], np.array([0, 1]), np.array([0, 0]), n_classes=2)
+    assert counted.mean_confidence == pytest.approx(0.7)
+
+
+def test_an_accuracy_of_all_has_an_interval_that_holds_it():
+    labels = np.array([60, 0])
+    profile = Profile(np.array([[1.0, 0.0]]), np.zeros(1, np.intp), np.ones(1), 60, 0.0)
+    found = estimated(profile, HeldOutCounts(None, labels, labels, 0), [1.0, 0.0], calibrated=np.array([0.99, 0.01]))
+    assert 0 < found.low < found.accuracy == found.high == pytest.approx(1)
 
 
 class TestRefusals:

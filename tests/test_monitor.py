@@ -490,6 +490,15 @@ class TestShown:
         monitor.add_labels(test[:9], at=3 * DAY)
         assert "newest day: no rows to estimate the accuracy of; measured on 9 labels" in monitor.summary()
 
+    def test_an_alarm_that_is_over_says_so(self, head, test):
+        monitor = aty.Monitor(head)
+        monitor.add(test[test.labels == 6], at=0)
+        during = [line for line in monitor.summary().splitlines() if "class Shirt rose" in line]
+        monitor.add(test[test.labels != 6], at=1)  # now all of the window are the shares of the reference
+        after = [line for line in monitor.summary().splitlines() if "class Shirt rose" in line]
+        assert not monitor.moved()
+        assert after == [f"{during[0]}; inside again"]
+
     @needs("altair")
     def test_the_chart_draws_every_window(self, head, test):
         monitor = aty.Monitor(head)
@@ -522,6 +531,10 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     np.savez(tmp_path / "late.npz", logits=test.logits[:300], embeddings=test.embeddings[:300], y=test.labels[:300])
     assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
+    (tmp_path / "bad.npz").write_bytes(b"no outputs")
+    both = [str(tmp_path / name) for name in ("day1.npz", "bad.npz")]
+    assert main(["monitor", *folder, *both, "--at", "2026-01-04"]) == 2
+    assert aty.Monitor.load(tmp_path / "state", head).n_rows == told["rows"]  # the call can be repeated
 
 
 def test_counts_with_ties_can_be_stored(tmp_path):

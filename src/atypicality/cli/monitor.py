@@ -65,9 +65,7 @@ def command(
     with working("counting"):
         for file in files or []:
             raised += (monitor.add_labels if labels_only else monitor.add)(rows(file), at=at)
-            monitor.save(state)
-    if not files:
-        monitor.save(state)
+    monitor.save(state)  # once: a call that failed has changed nothing and can be repeated
     if out is not None:
         monitor.to_html(out, rolling=rolling)
     if as_json:

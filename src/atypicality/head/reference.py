@@ -94,6 +94,7 @@ class HeldOutCounts:
         thresholds of the field.
     medians, median_rank : ndarray of shape (d,) and int, or None
         Of each column of the embeddings.
+    mean_confidence : float, or None in a head from an older bundle
 
     Examples
     --------
@@ -114,6 +115,7 @@ class HeldOutCounts:
     ] = field(default_factory=dict)
     medians: Annotated[Vector | None, kinds.optional(kinds.Array("*", kinds.FINITE))] = None
     median_rank: Annotated[int | None, kinds.optional(kinds.Integer(1))] = None
+    mean_confidence: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number(0, 1)), absent=None)] = None
 
     @property
     def n_rows(self) -> int:
@@ -150,6 +152,7 @@ class HeldOutCounts:
             {name: found for name, column in (words or {}).items() if (found := _word_counts(column)) is not None},
             medians,
             rank,
+            min(1.0, float(np.mean(confidence, dtype=np.float64))),
         )
 
     def _check_stored(self) -> None:

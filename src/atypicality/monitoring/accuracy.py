@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import ndtri
+from scipy.special import expit, logit, ndtri
 
 from atypicality.arrays import to_host
 from atypicality.head.reference import HeldOutCounts, Ranks
@@ -29,6 +29,13 @@ MOST_ROWS = 4000
 """Rows that the class mix is estimated from: more narrow its interval below what the probabilities are good for."""
 TAIL = 0.99
 FLOOR = 1e-12
+LOST = 0.1
+"""Share of the changed rows that confidence takes for right and that are wrong."""
+ERRORS = {"estimated": (0.35, 1.0), "known": (0.15, 1.5)}
+"""Standard deviation of an estimate's log-odds by how the class mix came: of rows like the held-out ones, and what all
+rows add if they changed."""
+NEAREST = 0.01
+"""How near to 0 and to 1 log-odds of an accuracy are taken."""
 
 Vector = NDArray[np.float64]
 
@@ -47,9 +54,9 @@ class AccuracyEstimate:
     refusal : str or None
         Why there is no estimate.
     estimates : dict of str to float
-        What each estimator gives, refused or not: "confidence" is the mean recalibrated confidence, "class mix" the
-        same under the estimated or the given class mix, "transport" that of probabilities tilted to the given mix, and
-        "reference" the accuracy of the held-out rows.
+        What each estimator gives: "confidence" is the mean recalibrated confidence, "class mix" the same under the
+        estimated or the given class mix, "transport" that of probabilities tilted to the given mix, "reference" the
+        accuracy of the held-out rows, and "combined" what `accuracy` is where it is not refused.
     class_mix : ClassMix, ndarray of shape (k,), or None
         As estimated, with its interval; as given; or None where it could not be estimated.
     n_rows : int
@@ -98,7 +105,7 @@ class Profile:
     weight: Vector  # share of the rows (m,)
     n_rows: int
     tail: float  # share of rows more atypical than 99 % of the held-out rows
-    changed: float = 0.0  # smallest share that must have changed for classes and atypicality to be spread as they are
+    changed: float = 0.0  # smallest share that must have changed for atypicality, or else classes, to be spread so
 
     def confidence(self, probs: Vector) -> float:
         """Mean probability of the predicted labels."""
@@ -117,11 +124,12 @@ def estimate_accuracy(
     """Estimate the accuracy of a head's labels for rows without labels.
 
     Without `class_mix` the estimate is the mean recalibrated confidence, or that under the class mix that EM finds if
-    it is lower, since confidence falls less than accuracy under a shift (Garg et al. 2022). With `class_mix`,
-    probabilities are tilted, by one factor for each class, until they have that mix: the entropic optimal transport
-    from the rows to the classes. The interval holds sampling errors, and how far the estimators are apart: the accuracy
-    of the held-out rows, which is what no change would mean, is one of them. Below the estimate it reaches as far
-    again, or by as many rows as must have changed at least, if that is more: all of these may be wrong.
+    it is lower, since confidence falls less than accuracy under a shift (Garg et al. 2022). It is moved by as much as
+    the held-out rows are more often right than their confidence says (Guillory et al. 2021), and lowered by a tenth of
+    the rows that must have changed for their atypicality to be spread as it is. With `class_mix`, probabilities are
+    tilted, by one factor for each class, until they have that mix: the entropic optimal transport from the rows to the
+    classes. The interval is one of log-odds: sampling errors, and an error of the method that grows with the share of
+    changed rows, half as fast upwards. Its constants come from nine models under corruption; it is not proved.
 
     There is no estimate where the estimators disagree by more than 0.1, where half of the rows are more atypical than
     99 % of the held-out rows, or where the class mix that EM finds is further than 0.5 in total variation from the
@@ -152,7 +160,7 @@ def estimate_accuracy(
     >>> head = ReliabilityHead().fit(train=train, calibration=calibration)
     >>> found = estimate_accuracy(head, test, class_mix=[0.1] * 10)
     >>> found.low < 0.93 < found.high, sorted(found.estimates)
-    (True, ['class mix', 'confidence', 'reference', 'transport'])
+    (True, ['class mix', 'combined', 'confidence', 'reference', 'transport'])
     """
     reference = need_reference(head)
     ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
@@ -190,14 +198,13 @@ def need_reference(head: Any) -> HeldOutCounts:
 def moved_rows(reference: HeldOutCounts, predicted: NDArray[Any], cells: NDArray[Any] | None) -> tuple[float, float]:
     """`Profile.tail` and `Profile.changed` of rows, from their counts by predicted class (k,) and cell of atypicality.
 
-    Changing a share of the rows moves the probability of any event by at most that share: the total variation of the
-    predicted classes, and the largest step between the distributions of atypicality, bound it from below. What
-    sampling alone explains on average is taken off.
+    Changing a share of the rows moves the probability of any event by at most that share: the largest step between the
+    distributions of atypicality, or the total variation of the predicted classes, bounds it from below. What sampling
+    alone explains on average is taken off.
     """
-    classes = _changed_classes(predicted, reference.predicted)
     if reference.atypicality is None or cells is None:
-        return 0.0, classes
-    return float(cells[-1] / max(cells.sum(), 1)), max(classes, _changed_ranks(cells, reference.atypicality))
+        return 0.0, _changed_classes(predicted, reference.predicted)
+    return float(cells[-1] / max(cells.sum(), 1)), _changed_ranks(cells, reference.atypicality)
 
 
 def _changed_classes(new: NDArray[Any], old: NDArray[Any]) -> float:
@@ -221,10 +228,14 @@ def calibrated_mix(head: Any, reference: HeldOutCounts) -> Vector:
     """Class shares (k,) under which a head's probabilities are calibrated: its class prior, or the held-out labels'."""
     prior = getattr(head.recalibration_, "class_prior", None)
     if prior is None or is_estimated(prior):
-        counts = np.maximum(reference.labels, 0.5)  # a class without rows counts as half a row
-        return np.asarray(counts / counts.sum())
+        return _held_out_mix(reference)
     shares = np.maximum(check_class_prior(prior, reference.labels.size), FLOOR)
     return np.asarray(shares / shares.sum())
+
+
+def _held_out_mix(reference: HeldOutCounts) -> Vector:
+    counts = np.maximum(reference.labels, 0.5)  # a class without rows counts as half a row
+    return np.asarray(counts / counts.sum())
 
 
 def estimated(
@@ -252,14 +263,20 @@ def estimated(
         found["class mix"] = profile.confidence(_under_mix(profile.probs, shares / calibrated))
     first = found["confidence" if known is None else "transport"]
     second = found.get("class mix", first)
-    centre, spread = min(first, second) if known is None else first, abs(second - first)
-    refusal = _refusal(spread, profile.tail, moved)
-    apart = max(spread, abs(reference.accuracy - centre))
-    low, high = _interval(centre, apart, profile, reference, level)
-    found["reference"] = reference.accuracy
-    if refusal is not None:
+    centre = first if known is not None else _lowered(min(first, second), profile, reference, calibrated)
+    found |= {"reference": reference.accuracy, "combined": centre}
+    if refusal := _refusal(abs(second - first), profile.tail, moved):
         return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows)
+    low, high = _interval(centre, ERRORS["estimated" if known is None else "known"], profile, reference, level)
     return AccuracyEstimate(centre, low, high, level, None, found, mix, profile.n_rows)
+
+
+def _lowered(confidence: float, profile: Profile, reference: HeldOutCounts, calibrated: Vector) -> float:
+    """Mean confidence, moved by its error on the held-out rows, less a share of the rows that changed."""
+    known = reference.mean_confidence
+    if known is None or not np.allclose(calibrated, _held_out_mix(reference)):  # confidence under another mix
+        known = reference.accuracy
+    return min(max(confidence * (1 - LOST * profile.changed) + (reference.accuracy - known), 0.0), 1.0)
 
 
 def tilted(probs: Vector, weight: Vector, mix: Vector) -> Vector:
@@ -319,12 +336,17 @@ def _refusal(spread: float, tail: float, moved: float) -> str | None:
 
 
 def _interval(
-    centre: float, apart: float, profile: Profile, reference: HeldOutCounts, level: float
+    centre: float, errors: tuple[float, float], profile: Profile, reference: HeldOutCounts, level: float
 ) -> tuple[float, float]:
-    """Sampling errors, how far estimators are apart, and below the estimate that again or the rows that changed."""
+    """Ends around the log-odds of the estimate: sampling errors, and an error that grows with the rows that changed."""
     variance = max(centre * (1 - centre), reference.accuracy * (1 - reference.accuracy))
     smallest = 0.25 / min(profile.n_rows, reference.n_rows)  # of an accuracy of 0 or 1, which few rows may show
-    error = math.sqrt(max(variance, smallest) * (1 / profile.n_rows + 1 / reference.n_rows))
-    reach = float(ndtri((1 + level) / 2)) * error
-    unseen = max(apart, profile.changed * centre)
-    return max(0.0, centre - reach - apart - unseen), min(1.0, centre + reach + apart)
+    sampling = math.sqrt(max(variance, smallest) * (1 / profile.n_rows + 1 / reference.n_rows))
+    inside = min(max(centre, NEAREST), 1 - NEAREST)
+    deviates = float(ndtri((1 + level) / 2))
+    below, above = (
+        deviates * math.hypot(sampling / (inside * (1 - inside)), errors[0] + side * errors[1] * profile.changed)
+        for side in (1.0, 0.5)
+    )
+    odds = float(logit(inside))
+    return min(centre, float(expit(odds - below))), max(centre, float(expit(odds + above)))

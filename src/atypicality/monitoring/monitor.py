@@ -367,13 +367,16 @@ class Monitor:
 
     def summary(self) -> str:
         """Rows, alarms and the accuracy, of the newest window first, as a few lines of text."""
-        state = self._state
+        state, outside = self._state, {alarm.what for found in self.moved().values() for alarm in found}
         windows = f"{state.keys.size} window{'' if state.keys.size == 1 else 's'}"
         lines = [
             f"Monitor: {self.n_rows:,} rows, {self.n_labelled:,} labels, {windows}; "
             f"false alarms over its life: at most {state.alpha:.2%}",
             f"  reference {state.reference.n_rows:,} rows",
-            *(f"  alarm {as_text(alarm.at)} {alarm}" for alarm in state.alarms),
+            *(
+                f"  alarm {as_text(alarm.at)} {alarm}{'' if alarm.what in outside else '; inside again'}"
+                for alarm in state.alarms
+            ),
         ]
         if not state.alarms:
             lines.append("  no alarm")

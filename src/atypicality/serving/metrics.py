@@ -29,7 +29,7 @@ class Metrics:
         self._rows = Counter("atypicality_rows", "Rows that were answered.", registry=registry)
         self._confidence = Counter(
             "atypicality_confidence",
-            "Sum of their recalibrated confidence: over rows, the accuracy to expect.",
+            "Sum of their recalibrated confidence: over rows, the accuracy to expect without drift.",
             registry=registry,
         )
         self._words = Counter(
