@@ -1,12 +1,12 @@
 """P(correct) of generated answers by AnswerHead, beside each single signal calibrated by Platt scaling.
 
-    python -m benchmarks.answers FOLDER
+    python -m benchmarks.answers FOLDER [--samples]
 
 FOLDER holds a file NAME.jsonl for each task, which `atypicality llm answers --samples 4 --verbalised --embeddings`
-wrote; "all" is their union. A second table leaves out the agreement among samples and the verbalised score. Ten random
-halves measure NLL and AUROC; head and Platt scaling are fitted on the same half of the answers. For the accepted
-answers, another 300 thresholds are chosen from rows drawn with replacement among those that fitted nothing, 30 for each
-of ten fits: the law of these rows is known, so the risk of a threshold is exact.
+wrote; "all" is their union. Ten random halves measure NLL and AUROC; head and Platt scaling are fitted on the same half
+of the answers. For the accepted answers, another 300 thresholds are chosen from rows drawn with replacement among those
+that fitted nothing, 30 for each of ten fits: the law of these rows is known, so the risk of a threshold is exact. With
+--samples another table shows what the agreement among samples and the verbalised score add to all other signals.
 """
 
 import argparse
@@ -185,19 +185,17 @@ def spread(values: Vector) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--samples", action="store_true")
     parser.add_argument("--out", type=Path, default=results.RESULTS)
     given = parser.parse_args()
-    rows, told_rows = [], []
-    for name, answers in tasks(given.folder):
-        halves = [split(answers, seed) for seed in range(SPLITS)]
-        rows.append(measured(name, answers, halves))
-        told_rows += [told(name, answers, halves)] if answers.samples is not None else []
-        print(rows[-1], told_rows[-1:], flush=True)
-    title = "P(correct) of answers of SmolLM2-135M-Instruct"
-    results.write(given.out / "answers.json", results.document(title, COLUMNS, rows))
-    if told_rows:
-        title += ", with and without samples and a verbalised score"
-        results.write(given.out / "answers-samples.json", results.document(title, TOLD_COLUMNS, told_rows))
+    name, title, columns, line = "answers", "P(correct) of answers of SmolLM2-135M-Instruct", COLUMNS, measured
+    if given.samples:
+        name, title, columns, line = f"{name}-samples", f"{title}: samples and verbalised score", TOLD_COLUMNS, told
+    rows = []
+    for task, answers in tasks(given.folder):
+        rows.append(line(task, answers, [split(answers, seed) for seed in range(SPLITS)]))
+        print(rows[-1], flush=True)
+    results.write(given.out / f"{name}.json", results.document(title, columns, rows))
 
 
 if __name__ == "__main__":

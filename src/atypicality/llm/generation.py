@@ -19,8 +19,7 @@ __all__ = ["ChatModel", "Decoding", "Question", "Reply", "generate_answers", "is
 Message = Mapping[str, str]
 ROLES = ("system", "user", "assistant")
 CONFIDENCE = (
-    "How likely is it that your answer is correct? Reply with a number from 0 to 100 and nothing else, where 100 is "
-    "certain."
+    "How likely is it that your answer is correct, in percent? Reply with a number from 0 to 100 and nothing else."
 )
 CONFIDENCE_TOKENS = 8
 
