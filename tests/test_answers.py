@@ -69,6 +69,7 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "logprobs": [-1e999]}', "finite numbers; got -inf"),
         ('{"prompt": "p", "answer": "a", "logprobs": "x"}', "'logprobs' must be a list"),
         ('{"prompt": "p", "answer": "a", "logprobs": {"content": [1]}}', "'logprobs.content' must be a list"),
+        ('{"prompt": "p", "answer": "a", "logprobs": {"tokens": []}}', "must have 'content', or be a list of numbers"),
         (
             '{"prompt": "p", "answer": "a", "logprobs": {"content": [{}]}}',
             "'logprob' must hold finite numbers; got None",
@@ -94,6 +95,29 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, message):
         Answers.read(tmp_path / "a.jsonl")
     assert message in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_fields_that_are_not_read_are_named_once(tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = [{"prompt": "p", "answer": "a", "logprob": [-1.0]}, {"prompt": "p", "answer": "a", "model": "m"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.warns(UserWarning, match=r"^'a\.jsonl' has fields that are not read: logprob, model\. Those") as told:
+        assert len(Answers.read(path)) == 2
+    assert len(told) == 1
+    path.write_text(json.dumps(lines[0] | {f"x{number:02}" + "y" * 99: 1 for number in range(50)}))
+    with pytest.warns(UserWarning, match=r"logprob, x00y{37}, .*, x06y{37}, \.\.\.\. Those"):
+        Answers.read(path)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_file_of_answers_of_one_kind_is_named(tmp_path, right):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([json.dumps({"prompt": "p", "answer": "a", "correct": right})] * 20))
+    with pytest.warns(UserWarning, match=rf"'a\.jsonl' has 'correct': {str(right).lower()} in all 20 rows: .* Add"):
+        answers = Answers.read(path)
+    answers.scores["judge"] = np.arange(20.0)
+    with pytest.raises(ValueError, match=f"correct must hold right and wrong answers; all 20 are {right}"):
+        AnswerHead().fit(answers)
 
 
 def test_files_that_are_no_table_are_refused(tmp_path):

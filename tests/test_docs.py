@@ -46,6 +46,8 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(path, tmp_path, 
     for block, printed in docs_cases.run_page(path, tmp_path):
         if block.expected is not None:
             assert docs_cases.same(block.expected, printed), f"line {block.line} prints\n{printed}"
+        chances = re.findall(r"with probability (\d\.\d+)", printed)
+        assert not chances or len(set(chances)) > 3, f"line {block.line} says the same of all: {printed}"
 
 
 @pytest.mark.parametrize("path", pages(), ids=name_of)

@@ -1,6 +1,7 @@
 """Chat endpoints: what they answer is read, or refused in words; and questions become tables of answers."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -33,7 +34,11 @@ def chat(body, times=1):
     text = WORDS.get(asked, "90" if "likely" in asked else "yes")
     if body["temperature"]:
         text += "" if body["seed"] % 2 else "!"
-    return ok({"choices": [{"message": {"content": text}, "logprobs": {"content": tokens(text)}}]})
+    return ok(said({"content": text}, tokens(text)))
+
+
+def said(message, content, **choice):
+    return {"choices": [{"message": message, "logprobs": {"content": content}} | choice]}
 
 
 @pytest.fixture
@@ -82,9 +87,8 @@ def test_labels_come_from_the_likeliest_first_tokens(server, connect):  # noqa: 
     def choose(body, times):
         said = json.loads(chat(body)[2])
         if "Good?" in body["messages"][-1]["content"]:
-            said["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = [
-                {"token": token, "logprob": value} for token, value in top
-            ]
+            listed = [{"token": token, "logprob": value} for token, value in top]
+            said["choices"][0]["logprobs"]["content"] = [listed[0] | {"top_logprobs": listed}]
         return ok(said)
 
     server.behave = choose
@@ -97,6 +101,16 @@ def test_labels_come_from_the_likeliest_first_tokens(server, connect):  # noqa: 
     assert outputs.atypicality is None
 
 
+def test_labels_are_not_read_from_an_answer_without_top_logprobs(server, connect):  # noqa: F811
+    def mute(body, times):
+        mutes = "Good?" in body["messages"][-1]["content"]
+        return ok(said({"content": ""}, [])) if mutes else chat(body)
+
+    server.behave = mute
+    with pytest.raises(ServerFaultError, match="the answer to prompt 0 has no top_logprobs"):
+        PromptClassifier(connect(), "{input} Good?", ["Positive", "Negative"]).outputs(["A fine film."])
+
+
 def test_a_label_that_is_not_listed_gets_the_most_that_it_can_have():
     logits, outside = label_masses({"Yes": np.log(0.6), "Hm": np.log(0.3)}, ["Yes", "No", "Never"])
     np.testing.assert_allclose(np.exp(logits), [0.6, 0.1, 0.1])  # a tenth is left, less than the smallest listed
@@ -106,7 +120,7 @@ def test_a_label_that_is_not_listed_gets_the_most_that_it_can_have():
 
 
 def shifted(content):
-    content[0]["token"] = "zero"
+    content[0]["token"] = content[0]["top_logprobs"][0]["token"] = "zero"
 
 
 def zeros(content):
@@ -130,7 +144,17 @@ def unlisted(content):
     del content[0]["top_logprobs"]
 
 
+def unknown(content):
+    content[1]["logprob"] = None
+
+
+def textless(content):
+    content[0]["top_logprobs"][1]["token"] = None
+
+
 FAULTS = {
+    "log-probability of token 1 is None, not a number": unknown,
+    "top_logprobs must be a list of objects with a token": textless,
     "values are shifted": shifted,
     "every log-probability is": zeros,
     "must not be positive": positive,
@@ -151,6 +175,81 @@ def test_endpoints_that_cannot_be_trusted_are_refused_by_name(message, server, c
     server.behave = faulty
     with pytest.raises(ServerFaultError, match=message):
         generate_answers(connect(), ["What is 2 + 2?"])
+
+
+def test_the_chosen_token_counts_where_the_server_lists_only_others():
+    first = tokens("4")[0] | {"bytes": [52], "top_logprobs": [{"token": "5", "logprob": -3.0}]}
+    first["top_logprobs"].append({"token": "nil", "logprob": None})  # of probability 0: JSON has no infinity
+    reply, _ = parse_chat(said({"content": "4"}, [first]), "2 + 2?")
+    assert reply.first == {"4": -0.1, "5": -3.0}
+    first["top_logprobs"] = [{"token": "5", "logprob": -0.1}]
+    with pytest.raises(ValueError, match=r"first tokens sum to 1\.81, more than 1"):
+        parse_chat(said({"content": "4"}, [first]), "2 + 2?")
+
+
+def test_a_refusal_is_an_answer():
+    answer = said({"content": None, "refusal": "I cannot."}, None, finish_reason="stop")
+    answer["choices"][0]["logprobs"]["refusal"] = tokens("I cannot.")
+    reply, text = parse_chat(answer, "How?")
+    assert (reply.text, text) == ("I cannot.", "I cannot.")
+    np.testing.assert_allclose(reply.log_probs, [-0.1, -0.2])
+
+
+def test_an_empty_answer_has_no_tokens():
+    reply, _ = parse_chat(said({"content": ""}, []), "Say nothing.")
+    assert (reply.text, reply.log_probs.size, reply.first) == ("", 0, {})
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_the_tokens_of_a_reasoning_are_not_those_of_the_answer(name):
+    euro = "€".encode()  # two tokens, neither of them a text
+    pieces = [b"<think>", b"5 ", euro, b"</think>", b"\n\n", b"5 ", euro[:1], euro[1:], b"."]
+    content = [
+        {"token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": -0.1 * i}
+        for i, piece in enumerate(pieces)
+    ]
+    reply, _ = parse_chat(said({"content": "\n\n5 €.", name: "5 €"}, content), "How much?")
+    np.testing.assert_allclose(reply.log_probs, [-0.5, -0.6, -0.7, -0.8])
+    with pytest.raises(ValueError, match="not those of the answer after its reasoning"):
+        parse_chat(said({"content": "6 €", name: "5 €"}, content), "How much?")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "told"),
+    [
+        ({"content": None, "tool_calls": [{"id": "a"}]}, "tool_calls", "no message.content but tool calls"),
+        ({"content": None}, "content_filter", "no message.content but finish_reason 'content_filter'"),
+        ({"content": "", "reasoning_content": "Hm"}, "length", "its reasoning alone: give it more max_tokens"),
+        ({"content": "<think>Hm</think> 4"}, "stop", "begins with <think>: turn reasoning off"),
+        ({"content": [{"type": "text", "text": "4"}]}, "stop", "no message.content but finish_reason 'stop'"),
+    ],
+)
+def test_what_comes_in_place_of_a_text_is_named(message, reason, told):
+    with pytest.raises(ValueError, match=told):
+        parse_chat(said(message, tokens("4"), finish_reason=reason), "2 + 2?")
+
+
+def test_a_model_that_reasons_is_tried_with_as_many_tokens_as_it_shall_have(server, connect):  # noqa: F811
+    def reasoning(body, times):
+        found = json.loads(chat(body)[2])
+        enough = body["max_tokens"] >= 99
+        found["choices"][0]["message"] |= {"reasoning_content": "Hm."} | ({} if enough else {"content": ""})
+        return ok(found)
+
+    server.behave = reasoning
+    assert generate_answers(connect(), ["What is 2 + 2?"], max_tokens=99).answers.tolist() == ["4"]
+    with pytest.raises(ServerFaultError, match="its reasoning alone"):
+        generate_answers(connect(), ["What is 2 + 2?"])
+
+
+def test_servers_that_stream_or_want_to_are_refused_at_once(server, connect):  # noqa: F811
+    event = 200, {"Content-Type": "text/event-stream; charset=utf-8"}, b'data: {"choices": []}\n\n'
+    only = 400, {}, b'{"error": "This model supports streaming only."}'
+    for behave, told in ((event, "streams events, which was not asked for"), (only, "supports streaming only")):
+        server.behave = lambda body, times, behave=behave: behave
+        with pytest.raises(ServerFaultError, match=told):
+            generate_answers(connect(), ["What is 2 + 2?"])
+    assert sum(server.asked.values()) == 2  # neither is a passing fault
 
 
 def test_answers_that_change_are_refused(server, connect):  # noqa: F811
@@ -184,6 +283,12 @@ def test_any_answer_is_understood_or_refused_in_words(answer):
 def test_embeddings_are_refused(connect):
     with pytest.raises(ValueError, match="embeddings must be False: a chat endpoint has none"):
         generate_answers(connect(), ["Hi"], embeddings=True)
+
+
+def test_without_httpx_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ModuleNotFoundError, match=r"'atypicality\[llm\]'\) needs httpx: pip install httpx$"):
+        OpenAICompatibleChat("http://localhost:1/v1", "m").score(["Hello"])
 
 
 # questions

@@ -10,25 +10,31 @@ from atypicality.llm import Answers, make_questions
 from atypicality.paper.answers import read_judgebench, reproduce_answers
 
 
-def write_world(path, rng, n_rows=800, effect=2.0):
-    """Answers whose chance of being correct falls with prompt atypicality, and confidences that do not know it."""
+def write_world(path, rng, n_rows=800, effect=2.0, sampled=False):
+    """Answers whose chance of being correct falls with prompt atypicality, and confidences that do not know it.
+
+    Samples agree more often with an answer that is correct.
+    """
     rarity = rng.normal(size=n_rows)
     correct = rng.random(n_rows) < 1 / (1 + np.exp(-0.5 + effect * rarity))
     texts = [f"question {row}" for row in range(n_rows)]
-    sure = -rng.exponential(0.1, size=n_rows)
-    scores = {"prompt_log_likelihood": -rarity}
-    Answers(texts, texts, log_probs=sure[:, None].tolist(), scores=scores, correct=correct).write(path)
+    agree = rng.random((n_rows, 3)) < 0.3 + 0.4 * correct[:, None]
+    samples = [[text if same else "no" for same in row] for text, row in zip(texts, agree, strict=True)]
+    parts = {"log_probs": -rng.exponential(0.1, size=(n_rows, 1)), "scores": {"prompt_log_likelihood": -rarity}}
+    Answers(texts, texts, samples=samples if sampled else None, correct=correct, **parts).write(path)
 
 
 def test_an_effect_that_is_there_holds_and_one_that_is_not_does_not(tmp_path, seed, rng):
     write_world(tmp_path / "rare.jsonl", rng)
-    write_world(tmp_path / "same.jsonl", rng, effect=0.0)
+    write_world(tmp_path / "same.jsonl", rng, effect=0.0, sampled=True)
     found = reproduce_answers(tmp_path, seeds=range(4))
     verdicts = {(v.where.partition(",")[0], v.statement): v.verdict for v in found.verdicts["answers"]}
-    assert len(verdicts) == 8
+    assert len(verdicts) == 9
     assert [verdict for (task, _), verdict in verdicts.items() if task == "rare"] == ["holds"] * 4
     assert verdicts["same", "accuracy falls with prompt atypicality"] != "holds"
-    assert verdicts["same", "atypicality lowers the NLL of P(correct) beyond all other signals"] != "holds"
+    beyond = "the NLL of P(correct) beyond all other signals"
+    assert verdicts["same", f"atypicality lowers {beyond}"] != "holds"
+    assert verdicts["same", f"samples and a verbalised score lower {beyond}"] == "holds"
     assert {(table.dataset, table.metric) for table in found.tables["answers"]} == {
         (task, metric) for task in ("rare", "same") for metric in ("ece", "accuracy")
     }
@@ -57,6 +63,9 @@ def test_judgebench_by_hand(tmp_path):
     np.testing.assert_array_equal(found.scores["consistent"][:3], [1, 1, 0])
     path.write_text(judged(rows) + '\n{"label": "A>B", "judgments": []}')
     with pytest.raises(ValueError, match=r"'judge\.jsonl', line 6: not JudgeBench's layout"):
+        read_judgebench(path)
+    path.write_text(judged(rows[-1:]))
+    with pytest.raises(ValueError, match="at least one judgement with a decision; it has none"):
         read_judgebench(path)
 
 

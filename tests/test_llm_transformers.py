@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from conftest import needs
 
+from atypicality.llm import Decoding
+
 pytestmark = needs("torch", "transformers")
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "slept", "quietly"]
@@ -259,7 +261,7 @@ def asked(texts):
 def test_an_answer_is_the_likeliest_of_a_plain_pass_in_float64(family, seed, rng):
     made = scorer(family, seed)
     text = sentences(rng, 1, longest=10)[0]
-    [reply] = made.reply(asked([text]), max_tokens=4)
+    [reply] = made.reply(asked([text]), Decoding(4))
     prompt = [0, *made.tokenizer(f"it is in New York\n\n{text}", add_special_tokens=False).input_ids]
     ids, values = list(prompt), []
     for _ in range(4):
@@ -278,11 +280,11 @@ def test_an_answer_is_the_likeliest_of_a_plain_pass_in_float64(family, seed, rng
 def test_answers_and_samples_are_the_same_in_any_batch(family, seed, rng):
     made = scorer(family, seed)
     texts = sentences(rng, 12, longest=10)
-    options = {"max_tokens": 5, "n_samples": 2, "embeddings": True, "random_state": seed}
+    how = Decoding(5, n_samples=2, embeddings=True, random_state=seed)
     found = []
     for batch_tokens in (1, 60, 10_000):
         made.batch_tokens = batch_tokens
-        found.append(made.reply(asked(texts), **options))
+        found.append(made.reply(asked(texts), how))
     for replies in found[1:]:
         for one, other in zip(found[0], replies, strict=True):
             assert (one.text, one.samples) == (other.text, other.samples)
@@ -292,7 +294,7 @@ def test_answers_and_samples_are_the_same_in_any_batch(family, seed, rng):
 
 def test_samples_follow_the_model(seed):
     made = scorer("llama", seed)
-    [reply] = made.reply(asked(["the cat"]), max_tokens=1, n_samples=2000, random_state=seed)
+    [reply] = made.reply(asked(["the cat"]), Decoding(1, n_samples=2000, random_state=seed))
     likeliest = max(reply.first, key=reply.first.__getitem__)
     share = np.mean([text == likeliest.strip() for text in reply.samples])
     chance = sum(np.exp(v) for token, v in reply.first.items() if token.strip() == likeliest.strip())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Decoder", "Track", "render"]
+__all__ = ["Decoder", "Track", "padded", "render"]
 
 N_FIRST = 20
 """Likeliest first tokens that are kept of an answer, as many as chat endpoints give."""
@@ -26,6 +26,14 @@ def render(tokenizer: Any, conversation: Sequence[Mapping[str, str]]) -> str:
         return "\n\n".join(message["content"] for message in conversation)
     text: str = tokenizer.apply_chat_template(list(conversation), tokenize=False, add_generation_prompt=True)
     return text
+
+
+def padded(torch: Any, sequences: list[list[int]]) -> tuple[Any, Any]:
+    """Token numbers with zeros on the right, and where the sequences are, as whole numbers."""
+    width = max(map(len, sequences))
+    ids = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in sequences])
+    lengths = torch.tensor([len(tokens) for tokens in sequences])
+    return ids, (torch.arange(width) < lengths[:, None]).long()
 
 
 @dataclass
@@ -55,7 +63,7 @@ class Decoder:
         torch, past = self.torch, copy.deepcopy(self.past)
         if past is not None:
             past.batch_repeat_interleave(len(sequences))
-        ids, mask = self._padded([tokens[self.n_past :] for tokens in sequences])
+        ids, mask = (part.to(self.model.device) for part in padded(torch, [one[self.n_past :] for one in sequences]))
         places = self.n_past + torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         mask = torch.cat([mask.new_ones((len(sequences), self.n_past)), mask], dim=1)
         logits, hidden, past = self._run(ids, mask, places, past)
@@ -127,11 +135,3 @@ class Decoder:
             output_hidden_states=True,
         )
         return out.logits, out.hidden_states[-1], out.past_key_values
-
-    def _padded(self, sequences: list[list[int]]) -> tuple[Any, Any]:
-        """Token numbers with zeros on the right, and where the sequences are."""
-        torch, width = self.torch, max(map(len, sequences))
-        ids = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in sequences])
-        lengths = torch.tensor([len(tokens) for tokens in sequences])
-        mask = (torch.arange(width) < lengths[:, None]).long()
-        return ids.to(self.model.device), mask.to(self.model.device)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
-from atypicality.integrations.replies import Decoder, Track, render
-from atypicality.llm.generation import Reply
+from atypicality.integrations.replies import Decoder, Track, padded, render
+from atypicality.llm.generation import Decoding, Reply
 from atypicality.llm.scorers import LabelScores, TokenScores, distinct, refuse_joined
 from atypicality.validation import check_integer, require
 
@@ -140,33 +140,24 @@ class TransformersScorer:
         firsts = [(scored[: -len(endings[0])], after) for scored, after in joined[:: len(labels)]]
         return LabelScores(_token_scores(encoded, firsts), np.reshape(tails, (len(prompts), len(labels))), "all tokens")
 
-    def reply(
-        self,
-        conversations: Sequence[Sequence[Mapping[str, str]]],
-        *,
-        max_tokens: int = 16,
-        n_samples: int = 0,
-        temperature: float = 1.0,
-        embeddings: bool = False,
-        random_state: int = 0,
-    ) -> list[Reply]:
-        """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
+    def reply(self, conversations: Sequence[Sequence[Mapping[str, str]]], how: Decoding) -> list[Reply]:
+        """The most likely answer to each of the `conversations`, in order, and samples; `how` has the options.
 
-        `max_tokens`, `temperature`, `embeddings` and `random_state` are those of `generate_answers`. Conversations are
-        written by the tokenizer's chat template.
+        Conversations are written by the tokenizer's chat template.
         """
         torch = require("torch", extra="llm", feature="TransformersScorer")
         texts = [render(self.tokenizer, turns) for turns in conversations]
         encoded = self._encode(texts, start=[] if self.tokenizer.chat_template else None)
         sequences = [text.ids for text in encoded]
-        self._check_lengths(sequences, more=max_tokens)
-        rng = [np.random.default_rng((random_state, row)).random((n_samples, max_tokens)) for row in range(len(texts))]
+        self._check_lengths(sequences, more=how.max_tokens)
+        size = (how.n_samples, how.max_tokens)
+        rng = [np.random.default_rng((how.random_state, row)).random(size) for row in range(len(texts))]
         tracks = [[Track(), *map(Track, draws)] for draws in rng]
         with self._evaluating(torch):
-            scores = self._decode(_Pass(torch, self.model), sequences, tracks, max_tokens, temperature)
+            scores = self._decode(_Pass(torch, self.model), sequences, tracks, how)
         spans = [_last_message(text, turns[-1]["content"]) for text, turns in zip(texts, conversations, strict=True)]
         rows = zip(_token_scores(encoded, scores), spans, tracks, strict=True)
-        return [self._reply(scored, span, *row, embeddings=embeddings) for scored, span, row in rows]
+        return [self._reply(scored, span, *row, embeddings=how.embeddings) for scored, span, row in rows]
 
     # from texts to tokens
 
@@ -239,7 +230,7 @@ class TransformersScorer:
         return [found[i] for i in range(len(sequences))]
 
     def _decode(
-        self, plain: "_Pass", sequences: list[list[int]], tracks: list[list[Track]], max_tokens: int, temperature: float
+        self, plain: "_Pass", sequences: list[list[int]], tracks: list[list[Track]], how: Decoding
     ) -> list[Scored]:
         """Fill the tracks of every sequence; the log-probabilities of the sequences' own tokens."""
         first, run = self._shared(plain, sequences)
@@ -249,7 +240,7 @@ class TransformersScorer:
         found: dict[int, NDArray[np.float64]] = {}
         for rows in track(list(self._batches([ids[run.n_past :] for ids in sequences])), "Generating answers"):
             chosen = [sequences[i] for i in rows], [tracks[i] for i in rows]
-            found |= zip(rows, decoder.batch(*chosen, max_tokens, temperature), strict=True)
+            found |= zip(rows, decoder.batch(*chosen, how.max_tokens, how.temperature), strict=True)
         return [(np.r_[first, found[i]], np.empty(0)) for i in range(len(sequences))]
 
     def _reply(
@@ -303,13 +294,10 @@ class _Pass:
     def batch(self, sequences: list[list[int]], after: list[int]) -> list[Scored]:
         """Log-probabilities of each sequence's tokens from the second on, and of the tokens `after` its end."""
         torch, device = self.torch, self.model.device
-        lengths = torch.tensor([len(ids) for ids in sequences])
-        ids = torch.zeros((len(sequences), int(lengths.max())), dtype=torch.long)
-        for row, tokens in enumerate(sequences):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        ids, mask = padded(torch, sequences)
+        mask = mask.bool()
         targets = torch.roll(ids, -1, dims=1)[mask].to(device)
-        ends = lengths.cumsum(0) - 1  # the last positions, among all real ones in a row
+        ends = mask.sum(dim=1).cumsum(0) - 1  # the last positions, among all real ones in a row
         values, following = self._pick(self._logits(ids.to(device), mask.to(device)), targets, ends.to(device), after)
         pieces = np.split(values, ends[:-1].numpy() + 1)
         return [(np.minimum(piece[:-1], 0.0), row) for piece, row in zip(pieces, following, strict=True)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from atypicality.llm.answer_head import AnswerHead
 from atypicality.llm.answers import Answers
 from atypicality.llm.chat import OpenAICompatibleChat
-from atypicality.llm.generation import ChatModel, Question, Reply, generate_answers, read_questions
+from atypicality.llm.generation import ChatModel, Decoding, Question, Reply, generate_answers, read_questions
 from atypicality.llm.judges import first_better, judgements
 from atypicality.llm.openai import OpenAICompatibleScorer
 from atypicality.llm.precomputed import PrecomputedScorer, write_scores
@@ -26,6 +26,7 @@ __all__ = [
     "AnswerHead",
     "Answers",
     "ChatModel",
+    "Decoding",
     "LabelScorer",
     "LabelScores",
     "OpenAICompatibleChat",

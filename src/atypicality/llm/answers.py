@@ -4,24 +4,28 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.llm.scorers import TokenScores
+from atypicality.llm.texts import read_objects
 from atypicality.metrics.rows import check_correct
-from atypicality.outputs.paths import check_source, replacing
-from atypicality.terminal import listed, printable
-from atypicality.validation import ODD_TEXT, check_groups, check_length, check_matrix, check_rows, name_rows
+from atypicality.outputs.paths import replacing
+from atypicality.terminal import listed
+from atypicality.validation import ODD_TEXT, check_groups, check_length, check_matrix, check_rows, name_rows, warn
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "warn_of_one_kind"]
 
 FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", "prompt_embedding", "answer_embedding")
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
+FEW = 20
+"""Rows from which on answers that are all correct, or all wrong, are worth a warning."""
 
 Vector = NDArray[np.float64]
+Some = TypeVar("Some", bound="Answers")
 
 
 class Answers:
@@ -105,7 +109,8 @@ class Answers:
             Every line has `prompt` and `answer` and may have `logprobs` (as chat completions give them, an object with
             a list `content` of objects with a `logprob`; or a list of numbers), `samples` (a list of texts), `scores`
             (an object of numbers), `correct`, `id`, `prompt_embedding` and `answer_embedding` (lists of numbers). Null
-            is the same as left out; `correct` and `id` are in every line or in none. Other fields are not read.
+            is the same as left out; `correct` and `id` are in every line or in none. A warning names other
+            fields, which are not read.
 
         Examples
         --------
@@ -117,22 +122,11 @@ class Answers:
         Answers(1 rows; log_probs)
         >>> folder.cleanup()
         """
-        name, rows, names = repr(Path(path).name), list[dict[str, Any]](), dict[str, None]()
-        for number, line in _lines(check_source(Path(path))):
-            try:
-                row = _parse(line)
-                names |= dict.fromkeys(row["scores"])
-                if len(names) > MOST_SCORES:
-                    raise ValueError(f"scores must have at most {MOST_SCORES} names in one file; this is one more")
-                if rows and (odd := _unlike(rows[0], row)):
-                    raise ValueError(odd)
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                reason = "is nested too deeply" if isinstance(error, RecursionError) else printable(error)
-                raise ValueError(f"{name}, line {number}: {reason.rstrip('.')}.") from None
-            rows.append(row)
+        name, lines = repr(Path(path).name), _Lines()
+        rows = read_objects(path, lines.read, FIELDS)
         if not rows:
             raise ValueError(f"{name} must have at least one line with an answer; it has none.")
-        return cls(**_columns(rows, list(names)))
+        return warn_of_one_kind(cls(**_columns(rows, list(lines.scores))), name)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         r"""Write JSON Lines to `path`, for `Answers.read`; log-probabilities as lists of numbers.
@@ -174,6 +168,16 @@ class Answers:
             found += [scores or None, None if self.correct is None else self.correct[row]]
             found += [_embedding(part, row) for part in (self.prompt_embeddings, self.answer_embeddings)]
             yield {name: _plain(value) for name, value in zip(FIELDS, found, strict=True) if value is not None}
+
+
+def warn_of_one_kind(answers: Some, source: str) -> Some:
+    """The answers, with a warning where they are many and all correct or all wrong."""
+    if answers.correct is not None and len(answers) >= FEW and answers.correct.mean() in (0, 1):
+        warn(
+            f"{source} has 'correct': {str(answers.correct[0]).lower()} in all {len(answers)} rows: nothing can be "
+            "learnt or measured from one kind. Add answers of the other, or look at how 'correct' was made."
+        )
+    return answers
 
 
 def _texts(values: Sequence[str], name: str, n_rows: int | None = None) -> NDArray[np.object_]:
@@ -252,16 +256,27 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with open(path, "rb") as file:
-        yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+class _Lines:
+    """Lines of one file, each checked beside the first, and the names of all their scores."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, Any] | None = None
+        self.scores: dict[str, None] = {}
+
+    def read(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        row = _parse(record)
+        self.first = self.first or row
+        self.scores |= dict.fromkeys(row["scores"])
+        if len(self.scores) > MOST_SCORES:
+            raise ValueError(f"scores must have at most {MOST_SCORES} names in one file; this is one more")
+        for name in ("correct", "id"):
+            if (name in self.first) != (name in row):
+                raise ValueError(f"{name!r} must be in every line or in none")
+        return row
 
 
-def _parse(line: bytes) -> dict[str, Any]:
+def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     """One line's fields, checked; a ValueError says what is wrong with them."""
-    record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    if not isinstance(record, dict):
-        raise ValueError("must be an object with texts named 'prompt' and 'answer'")
     known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
     for name in ("prompt", "answer"):
         if not isinstance(known.get(name), str) or ODD_TEXT.search(known[name]):
@@ -277,10 +292,6 @@ def _parse(line: bytes) -> dict[str, Any]:
     for name in ("prompt_embedding", "answer_embedding"):
         known[name] = [_number(value, name) for value in _list(known[name], name)] if name in known else None
     return known
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON; leave out or write null for a number that is not known")
 
 
 def _scores_of(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,7 +310,9 @@ def _list(values: Any, name: str, kind: type = object) -> list[Any]:
 def _chat_log_probs(given: Any) -> list[float]:
     """Numbers from a list of them, or from the `logprobs` of a chat completion's choice."""
     if isinstance(given, dict):
-        content = given.get("content")
+        if "content" not in given:
+            raise ValueError(f"'logprobs' must have 'content', or be a list of numbers; it has {listed(given):.60}")
+        content = given["content"]
         entries = _list([] if content is None else content, "logprobs.content", dict)
         return [_number(entry.get("logprob"), "logprob") for entry in entries]
     return [_number(value, "logprobs") for value in _list(given, "logprobs")]
@@ -309,14 +322,6 @@ def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(number := float(value)):
         raise ValueError(f"{name!r:.60} must hold finite numbers; got {value!r:.40}")
     return number
-
-
-def _unlike(first: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
-    """What is wrong with a line beside the first one, or None."""
-    for name in ("correct", "id"):
-        if (name in first) != (name in row):
-            return f"{name!r} must be in every line or in none"
-    return None
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """Chat endpoints of servers that speak the OpenAI protocol: answers with log-probabilities, and labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.llm.client import NoAccessError, ServerFaultError
-from atypicality.llm.generation import Reply
+from atypicality.llm.generation import Decoding, Reply
 from atypicality.llm.handshake import check_chat
 from atypicality.llm.openai import choices_of, is_number, read_prompt_logprobs, without_first
 from atypicality.llm.scorers import LabelScores, NoScoresError, TokenScores
-from atypicality.llm.served import MAX_BYTES, ServedModel
+from atypicality.llm.served import ServedModel
 
 __all__ = ["OpenAICompatibleChat"]
 
@@ -21,8 +21,11 @@ GREEDY = {"temperature": 0, "logprobs": True, "top_logprobs": 20}
 PROMPT = {"prompt_logprobs": 0}
 MASS_TOLERANCE = 1e-3
 """By which probabilities may sum to more than one: half-precision servers round."""
+REASONING = ("reasoning_content", "reasoning")
+"""Fields of a message in which servers put what a model writes before its answer."""
 
 
+@dataclass(eq=False, repr=False)
 class OpenAICompatibleChat(ServedModel):
     """Ask a server's chat endpoint. It is tried on a known question before anything it says is believed.
 
@@ -51,60 +54,28 @@ class OpenAICompatibleChat(ServedModel):
     """
 
     endpoint: ClassVar[str] = "chat/completions"
+    _options: dict[str, Any] | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        api_key_env: str | None = "OPENAI_API_KEY",
-        concurrency: int = 8,
-        timeout: float = 60.0,
-        max_retries: int = 5,
-        backoff: float = 0.5,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
-        super().__init__(
-            url,
-            model,
-            api_key_env=api_key_env,
-            concurrency=concurrency,
-            timeout=timeout,
-            max_retries=max_retries,
-            backoff=backoff,
-            max_bytes=max_bytes,
-        )
-        self._options: dict[str, Any] | None = None
+    def reply(self, conversations: Sequence[Sequence[Mapping[str, str]]], how: Decoding) -> list[Reply]:
+        """The most likely answer to each of the `conversations`, in order, and samples; `how` has the options.
 
-    def reply(
-        self,
-        conversations: Sequence[Sequence[Mapping[str, str]]],
-        *,
-        max_tokens: int = 16,
-        n_samples: int = 0,
-        temperature: float = 1.0,
-        embeddings: bool = False,
-        random_state: int = 0,
-    ) -> list[Reply]:
-        """The most likely answer to each of the `conversations`, in order, and `n_samples` drawn ones.
-
-        `max_tokens`, `temperature` and `random_state` are those of `generate_answers`; `embeddings` are refused.
+        Embeddings are refused.
         """
-        if embeddings:
+        if how.embeddings:
             raise ValueError("embeddings must be False: a chat endpoint has none. Use a local model.")
-        self.handshake()
+        self.handshake(how.max_tokens)
 
         def one(row: int) -> Reply:
-            body = {"messages": list(conversations[row]), "max_tokens": max_tokens}
-            drawn = {"temperature": temperature, "seed": random_state + row * (n_samples + 1)}
+            body = {"messages": list(conversations[row]), "max_tokens": how.max_tokens}
+            drawn = {"temperature": how.temperature, "seed": how.random_state + row * (how.n_samples + 1)}
             reply, _ = self._ask(body | GREEDY | (self._options or {}))
-            return replace(reply, samples=tuple(self._samples(body | drawn, n_samples)))
+            return replace(reply, samples=tuple(self._samples(body | drawn, how.n_samples)))
 
         return self._each(one, len(conversations))
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
         """Log-probabilities of the tokens of each of the `prompts`, as user messages; NoScoresError if it has none."""
-        found = [reply.prompt for reply in self.reply([_user(prompt) for prompt in prompts], max_tokens=1)]
+        found = [reply.prompt for reply in self.reply([_user(prompt) for prompt in prompts], Decoding(1))]
         known = [scores for scores in found if scores is not None]
         if len(known) < len(found):
             raise NoScoresError("the chat endpoint gives no log-probabilities of prompts.")
@@ -116,7 +87,9 @@ class OpenAICompatibleChat(ServedModel):
 
     def score_labels(self, prompts: Sequence[str], labels: Sequence[str]) -> LabelScores:
         """Scores of each of the `prompts` and of the `labels` as the first word of the answer; see `label_masses`."""
-        replies = self.reply([_user(prompt) for prompt in prompts], max_tokens=1)
+        replies = self.reply([_user(prompt) for prompt in prompts], Decoding(1))
+        if bare := [row for row, reply in enumerate(replies) if not reply.first]:
+            raise ServerFaultError(f"the answer to prompt {bare[0]} has no top_logprobs, which labels are read from.")
         found = [label_masses(reply.first, [label.strip() for label in labels]) for reply in replies]
         known = [reply.prompt for reply in replies if reply.prompt is not None]
         return LabelScores(
@@ -126,10 +99,10 @@ class OpenAICompatibleChat(ServedModel):
             np.array([outside for _, outside in found]),
         )
 
-    def handshake(self) -> None:
-        """Try the server on a known question, once; ServerFaultError if it fails."""
+    def handshake(self, max_tokens: int = 8) -> None:
+        """Try the server on a known question, once; ServerFaultError if it fails. A reasoning needs `max_tokens`."""
         if self._options is None:
-            body = {"max_tokens": 8} | GREEDY
+            body = {"max_tokens": max(max_tokens, 8)} | GREEDY
             check_chat(lambda text: self._ask({"messages": _user(text)} | body))
             try:
                 reply, _ = self._ask({"messages": _user("Hello there, my friend.")} | body | PROMPT)
@@ -158,10 +131,8 @@ def parse_chat(answer: Mapping[str, Any], prompt: str) -> tuple[Reply, str]:
     ('4', array([-0.1]), {'4': -0.1})
     """
     choice = choices_of(answer)[0]
-    logprobs = choice.get("logprobs")
-    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, dict) for token in tokens):
-        raise ValueError("the answer has no logprobs.content: the server ignores the request for log-probabilities")
+    said = _text(choice)
+    tokens = _tokens(choice, said)
     values, left = without_first([token.get("logprob") for token in tokens])
     if left:
         raise ValueError("the log-probability of token 0 is null, not a number")
@@ -169,7 +140,8 @@ def parse_chat(answer: Mapping[str, Any], prompt: str) -> tuple[Reply, str]:
     if values.size > 2 and np.ptp(values) == 0:
         raise ValueError(f"every log-probability is {values[0]:g}: the server ignores the request for them")
     text = "".join(str(token.get("token")) for token in tokens)
-    return Reply(_text(choice), scores.log_probs, (), _prompt_scores(answer, choice, prompt), _first(tokens[0])), text
+    first = _first(tokens[0]) if tokens else {}
+    return Reply(said, scores.log_probs, (), _prompt_scores(answer, choice, prompt), first), text
 
 
 def label_masses(first: Mapping[str, float], labels: Sequence[str]) -> tuple[NDArray[np.float64], float]:
@@ -193,19 +165,50 @@ def label_masses(first: Mapping[str, float], labels: Sequence[str]) -> tuple[NDA
     return np.log(np.where(mass > 0, mass, max(most, np.finfo(float).tiny))), outside
 
 
+def _tokens(choice: Mapping[str, Any], said: str) -> list[dict[str, Any]]:
+    """The tokens of the answer, or of the refusal to give one, without those of a reasoning before it."""
+    logprobs = choice.get("logprobs")
+    given = logprobs if isinstance(logprobs, dict) else {}
+    tokens = given.get("content") or given.get("refusal") or []
+    if not isinstance(tokens, list) or not all(isinstance(token, dict) for token in tokens) or (said and not tokens):
+        raise ValueError("the answer has no logprobs.content: the server ignores the request for log-probabilities")
+    if not _reasoning(choice["message"]):
+        return tokens
+    pieces = [_bytes(token) for token in tokens]
+    start = b"".join(pieces).rfind(said.encode())
+    if start < 0:
+        raise ValueError("the tokens that have log-probabilities are not those of the answer after its reasoning")
+    ends = np.cumsum([len(piece) for piece in pieces])
+    return [token for token, end in zip(tokens, ends, strict=True) if end > start]
+
+
+def _bytes(token: Mapping[str, Any]) -> bytes:
+    """Of a token, whose text alone does not tell them where it is a part of a character."""
+    given = token.get("bytes")
+    known = isinstance(given, list) and all(isinstance(one, int) and 0 <= one < 256 for one in given)
+    return bytes(given) if known else str(token.get("token")).encode()  # type: ignore[arg-type]
+
+
 def _first(token: Mapping[str, Any]) -> dict[str, float]:
-    """Texts and log-probabilities of the likeliest first tokens; equal texts are added up."""
+    """Texts and log-probabilities of the likeliest first tokens, the chosen one among them; equal texts are added up.
+
+    Tokens of probability 0, whose logarithm JSON writes as null, are left out.
+    """
     entries = token.get("top_logprobs") or []
     if not isinstance(entries, list) or not all(
-        isinstance(entry, dict) and isinstance(entry.get("token"), str) and is_number(entry.get("logprob"))
-        for entry in entries
+        isinstance(entry, dict) and isinstance(entry.get("token"), str) for entry in entries
     ):
         raise ValueError("top_logprobs must be a list of objects with a token and a logprob")
-    values = TokenScores.checked([entry["logprob"] for entry in entries]).log_probs
+    if entries and token.get("token") not in [entry["token"] for entry in entries]:
+        entries = [*entries, {"token": str(token.get("token")), "logprob": token["logprob"]}]
+    known = [entry for entry in entries if entry.get("logprob") not in (None, -np.inf)]
+    if not all(is_number(entry["logprob"]) for entry in known):
+        raise ValueError("top_logprobs must have a number, or null, as each logprob")
+    values = TokenScores.checked([entry["logprob"] for entry in known]).log_probs
     if np.exp(values).sum() > 1 + MASS_TOLERANCE:
         raise ValueError(f"the probabilities of the first tokens sum to {np.exp(values).sum():.3g}, more than 1")
     found: dict[str, float] = {}
-    for entry, value in zip(entries, values, strict=True):
+    for entry, value in zip(known, values, strict=True):
         found[entry["token"]] = float(np.logaddexp(found.get(entry["token"], -np.inf), value))
     return found
 
@@ -226,11 +229,22 @@ def _prompt_scores(answer: Mapping[str, Any], choice: Mapping[str, Any], prompt:
 
 
 def _text(choice: Mapping[str, Any]) -> str:
-    message = choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, str):
-        raise ValueError("the answer has no message.content")
-    return content.strip()
+    """The answer, or the refusal to give one; a ValueError says what came in place of a text."""
+    given = choice.get("message")
+    message = given if isinstance(given, dict) else {}
+    content = message.get("refusal") if message.get("content") is None else message["content"]
+    if isinstance(content, str) and content.lstrip().startswith("<think>"):
+        raise ValueError("the answer begins with <think>: turn reasoning off, or let the server separate it")
+    if isinstance(content, str) and (content.strip() or not _reasoning(message)):
+        return content.strip()
+    came = "tool calls" if message.get("tool_calls") else f"finish_reason {choice.get('finish_reason')!r:.40}"
+    if _reasoning(message):
+        came = "its reasoning alone: give it more max_tokens, or turn reasoning off"
+    raise ValueError(f"the answer has no message.content but {came}")
+
+
+def _reasoning(message: Mapping[str, Any]) -> bool:
+    return any(message.get(name) for name in REASONING)
 
 
 def _user(text: str) -> list[dict[str, str]]:

@@ -63,7 +63,7 @@ class JsonClient:
         max_bytes: int,
         connections: int,
     ) -> None:
-        httpx = require("httpx", extra="llm", feature="asking a server")
+        httpx = require("httpx", feature="asking a server (part of the extra 'atypicality[llm]')")
         self._url = check_url(url, endpoint)
         self._api_key_env = api_key_env
         self._key()  # one that cannot be a key is refused before anything is opened
@@ -147,6 +147,8 @@ class JsonClient:
                 f"{self._url} answered with the Content-Encoding {self.clean(coding)}, though the request accepts "
                 "identity alone. Turn its compression off."
             )
+        if answer.headers.get("content-type", "").strip().lower().startswith("text/event-stream"):
+            raise ServerFaultError(f"{self._url} streams events, which was not asked for. Turn streaming off.")
         data = bytearray()
         async for piece in answer.aiter_raw():
             data += piece

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from atypicality.llm.cache import ScoreCache, cache_key
 from atypicality.llm.client import NoAccessError, ServerFaultError, check_url
 from atypicality.llm.handshake import check_server
 from atypicality.llm.scorers import TokenScores
-from atypicality.llm.served import MAX_BYTES, ServedModel
+from atypicality.llm.served import ServedModel
 from atypicality.validation import check_choice
 
 __all__ = ["OpenAICompatibleScorer"]
@@ -22,6 +23,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OpenAICompatibleScorer(ServedModel):
     """Score prompts with a server. A server is tried on known sentences before anything it says is believed.
 
@@ -33,13 +35,6 @@ class OpenAICompatibleScorer(ServedModel):
         Address of the server, as in "http://localhost:8000/v1".
     model : str
         The model's name on the server.
-    mode : {"auto", "prompt_logprobs", "echo"}, default="auto"
-        How to ask for the log-probabilities of a prompt: vLLM's option, or the completions protocol's. "auto" takes
-        the first with which the server passes its trial.
-    cache : path, optional
-        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. It holds
-        log-probabilities and hashes, of the prompt (with model, address and options) and of each token, but no text;
-        `tokens` of the scores are then these hashes. A file that is made here is readable by its owner alone.
     api_key_env : str or None, default="OPENAI_API_KEY"
         Environment variable that holds the key: printable ASCII without spaces. The key is sent only to `url`, never
         over plain http to another machine, and it is hidden where the server's words come back in an error.
@@ -53,6 +48,13 @@ class OpenAICompatibleScorer(ServedModel):
     backoff : float, default=0.5
     max_bytes : int, default=32 MiB
         Largest answer that is read. Compressed answers are refused.
+    mode : {"auto", "prompt_logprobs", "echo"}, default="auto"
+        How to ask for the log-probabilities of a prompt: vLLM's option, or the completions protocol's. "auto" takes
+        the first with which the server passes its trial.
+    cache : path, optional
+        File that keeps every score as it arrives; a run that was interrupted asks only for what is missing. It holds
+        log-probabilities and hashes, of the prompt (with model, address and options) and of each token, but no text;
+        `tokens` of the scores are then these hashes. A file that is made here is readable by its owner alone.
 
     Examples
     --------
@@ -61,34 +63,10 @@ class OpenAICompatibleScorer(ServedModel):
     'http://localhost:8000/v1'
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        mode: str = "auto",
-        cache: str | os.PathLike[str] | None = None,
-        api_key_env: str | None = "OPENAI_API_KEY",
-        concurrency: int = 8,
-        timeout: float = 60.0,
-        max_retries: int = 5,
-        backoff: float = 0.5,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
-        super().__init__(
-            url,
-            model,
-            api_key_env=api_key_env,
-            concurrency=concurrency,
-            timeout=timeout,
-            max_retries=max_retries,
-            backoff=backoff,
-            max_bytes=max_bytes,
-        )
-        self.mode = mode
-        self.cache = cache
-        self._store: ScoreCache | None = None
-        self._trusted: str | None = None
+    mode: str = "auto"
+    cache: str | os.PathLike[str] | None = None
+    _store: ScoreCache | None = field(default=None, init=False)
+    _trusted: str | None = field(default=None, init=False)
 
     def score(self, prompts: Sequence[str]) -> list[TokenScores]:
         """Log-probabilities of the tokens of each of the `prompts`, in order; a repeated prompt is asked for once."""

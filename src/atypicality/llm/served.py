@@ -1,6 +1,7 @@
 """A model behind a server: the address, the key, deadlines and retries, shared by all that ask one."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from atypicality import blocks
@@ -8,38 +9,27 @@ from atypicality.blocks.progress import track
 from atypicality.llm.client import JsonClient, ServerFaultError, check_url
 from atypicality.validation import check_integer, check_number
 
-__all__ = ["MAX_BYTES", "ServedModel"]
+__all__ = ["ServedModel"]
 
 T = TypeVar("T")
-MAX_BYTES = 32 * 2**20
 
 
+@dataclass(eq=False, repr=False)
 class ServedModel:
     """Connections to one endpoint of a server; the parameters are those of `OpenAICompatibleScorer`."""
 
     endpoint: ClassVar[str] = "completions"
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        api_key_env: str | None,
-        concurrency: int,
-        timeout: float,
-        max_retries: int,
-        backoff: float,
-        max_bytes: int,
-    ) -> None:
-        self.url = url
-        self.model = model
-        self.api_key_env = api_key_env
-        self.concurrency = concurrency
-        self.timeout = timeout
-        self.max_retries = max_retries
-        self.backoff = backoff
-        self.max_bytes = max_bytes
-        self._client: JsonClient | None = None
+    url: str
+    model: str
+    _: KW_ONLY
+    api_key_env: str | None = "OPENAI_API_KEY"
+    concurrency: int = 8
+    timeout: float = 60.0
+    max_retries: int = 5
+    backoff: float = 0.5
+    max_bytes: int = 32 * 2**20
+    _client: JsonClient | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         return self

@@ -1,20 +1,23 @@
-"""Texts and their labels from files: JSON Lines, CSV, TSV, Parquet, or lines of plain text."""
+"""Texts and their labels from files: JSON Lines, CSV, TSV, Parquet, or lines of plain text; objects from JSON Lines."""
 
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from atypicality.outputs.paths import check_source
 from atypicality.terminal import listed, printable
-from atypicality.validation import require
+from atypicality.validation import require, warn
 
-__all__ = ["FIRST_WORD", "READERS", "Texts", "read_texts"]
+__all__ = ["FIRST_WORD", "READERS", "Texts", "read_objects", "read_texts"]
 
 FIRST_WORD = "first-word"
 PARQUET_ROWS = 1024
+MOST_NAMED = 8
+"""Fields that are not read, of which a warning names no more."""
+T = TypeVar("T")
 Records = Iterator[dict[str, Any]]
 
 
@@ -55,6 +58,35 @@ def read_texts(
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
         raise ValueError(f"{path.name!r}: {printable(error)}") from error
+
+
+def read_objects(
+    path: str | os.PathLike[str], read: Callable[[Mapping[str, Any]], T], fields: Sequence[str] | None = None
+) -> list[T]:
+    """What `read` makes of the object in each line of a JSON Lines file (UTF-8); errors name the file and the line.
+
+    Where `fields` are given, one warning names all others that the file has.
+    """
+    name, found, others = repr(Path(path).name), list[T](), dict[str, None]()
+    with open(check_source(Path(path)), "rb") as file:
+        for number, line in ((number, line) for number, line in enumerate(file, start=1) if line.strip()):
+            try:
+                record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+                if not isinstance(record, dict):
+                    raise ValueError(f"must be an object of named values; got a {type(record).__name__}")
+                found.append(read(record))
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                reason = "is nested too deeply" if isinstance(error, RecursionError) else printable(error)
+                raise ValueError(f"{name}, line {number}: {reason.rstrip('.')}.") from None
+            others |= dict.fromkeys(record.keys() - (fields or record))
+    if others:
+        shown = listed(f"{other:.40}" for other in sorted(others)[:MOST_NAMED]) + ", ..." * (len(others) > MOST_NAMED)
+        warn(f"{name} has fields that are not read: {shown}. Those that are: {listed(fields or ())}.")
+    return found
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON; leave out or write null for a number that is not known")
 
 
 def _columns(records: Records, text: tuple[str, ...], label: str | None) -> Texts:

@@ -5,7 +5,6 @@ layout of JudgeBench (`question`, `label` "A>B" or "B>A", and `judgments`, one o
 second with the candidates exchanged).
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from atypicality.groups import QuantileGroups
 from atypicality.llm import AnswerHead, Answers, judgements
 from atypicality.llm.judges import MARGIN
 from atypicality.llm.signals import signals_of
+from atypicality.llm.texts import read_objects
 from atypicality.metrics import ece, nll
 from atypicality.outputs.paths import check_source
 from atypicality.paper.claims import Statement, Verdict, verdict_on
@@ -37,16 +37,22 @@ N_GROUPS = 4
 FEWEST = 100  # answers of a task: half of them fit, and half of those carry thresholds
 DECISIONS = {"A>B": 1.0, "B>A": 0.0, "A=B": 0.5}
 BEFORE, AFTER = "model's own", "head"
+ATYPICALITY_LOWERS = "atypicality lowers"
+LEFT_OUT = {
+    ATYPICALITY_LOWERS: (LIKELIHOOD, "prompt_embeddings", "answer_embeddings"),
+    "samples and a verbalised score lower": ("samples", "verbalised"),
+}
+"""Signals that are left out together to see what they add to the others."""
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Half:
-    """What one random half gave: a value for every metric, group and method, and what atypicality adds in nats."""
+    """What one random half gave: a value for every metric, group and method, and nats that `LEFT_OUT` add."""
 
     values: Values
-    adds: float
+    adds: dict[str, float]
     n_rows: int
 
 
@@ -54,7 +60,8 @@ def reproduce_answers(outputs: Path, *, seeds: Iterable[int] = SEEDS) -> Reprodu
     """Accuracy of answers and ECE of P(correct) by quarter of prompt atypicality, and verdicts, for every task.
 
     `outputs` is a file of JSON Lines or a folder of them (see the module); one random half fits `AnswerHead`, the other
-    is measured.
+    is measured. The verdicts are on four statements for each task, and a fifth where it has samples or a verbalised
+    score.
     """
     wanted = [check_integer(seed, "seeds", low=0) for seed in seeds]
     files = sorted(Path(outputs).glob("*.jsonl")) if Path(outputs).is_dir() else [Path(outputs)]
@@ -84,23 +91,21 @@ def read_task(path: Path) -> Answers:
 
 def read_judgebench(path: Path) -> Answers:
     """Judgements of pairs in the layout of JudgeBench; a decision that is missing counts as not asked."""
-    records = []
-    with open(check_source(path), encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                records += [_pair(json.loads(line))] if line.strip() else []
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise ValueError(
-                    f"{path.name!r}, line {number}: not JudgeBench's layout ({printable(error)})."
-                ) from None
+    records = read_objects(path, _pair)
     known = [record for record in records if not np.isnan(record[1:3]).all()]
+    if not known:
+        raise ValueError(f"{path.name!r} must have at least one judgement with a decision; it has none.")
     questions, forward, backward, better = zip(*known, strict=True)
     return judgements(questions, forward, backward, better=better)
 
 
-def _pair(record: dict[str, Any]) -> tuple[str, float, float, bool]:
-    said = [DECISIONS.get(str((one or {}).get("decision")), np.nan) for one in [*record["judgments"], None, None][:2]]
-    return str(record["question"]), said[0], said[1], DECISIONS[record["label"]] == 1.0
+def _pair(record: Mapping[str, Any]) -> tuple[str, float, float, bool]:
+    try:
+        judged = [*record["judgments"], None, None][:2]
+        said = [DECISIONS.get(str((one or {}).get("decision")), np.nan) for one in judged]
+        return str(record["question"]), said[0], said[1], DECISIONS[record["label"]] == 1.0
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not JudgeBench's layout ({printable(error)})") from None
 
 
 def _half(task: Answers, seed: int) -> Half:
@@ -121,10 +126,21 @@ def _half(task: Answers, seed: int) -> Half:
         for method, confidence in methods.items()
         for metric, value in _measured(confidence[rows], correct[rows]).items()
     }
-    without = AnswerHead(None, atypicality=None, random_state=seed).fit(_without_rarity(fitted))
-    bare = expit(without.outputs(_without_rarity(rest)).need("logits")[:, 1])
-    adds = nll(_columns(bare), correct.astype(np.intp)) - nll(_columns(methods[AFTER]), correct.astype(np.intp))
-    return Half(values, float(adds) if outputs.atypicality is not None else np.nan, len(rest))
+    adds = {
+        what: _loss(_fresh(_without(fitted, names), seed), _without(rest, names)) - _loss(head, rest)
+        for what, names in LEFT_OUT.items()
+        if any(_has(task, name) for name in names) and signals_of(_without(task, names))
+    }
+    return Half(values, adds, len(rest))
+
+
+def _fresh(answers: Answers, seed: int) -> AnswerHead:
+    return AnswerHead(atypicality=None, random_state=seed).fit(answers)
+
+
+def _loss(head: AnswerHead, answers: Answers) -> float:
+    chance = expit(head.outputs(answers).need("logits")[:, 1])
+    return float(nll(np.stack([1 - chance, chance], axis=1), np.asarray(answers.correct, np.intp)))
 
 
 def _own(answers: Answers) -> Vector | None:
@@ -135,25 +151,24 @@ def _own(answers: Answers) -> Vector | None:
     return expit(signals[MARGIN]) if MARGIN in signals else None
 
 
-def _without_rarity(answers: Answers) -> Answers:
-    return Answers(
-        answers.prompts.tolist(),
-        answers.answers.tolist(),
-        log_probs=None if answers.log_probs is None else answers.log_probs.tolist(),
-        samples=None if answers.samples is None else answers.samples.tolist(),
-        scores={name: values for name, values in answers.scores.items() if name != LIKELIHOOD},
-        correct=answers.correct,
-    )
+def _has(answers: Answers, name: str) -> bool:
+    return name in answers.scores or getattr(answers, name, None) is not None
+
+
+def _without(answers: Answers, names: Iterable[str]) -> Answers:
+    """The answers without some scores, samples or embeddings."""
+    found = answers[:]
+    for name in names:
+        found.scores.pop(name, None)
+        if hasattr(found, name):
+            setattr(found, name, None)
+    return found
 
 
 def _measured(confidence: Vector, correct: NDArray[np.bool_]) -> dict[str, float]:
     if not correct.size:
         return {"ece": np.nan, "accuracy": np.nan}
     return {"ece": float(ece(confidence=confidence, correct=correct)), "accuracy": float(correct.mean())}
-
-
-def _columns(confidence: Vector) -> Vector:
-    return np.stack([1 - confidence, confidence], axis=1)
 
 
 def _tables(task: str, rarity: str, halves: Sequence[Half]) -> list[Table]:
@@ -168,11 +183,18 @@ def _verdicts(where: str, halves: Sequence[Half]) -> list[Verdict]:
         verdict_on(statement, one, where, spread="halves", n_rows=halves[0].n_rows) for statement, one in values.items()
     ]
     lacking = "prompt likelihoods or embeddings, and a confidence of the model's own"
-    return [replace(verdict, missing=lacking if np.isnan(verdict.value) else "") for verdict in found]
+    return [
+        replace(
+            verdict,
+            missing=lacking if np.isnan(verdict.value) else "",
+            aside="" if "atypical" in verdict.statement else "not about atypicality",
+        )
+        for verdict in found
+    ]
 
 
 def _statistics(half: Half) -> Mapping[Statement, float]:
-    """Of four statements, each above 0 where it holds."""
+    """Of four statements or five, each above 0 where it holds."""
 
     def value(group: str, method: str, metric: str) -> float:
         return half.values.get((metric, (group,), method), np.nan)
@@ -189,7 +211,9 @@ def _statistics(half: Half) -> Mapping[Statement, float]:
         Statement(6, "the head lowers the ECE of the most atypical quarter", "ECE, before less after"): (
             value(last, BEFORE, "ece") - value(last, AFTER, "ece")
         ),
-        Statement(
-            6, "atypicality lowers the NLL of P(correct) beyond all other signals", "NLL, without less with"
-        ): half.adds,
+    } | {
+        Statement(6, f"{what} the NLL of P(correct) beyond all other signals", "NLL, without less with"): (
+            half.adds.get(what, np.nan)
+        )
+        for what in dict.fromkeys([ATYPICALITY_LOWERS, *half.adds])
     }
