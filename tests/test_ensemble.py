@@ -57,6 +57,17 @@ def test_weights_are_the_optimum(seed, n, parts):
     assert loss <= min(-shares @ np.log(likelihoods @ rival) for rival in rivals) + 1e-9
 
 
+@pytest.mark.parametrize("small", [2e-4, 2e-6, 2e-8])
+def test_a_tiny_weight_is_found_to_all_its_digits(small):
+    # likelihoods (p, u) with the share s and (1, u) otherwise: (1 - s) log(1 - a w) + s log(p + b w), a = 1 - u and
+    # b = u - p, is largest at w = s / a - (1 - s) p / b
+    u, p = 1 / 150, 1e-12
+    likelihoods, shares = np.array([[p, u], [1.0, u]]), np.array([small, 1 - small])
+    weights, gap, _ = mixture_weights(likelihoods, shares)
+    assert gap <= 2e-10
+    assert weights[1] == pytest.approx(small / (1 - u) - (1 - small) * p / (u - p), rel=1e-9)
+
+
 def test_equal_parts_have_an_optimum_all_the_same():
     weights, gap, _ = mixture_weights(np.tile([[0.3, 0.3, 0.2]], (5, 1)), np.full(5, 0.2))
     assert gap <= 1e-9

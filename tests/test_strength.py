@@ -117,7 +117,7 @@ def test_evidence_is_taken_off_where_rows_are_few(n, left):
     gate = chosen._Gate(None, {}, n, 1.0)
     gate._together = {"rank": 8.0, "class_scores": 16.0}
     assert gate.share_left("rank") == pytest.approx(left)
-    assert gate.share_left("class_scores") == pytest.approx((1 + left) / 2)
+    assert gate.share_left("class_scores") == pytest.approx(1 - (1 - left) / 16)
 
 
 def test_groups_without_support_vanish(seed):

@@ -125,14 +125,18 @@ def mixture_weights(
 
 
 def _simplex_minimum(matrix: NDArray[np.float64], linear: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minimum over the simplex of ``w' matrix w / 2 - linear . w``, the best stationary point of all faces."""
-    n = linear.size
+    """Minimum over the simplex of ``w' matrix w / 2 - linear . w``, the best stationary point of all faces.
+
+    The diagonal is scaled to ones: a weight of 1e-6 that single rows need is found to as many digits as the others.
+    """
+    n, unit = linear.size, 1 / np.sqrt(np.diag(matrix))
+    scaled = matrix * unit[:, None] * unit
     best, lowest = np.zeros(n), math.inf
     for code in range(1, 2**n):
         face = np.flatnonzero([code >> j & 1 for j in range(n)])
-        system = np.block([[matrix[np.ix_(face, face)], np.ones((face.size, 1))], [np.ones((1, face.size)), 0.0]])
+        system = np.block([[scaled[np.ix_(face, face)], unit[face, None]], [unit[face], 0.0]])
         point = np.zeros(n)
-        point[face] = np.linalg.lstsq(system, np.r_[linear[face], 1.0], rcond=None)[0][:-1]
+        point[face] = unit[face] * np.linalg.lstsq(system, np.r_[(unit * linear)[face], 1.0], rcond=None)[0][:-1]
         value = float(0.5 * point @ matrix @ point - linear @ point)
         if (point >= 0).all() and value < lowest:
             best, lowest = point / point.sum(), value
