@@ -483,9 +483,14 @@ class TestShown:
         monitor.add(shirts, at=DAY)
         *_, newest, whole = monitor.summary().splitlines()
         right = [(head.predict(rows).label == rows.labels).sum() for rows in (test[:300], shirts)]
-        assert newest.startswith(f"  newest day: {monitor.estimated_accuracy(last=1)}")
+        told = [str(monitor.estimated_accuracy(last=last)).removesuffix(".") for last in (1, None)]
+        assert newest.startswith(f"  newest day: {told[0]}; measured on ")
+        quantiles = [line for line in monitor.summary().splitlines() if "confidence fell" in line]
+        raised = [alarm for alarm in monitor.alarms if (alarm.stream, alarm.direction) == ("confidence", "fell")]
+        assert len(quantiles) == 1
+        assert quantiles[0].endswith(f"; and {len(raised) - 1} more of its quantiles")
         assert newest.endswith(f"measured on {len(shirts)} labels: {right[1] / len(shirts):.3f}")
-        assert whole.startswith(f"  all rows: {monitor.estimated_accuracy()}")
+        assert whole.startswith(f"  all rows: {told[1]}; measured on ")
         assert whole.endswith(f"measured on {300 + len(shirts)} labels: {sum(right) / (300 + len(shirts)):.3f}")
         monitor.add_labels(test[:9], at=3 * DAY)
         assert "newest day: no rows to estimate the accuracy of; measured on 9 labels" in monitor.summary()
@@ -531,6 +536,11 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     np.savez(tmp_path / "late.npz", logits=test.logits[:300], embeddings=test.embeddings[:300], y=test.labels[:300])
     assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
+    assert main(["monitor", folder[0], str(tmp_path / "other"), "--window", "1e3"]) == 0
+    assert aty.Monitor.load(tmp_path / "other", head).to_dict()["window"] == 1000.0
+    capsys.readouterr()
+    assert main(["monitor", folder[0], str(tmp_path / "third"), "--window", "fortnight"]) == 2
+    assert "or a number of seconds; got 'fortnight'" in capsys.readouterr().err
     (tmp_path / "bad.npz").write_bytes(b"no outputs")
     both = [str(tmp_path / name) for name in ("day1.npz", "bad.npz")]
     assert main(["monitor", *folder, *both, "--at", "2026-01-04"]) == 2

@@ -1,5 +1,6 @@
 """`atypicality monitor`: outputs of a model in use are counted, and alarms and an estimate of accuracy come out."""
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ __all__ = ["ALARMED", "EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
-atypicality monitor head watch monday.npz tuesday.npz --at now --out monitor.html
+atypicality monitor head watch monday.npz --at 2026-01-05 --out monitor.html
 atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl
 """
@@ -31,18 +32,21 @@ def command(
     reference: Annotated[
         Path | None, typer.Option(help="Labelled outputs that the head was not fitted on, for a new monitor.")
     ] = None,
-    alpha: Annotated[float | None, typer.Option(help="Chance of any false alarm over the life (0.01).")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Chance of any false alarm over the life, for a new monitor (0.01).")
+    ] = None,
     window: Annotated[
         str | None, typer.Option(help="hour, day, week, month, or seconds, for a new monitor (day).")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="When the rows came: 2026-01-31T12:00:00+00:00, a date of UTC, or now (now).")
+        str | None,
+        typer.Option(help="When all these rows came: 2026-01-31T12:00:00+00:00, a date of UTC, or now (now)."),
     ] = None,
     labels_only: Annotated[
         bool, typer.Option("--labels-only", help="Count labels that came late, of rows counted before.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
-    rolling: Annotated[int, typer.Option(help="Windows taken together in the history.")] = 1,
+    rolling: Annotated[int, typer.Option(help="Windows taken together in history and newest estimate.", min=1)] = 1,
     names: Names = None,
     class_names: ClassNames = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
@@ -88,5 +92,6 @@ def _monitor(head: Any, state: Path, reference: Any, alpha: float | None, window
             raise ValueError(f"--{next(iter(given))} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
         return Monitor.load(state, head)
     if window is not None:
-        given["window"] = float(window) if window.replace(".", "", 1).isdigit() else window
+        with contextlib.suppress(ValueError):
+            given["window"] = float(window)
     return Monitor(head, **given)

@@ -330,7 +330,8 @@ def _refusal(spread: float, tail: float, moved: float) -> str | None:
     if moved > LARGEST_MOVE:
         return (
             f"the predictions look like another class mix, {moved:.2f} from the calibrated one in total variation, or "
-            "like corrupted inputs, and nothing tells which. Give class_mix= if it is known, or label some rows."
+            "like corrupted inputs, and nothing tells which. Label some rows, or give class_mix= in Python if you know "
+            "it."
         )
     return None
 

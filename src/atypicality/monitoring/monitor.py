@@ -367,16 +367,13 @@ class Monitor:
 
     def summary(self) -> str:
         """Rows, alarms and the accuracy, of the newest window first, as a few lines of text."""
-        state, outside = self._state, {alarm.what for found in self.moved().values() for alarm in found}
+        state = self._state
         windows = f"{state.keys.size} window{'' if state.keys.size == 1 else 's'}"
         lines = [
             f"Monitor: {self.n_rows:,} rows, {self.n_labelled:,} labels, {windows}; "
             f"false alarms over its life: at most {state.alpha:.2%}",
             f"  reference {state.reference.n_rows:,} rows",
-            *(
-                f"  alarm {as_text(alarm.at)} {alarm}{'' if alarm.what in outside else '; inside again'}"
-                for alarm in state.alarms
-            ),
+            *self._alarm_lines(),
         ]
         if not state.alarms:
             lines.append("  no alarm")
@@ -385,15 +382,28 @@ class Monitor:
             lines.append(f"  newest {name}: {self._accuracy(1)}")
         return "\n".join([*lines, *([f"  all rows: {self._accuracy(None)}"] if state.keys.size else [])])
 
+    def _alarm_lines(self) -> Iterator[str]:
+        """Alarms of the life; quantiles of one stream that were raised together are one line, with the widest gap."""
+        outside = {alarm.what for found in self.moved().values() for alarm in found}
+        together: dict[Any, list[Alarm]] = {}
+        for alarm in self._state.alarms:
+            item = "" if alarm.item.startswith("quantile ") else alarm.item
+            key = alarm.stream, item, alarm.direction, alarm.at, alarm.what in outside
+            together.setdefault(key, []).append(alarm)
+        for (*_, at, still), alarms in together.items():
+            rest = f"; and {len(alarms) - 1} more of its quantiles" if len(alarms) > 1 else ""
+            yield f"  alarm {as_text(at)} {max(alarms, key=_gap)}{rest}{'' if still else '; inside again'}"
+
     def _accuracy(self, last: int | None) -> str:
         """The accuracy of the newest `last` windows or of all in words: estimated, and measured where labels came."""
         rows, (wrong, right) = (
             self._state.recent("profile", last)[0],
             self._state.recent("cells", last)[self._place("error")],
         )
-        n, said = wrong + right, "no rows to estimate the accuracy of"
-        said = str(self.estimated_accuracy(last=last)) if rows else said
-        return said + (f"; measured on {n:,} labels: {right / n:.3f}" if n else "")
+        said = str(self.estimated_accuracy(last=last)) if rows else "no rows to estimate the accuracy of"
+        if not wrong + right:
+            return said
+        return f"{said.removesuffix('.')}; measured on {wrong + right:,} labels: {right / (wrong + right):.3f}"
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"

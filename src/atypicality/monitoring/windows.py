@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.validation import check_choice, check_number
+from atypicality.validation import check_number
 
 __all__ = ["as_text", "check_window", "first_second", "times", "window_keys"]
 
@@ -22,7 +22,9 @@ Vector = NDArray[np.float64]
 def check_window(window: Any) -> str | float:
     """A window that can be used: "hour", "day", "week", "month", or its seconds."""
     if isinstance(window, str):
-        return str(check_choice(window, "window", (*SECONDS, "month")))
+        if window not in (*SECONDS, "month"):
+            raise ValueError(f"window must be hour, day, week, month, or a number of seconds; got {window!r}.")
+        return window
     return check_number(window, "window", low=1e-3, high=LAST)
 
 

@@ -366,5 +366,6 @@ def _error(status: int, message: str, *, close: bool = False, headers: dict[str,
 
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    message = "there is nothing here" if status == 404 else "this is not a method of"
-    return _error(status, f"{message}: {request.method} {request.url.path[:80]}.")
+    taken = (getattr(error, "headers", None) or {}).get("Allow")
+    message = f"this route takes {taken}, not" if taken else "there is nothing here:"
+    return _error(status, f"{message} {request.method} {request.url.path[:80]}.")
