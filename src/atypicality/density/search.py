@@ -92,7 +92,8 @@ def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
 
 def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: int) -> Float64:
     with np.errstate(invalid="ignore", over="ignore"):
-        gap = exact_rows(rows, metric, first_row=first_row) - shift
+        exact = rows if metric == "euclidean" else exact_rows(rows, metric, first_row=first_row)
+        gap = np.subtract(exact, shift, dtype=np.float64)
         squares = np.vecdot(gap, gap)
     if not np.isfinite(squares).all():
         refuse_rows(rows, gap.dtype, first_row=first_row)
@@ -129,7 +130,8 @@ class Search:
         squares = _squares_about(reference.shift, queries, reference.metric, first_row)
         with np.errstate(over="ignore"):
             self.squares = squares * reference.scale * reference.scale
-            self.rounded = reference.prepared(queries, np.empty(queries.shape, np.float32))
+            self.rounded = np.ones((queries.shape[0], queries.shape[1] + 1), np.float32)
+            reference.prepared(queries, self.rounded[:, :-1])
         self.rounded[self.squares > _LONGEST**2] = 0.0
 
     def nearest(self, members: Index | slice, k: int) -> Float64:
@@ -152,12 +154,12 @@ class Search:
         group = min(_GROUP, max(1, tile // (8 * k)))
         found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members), single=group == 1)
         scores = np.empty((n, -(-tile // group) * group), np.float32)
-        prepared = np.empty((tile, d), np.float32)
+        prepared = np.empty((tile, d + 1), np.float32)  # the last column makes the product subtract half squares
         for part in blocks.row_slices(n_members, tile):
             chosen, size = members[part] if isinstance(members, np.ndarray) else part, part.stop - part.start
-            rows = self.reference.prepared(self.reference.rows[chosen], prepared[:size])
-            np.matmul(self.rounded, rows.T, out=scores[:, :size])
-            scores[:, :size] -= self.reference.half_squares[chosen]
+            self.reference.prepared(self.reference.rows[chosen], prepared[:size, :-1])
+            np.negative(self.reference.half_squares[chosen], out=prepared[:size, -1])
+            np.matmul(self.rounded, prepared[:size].T, out=scores[:, :size])
             scores[:, size:] = -np.inf  # where the last tile falls short
             numbers = members[part] if isinstance(members, np.ndarray) else np.arange(part.start, part.stop)
             found.add(scores.reshape(n, group, -1), numbers)
@@ -175,7 +177,7 @@ class _Found:
         self.search, self.k, self.single = search, k, single
         self.best = np.full((n, wanted), -np.inf, np.float32)  # the largest group maxima so far
         self.bound = np.full(n, -np.inf, np.float32)
-        self.gamma = (d + 8) * 2.0**-24  # d products and sums, and the roundings of q, t and |t|^2
+        self.gamma = (d + 9) * 2.0**-24  # d + 1 products and sums, and the roundings of q, t and |t|^2
         self.pending = _Pairs.none()
         self.settled = _Pairs.none()
         self.slack = np.full(n, np.inf)  # twice the rounding of a score
