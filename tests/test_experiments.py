@@ -20,10 +20,9 @@ from atypicality.evaluation.schema import TABLES, to_columns
 from atypicality.paper import EXPERIMENTS, SETTINGS, Verdict, find_sources, jobs, reproduce
 from atypicality.paper.claims import NOTHING, _interval, judge, paper_view, statistics
 from atypicality.paper.readings import CORNER, paper_values, read_values
-from atypicality.paper.released import authors_rmse
+from atypicality.paper.released import PriorFreeGroupTemperature, PriorFreeTemperature, authors_rmse
 from atypicality.paper.settings import match_folder
 from atypicality.paper.tables import Cell, Table, make_tables, to_csv, to_latex, to_markdown, to_text
-from atypicality.paper.temperatures import PriorFreeGroupTemperature, PriorFreeTemperature
 from atypicality.paper.verdicts import counted, judged
 
 HIGHER = "ECE is higher in the most atypical group than in the most typical"

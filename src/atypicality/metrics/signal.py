@@ -10,65 +10,34 @@ from atypicality.metrics.rows import read_pairs
 from atypicality.validation import check_vector
 
 __all__ = [
-    "Likelihoods",
-    "Signal",
-    "auroc",
-    "auroc_and_error",
-    "clipped_logits",
-    "error_signal",
-    "held_out_likelihoods",
-]
+    "Likelihoods", "Signal", "auroc", "auroc_and_error", "clipped_logits", "error_signal", "held_out_likelihoods",
+]  # fmt: skip
 
 Float64 = NDArray[np.float64]
-FOLDS = 5
-"""Rows of either kind, right and wrong, that there must be at least."""
-LOGIT_LIMIT = 14.0
-"""Of a confidence of 1 - 1e-6: a more extreme one is no more evidence."""
+FOLDS = 5  # rows of either kind, right and wrong, that there must be at least
+LOGIT_LIMIT = 14.0  # of a confidence of 1 - 1e-6: a more extreme one is no more evidence
 DEVIATIONS = 1.96
 
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """Log-likelihood of each row being right or wrong as it was, by models fitted on other folds.
-
-    Parameters
-    ----------
-    confidence : ndarray of shape (n,)
-        From confidence.
-    alone : ndarray of shape (n,)
-        From the quantile of the score.
-    both : ndarray of shape (n,)
-        From both.
-    """
+    """Log-likelihood of each row (n,) being right or wrong as it was, by models fitted on other folds."""
 
     confidence: Float64
-    alone: Float64
+    alone: Float64  # from the quantile of the score
     both: Float64
 
 
 @dataclass(frozen=True)
 class Signal:
-    """How much a score adds to confidence.
+    """How much a score adds to confidence."""
 
-    Parameters
-    ----------
-    auroc, auroc_error : float
-        Chance that a wrong prediction scores above a right one, ties counted half, and its standard error.
-    confidence_auroc, confidence_auroc_error : float
-        The same for confidence, lower for wrong predictions.
-    gain : float
-        Mean held-out log-likelihood of being right from confidence and score, less that from confidence: nats per row.
-    standard_error : float
-        Of the gain.
-    n_rows, n_errors : int
-    """
-
-    auroc: float
+    auroc: float  # chance that a wrong prediction scores above a right one, ties counted half
     auroc_error: float
-    confidence_auroc: float
+    confidence_auroc: float  # the same for confidence, lower for wrong predictions
     confidence_auroc_error: float
-    gain: float
-    standard_error: float
+    gain: float  # mean held-out log-likelihood of being right from both, less that from confidence: nats per row
+    standard_error: float  # of the gain
     n_rows: int
     n_errors: int
 
@@ -97,17 +66,6 @@ class Signal:
 def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
     """Chance that a positive row scores above a negative one, ties counted half; NaN without one of either.
 
-    Parameters
-    ----------
-    scores : array-like of shape (n,)
-    positive : array-like of bool, of shape (n,)
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
     >>> auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])  # 3 of 4 pairs in order and one tied
     0.875
     """
@@ -222,18 +180,18 @@ def _log_likelihood(columns: list[Float64], correct: NDArray[np.bool_], folds: N
     rows, out = np.concatenate([np.ones((correct.size, 1)), x], axis=1), np.empty(correct.size)
     for fold in range(FOLDS):
         rest, own = folds != fold, folds == fold
-        scores = rows[own] @ logistic_coefficients(rows[rest], correct[rest])
+        scores = rows[own] @ logistic_coefficients(rows[rest], correct[rest])  # whose first column is 1
         out[own] = -np.logaddexp(0.0, np.where(correct[own], -scores, scores))
     return out
 
 
-def logistic_coefficients(rows: Float64, positive: NDArray[np.bool_]) -> Float64:
+def logistic_coefficients(rows: Float64, positive: NDArray[np.bool_], strength: float = 1.0) -> Float64:
     """Coefficients (p,) of a logistic regression on rows (n, p) whose first column is 1, by Newton's method.
 
-    A ridge of 1 on all but the first keeps them finite where rows are separable. That of scikit-learn is the same, and
-    takes ten times as long for the few columns here.
+    A ridge of 1 on all but the first keeps them finite where rows are separable; with none the caller looks for
+    that. That of scikit-learn is the same, and takes ten times as long for the few columns here.
     """
-    sign, ridge = np.where(positive, -1.0, 1.0), np.r_[0.0, np.ones(rows.shape[1] - 1)]
+    sign, ridge = np.where(positive, -1.0, 1.0), np.r_[0.0, np.full(rows.shape[1] - 1, strength)]
 
     def objective(theta: Float64) -> float:
         return float(np.logaddexp(0.0, sign * (rows @ theta)).sum() + 0.5 * ridge @ theta**2)

@@ -6,8 +6,8 @@ second with the candidates exchanged).
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +22,28 @@ from atypicality.llm.judges import MARGIN
 from atypicality.llm.signals import signals_of
 from atypicality.metrics import ece, nll
 from atypicality.outputs.paths import check_source
-from atypicality.paper.claims import Verdict, _interval
+from atypicality.paper.claims import Statement, Verdict, verdict_on
+from atypicality.paper.readings import ALL, Values
 from atypicality.paper.runner import Reproduction
 from atypicality.paper.settings import SEEDS
-from atypicality.paper.tables import Cell, Table
+from atypicality.paper.tables import Table, make_tables
 from atypicality.terminal import printable
 from atypicality.validation import check_integer
 
 __all__ = ["read_judgebench", "read_task", "reproduce_answers"]
 
 NAME, LIKELIHOOD = "answers", "prompt_log_likelihood"
-ALL, N_GROUPS = "all", 4
-FEWEST = 100
-"""Answers of a task: half of them fit, and half of those carry thresholds."""
+N_GROUPS = 4
+FEWEST = 100  # answers of a task: half of them fit, and half of those carry thresholds
 DECISIONS = {"A>B": 1.0, "B>A": 0.0, "A=B": 0.5}
 BEFORE, AFTER = "model's own", "head"
 
 Vector = NDArray[np.float64]
-Values = dict[tuple[str, str, str], float]
-"""By group, method and metric."""
 
 
 @dataclass(frozen=True)
 class Half:
-    """What one random half gave: a value for every group, method and metric, and what atypicality adds in nats."""
+    """What one random half gave: a value for every metric, group and method, and what atypicality adds in nats."""
 
     values: Values
     adds: float
@@ -53,19 +51,10 @@ class Half:
 
 
 def reproduce_answers(outputs: Path, *, seeds: Iterable[int] = SEEDS) -> Reproduction:
-    """Accuracy of answers and ECE of P(correct) by quarter of prompt atypicality, for every task.
+    """Accuracy of answers and ECE of P(correct) by quarter of prompt atypicality, and verdicts, for every task.
 
-    Parameters
-    ----------
-    outputs : path
-        A file of JSON Lines, or a folder of them; see the module.
-    seeds : iterable of int
-        Of the random halves: one fits `AnswerHead`, the other is measured.
-
-    Returns
-    -------
-    Reproduction
-        With verdicts on four statements for each task.
+    `outputs` is a file of JSON Lines or a folder of them (see the module); one random half fits `AnswerHead`, the other
+    is measured.
     """
     wanted = [check_integer(seed, "seeds", low=0) for seed in seeds]
     files = sorted(Path(outputs).glob("*.jsonl")) if Path(outputs).is_dir() else [Path(outputs)]
@@ -94,17 +83,7 @@ def read_task(path: Path) -> Answers:
 
 
 def read_judgebench(path: Path) -> Answers:
-    """Judgements of pairs in the layout of JudgeBench; a decision that is missing counts as not asked.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    Answers
-        As `judgements` makes them.
-    """
+    """Judgements of pairs in the layout of JudgeBench; a decision that is missing counts as not asked."""
     records = []
     with open(check_source(path), encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
@@ -136,8 +115,8 @@ def _half(task: Answers, seed: int) -> Half:
     if outputs.atypicality is not None:
         place = QuantileGroups(N_GROUPS).fit(head.outputs(fitted).need("atypicality")).assign(outputs.atypicality)
         groups = {f"{(g + 1) / N_GROUPS:g}": place == g for g in range(N_GROUPS)} | groups
-    values = {
-        (group, method, metric): value
+    values: Values = {
+        (metric, (group,), method): value
         for group, rows in groups.items()
         for method, confidence in methods.items()
         for metric, value in _measured(confidence[rows], correct[rows]).items()
@@ -178,56 +157,39 @@ def _columns(confidence: Vector) -> Vector:
 
 
 def _tables(task: str, rarity: str, halves: Sequence[Half]) -> list[Table]:
-    methods = tuple(dict.fromkeys(method for _, method, _ in halves[0].values))
-    found = []
-    for metric in ("ece", "accuracy"):
-        cells: dict[tuple[tuple[str, ...], str], Cell] = {}
-        for group, method in ((g, m) for g, m, what in halves[0].values if what == metric):
-            values = np.array([half.values[group, method, metric] for half in halves])
-            error = float(values.std(ddof=1) / values.size**0.5) if values.size > 1 else np.nan
-            cells[(group,), method] = Cell(float(values.mean()), error)
-        found.append(
-            Table(NAME, rarity, "language model", task, metric, f"{task}, {rarity}", ("quantile",), methods, cells)
-        )
-    return found
+    names = {"experiment": NAME, "atypicality": rarity, "model": "language model", "dataset": task}
+    return make_tables(names | {"title": f"{task}, {rarity}"}, [half.values for half in halves], {})
 
 
 def _verdicts(where: str, halves: Sequence[Half]) -> list[Verdict]:
-    """Four statements, each with a statistic above 0 where it holds."""
-    typical, rare = f"{1 / N_GROUPS:g}", "1"
+    seeds = [_statistics(half) for half in halves]
+    values = {statement: np.array([seed[statement] for seed in seeds]) for statement in seeds[0]}
+    found = [
+        verdict_on(statement, one, where, spread="halves", n_rows=halves[0].n_rows) for statement, one in values.items()
+    ]
+    lacking = "prompt likelihoods or embeddings, and a confidence of the model's own"
+    return [replace(verdict, missing=lacking if np.isnan(verdict.value) else "") for verdict in found]
 
-    def value(half: Half, group: str, method: str, metric: str) -> float:
-        return half.values.get((group, method, metric), np.nan)
 
-    statements = {
-        (1, "accuracy falls with prompt atypicality", "accuracy, first less last quarter"): [
-            value(half, typical, AFTER, "accuracy") - value(half, rare, AFTER, "accuracy") for half in halves
-        ],
-        (1, "the ECE of the model's own confidence rises with prompt atypicality", "ECE, last less first quarter"): [
-            value(half, rare, BEFORE, "ece") - value(half, typical, BEFORE, "ece") for half in halves
-        ],
-        (6, "the head lowers the ECE of the most atypical quarter", "ECE, before less after"): [
-            value(half, rare, BEFORE, "ece") - value(half, rare, AFTER, "ece") for half in halves
-        ],
-        (6, "atypicality lowers the NLL of P(correct) beyond all other signals", "NLL, without less with"): [
-            half.adds for half in halves
-        ],
+def _statistics(half: Half) -> Mapping[Statement, float]:
+    """Of four statements, each above 0 where it holds."""
+
+    def value(group: str, method: str, metric: str) -> float:
+        return half.values.get((metric, (group,), method), np.nan)
+
+    first, last = f"{1 / N_GROUPS:g}", "1"
+    falls, rises = "accuracy, first less last quarter", "ECE, last less first quarter"
+    return {
+        Statement(1, "accuracy falls with prompt atypicality", falls): (
+            value(first, AFTER, "accuracy") - value(last, AFTER, "accuracy")
+        ),
+        Statement(1, "the ECE of the model's own confidence rises with prompt atypicality", rises): (
+            value(last, BEFORE, "ece") - value(first, BEFORE, "ece")
+        ),
+        Statement(6, "the head lowers the ECE of the most atypical quarter", "ECE, before less after"): (
+            value(last, BEFORE, "ece") - value(last, AFTER, "ece")
+        ),
+        Statement(
+            6, "atypicality lowers the NLL of P(correct) beyond all other signals", "NLL, without less with"
+        ): half.adds,
     }
-    found = []
-    for (claim, text, statistic), values in statements.items():
-        mean, low, high = _interval(np.array(values), "halves", None)
-        missing = "prompt likelihoods or embeddings, and a confidence of the model's own" if np.isnan(mean) else ""
-        found.append(
-            Verdict(
-                *(claim, text, statistic, where),
-                n=len(values),
-                n_rows=halves[0].n_rows,
-                n_true=int((np.array(values) > 0).sum()),
-                spread="halves",
-                value=mean,
-                low=low,
-                high=high,
-                missing=missing,
-            )
-        )
-    return found

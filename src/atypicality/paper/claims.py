@@ -12,10 +12,10 @@ from scipy.stats import rankdata, t
 
 from atypicality.evaluation import Evaluation
 from atypicality.paper.jobs import ALPHA, Result
-from atypicality.paper.readings import ALL, CORNER, Values, curve
+from atypicality.paper.readings import ALL, CORNER, Values, curve, weighted_mean
 from atypicality.paper.theory import OUTSIDE, SMALL_NORM
 
-__all__ = ["CLAIMS", "HOLDS", "Spread", "Statement", "Verdict", "judge", "statistics", "untested"]
+__all__ = ["CLAIMS", "HOLDS", "Spread", "Statement", "Verdict", "judge", "statistics", "untested", "verdict_on"]
 
 CLAIMS = {
     1: "ECE rises and accuracy falls with atypicality",
@@ -34,13 +34,10 @@ ESTIMATOR_FREE = {("imbalanced", 1), ("imbalanced", 2)}
 HOLDS, OPEN, FAILS, UNTESTED = "holds", "not clear", "does not hold", "not tested"
 LEVEL = 0.95
 RANKS = "rank correlation"
-NARROWEST = 1e-12
-"""Width of an interval up to which its values are equal but for rounding."""
-CONFIDENT = ("4", "5", "6")
-"""Levels of confidence of the more confident half of the rows."""
+NARROWEST = 1e-12  # width of an interval up to which its values are equal but for rounding
+CONFIDENT = ("4", "5", "6")  # levels of confidence of the more confident half of the rows
 
-OURS = "our reading"
-"""Of a statement that the paper's text does not make."""
+OURS = "our reading"  # of a statement that the paper's text does not make
 NOTHING = "nothing to correct"
 CORRECTIONS = {
     f"AA-{name} is nearer to 1 - alpha there": f"{name} under-covers atypical, low-confidence inputs"
@@ -65,43 +62,22 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One statement of a claim, judged over the seeds.
-
-    Attributes
-    ----------
-    claim : int
-    statement, statistic : str
-        What the paper says, and what is measured for it: above 0 where our numbers say the same.
-    where : str
-        Model, data set and, where it enters, the estimator of atypicality.
-    n, n_rows, spread : int, int, str
-        How many halves, splits, folds or draws there are, rows measured in each, and which of them they are: `Spread`.
-    value, low, high : float
-        Mean over the seeds and its 95 % interval.
-    n_true : int
-        In how many of the n it is above 0.
-    paper : float or None
-        The same statistic of the paper's own row, where it prints what is needed.
-    missing : str
-        What the statement needs and does not have, or `NOTHING`: the plain method already covers.
-    aside : str
-        Why it does not count among the paper's statements; empty where it does.
-    """
+    """One statement of a claim, judged over the seeds: the mean of its statistic, and the 95 % interval of that."""
 
     claim: int
     statement: str
-    statistic: str
-    where: str
+    statistic: str  # what is measured for the statement: above 0 where our numbers say the same
+    where: str  # model, data set and, where it enters, the estimator of atypicality
     n: int = 0
-    n_rows: int = 0
-    spread: str = ""
+    n_rows: int = 0  # measured in each of the n
+    spread: str = ""  # what the n are: `Spread`
     value: float = float("nan")
     low: float = float("nan")
     high: float = float("nan")
-    n_true: int = 0
-    paper: float | None = None
-    missing: str = ""
-    aside: str = ""
+    n_true: int = 0  # in how many of the n it is above 0
+    paper: float | None = None  # the same statistic of the paper's own row, where it prints what is needed
+    missing: str = ""  # what it needs and does not have, or `NOTHING`: the plain method already covers
+    aside: str = ""  # why it does not count among the paper's statements
 
     @property
     def equal(self) -> bool:
@@ -143,28 +119,26 @@ def judge(
     n_rows = results[0][0].n_samples if isinstance(results[0][0], Evaluation) else 0
     found = []
     for statement in (one for one in seeds[0] if one.claim in wanted):
-        values = np.array([seed[statement] for seed in seeds])
-        value, low, high = _interval(values, spread, None if single is None else single[statement])
-        if statement.statistic == RANKS:
-            low, high = max(low, -1.0), min(high, 1.0)
-        own = printed.get(statement, np.nan)
-        missing = MISSING.get(statement.text, "") if np.isnan(value) else ""
-        found.append(
-            Verdict(
-                *(statement.claim, statement.text, statement.statistic, where),
-                n=values.size,
-                n_rows=n_rows,
-                spread=spread,
-                value=value,
-                low=low,
-                high=high,
-                n_true=int((values > 0).sum()),
-                paper=None if np.isnan(own) else own,
-                missing=missing,
-                aside=statement.aside,
-            )
+        values, own = np.array([seed[statement] for seed in seeds]), printed.get(statement, np.nan)
+        verdict = verdict_on(
+            statement, values, where, spread=spread, n_rows=n_rows, whole=None if single is None else single[statement]
         )
+        found.append(replace(verdict, paper=None if np.isnan(own) else own))
     return [_judged_where_it_matters(verdict, found) for verdict in found]
+
+
+def verdict_on(
+    statement: Statement, values: Vector, where: str, *, spread: Spread, n_rows: int, whole: float | None = None
+) -> Verdict:
+    """A statement judged by its statistic in every seed; what it lacks where that is not a number."""
+    value, low, high = _interval(values, spread, whole)
+    if statement.statistic == RANKS:
+        low, high = max(low, -1.0), min(high, 1.0)
+    measured: dict[str, Any] = {"n": values.size, "n_rows": n_rows, "n_true": int((values > 0).sum())}
+    missing = MISSING.get(statement.text, "") if np.isnan(value) else ""
+    measured |= {"spread": spread, "value": value, "low": low, "high": high}
+    said = (statement.claim, statement.text, statement.statistic, where)
+    return Verdict(*said, **measured, missing=missing, aside=statement.aside)
 
 
 def _judged_where_it_matters(verdict: Verdict, others: Sequence[Verdict]) -> Verdict:
@@ -209,7 +183,7 @@ def statistics(experiment: str, result: Result | None, values: Values) -> Statis
         "llm": (_quality, _language),
         "conformal": (partial(_sets, alpha=_alpha(result)),),
         "subgroups": (_subgroups,),
-        "temperatures": (_temperatures,),
+        "temperatures": (lambda values: _rising(3, "the temperature", curve(values, "temperature", "fitted")),),
         "class-scores": (_class_scores,),
     }
     found = dict(item for maker in makers[experiment] for item in maker(values).items())
@@ -277,16 +251,12 @@ def _same_confidence(result: Evaluation, table: str) -> Statistics:
         cells = [row for row in rows if row["confidence_group"] == level and row["count"] > 0]
         halves = [[row for row in cells if (row["group"] >= middle) == atypical] for atypical in (False, True)]
         if all(halves):
-            typical, atypical = (_mean(half) for half in halves)
+            typical, atypical = (weighted_mean(half) for half in halves)
             gaps.append(atypical - typical)
             weights.append(min(sum(row["count"] for row in half) for half in halves))
     margin = float(np.average(gaps, weights=weights)) if gaps else float("nan")
     text = "at equal confidence the atypical half is more overconfident"
     return {Statement(2, text, "difference of overconfidence"): margin}
-
-
-def _mean(cells: Sequence[dict[str, Any]]) -> float:
-    return float(np.average([row["value"] for row in cells], weights=[row["count"] for row in cells]))
 
 
 def _recalibrated(values: Values) -> Statistics:
@@ -325,10 +295,6 @@ def _class_scores(values: Values) -> Statistics:
     return {Statement(5, "class scores rise with class atypicality", RANKS): ranks}
 
 
-def _temperatures(values: Values) -> Statistics:
-    return _rising(3, "the temperature", curve(values, "temperature", "fitted"))
-
-
 def _language(values: Values) -> Statistics:
     """Over the quarters where the paper prints no value for all rows."""
     found: Statistics = {}
@@ -349,8 +315,7 @@ def _overall(values: Values, metric: str, method: str) -> float:
 
 def _subgroups(values: Values) -> Statistics:
     def change(metric: str, row: str) -> float:
-        pair = (values.get((metric, (row,), method), np.nan) for method in ("group-ts", "aar"))
-        before, after = pair
+        before, after = (values.get((metric, (row,), method), np.nan) for method in ("group-ts", "aar"))
         return after - before
 
     return {
@@ -412,10 +377,9 @@ def _theory(result: dict[str, Any]) -> Statistics:
     return found
 
 
-_CONTENT = "content_free.npz"
 MISSING = {
-    "AAR is more accurate than content-free": _CONTENT,
-    "AAR has a lower ECE than content-free": _CONTENT,
+    "AAR is more accurate than content-free": "content_free.npz",
+    "AAR has a lower ECE than content-free": "content_free.npz",
     "class scores rise with class atypicality": "training labels: how rare each class is",
 }
 """What a statement needs that outputs may lack."""

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,12 +18,11 @@ from atypicality.evaluation.cuts import Cuts, Edges
 from atypicality.evaluation.methods import Answer, ask, by_name, fit, naming
 from atypicality.evaluation.schema import Row
 from atypicality.evaluation.scored import Options
-from atypicality.evaluation.tables import Measured, assemble, measure
+from atypicality.evaluation.tables import assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import replacing
-from atypicality.paper.released import SETS, authors_rmse, set_method
+from atypicality.paper.released import SETS, PriorFreeGroupTemperature, PriorFreeTemperature, authors_rmse, set_method
 from atypicality.paper.sources import Data, Source
-from atypicality.paper.temperatures import PriorFreeGroupTemperature, PriorFreeTemperature
 from atypicality.paper.theory import theorem_1, theorem_2
 from atypicality.recalibration import AdaptiveTemperatureScaling, ContentFreeCalibration
 from atypicality.validation import caught_warnings, warn
@@ -32,18 +30,15 @@ from atypicality.validation import caught_warnings, warn
 __all__ = ["ALPHA", "FOLDS", "WITHOUT_CONTENT", "Estimated", "Job", "Result", "run_job"]
 
 ALPHA = 0.05
-FOLDS = 10
-"""Parts of the test rows that are left out in turn where there is one split, and so no spread over splits."""
-THEORY_DRAWS = 20
-"""Training draws per seed: 200 over the paper's ten seeds."""
+FOLDS = 10  # parts of the test rows that are left out in turn where there is one split, and so no spread over splits
+THEORY_DRAWS = 20  # training draws per seed: 200 over the paper's ten seeds
 THEORY_NORMS = (0.5, 2.0)
 WITHOUT_CONTENT = "content-free calibration is left out: add content_free.npz, as `atypicality llm` writes it."
 SMALL_CELLS = "some cells have fewer rows than alpha needs: their threshold is their largest score, or the set is full."
 GROUPS_FREE = ("uncalibrated", "ts", "adats", "group-ts", "content-free")
 """Methods that no estimator of atypicality enters: one fit serves all."""
 
-Result = Evaluation | dict[str, Any]
-"""What one seed gave: an evaluation, or for the theorems their plain form."""
+Result = Evaluation | dict[str, Any]  # what one seed gave: an evaluation, or for the theorems their plain form
 
 
 class Estimated:
@@ -64,8 +59,9 @@ class Estimated:
         def context(part: ModelOutputs | None) -> Context | None:
             if part is None:
                 return None
+            part.need("logits", "labels")
             given = None if estimated else data.atypicality(part, self.estimator)
-            return make_context(_prepared(part, classes, given), density)
+            return make_context(part._replaced(atypicality=given, class_atypicality=classes, ids=None), density)
 
         test, calibration = context(data.test), context(data.calibration)
         assert test is not None
@@ -103,14 +99,11 @@ class Job:
     def file_name(self) -> str:
         """Of the cached result: readable, and different for every other setting, data and version."""
         said: list[Any] = [__version__, self.methods, self.n_groups, self.attribute, self.seed, self.alpha, self.fold]
-        name = "theory"
+        name, more = "theory", [THEORY_DRAWS, THEORY_NORMS]
         if self.estimated is not None:
             source, estimator = self.estimated.source, self.estimated.estimator
-            said += [estimator, source.data.fingerprint]
-            name = f"{source.name}-{estimator.replace(' ', '-')}"
-        else:
-            said += [THEORY_DRAWS, THEORY_NORMS]
-        digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+            name, more = f"{source.name}-{estimator.replace(' ', '-')}", [estimator, source.data.fingerprint]
+        digest = hashlib.sha256(json.dumps(said + more).encode()).hexdigest()[:16]
         return f"{name}-seed{self.seed}-{digest}.json"
 
 
@@ -138,8 +131,9 @@ def _measured(job: Job, estimated: Estimated) -> Evaluation:
         methods = _objects(job, estimated)
         more: list[tuple[str, Row]] = []
         found = measure(_answers(job, estimated, methods, calibration, test, more), test, options)
-    _add_rows(found, more)
-    notes = (SMALL_CELLS if re.search("threshold rows in every region", note) else note for note in caught)
+    for table, row in more:
+        found.rows[table].append(row)
+    notes = (SMALL_CELLS if "threshold rows in every region" in note else note for note in caught)
     found.notes = list(dict.fromkeys([*found.notes, *notes]))
     settings = {"random_state": job.seed, "groups": job.attribute, "stored_edges": False}
     return assemble("compare", found, test.outputs, list(methods), options, settings)
@@ -175,16 +169,6 @@ def _answers(
 def _rmse_row(method: str, confidence: Any, right: Any) -> Row:
     value = authors_rmse(confidence, right) if len(right) else np.nan
     return {"method": method, "metric": "rmse", "count": len(right), "value": value}
-
-
-def _add_rows(found: Measured, more: list[tuple[str, Row]]) -> None:
-    for table, row in more:
-        found.rows[table].append(row)
-
-
-def _prepared(part: ModelOutputs, class_atypicality: Any, atypicality: Any) -> ModelOutputs:
-    part.need("logits", "labels")
-    return part._replaced(atypicality=atypicality, class_atypicality=class_atypicality, ids=None)
 
 
 def _objects(job: Job, estimated: Estimated) -> dict[str, Any]:

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit
+from scipy.special import expit
 from scipy.stats import chi2
 
 from atypicality import blocks
 from atypicality.blocks.progress import track
+from atypicality.metrics.signal import logistic_coefficients
 
 __all__ = ["FittedWorld", "Nodes", "group_nodes", "training_draws", "truth_along"]
 
 Array = NDArray[np.float64]
 
 _RADII, _ANGLES, _NORMALS = 24, 40, 40  # doubling them moves no result by more than 1e-9
-_MAX_NEWTON = 50
 
 
 def training_draws(n_train: int, n_features: int, norm: float, n_draws: int, random_state: int) -> Array:
@@ -36,37 +36,20 @@ def training_draws(n_train: int, n_features: int, norm: float, n_draws: int, ran
 def _one_draw(n_train: int, n_features: int, norm: float, rng: np.random.Generator) -> tuple[float, float]:
     inputs = rng.standard_normal((n_train, n_features))
     labels = rng.random(n_train) < expit(norm * inputs[:, 0])  # by symmetry the truth may point along the first axis
-    coefficients = _fit_logistic(inputs, labels.astype(np.float64))
+    coefficients = _fit_logistic(inputs, labels)
     fitted_norm = float(np.linalg.norm(coefficients))
     return fitted_norm, float(coefficients[0]) / fitted_norm
 
 
-def _fit_logistic(inputs: Array, labels: Array) -> Array:
-    """Maximum likelihood by Newton's method, with the step halved until the loss falls."""
-    coefficients = np.zeros(inputs.shape[1])
-    loss = _logistic_loss(inputs, labels, coefficients)
-    for _ in range(_MAX_NEWTON):
-        probs = expit(inputs @ coefficients)
-        gradient = inputs.T @ (probs - labels)
-        step = np.linalg.solve((inputs * (probs * (1 - probs))[:, None]).T @ inputs, gradient)
-        slack = 1e-12 * loss  # rounding of the loss must not stop the last step
-        while (trial := _logistic_loss(inputs, labels, coefficients - step)) > loss + slack:
-            step /= 2
-        coefficients, loss = coefficients - step, trial
-        if loss < math.log(2):  # no row is misclassified
-            break
-        if gradient @ step <= 1e-10:  # quadratic convergence: the step just taken has squared this
-            return coefficients
-    raise ValueError(
-        f"n_train={labels.size} is too small for n_features={inputs.shape[1]}: some training draw can be separated "
-        "without error, and its maximum likelihood is infinite. Use more rows or a smaller norm."
-    )
-
-
-def _logistic_loss(inputs: Array, labels: Array, coefficients: Array) -> float:
-    """Sum over rows of log(1 + exp(z)) - y z."""
-    logits = inputs @ coefficients
-    return float(-(log_expit(logits).sum() + (labels - 1) @ logits))
+def _fit_logistic(inputs: Array, labels: NDArray[np.bool_]) -> Array:
+    """Maximum likelihood, where it is finite."""
+    coefficients = logistic_coefficients(inputs, labels, strength=0.0)
+    if ((inputs @ coefficients > 0) == labels).all():
+        raise ValueError(
+            f"n_train={labels.size} is too small for n_features={inputs.shape[1]}: some training draw can be separated "
+            "without error, and its maximum likelihood is infinite. Use more rows or a smaller norm."
+        )
+    return coefficients
 
 
 def truth_along(coordinate: Array, norm: float, cosine: float) -> Array:

@@ -20,13 +20,13 @@ from atypicality.paper.jobs import Result
 from atypicality.paper.released import RELEASED_RANK
 from atypicality.paper.settings import Setting
 
-__all__ = ["ALL", "CORNER", "Key", "Printed", "Values", "curve", "paper_values", "read_values", "row_names"]
+__all__ = [
+    "ALL", "CORNER", "Key", "Printed", "Values", "curve", "paper_values", "read_values", "row_names", "weighted_mean",
+]  # fmt: skip
 
 Vector = NDArray[np.float64]
-Key = tuple[str, tuple[str, ...], str]
-"""Metric, row of the table, method."""
-Printed = dict[Key, tuple[float, float | None]]
-"""Value and standard error, where one is printed."""
+Key = tuple[str, tuple[str, ...], str]  # metric, row of the table, method
+Printed = dict[Key, tuple[float, float | None]]  # value and standard error, where one is printed
 
 _TEXT: dict[tuple[str, str, str], Printed] = {
     ("conformal", "ImageNet", "ResNet50"): {
@@ -47,12 +47,8 @@ _TEXT: dict[tuple[str, str, str], Printed] = {
 Values = dict[Key, float]
 
 _ROW_NAMES: dict[str, tuple[str, ...]] = {
-    "balanced": ("quantile",),
-    "imbalanced": ("quantile",),
-    "llm": ("quantile",),
     "conformal": ("confidence", "atypicality"),
     "subgroups": ("group",),
-    "temperatures": ("quantile",),
     "class-scores": ("class",),
     "theory": ("row",),
 }
@@ -63,13 +59,12 @@ GROUP_TABLES = {"imbalanced": "class_groups"}
 """Long-tailed settings are grouped by class atypicality, all others by input atypicality."""
 QUALITY = ("ece", "accuracy", "rmsce", "rmse")
 ALL = "all"
-CORNER = ("1-2", "5-6")
-"""The third of the levels with the lowest confidence and the highest atypicality."""
+CORNER = ("1-2", "5-6")  # the third of the levels with the lowest confidence and the highest atypicality
 
 
 def row_names(experiment: str, metric: str) -> tuple[str, ...]:
-    """What the rows of a table are named by."""
-    return ("sets",) if metric.endswith(BY_RANK) else _ROW_NAMES[experiment]
+    """What the rows of a table are named by: of most experiments by a quantile of atypicality."""
+    return ("sets",) if metric.endswith(BY_RANK) else _ROW_NAMES.get(experiment, ("quantile",))
 
 
 def read_values(experiment: str, result: Result) -> Values:
@@ -123,7 +118,7 @@ def _set_values(result: Evaluation) -> Values:
             cells = [row for row in result.table("grid", method=method, metric=metric) if row["count"] > 0]
             for place, inside in _places(result).items():
                 members = [row for row in cells if inside(row)]
-                values[metric, place, method] = _mean(members) if members else np.nan
+                values[metric, place, method] = weighted_mean(members) if members else np.nan
     values |= {key: value for key, value in _overall(result, ("coverage", "set_size"), (ALL, ALL)).items()
                if key[2] in shown}  # fmt: skip
     return values | _rank_values(result)
@@ -143,7 +138,8 @@ def _cell_test(sure: set[int], rarity: set[int]) -> Callable[[Row], bool]:
     return lambda row: row["confidence_group"] in sure and row["group"] in rarity
 
 
-def _mean(rows: list[Row]) -> float:
+def weighted_mean(rows: list[Row]) -> float:
+    """Mean value of some rows, each by its count."""
     return float(np.average([row["value"] for row in rows], weights=[row["count"] for row in rows]))
 
 

@@ -18,15 +18,7 @@ from atypicality.paper.claims import CLAIMS, ESTIMATOR_FREE, Spread, Verdict, ju
 from atypicality.paper.jobs import ALPHA, FOLDS, Estimated, Job, Result, run_job
 from atypicality.paper.readings import Printed, Values, paper_values, read_values
 from atypicality.paper.settings import EXPERIMENTS, SEEDS, SETTINGS, SHOWN, Setting
-from atypicality.paper.sources import (
-    Source,
-    find_sources,
-    is_one_model,
-    missing,
-    of_dataset,
-    plain_name,
-    subgroup_attribute,
-)
+from atypicality.paper.sources import Source, find_sources, is_one_model, missing, of_dataset, plain_name
 from atypicality.paper.tables import Table, make_tables, to_csv, to_latex, to_markdown, to_records, to_text
 from atypicality.paper.verdicts import counted, judged
 from atypicality.terminal import listed
@@ -96,16 +88,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Tables, verdicts, what is missing and what to know, by experiment.
-
-    Attributes
-    ----------
-    tables : dict of str to list of Table
-    verdicts : dict of str to list of Verdict
-    missing : dict of str to list of str
-        What to put where for the settings of the paper that have no outputs yet.
-    notes : dict of str to list of str
-    """
+    """Tables, verdicts, what to put where for settings without outputs yet, and what to know, by experiment."""
 
     tables: dict[str, list[Table]] = field(default_factory=dict)
     verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
@@ -137,10 +120,10 @@ class Reproduction:
         """Write NAME.csv, NAME.md and NAME.tex for every experiment that has tables, and return their paths."""
         written = []
         for name, tables in ((name, tables) for name, tables in self.tables.items() if tables):
-            texts = {".csv": to_csv(tables), ".md": self._markdown(name), ".tex": "\n".join(map(to_latex, tables))}
-            for path in _files(out, name):
+            texts = to_csv(tables), self._markdown(name), "\n".join(map(to_latex, tables))
+            for path, text in zip(_files(out, name), texts, strict=True):
                 with replacing(path) as temporary:
-                    temporary.write_text(texts[path.suffix], encoding="utf-8")
+                    temporary.write_text(text, encoding="utf-8")
                 written.append(path)
         return written
 
@@ -230,7 +213,8 @@ def reproduce(
     >>> trend.statement, trend.statistic, trend.verdict
     ('the temperature tends to rise with atypicality', 'rank correlation', 'holds')
     """
-    chosen = [check_choice(name, "names", tuple(EXPERIMENTS)) for name in _listed(names)]
+    asked = names if not isinstance(names, str) else EXPERIMENTS if names == "all" else [names]
+    chosen = [check_choice(name, "names", tuple(EXPERIMENTS)) for name in asked]
     for method in methods:
         check_choice(method, "methods", KNOWN)
     for method in without:
@@ -245,7 +229,10 @@ def reproduce(
     found = Reproduction()
     sources = _sources(outputs, dataset, names_of or {})
     runs = _plan(chosen, NameFilter(dataset, model), found, sources, outputs, target)
-    wanted_methods = {name: _methods(name, methods, without) for name in chosen}
+    wanted_methods = {
+        name: tuple(one for one in dict.fromkeys((*EXPERIMENTS[name].methods, *methods)) if one not in without)
+        for name in chosen
+    }
     results = _run_all(runs, wanted, wanted_methods, Path(out) / "cache")
     for run in runs:
         _add(found, run, results[run])
@@ -270,23 +257,12 @@ def _title(model: str, estimator: str) -> str:
     return f"{model}, {words.get(estimator, estimator)}"
 
 
-def _listed(names: str | Sequence[str]) -> list[str]:
-    if isinstance(names, str):
-        return list(EXPERIMENTS) if names == "all" else [names]
-    return list(names)
-
-
 def _sources(root: Path | None, dataset: str | None, names: Mapping[str, str]) -> list[Source]:
     """All there are; one model whose name tells no data set belongs to the one that is named."""
     found = find_sources(root, names)
     if is_one_model(root) and dataset is not None and found[0].setting is None:
         return [of_dataset(found[0], dataset)]
     return found
-
-
-def _methods(name: str, more: Sequence[str], without: Sequence[str]) -> tuple[str, ...]:
-    wanted = dict.fromkeys((*EXPERIMENTS[name].methods, *more))
-    return tuple(method for method in wanted if method not in without)
 
 
 def _plan(
@@ -327,9 +303,7 @@ def _run_all(
     return results
 
 
-def _jobs(
-    run: Run, estimated: Callable[[Source, str], Estimated], seeds: list[int], methods: tuple[str, ...]
-) -> list[Job]:
+def _jobs(run: Run, estimated: Callable[..., Estimated], seeds: list[int], methods: tuple[str, ...]) -> list[Job]:
     """One job per seed: a half of the rows, a split with a model of its own, or the one validation split there is.
 
     One split alone has no spread: then parts of its test rows are left out in turn.
@@ -337,7 +311,7 @@ def _jobs(
     experiment, source = EXPERIMENTS[run.experiment], run.source
     if source is None:
         return [Job(None, (), experiment.n_groups, None, seed) for seed in seeds]
-    attribute = subgroup_attribute(source.data) if run.experiment == "subgroups" else None
+    attribute = source.data.subgroup_attribute() if run.experiment == "subgroups" else None
     fixed = not source.splits and source.data.calibration is not None
     rows = source.splits or (source,) * (1 if fixed else len(seeds))
     jobs = [

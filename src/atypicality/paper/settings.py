@@ -8,36 +8,20 @@ from atypicality.paper.released import SETS
 
 __all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "SHOWN", "Experiment", "Match", "Setting", "match_folder"]
 
-SEEDS = tuple(range(10))
-"""The paper's seeds (appendix C)."""
+SEEDS = tuple(range(10))  # the paper's seeds (appendix C)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One model on one data set, as the paper has it.
+    """One model on one data set, as the paper's tables spell them, and the name of the folder of its outputs."""
 
-    Attributes
-    ----------
-    kind : {"balanced", "imbalanced", "llm", "skin"}
-    dataset, model : str
-        As the paper's tables spell them.
-    folder : str
-        Name of the folder of its outputs.
-    others : tuple of str
-        Patterns of folders with another model on the same data: shown beside the paper's rows, and named as another.
-    weights : str
-        How the paper got the model.
-    validation : bool
-        Whether the paper calibrates on a validation split (a file `calibration`), not on halves of the test set.
-    """
-
-    kind: str
+    kind: str  # "balanced", "imbalanced", "llm" or "skin"
     dataset: str
     model: str
     folder: str
-    others: tuple[str, ...]
-    weights: str
-    validation: bool = False
+    others: tuple[str, ...]  # patterns of folders with another model on the same data, shown beside the paper's rows
+    weights: str  # how the paper got the model
+    validation: bool = False  # whether it calibrates on a validation split, not on halves of the test set
 
 
 _TORCHVISION = "torchvision's weights"
@@ -93,35 +77,16 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is run on the outputs of some kinds of settings, and what of it is shown.
-
-    Attributes
-    ----------
-    title : str
-    kinds : tuple of str
-        Kinds of settings that the paper shows; none for simulations.
-    methods : tuple of str
-        By their names in `atypicality.compare`; a command can add to them.
-    estimators : tuple of str
-        "GMM", "KNN"; of a language model "total" and "per token", likelihoods of its prompts.
-    n_groups : int
-        Quintiles, or quartiles for language models.
-    claims : tuple of int
-        Numbers of the claims (see `atypicality.paper.claims`) that it can judge.
-    datasets : tuple of str
-        The only data sets that the paper shows, where it does not show all of a kind.
-    shown : str
-        Where the paper shows it.
-    """
+    """What is run on the outputs of some kinds of settings, and what of it is shown."""
 
     title: str
-    kinds: tuple[str, ...]
-    methods: tuple[str, ...]
-    estimators: tuple[str, ...] = ("GMM",)
+    kinds: tuple[str, ...]  # of settings that the paper shows; none for simulations
+    methods: tuple[str, ...]  # by their names in `atypicality.compare`; a command can add to them
+    estimators: tuple[str, ...] = ("GMM",)  # also "KNN"; of a language model "total" and "per token" likelihoods
     n_groups: int = 5
-    claims: tuple[int, ...] = ()
-    datasets: tuple[str, ...] = ()
-    shown: str = ""
+    claims: tuple[int, ...] = ()  # those of `atypicality.paper.claims` that it can judge
+    datasets: tuple[str, ...] = ()  # the only ones that the paper shows, where it does not show all of a kind
+    shown: str = ""  # where in the paper
 
 
 _RECALIBRATION = ("uncalibrated", "ts", "adats", "aar")

@@ -25,23 +25,11 @@ from atypicality.outputs.files import read_arrays
 from atypicality.paper.settings import SETTINGS, Experiment, Setting, match_folder
 from atypicality.terminal import listed
 
-__all__ = [
-    "Data",
-    "Source",
-    "content_free_path",
-    "find_sources",
-    "is_one_model",
-    "missing",
-    "of_dataset",
-    "plain_name",
-    "subgroup_attribute",
-]
+__all__ = ["Data", "Source", "content_free_path", "find_sources", "is_one_model", "missing", "of_dataset", "plain_name"]
 
 CONTENT_FREE = ".content_free"
 ENDINGS = (".npz", ".safetensors", ".parquet", "")
-GIVEN = "given"
-"""The estimator of outputs that bring their own atypicality, and of which no other can be estimated."""
-LIKELIHOODS = ("total", "per token")
+GIVEN = "given"  # the estimator of outputs that bring their own atypicality, and of which no other can be estimated
 IMBALANCE = 2.0
 """Training classes of unknown data count as long-tailed when the largest is more than this many times the smallest."""
 
@@ -82,6 +70,10 @@ class Data:
             return self.train is not None and self.test.embeddings is not None
         parts = [part for part in (self.test, self.calibration) if part is not None]
         return all(self.atypicality(part, estimator) is not None for part in parts)
+
+    def subgroup_attribute(self) -> str | None:
+        """The first attribute that names groups, not numbers."""
+        return next((name for name, values in self.test.attributes.items() if values.dtype.kind != "f"), None)
 
     def train_labels(self) -> NDArray[np.intp] | None:
         """Labels of all training rows, from their counts where those are known."""
@@ -163,13 +155,8 @@ class Source:
     def serves(self, experiment: str, setting: Experiment) -> bool:
         """Whether an experiment can use these outputs; subgroups need an attribute, the others their kind."""
         if experiment == "subgroups":
-            return self.kind == "skin" or (self.kind != "llm" and subgroup_attribute(self.data) is not None)
+            return self.kind == "skin" or (self.kind != "llm" and self.data.subgroup_attribute() is not None)
         return self.kind in setting.kinds
-
-
-def subgroup_attribute(data: Data) -> str | None:
-    """The first attribute that names groups, not numbers."""
-    return next((name for name, values in data.test.attributes.items() if values.dtype.kind != "f"), None)
 
 
 def find_sources(outputs: Path | None, names: Mapping[str, str] | None = None) -> list[Source]:

@@ -49,17 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """One metric of one model: rows of groups, a cell for every method.
-
-    Attributes
-    ----------
-    experiment, atypicality, model, dataset, metric : str
-    title : str
-    row_names : tuple of str
-        What a row is named by, such as its quantile.
-    methods : tuple of str
-    cells : mapping of (row, method) to Cell
-    """
+    """One metric of one model: rows of groups, a cell for every method; `row_names` are what a row is named by."""
 
     experiment: str
     atypicality: str
@@ -196,12 +186,9 @@ def to_csv(tables: Sequence[Table]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*CSV_COLUMNS, *CSV_NUMBERS))
-    writer.writerows(map(_csv_word, record.values()) for record in to_records(tables))
+    for record in to_records(tables):
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in record.values()])
     return stream.getvalue()
-
-
-def _csv_word(value: str | float | None) -> str:
-    return value if isinstance(value, str) else "" if value is None else f"{value:.6g}"
 
 
 def _cell(values: list[float], paper: Printed, key: Key) -> Cell:

@@ -25,14 +25,8 @@ from atypicality.paper.logistic_world import FittedWorld, Nodes, group_nodes, tr
 from atypicality.validation import check_integer, check_number, check_vector
 
 __all__ = [
-    "OverconfidenceRow",
-    "TemperatureRow",
-    "Theorem1",
-    "Theorem2",
-    "signed_calibration_error",
-    "theorem_1",
-    "theorem_2",
-]
+    "OverconfidenceRow", "TemperatureRow", "Theorem1", "Theorem2", "signed_calibration_error", "theorem_1", "theorem_2",
+]  # fmt: skip
 
 Array = NDArray[np.float64]
 SMALL_NORM = 1.0
