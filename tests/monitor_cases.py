@@ -24,18 +24,20 @@ def draw(rng, n, *, ties, shift=0.0):
 def share_tests(rng, n_reference, *, ties):
     atypicality, confidence, predicted, labels = draw(rng, n_reference, ties=ties)
     counts = HeldOutCounts.from_rows(confidence, predicted, labels, n_classes=4, atypicality=atypicality)
-    return ShareTests(make_streams(counts, CLASSES, None, 0), ALPHA)
+    return ShareTests(make_streams(counts, CLASSES, None, 0), ALPHA), counts
 
 
-def largest_excess(tests, rows):
+def largest_excess(made, rows):
     """Of evidence over what an alarm needs, at each look after one more row, from the start of each window."""
-    atypicality, confidence, predicted, labels = rows
+    (tests, reference), (atypicality, confidence, predicted, labels) = made, rows
+    columns = {"class": predicted, "error": (predicted == labels).astype(int)}
+    columns |= {
+        "confidence": reference.confidence.cells(confidence),
+        "atypicality": reference.atypicality.cells(atypicality),
+    }
     cells = np.zeros((labels.size, tests.n_cells), np.int64)
     for stream, place in zip(tests.streams, tests.places, strict=True):
-        column = {"class": predicted, "error": (predicted == labels).astype(int)}.get(stream.name)
-        if column is None:
-            column = stream.ranks.cells({"confidence": confidence, "atypicality": atypicality}[stream.name])
-        cells[np.arange(labels.size), place.start + column] = 1
+        cells[np.arange(labels.size), place.start + columns[stream.name]] = 1
     total, found = np.cumsum(cells, axis=0), []
     for window in range(WINDOWS):
         start = window * labels.size // WINDOWS

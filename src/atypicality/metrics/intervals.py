@@ -5,23 +5,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import (
-    betaincinv,
-    ndtri,
-    stdtrit,
-)  # those of scipy.stats check their arguments for longer than they work
+from scipy.special import betaincinv, ndtri, stdtrit  # scipy.stats checks arguments for longer than it works
 
 from atypicality.validation import check_number
 
 __all__ = [
-    "bootstrap",
-    "check_level",
-    "difference_interval",
-    "exact_interval",
-    "mean_interval",
-    "norm_interval",
-    "wilson_interval",
-]
+    "bootstrap", "check_level", "difference_interval", "exact_bounds", "exact_interval", "mean_interval",
+    "norm_interval", "wilson_interval",
+]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
 
@@ -47,8 +38,16 @@ def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) 
     >>> [round(float(bound), 4) for bound in exact_interval(8, 10)]
     [0.4439, 0.9748]
     """
+    return exact_bounds(successes, count, (1 - level) / 2)
+
+
+def exact_bounds(successes: ArrayLike, count: ArrayLike, tail: float) -> tuple[FloatArray, FloatArray]:
+    """Clopper and Pearson's bounds of a share, each missed with chance `tail` at most.
+
+    >>> [bound.round(3).tolist() for bound in exact_bounds([0, 5, 10], 10, 0.05)]
+    [[0.0, 0.222, 0.741], [0.259, 0.778, 1.0]]
+    """
     hits, size = np.asarray(successes, np.float64), np.asarray(count, np.float64)
-    tail = (1 - level) / 2
     with np.errstate(invalid="ignore"):
         low = np.where(hits > 0, betaincinv(hits, size - hits + 1, tail), 0.0)
         high = np.where(hits < size, betaincinv(hits + 1, size - hits, 1 - tail), 1.0)
@@ -98,14 +97,8 @@ def norm_interval(
     least, because the mean of a folded normal is convex, so the upper end errs on the safe side. There an observed norm
     below the median of pure chance is taken for that median: less than chance is no evidence of a smaller truth.
 
-    Parameters
-    ----------
-    cells : ndarray of shape (n_cells,)
-        Observed cell errors.
-    noise : ndarray of shape (n_draws, n_cells)
-        Draws of their noise, with mean 0.
-    norm : callable
-        A norm of the cells, over the last axis. With `noise` shape it may weight each draw differently.
+    `cells` (n_cells,) are observed errors, `noise` (n_draws, n_cells) draws of their noise with mean 0, and `norm` is
+    over the last axis. With `noise` shape it may weight each draw differently.
     """
     alpha, observed = 1 - check_level(level), float(norm(cells))
     scale, size, sign = noise.std(axis=0), np.abs(cells), np.where(cells < 0, -1.0, 1.0)

@@ -18,22 +18,13 @@ from atypicality.recalibration.class_prior import check_class_prior, is_estimate
 from atypicality.validation import caught_warnings, check_integer
 
 __all__ = [
-    "AccuracyEstimate",
-    "Profile",
-    "calibrated_mix",
-    "estimate_accuracy",
-    "estimated",
-    "moved_rows",
-    "need_reference",
+    "AccuracyEstimate", "Profile", "calibrated_mix", "estimate_accuracy", "estimated", "moved_rows", "need_reference",
     "tilted",
-]
+]  # fmt: skip
 
-LARGEST_SPREAD = 0.1
-"""Points of accuracy by which estimates may differ before none is given."""
-LARGEST_TAIL = 0.5
-"""Share of rows that may be more atypical than 99 % of the held-out rows."""
-LARGEST_MOVE = 0.5
-"""Largest distance of an estimated class mix from the held-out one, in total variation."""
+LARGEST_SPREAD = 0.1  # points of accuracy by which estimates may differ before none is given
+LARGEST_TAIL = 0.5  # share of rows that may be more atypical than 99 % of the held-out rows
+LARGEST_MOVE = 0.5  # largest distance of an estimated class mix from the held-out one, in total variation
 MOST_ROWS = 4000
 """Rows that the class mix is estimated from: more narrow its interval below what the probabilities are good for."""
 TAIL = 0.99
@@ -100,28 +91,14 @@ class AccuracyEstimate:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Probabilities of rows, or of groups of rows alike, as the estimators need them.
-
-    Attributes
-    ----------
-    probs : ndarray of shape (m, k)
-    label : ndarray of int, of shape (m,)
-        Predicted column.
-    weight : ndarray of shape (m,)
-        Share of the rows.
-    n_rows : int
-    tail : float
-        Share of rows more atypical than 99 % of the held-out rows.
-    changed : float
-        Smallest share of rows that must have changed for classes and atypicality to be spread as they are.
-    """
+    """Probabilities (m, k) of rows, or of groups of rows alike, as the estimators need them."""
 
     probs: Vector
-    label: NDArray[np.intp]
-    weight: Vector
+    label: NDArray[np.intp]  # predicted column (m,)
+    weight: Vector  # share of the rows (m,)
     n_rows: int
-    tail: float
-    changed: float = 0.0
+    tail: float  # share of rows more atypical than 99 % of the held-out rows
+    changed: float = 0.0  # smallest share that must have changed for classes and atypicality to be spread as they are
 
     def confidence(self, probs: Vector) -> float:
         """Mean probability of the predicted labels."""
@@ -135,12 +112,7 @@ class Profile:
 
 
 def estimate_accuracy(
-    head: Any,
-    outputs: ModelOutputs,
-    class_mix: Any = None,
-    *,
-    level: float = 0.9,
-    n_bootstrap: int = 100,
+    head: Any, outputs: ModelOutputs, class_mix: Any = None, *, level: float = 0.9, n_bootstrap: int = 100
 ) -> AccuracyEstimate:
     """Estimate the accuracy of a head's labels for rows without labels.
 

@@ -10,29 +10,20 @@ from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import Profile
 from atypicality.monitoring.state import Counted
-from atypicality.monitoring.streams import CATEGORICAL, InputMedians, Quantiles, Shares, ShareTests
+from atypicality.monitoring.streams import CATEGORICAL, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "N_BINS",
-    "cells_of",
-    "count_rows",
-    "judged",
-    "n_bins",
-    "profile_of",
-    "profile_size",
-    "reference_of",
-    "rows_of",
+    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of", "rows_of",
     "words_of",
-]
+]  # fmt: skip
 
 N_BINS = 5
 LARGEST_PROFILE = 5000
 """Sums of probabilities that a window may hold; with more than 70 classes it holds the mean confidence alone."""
-UNIT = 2**30
-"""Probabilities are added as whole multiples of 2^-30, so that sums do not depend on their order."""
+UNIT = 2**30  # probabilities are added as whole multiples of 2^-30, so that sums do not depend on their order
 
 Counts = NDArray[np.int64]
 
@@ -80,20 +71,12 @@ def count_rows(tests: ShareTests, answer: Reliability, outputs: ModelOutputs, ke
 
 def cells_of(tests: ShareTests, answer: Reliability, outputs: ModelOutputs) -> Counts:
     """Counts of the streams' cells; of streams whose column is not there, none."""
-    columns = words_of(answer, outputs) | {"confidence": answer.confidence, "atypicality": answer.atypicality}
+    measured = {"confidence": answer.confidence, "atypicality": answer.atypicality, "class": answer.label}
+    columns: dict[str, Any] = words_of(answer, outputs) | measured | {"input": outputs.embeddings}
     found = np.zeros(tests.n_cells, np.int64)
     for stream, place in zip(tests.streams, tests.places, strict=True):
-        column = columns.get(stream.name)
-        if isinstance(stream, Quantiles) and column is not None:
-            found[place] = np.bincount(stream.ranks.cells(column), minlength=stream.n_cells)
-        elif isinstance(stream, InputMedians) and outputs.embeddings is not None:
-            found[place] = stream.counted(to_host(outputs.embeddings))
-        elif stream.name == "class":
-            found[place] = np.bincount(answer.label, minlength=stream.n_cells)
-        elif isinstance(stream, Shares) and column is not None:
-            known = {word: index for index, word in enumerate(stream.items)}
-            codes = [known.get(word, len(known)) for word in column.tolist()]
-            found[place] = np.bincount(codes, minlength=stream.n_cells)
+        if (column := columns.get(stream.name)) is not None:
+            found[place] = stream.count(column)
     return found
 
 
@@ -139,9 +122,7 @@ def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArra
     """Rows of the answer that labels are for."""
     if ids is None:
         if n_labels != len(answer):
-            raise ValueError(
-                f"labels must be one for each row, or come with ids; got {n_labels} for {len(answer)} rows."
-            )
+            raise ValueError(f"labels must be one for each row, or have ids; got {n_labels} for {len(answer)} rows.")
         return np.arange(n_labels)
     wanted = np.asarray(ids).astype(str)
     if answer.ids is None:

@@ -12,19 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, moved_rows, need_reference
-from atypicality.monitoring.counting import (
-    count_rows,
-    judged,
-    n_bins,
-    profile_of,
-    profile_size,
-    reference_of,
-    rows_of,
-)
+from atypicality.monitoring.counting import count_rows, judged, n_bins, profile_of, profile_size, reference_of, rows_of
 from atypicality.monitoring.sequences import sequence_interval
-from atypicality.monitoring.shown import window_rows
 from atypicality.monitoring.state import Alarm, Counted, MonitorState
-from atypicality.monitoring.streams import ShareTests, make_streams
+from atypicality.monitoring.streams import ShareTests, make_streams, window_rows
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import encode_labels
@@ -154,7 +145,7 @@ class Monitor:
             if labels is not None:
                 counted.cells[:] += self._labelled(part, to_host(labels)[rows])
             parts.append(counted)
-        return self._commit(parts, float(seconds[-1]))
+        return self._look(self._state.with_rows(parts, float(seconds[-1])))
 
     def add_labels(
         self,
@@ -181,24 +172,11 @@ class Monitor:
         -------
         list of Alarm
             Those that are new.
-
-        Examples
-        --------
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
-        >>> monitor, answer = Monitor(head), head.predict(test)
-        >>> alarms = monitor.add_labels(answer, test.labels, at=0)
-        >>> monitor.n_labelled
-        5000
         """
         if isinstance(outputs, Reliability):
             answer, given = outputs.on_host(), None
             if answer.proba.shape[1] != self.head.n_classes_:
-                raise ValueError(
-                    f"outputs must be answers on {self.head.n_classes_} classes; got {answer.proba.shape[1]}."
-                )
+                raise ValueError(f"outputs must have {self.head.n_classes_} classes; got {answer.proba.shape[1]}.")
         else:
             answer, ordered = judged(self.head, outputs, self.n_labelled)
             given = ordered.labels
@@ -211,7 +189,7 @@ class Monitor:
             chosen = keys == key
             cells = self._labelled(answer[rows[chosen]], codes[chosen])
             parts.append(Counted(int(key), cells, empty, {}))
-        return self._commit(parts, float(seconds[-1]))
+        return self._look(self._state.with_rows(parts, float(seconds[-1])))
 
     def _codes(self, answer: Reliability, labels: ArrayLike | None, given: Any) -> NDArray[np.intp]:
         """Labels as columns of the answer."""
@@ -238,9 +216,6 @@ class Monitor:
                 "newest rows came. Set the clock, or give at= when they came in."
             )
         return seconds, window_keys(seconds, self._state.window)
-
-    def _commit(self, parts: list[Counted], last: float) -> list[Alarm]:
-        return self._look(self._state.with_rows(parts, last))
 
     def _look(self, state: MonitorState) -> list[Alarm]:
         known = {alarm.what for alarm in state.alarms}
@@ -288,9 +263,10 @@ class Monitor:
         return found.get(name)
 
     def moved(self) -> dict[str, list[Alarm]]:
-        """What is outside its band now, by stream, most rows first: which classes and which inputs moved."""
+        """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
-        for alarm in sorted(self._raised(self._state), key=lambda alarm: -_gap(alarm)):
+        raised = self._raised(self._state)
+        for alarm in sorted(raised, key=lambda a: min(a.high - a.reference_low, a.reference_high - a.low)):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 
@@ -305,9 +281,7 @@ class Monitor:
         windows = None if last is None else check_integer(last, "last", low=1)
         sums, k = self._state.recent("profile", windows), self.head.n_classes_
         if not sums.size or not sums[0]:
-            raise ValueError(
-                "there is no row in these windows to estimate an accuracy from. Add rows, or more windows."
-            )
+            raise ValueError("there is no row in these windows to estimate an accuracy from. Add rows or windows.")
         if class_mix is not None and not n_bins(k):
             raise ValueError(
                 f"class_mix cannot be used by a monitor of {k} classes, which stores their mean confidence alone. Pass "
@@ -321,9 +295,8 @@ class Monitor:
     def _moved_rows(self, last: int | None) -> tuple[float, float]:
         """Share of rows beyond the largest quantile of atypicality that is counted, and of rows that changed."""
         cells, place = self._state.recent("cells", last), self._place("atypicality")
-        return moved_rows(
-            self._state.reference, cells[self._place("class")][:-1], None if place is None else cells[place]
-        )
+        rare = None if place is None else cells[place]
+        return moved_rows(self._state.reference, cells[self._place("class")][:-1], rare)
 
     def history(self, *, rolling: int = 1) -> list[dict[str, Any]]:
         """Shares in every window, one dict for each item of each stream; `rolling` windows together end in each."""
@@ -341,28 +314,12 @@ class Monitor:
         return merged
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it.
-
-        >>> import tempfile
-        >>> from atypicality.datasets import load_fashion_mnist
-        >>> from atypicality.head import ReliabilityHead
-        >>> train, calibration, test = load_fashion_mnist()
-        >>> head = ReliabilityHead().fit(train=train[:2000], calibration=calibration[:1000])
-        >>> monitor = Monitor(head)
-        >>> alarms = monitor.add(test, at=0)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     monitor.save(folder)
-        ...     Monitor.load(folder, head).n_rows
-        5000
-        """
+        """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it."""
         write_part(self._state, MonitorState, folder, card=CARD)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], head: Any) -> Self:
-        """Read the state that `save` wrote to `folder`, of a monitor of this `head`.
-
-        See `save` for an example.
-        """
+        """Read the state that `save` wrote to `folder`, of a monitor of this `head`."""
         reference = need_reference(head)
         state: MonitorState = read_part(MonitorState, folder, what="monitor")
         if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:
@@ -429,18 +386,12 @@ class Monitor:
             self._state.recent("profile", last)[0],
             self._state.recent("cells", last)[self._place("error")],
         )
-        said = str(self.estimated_accuracy(last=last)) if rows else "no rows to estimate the accuracy of"
-        return said + (
-            f"; measured on {wrong + right:,} labels: {right / (wrong + right):.3f}" if wrong + right else ""
-        )
+        n, said = wrong + right, "no rows to estimate the accuracy of"
+        said = str(self.estimated_accuracy(last=last)) if rows else said
+        return said + (f"; measured on {n:,} labels: {right / n:.3f}" if n else "")
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
-
-
-def _gap(alarm: Alarm) -> float:
-    """Distance between the sequence and the band."""
-    return max(alarm.reference_low - alarm.high, alarm.low - alarm.reference_high)
 
 
 def _plain(alarm: Alarm) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, betaln, xlog1py, xlogy
 
-__all__ = ["log_evidence", "one_sided", "rank_band", "sequence_interval", "share_band"]
+__all__ = ["log_evidence", "one_sided", "rank_band", "sequence_interval"]
 
 PRIOR = 0.5
 HALVINGS = 50
@@ -85,16 +85,3 @@ def rank_band(low: ArrayLike, high: ArrayLike, n_rows: int, delta: float) -> tup
     first, last = np.asarray(low, np.float64), np.asarray(high, np.float64)
     ends = betaincinv(last, n_rows + 1 - last, delta), betaincinv(first, n_rows + 1 - first, 1 - delta)
     return np.asarray(ends[0], np.float64), np.asarray(ends[1], np.float64)
-
-
-def share_band(count: ArrayLike, n_rows: int, delta: float) -> tuple[Vector, Vector]:
-    """Clopper and Pearson's (1934) bounds of a share of which `count` of `n_rows` were seen, each with chance `delta`.
-
-    >>> [bound.round(3).tolist() for bound in share_band([0, 5, 10], 10, 0.05)]
-    [[0.0, 0.222, 0.741], [0.259, 0.778, 1.0]]
-    """
-    c = np.asarray(count, np.float64)
-    low = np.where(c > 0, betaincinv(np.maximum(c, 1), n_rows + 1 - np.maximum(c, 1), delta), 0.0)
-    full = c >= n_rows
-    high = np.where(full, 1.0, betaincinv(c + 1, np.where(full, 1, n_rows - c), 1 - delta))
-    return low, high

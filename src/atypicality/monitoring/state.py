@@ -1,6 +1,7 @@
 """What a monitor remembers: counts of windows, from which no row can be told, and the alarms so far."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -101,28 +102,10 @@ class Counted:
 class MonitorState:
     """The whole state of a monitor.
 
-    Attributes
-    ----------
-    head : str
-        Fingerprint of the head's calibration rows.
-    alpha, window, keep
-        As in `Monitor`.
-    reference : HeldOutCounts
-    n_thresholds : int
-        Rows behind the thresholds of the sets.
-    keys : ndarray of int, of shape (w,)
-        Windows with rows, increasing.
-    cells : ndarray of int, of shape (w, c)
-        Counts of the streams' cells in each.
-    profile : ndarray of int, of shape (w, p)
-        Sums of probabilities in each, in units of 2^-30.
-    words : dict of str to dict of str to int
-        Rows of each word of each field, over the whole life.
-    first : int
-        Key of the first window of the life, or -1.
-    last : float
-        Time of the newest row.
-    alarms : list of Alarm
+    `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of
+    its sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums
+    of probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first`
+    window is -1 before there is one; `last` is the time of the newest row.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -135,8 +118,7 @@ class MonitorState:
     cells: Annotated[Counts, kinds.Counts("w c", kinds.NOT_NEGATIVE)]
     profile: Annotated[Counts, kinds.Counts("w p", kinds.NOT_NEGATIVE)]
     words: Annotated[
-        dict[str, dict[str, int]],
-        kinds.MappingOf(kinds.MappingOf(kinds.Integer(), keys=r"[\s\S]{0,200}")),
+        dict[str, dict[str, int]], kinds.MappingOf(kinds.MappingOf(kinds.Integer(), keys=r"[\s\S]{0,200}"))
     ] = field(default_factory=dict)
     first: Annotated[int, kinds.Integer(-1)] = -1
     last: Annotated[float, kinds.Number(0)] = 0.0
@@ -202,11 +184,8 @@ def _percent(share: float) -> str:
 
 
 def _added(one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    names = sorted({*one, *other})
-    pairs = {name: (one.get(name, {}), other.get(name, {})) for name in names}
-    return {
-        name: {word: a.get(word, 0) + b.get(word, 0) for word in sorted({*a, *b})} for name, (a, b) in pairs.items()
-    }
+    sums = {name: Counter(one.get(name, {})) + Counter(other.get(name, {})) for name in sorted({*one, *other})}
+    return {name: dict(sorted(words.items())) for name, words in sums.items()}
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -13,10 +13,8 @@ from atypicality.validation import check_choice, check_number
 __all__ = ["as_text", "check_window", "first_second", "times", "window_keys"]
 
 SECONDS = {"hour": 3600, "day": 86400, "week": 7 * 86400}
-MONDAY = 3 * 86400
-"""From the first Monday before 1970, a Thursday, to 1970."""
-LAST = 253402300800.0
-"""First second of the year 10000, which no calendar here writes."""
+MONDAY = 3 * 86400  # from the first Monday before 1970, a Thursday, to 1970
+LAST = 253402300800.0  # first second of the year 10000, which no calendar here writes
 
 Vector = NDArray[np.float64]
 
@@ -44,9 +42,7 @@ def times(at: Any, n_rows: int) -> Vector:
     if bad.size:
         raise ValueError(f"at must be a time from 1970 to 9999; row {bad[0]} has {found[bad[0]]!r}.")
     if (back := np.flatnonzero(np.diff(found) < 0)).size:
-        raise ValueError(
-            f"at must not go backwards; row {back[0] + 1} is earlier than the row before it. Sort the rows."
-        )
+        raise ValueError(f"at must not go backwards; row {back[0] + 1} is earlier than the one before. Sort the rows.")
     return found
 
 
