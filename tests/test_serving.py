@@ -441,7 +441,7 @@ def test_a_mistake_at_the_start_is_one_line_and_code_2(heads, capsys, monkeypatc
 
 @pytest.fixture(scope="module")
 def judge(heads):
-    from atypicality.serving.judge import Judge
+    from atypicality.serving.store import Judge
 
     return Judge(aty.load(heads / "first"))
 
@@ -462,7 +462,7 @@ def test_requests_that_are_answered_together_do_not_notice_each_other(judge, dat
 
 
 def test_a_head_whose_answers_depend_on_other_rows_is_not_served(heads):
-    from atypicality.serving.judge import Judge
+    from atypicality.serving.store import Judge
 
     head = aty.load(heads / "first")
     head.recalibration_.class_prior = "estimate"
@@ -471,7 +471,7 @@ def test_a_head_whose_answers_depend_on_other_rows_is_not_served(heads):
 
 
 def test_a_head_without_a_formula_is_served_by_its_methods(data):
-    from atypicality.serving.judge import Judge
+    from atypicality.serving.store import Judge
 
     parts = (aty.NeighborAtypicality(), aty.TemperatureScaling())
     head = aty.ReliabilityHead(*parts).fit(train=data.train[:500], calibration=data.calibration[:600])
@@ -510,7 +510,7 @@ def test_a_full_queue_refuses_and_recovers():
 
 
 def test_randomised_sets_get_new_draws_from_request_to_request(data):
-    from atypicality.serving.judge import Judge
+    from atypicality.serving.store import Judge
 
     sets = aty.SplitConformal(score="aps", randomized=True)
     head = aty.ReliabilityHead(prediction_sets=sets).fit(train=data.train[:1500], calibration=data.calibration[:800])

@@ -10,38 +10,21 @@ drawn is in a table of the evaluation::
     charts.confidence_grid(evaluation, "overconfidence", methods="head")
 """
 
-from atypicality.charts.fitted import class_scores, multiplier, temperatures
+from atypicality.charts.fitted import class_scores, multiplier, temperatures, theorem_1_curves, theorem_2_curves
 from atypicality.charts.groups import (
     confidence_grid,
-    coverage_at_levels,
-    coverage_by_group,
+    monitor_history,
     quality_by_group,
     reliability_diagram,
     risk_coverage,
     subgroup_bars,
 )
-from atypicality.charts.monitoring import monitor_history
 from atypicality.charts.samples import atypicality_distribution, extreme_samples, quadrant_scatter
-from atypicality.charts.sets import coverage_against_size, pareto_curves
-from atypicality.charts.theorems import theorem_1_curves, theorem_2_curves
+from atypicality.charts.sets import coverage_against_size, coverage_at_levels, coverage_by_group, pareto_curves
 
 __all__ = [
-    "atypicality_distribution",
-    "class_scores",
-    "confidence_grid",
-    "coverage_against_size",
-    "coverage_at_levels",
-    "coverage_by_group",
-    "extreme_samples",
-    "monitor_history",
-    "multiplier",
-    "pareto_curves",
-    "quadrant_scatter",
-    "quality_by_group",
-    "reliability_diagram",
-    "risk_coverage",
-    "subgroup_bars",
-    "temperatures",
-    "theorem_1_curves",
+    "atypicality_distribution", "class_scores", "confidence_grid", "coverage_against_size", "coverage_at_levels",
+    "coverage_by_group", "extreme_samples", "monitor_history", "multiplier", "pareto_curves", "quadrant_scatter",
+    "quality_by_group", "reliability_diagram", "risk_coverage", "subgroup_bars", "temperatures", "theorem_1_curves",
     "theorem_2_curves",
-]
+]  # fmt: skip

@@ -1,5 +1,6 @@
-"""Charts of what was fitted: temperature by atypicality, the multiplier phi, and class scores."""
+"""Charts of what was fitted: temperature by atypicality, the multiplier phi, class scores, and the two theorems."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,21 @@ from atypicality.charts.style import PALETTE, RARITY, SAMPLES, Chart, altair, ba
 from atypicality.evaluation import Evaluation
 from atypicality.validation import check_vector
 
-__all__ = ["class_scores", "multiplier", "temperatures"]
+__all__ = ["class_scores", "multiplier", "temperatures", "theorem_1_curves", "theorem_2_curves"]
+
+_DRAWS = ("draws:Q", "Training draws")
+_ERRORS = {
+    "error_uncalibrated": "uncalibrated",
+    "error_single_squared": "one temperature",
+    "error_aware_squared": "temperature by atypicality",
+}
 
 
 @public_chart
 def temperatures(evaluation: Evaluation) -> Chart:
     """The temperature fitted to each group of input atypicality, with its interval (appendix figure).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
 
     {returns}
     {evaluation}
@@ -81,9 +87,7 @@ def multiplier(recalibration: Any, atypicality: ArrayLike, *, n_points: int = 20
 def class_scores(evaluation: Evaluation, *, method: str | None = None) -> Chart:
     """What a method adds to each class's logit, against the class's atypicality (appendix figure).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     method : str, optional
         All that have class scores by default.
 
@@ -111,3 +115,88 @@ def class_scores(evaluation: Evaluation, *, method: str | None = None) -> Chart:
     return zero + chart.mark_point(filled=True, size=70, opacity=1).encode(
         x, y, style.method_colour(evaluation, names), tooltip=tips(("name:N", "Class"), *scores, SAMPLES)
     )
+
+
+@public_chart
+def theorem_1_curves(result: Any) -> Chart:
+    """Overconfidence by group of atypicality, one curve for each number of training rows, two standard errors wide.
+
+    Parameters
+    ----------
+    result : Theorem1
+        From `atypicality.paper.theory.theorem_1`.
+
+    {returns}
+    >>> from atypicality.paper.theory import theorem_1
+    >>> type(theorem_1_curves(theorem_1(500, n_draws=10))).__name__
+    'LayerChart'
+    """
+    rows = [
+        {
+            "group": group + 1,
+            "value": value,
+            "low": value - 2 * error,
+            "high": value + 2 * error,
+            "train": f"{row.n_train:,}",
+            "draws": result.n_draws,
+        }
+        for row in result.rows
+        for group, (value, error) in enumerate(zip(row.overconfidence, row.standard_error, strict=True))
+    ]
+    names = list(dict.fromkeys(str(row["train"]) for row in rows))
+    title = "Confidence minus accuracy"
+    return style.error_lines(
+        base(rows, "theorem 1"),
+        style.group_axis(),
+        title,
+        altair().Color("train:N", title="Training rows", scale=style.scale_of(names)),
+        tooltip=tips(("train:N", "Training rows"), ("value:Q", title, ".4f"), _DRAWS),
+        size=50,
+    )
+
+
+@public_chart
+def theorem_2_curves(results: Any) -> Chart:
+    """Calibration error by confidence level: no temperature, one for all, and one that follows atypicality.
+
+    Temperatures are those that minimise the squared error, the paper's setting.
+
+    Parameters
+    ----------
+    results : Theorem2 or sequence of Theorem2
+        From `atypicality.paper.theory.theorem_2`; several are drawn side by side.
+
+    {returns}
+    >>> from atypicality.paper.theory import theorem_2
+    >>> type(theorem_2_curves(theorem_2(n_draws=10))).__name__
+    'HConcatChart'
+    """
+    shown = list(results) if isinstance(results, Sequence) else [results]
+    return altair().hconcat(*(_errors(result) for result in shown))
+
+
+def _errors(result: Any) -> Chart:
+    rows = [
+        {
+            "level": row.level,
+            "atypicality": row.atypicality,
+            "error": getattr(row, name),
+            "temperature": words,
+            "draws": result.n_draws,
+        }
+        for row in result.rows
+        for name, words in _ERRORS.items()
+    ]
+    alt, names = altair(), list(_ERRORS.values())
+    chart = base(rows, "theorem 2").properties(title=f"True coefficients of norm {result.norm:g}")
+    y = alt.Y(
+        "error:Q",
+        title="Mean squared calibration error",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(format="~e", tickCount=5),
+    )
+    colour = alt.Color("temperature:N", title="Temperature", scale=alt.Scale(domain=names, range=list(PALETTE[:3])))
+    tip = tips(("level:Q", "Level"), ("temperature:N", "Temperature"), ("error:Q", "Error", ".3g"), _DRAWS)
+    channels = (style.atypicality_axis(), y, colour)
+    marks = chart.mark_point(filled=True, size=45, opacity=1).encode(*channels, tooltip=tip)
+    return chart.mark_line().encode(*channels) + marks

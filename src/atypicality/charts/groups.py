@@ -1,26 +1,19 @@
-"""Charts of measured groups: grids, quality and coverage by group, subgroups, reliability and risk-coverage."""
+"""Charts of measured groups: grids, quality by group and subgroup, reliability, risk-coverage, a monitor's shares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from atypicality.charts import style
 from atypicality.charts.saving import public_chart
-from atypicality.charts.style import GROUPINGS, METRICS, SAMPLES, Chart, altair, base, filled, methods_of, tips
+from atypicality.charts.style import GROUPINGS, METRICS, PALETTE, SAMPLES, Chart, altair, base, filled, methods_of, tips
 from atypicality.evaluation import Evaluation
 from atypicality.validation import check_choice
 
 __all__ = [
-    "confidence_grid",
-    "coverage_at_levels",
-    "coverage_by_group",
-    "quality_by_group",
-    "reliability_diagram",
-    "risk_coverage",
-    "subgroup_bars",
-]
+    "confidence_grid", "monitor_history", "quality_by_group", "reliability_diagram", "risk_coverage", "subgroup_bars",
+]  # fmt: skip
 
 _GRID_METRICS = ("accuracy", "confidence", "overconfidence", "coverage", "set_size")
-_SETS = ("coverage", "set_size")
 
 
 @public_chart
@@ -33,14 +26,11 @@ def confidence_grid(
 ) -> Chart:
     """One metric over groups of confidence and of atypicality (figures 2a and 6), one grid for each method.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : {"accuracy", "confidence", "overconfidence", "coverage", "set_size"}
     by : {"atypicality", "class"}
         Input or class atypicality.
-    methods : str or sequence of str, optional
-        All by default.
+    {methods}
 
     {returns}
     {evaluation}
@@ -89,17 +79,11 @@ def _is_dark(metric: str, rows: list[dict[str, Any]]) -> Any:
 
 @public_chart
 def quality_by_group(
-    evaluation: Evaluation,
-    metric: str = "ece",
-    *,
-    by: str = "atypicality",
-    methods: Sequence[str] | str | None = None,
+    evaluation: Evaluation, metric: str = "ece", *, by: str = "atypicality", methods: Sequence[str] | str | None = None
 ) -> Chart:
     """A metric by group for each method, with intervals (figures 2b, 3 and 7).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : str
         "ece", "accuracy" or another metric of the table.
     by : {"atypicality", "confidence", "class"}
@@ -130,61 +114,6 @@ def quality_by_group(
 
 
 @public_chart
-def coverage_by_group(
-    evaluation: Evaluation,
-    metric: str = "coverage",
-    *,
-    by: str = "atypicality",
-    methods: Sequence[str] | str | None = None,
-) -> Chart:
-    """Coverage or size of prediction sets along one axis, with the target coverage dashed (figures 5, 8 and 9).
-
-    Parameters
-    ----------
-    evaluation : Evaluation
-    metric : {"coverage", "set_size"}
-    by : {"atypicality", "confidence", "class"}
-    methods : str or sequence of str, optional
-        All by default.
-
-    {returns}
-    {evaluation}
-    >>> type(coverage_by_group(evaluation, "set_size")).__name__
-    'LayerChart'
-    """
-    check_choice(metric, "metric", _SETS)
-    chart = quality_by_group(evaluation, metric, by=by, methods=methods)
-    targets = sorted({1 - alpha for alpha in evaluation.settings["alpha"].values() if alpha is not None})
-    return chart + style.targets(targets) if metric == "coverage" and targets else chart
-
-
-@public_chart
-def coverage_at_levels(
-    evaluations: Mapping[float, Evaluation], metric: str = "coverage", *, by: str = "atypicality"
-) -> Chart:
-    """`coverage_by_group` at several alphas, side by side.
-
-    Parameters
-    ----------
-    evaluations : mapping of alpha to Evaluation
-    metric : {"coverage", "set_size"}
-    by : {"atypicality", "confidence", "class"}
-
-    {returns}
-    {evaluation}
-    >>> type(coverage_at_levels({0.1: evaluation})).__name__
-    'HConcatChart'
-    """
-    if not evaluations:
-        raise ValueError("evaluations must hold at least one evaluation, keyed by alpha.")
-    charts = [
-        coverage_by_group(evaluation, metric, by=by).properties(title=f"{1 - alpha:.4g} asked for", width=220)
-        for alpha, evaluation in sorted(evaluations.items())
-    ]
-    return altair().hconcat(*charts)
-
-
-@public_chart
 def subgroup_bars(
     evaluation: Evaluation,
     metric: str = "accuracy",
@@ -194,15 +123,12 @@ def subgroup_bars(
 ) -> Chart:
     """A metric by subgroup and method, with intervals (figure 4).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
+    {parameters}
     metric : str
         "accuracy", "ece" or another metric of the table.
     attribute : str, optional
         Which of the outputs' attributes; the first by default.
-    methods : str or sequence of str, optional
-        All by default.
+    {methods}
 
     {returns}
     >>> import atypicality as aty
@@ -230,11 +156,8 @@ def subgroup_bars(
 def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Accuracy against mean confidence by bin, with intervals, one diagram for each method.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-    methods : str or sequence of str, optional
-        All by default.
+    {parameters}
+    {methods}
 
     {returns}
     {evaluation}
@@ -267,11 +190,8 @@ def reliability_diagram(evaluation: Evaluation, *, methods: Sequence[str] | str 
 def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None = None) -> Chart:
     """Share of errors among the most confident predictions against how many are kept, with interval bands.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-    methods : str or sequence of str, optional
-        All by default.
+    {parameters}
+    {methods}
 
     {returns}
     {evaluation}
@@ -287,3 +207,39 @@ def risk_coverage(evaluation: Evaluation, *, methods: Sequence[str] | str | None
     tip = tips(*shown, SAMPLES)
     band = chart.mark_area(opacity=0.18).encode(x, *style.interval_of(title), colour)
     return band + chart.mark_line().encode(x, alt.Y("value:Q", title=title), colour, tooltip=tip)
+
+
+@public_chart
+def monitor_history(monitor: Any, stream: str = "atypicality", *, rolling: int = 1) -> Chart:
+    """Shares of one stream of a monitor over time, with their intervals, beside the shaded band of the reference.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    stream : str, default="atypicality"
+        Also "confidence", "class", "error", "miss", "input", or the name of a field of words.
+    rolling : int, default=1
+        Windows that are taken together.
+
+    {returns}
+    >>> from atypicality.datasets import load_fashion_mnist
+    >>> from atypicality.head import ReliabilityHead
+    >>> from atypicality.monitoring import Monitor
+    >>> train, calibration, test = load_fashion_mnist()
+    >>> monitor = Monitor(ReliabilityHead().fit(train=train[:1000], calibration=calibration[:500]))
+    >>> alarms = monitor.add(test[:200], at=0)
+    >>> type(monitor_history(monitor, "error")).__name__
+    'FacetChart'
+    """
+    alt = altair()
+    rows = [row for row in monitor.history(rolling=rolling) if row["stream"] == stream]
+    chart = base(rows, f"the stream {stream!r}", size=(260, 120), of="monitor")
+    x = alt.X("window:T", title="Window")
+    shown = tips(("window:T", "Window"), ("share:Q", "Share", ".4f"), ("rows:Q", "Rows", ",.0f"))
+    band = chart.mark_area(color=PALETTE[-1], opacity=0.3).encode(
+        x, alt.Y("reference_low:Q", title="Share"), alt.Y2("reference_high:Q")
+    )
+    bars = chart.mark_rule(color=PALETTE[0]).encode(x, *style.interval_of("Share"))
+    marks = chart.mark_line(point=True, color=PALETTE[0]).encode(x, alt.Y("share:Q", title="Share"), tooltip=shown)
+    layers = alt.layer(band, bars, marks, data=chart.data)
+    return layers.facet(facet=alt.Facet("item:N", title=None), columns=3)

@@ -25,10 +25,7 @@ def quadrant_scatter(
 ) -> Chart:
     """Confidence against atypicality, coloured by quadrant, with example inputs in place (figure 1).
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-        From `evaluate`, which keeps samples.
+    {samples}
     method : str, optional
         Whose confidence; the last by default.
     examples : mapping of row to str or uint8 array, optional
@@ -104,10 +101,7 @@ def _examples(placed: Mapping[int, dict[str, Any]], examples: Mapping[int, Examp
 def atypicality_distribution(evaluation: Evaluation, *, method: str | None = None, n_bins: int = 40) -> Chart:
     """How many samples have which atypicality, those that are right apart from those that are wrong.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-        From `evaluate`, which keeps samples.
+    {samples}
     method : str, optional
         Whose predictions; the last by default.
     n_bins : int, default=40
@@ -131,10 +125,7 @@ def atypicality_distribution(evaluation: Evaluation, *, method: str | None = Non
 def extreme_samples(evaluation: Evaluation, texts: Sequence[str], *, n_shown: int = 3) -> Chart:
     """The most typical and the most atypical texts with their percentiles: the paper's box of prompts.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-        From `evaluate`, which keeps samples.
+    {samples}
     texts : sequence of str
         One for each row of the outputs.
     n_shown : int, default=3

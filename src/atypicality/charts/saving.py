@@ -41,14 +41,18 @@ vegaEmbed("#chart", spec, { ...options, tooltip: { disableDefaultStyle: true } }
 """
 
 
+_OF = "Parameters\n----------\nevaluation : Evaluation"
 DOCUMENTED = {
+    "{parameters}": _OF,
+    "{samples}": f"{_OF}\n    From `evaluate`, which keeps samples.",
+    "{methods}": "methods : str or sequence of str, optional\n    All by default.",
     "{returns}": "Returns\n-------\naltair chart\n\nExamples\n--------",
     "{evaluation}": """>>> import atypicality as aty
 >>> world = aty.datasets.make_world(600, temperature=2.0)
 >>> outputs = world.outputs()
 >>> evaluation = aty.evaluate({"model": (world.probs, world.probs > 0.1)}, outputs, train=outputs)""",
 }
-"""What the docstrings of charts have in common: the result, and the evaluation of their examples."""
+"""What the docstrings of charts have in common: parameters, the result, and the evaluation of their examples."""
 
 
 def public_chart(draw: Callable[P, Chart]) -> Callable[P, Chart]:

@@ -8,28 +8,12 @@ from atypicality.evaluation import Evaluation
 from atypicality.validation import check_choice, require
 
 __all__ = [
-    "GROUPINGS",
-    "METRICS",
-    "PALETTE",
-    "RARITY",
-    "SAMPLES",
-    "Chart",
-    "altair",
-    "atypicality_axis",
-    "base",
-    "error_lines",
-    "filled",
-    "group_axis",
-    "interval_of",
-    "measured_tips",
-    "method_colour",
-    "methods_of",
-    "scale_of",
+    "GROUPINGS", "METRICS", "PALETTE", "RARITY", "SAMPLES", "Chart", "altair", "atypicality_axis", "base",
+    "error_lines", "filled", "group_axis", "interval_of", "measured_tips", "method_colour", "methods_of", "scale_of",
     "tips",
-]
+]  # fmt: skip
 
-Chart: TypeAlias = Any
-"""An Altair chart. Altair is optional, so its own types are not named in signatures."""
+Chart: TypeAlias = Any  # an Altair chart. Altair is optional, so its own types are not named in signatures.
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's colours, darker ones first."""
@@ -52,8 +36,7 @@ GROUPINGS = {
     "class": ("class_groups", "Class atypicality group (1 = most common)"),
 }
 RARITY = "Input atypicality (right = rarer)"
-SAMPLES = ("count:Q", "Samples", ",.0f")
-"""For `tips`: the count of a row."""
+SAMPLES = ("count:Q", "Samples", ",.0f")  # for `tips`: the count of a row
 
 
 def altair() -> Any:
@@ -65,7 +48,10 @@ def base(
     rows: Iterable[dict[str, Any]], what: str, *, size: tuple[int, int] | None = (360, 260), of: str = "evaluation"
 ) -> Chart:
     """A chart of these rows, NaN and infinity as null; no rows are an error that says what is missing `of` what."""
-    values = [{key: _plain(value) for key, value in row.items()} for row in rows]
+    values = [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in rows
+    ]
     if not values:
         why = ": its notes say why a table is empty" if of == "evaluation" else ""
         raise ValueError(f"{of} has no rows for {what}{why}.")
@@ -147,20 +133,16 @@ def error_lines(
     return (lines if below is None else below + lines) + bars + marks
 
 
-def targets(levels: list[float]) -> Any:
-    """Dashed lines at target coverages."""
-    alt = altair()
-    rule = alt.Chart(alt.Data(values=[{"target": level} for level in levels]))
-    return rule.mark_rule(strokeDash=[5, 4], color="#555").encode(
-        alt.Y("target:Q", title=METRICS["coverage"]), tooltip=tips(("target:Q", "Target"))
-    )
+def above_targets(chart: Chart, evaluation: Evaluation) -> Chart:
+    """The chart with dashed lines below it at the target coverages, where there are any."""
+    alt, alphas = altair(), evaluation.settings["alpha"].values()
+    levels = [{"target": level} for level in sorted({1 - alpha for alpha in alphas if alpha is not None})]
+    rule = alt.Chart(alt.Data(values=levels)).mark_rule(strokeDash=[5, 4], color="#555")
+    y = alt.Y("target:Q", title=METRICS["coverage"])
+    return rule.encode(y, tooltip=tips(("target:Q", "Target"))) + chart if levels else chart
 
 
 def interval_of(title: str) -> tuple[Any, Any]:
     """From the lower to the upper end of an interval along y."""
     alt = altair()
     return alt.Y("low:Q", title=title), alt.Y2("high:Q")
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

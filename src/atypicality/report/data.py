@@ -17,11 +17,9 @@ BUDGET = 14_000_000
 """Most bytes of data without examples: with script and style the page stays under 15 MB. See `_fitting`."""
 THINNED = {"classes": 700_000, "subgroups": 300_000, "set_sizes": 150_000}
 """Most bytes of the tables that grow with the number of classes or subgroups; see `_thinned`."""
-NAMED = 300_000
-"""Most bytes of the names of classes that are in the samples but not in a thinned table of classes."""
+NAMED = 300_000  # most bytes of the names of classes that are in the samples but not in a thinned table of classes
 LONGEST_TEXT = 120
-Table = dict[str, list[Any]]
-"""Columns of a table."""
+Table = dict[str, list[Any]]  # columns of a table
 
 _TABLES = {
     "overall": None,
@@ -43,14 +41,7 @@ _TABLES = {
 
 
 def page_data(evaluation: Evaluation, before: str, after: str, examples: Examples | None = None) -> dict[str, Any]:
-    """Everything the page draws, as plain values: `null` stands for what is unknown.
-
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> data = page_data(aty.evaluate({"model": world.probs}, world.outputs()), "model", "model")
-    >>> len(data["samples"]["row"]), data["nSamples"]
-    (500, 500)
-    """
+    """Everything the page draws, as plain values: `null` stands for what is unknown."""
     settings = evaluation.settings
     tables = {name: _table(evaluation, name, metrics) for name, metrics in _TABLES.items()}
     info = evaluation.table("class_info")

@@ -15,29 +15,19 @@ from atypicality.validation import is_missing, require
 
 __all__ = ["EXAMPLE_BYTES", "Examples", "checked_pixels", "png_url", "read_examples"]
 
-EXAMPLE_BYTES = 12_000_000
-"""Most bytes of examples in a page."""
-THUMBNAIL = 96
-"""Longest side of an image in a page, in pixels."""
+EXAMPLE_BYTES = 12_000_000  # most bytes of examples in a page
+THUMBNAIL = 96  # longest side of an image in a page, in pixels
 LONGEST_TEXT = 600
 MOST_COLUMNS = 30
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples by row of the outputs.
+    """Images, texts or lists of cells by row of the outputs."""
 
-    Attributes
-    ----------
-    kind : {"image", "text", "table"}
-    at : mapping of int to image, str or list
-    columns : list of str
-        Of a table.
-    """
-
-    kind: str
+    kind: str  # "image", "text" or "table"
     at: Mapping[int, Any]
-    columns: Sequence[str] = ()
+    columns: Sequence[str] = ()  # of a table
 
     def page_data(self, rows: Sequence[int]) -> dict[str, Any]:
         """Examples of these rows, in this order, as long as they fit: thumbnails as data URLs, texts cut."""
@@ -58,7 +48,8 @@ class Examples:
             return png_url(_thumbnail(checked_pixels(one)))
         if self.kind == "text":
             return _cut(one)
-        return [value if isinstance(value, bool | int | float) and value == value else _cell(value) for value in one]
+        cells = ("" if is_missing(value) else value for value in one)
+        return [value if isinstance(value, bool | int | float) else _cut(value) for value in cells]
 
 
 def read_examples(examples: Any, n_samples: int) -> Examples:
@@ -116,10 +107,6 @@ def _table(columns: Mapping[str, Any], n_samples: int) -> Examples:
             raise ValueError(f"examples column {name!r} must have shape ({n_samples},); got {column.shape}.")
     rows = zip(*(column.tolist() for column in arrays.values()), strict=True)
     return Examples("table", dict(enumerate(map(list, rows))), list(arrays))
-
-
-def _cell(value: Any) -> str:
-    return "" if is_missing(value) else _cut(value)
 
 
 def _cut(value: Any) -> str:

@@ -3,17 +3,14 @@
 import html
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
-from atypicality.outputs.paths import check_target, replacing
-from atypicality.report.pages import html_page
+from atypicality.report.pages import asset, html_page, write_page
 
 __all__ = ["render_monitor", "write_monitor"]
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 340, 150, 44, 24
-MOST_CHARTS = 24
-"""Items of a stream that are drawn, those furthest from their band first."""
+MOST_CHARTS = 24  # items of a stream that are drawn, those furthest from their band first
 HEADINGS = {
     "atypicality": "Atypicality",
     "confidence": "Confidence",
@@ -49,10 +46,7 @@ def write_monitor(data: Mapping[str, Any], path: str | os.PathLike[str], *, titl
     ...     path.read_text()[:15]
     '<!doctype html>'
     """
-    check_target(path)
-    text = render_monitor(data, title=title)
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    write_page(path, lambda: render_monitor(data, title=title))
 
 
 def render_monitor(data: Mapping[str, Any], *, title: str = "Monitor") -> str:
@@ -75,9 +69,8 @@ def render_monitor(data: Mapping[str, Any], *, title: str = "Monitor") -> str:
     >>> "No alarm" in render_monitor(empty | {"last": None, "estimated_accuracy": None, "newest_accuracy": None})
     True
     """
-    style = resources.files("atypicality.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
     body = "\n".join([_header(data, title), _cards(data), _alarms(data["alarms"]), *_sections(data["history"])])
-    return html_page(title=title, style=style, body=body, data=None, script="")
+    return html_page(title=title, style=asset("report.css"), body=body, data=None, script="")
 
 
 def _text(value: object) -> str:

@@ -7,18 +7,11 @@ from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNum
 
 __all__ = ["next_steps"]
 
-RISK = 0.05
-"""The share of errors among kept predictions that the next steps are told for."""
+RISK = 0.05  # the share of errors among kept predictions that the next steps are told for
 
 
 def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
-    """What a person can do next about the method `after`, the most useful first.
-
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> next_steps(aty.evaluate({"model": world.probs}, world.outputs()), "model")[0][0][:30]
-    'For an error rate of at most 5'
-    """
+    """What a person can do next about the method `after`, the most useful first."""
     facts = Facts(evaluation, None, after)
     return (*_for_a_person(facts), *_labels(facts), *_collect(facts), *_refit(facts))
 
@@ -54,9 +47,7 @@ def _labels(facts: Facts) -> list[Sentence]:
         said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
                      f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
     if twins:
-        said.append(
-            (f"{len(twins):,} samples are nearly training rows, listed below: leave them out of an evaluation.",)
-        )
+        said.append((f"{len(twins):,} samples are nearly training rows, listed below: evaluate without them.",))
     return said
 
 
@@ -97,9 +88,7 @@ def _refit(facts: Facts) -> list[Sentence]:
     """Whether the head should be fitted again, or on more rows."""
     coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
     if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
-        return [
-            ("Refit on newer rows: prediction sets hold the label less often than the target, beyond the interval.",)
-        ]
+        return [("Refit on newer rows: prediction sets hold the label too rarely, beyond the interval.",)]
     if facts.words():
         return [("Give more calibration rows, or newer ones: a word of advice does not hold on these samples.",)]
     over = facts.at("overall", "overconfidence")

@@ -1,19 +1,17 @@
 """The HTML page: our style and script by hash, the data as JSON, everything else forbidden by its own policy."""
 
-import html
 import json
 import os
 from collections.abc import Mapping
-from importlib import resources
+from html import escape as _text
 from typing import TYPE_CHECKING, Any
 
 from atypicality.evaluation import Evaluation
-from atypicality.outputs.paths import check_target, replacing
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
 from atypicality.report.examples import read_examples
 from atypicality.report.next_steps import next_steps
-from atypicality.report.pages import html_page
+from atypicality.report.pages import asset, html_page, write_page
 from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
 from atypicality.validation import check_choice
 
@@ -53,10 +51,8 @@ def write_report(
     ...     path.stat().st_size < 3_000_000
     True
     """
-    check_target(path)
-    text = render_report(evaluation, head=head, title=title, before=before, after=after, examples=examples)
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    options: dict[str, Any] = {"head": head, "title": title, "before": before, "after": after, "examples": examples}
+    write_page(path, lambda: render_report(evaluation, **options))
 
 
 def render_report(
@@ -106,19 +102,8 @@ def render_report(
     data = page_data(evaluation, before, after, shown)
     images = "data:" if shown is not None and shown.kind == "image" else "'none'"
     body = "\n".join([*parts, *_sections(evaluation, head)])
-    return html_page(title=title, style=_asset("report.css"), body=body, data=data, script=_script(), images=images)
-
-
-def _asset(name: str) -> str:
-    return resources.files("atypicality.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    return '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
+    script = '(() => {\n"use strict";\n' + "\n".join(map(asset, _SCRIPTS)) + "})();\n"
+    return html_page(title=title, style=asset("report.css"), body=body, data=data, script=script, images=images)
 
 
 def _name(text: str) -> str:

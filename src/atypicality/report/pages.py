@@ -4,28 +4,34 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
-__all__ = ["as_script", "html_page", "script_safe"]
+from atypicality.outputs.paths import AnyPath, check_target, replacing
+
+__all__ = ["as_script", "asset", "html_page", "script_safe", "write_page"]
+
+
+def asset(name: str) -> str:
+    """One of the report's own files: a script or a style."""
+    return resources.files("atypicality.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def write_page(path: AnyPath, render: Callable[[], str]) -> None:
+    """Write what `render` gives to a file, whole or not at all; a bad path is refused before it is called."""
+    check_target(path)
+    text = render()
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
 
 
 def html_page(*, title: str, style: str, body: str, data: Any, script: str, images: str = "'none'") -> str:
     r"""A page with a body, data for its script in the element `data`, and a policy that lets it reach nothing.
 
-    Parameters
-    ----------
-    title : str
-        Any text; it is escaped.
-    style, script : str
-        Ours: the policy allows them by their hashes, and no other.
-    body : str
-        HTML in which text of others is escaped.
-    data : plain values
-    images : str
-        Sources of images in the policy.
+    The title is any text, and is escaped; in the body text of others must be. Style and script are ours: the policy
+    allows them by their hashes, and no other. `images` are sources of images in the policy.
 
-    Examples
-    --------
     >>> page = html_page(title="<b>", style="", body="<p>Hi</p>", data={"name": "</script>"}, script="")
     >>> "<title>&lt;b&gt;</title>" in page, r"\u003c/script>" in page
     (True, True)

@@ -14,8 +14,7 @@ from atypicality.evaluation import Evaluation
 
 __all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "say", "summarise"]
 
-ENOUGH = 30
-"""Groups with fewer samples are not singled out in the summary: their intervals say too little."""
+ENOUGH = 30  # groups with fewer samples are not singled out in the summary: their intervals say too little
 
 
 @dataclass(frozen=True)
@@ -50,19 +49,11 @@ class ReportSummary:
 
 
 def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
-    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak.
-
-    >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(500, n_classes=3)
-    >>> summary = summarise(aty.evaluate({"model": world.probs}, world.outputs()), None, "model")
-    >>> summary.improved[0][0]
-    'Accuracy is '
-    """
+    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak."""
     facts = Facts(evaluation, before, after)
-    better = [*facts.overall(True), *facts.most_atypical(), *facts.signal(), *facts.sets()]
+    better = [*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets()]
     certain, perhaps = facts.worse()
-    caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.worst_class(), *facts.worst_subgroup()]
-    caution += facts.gaps()
+    caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.weakest(), *facts.gaps()]
     selected = (*caution, _SELECTED) if caution else ()
     return ReportSummary(tuple(better), (*certain, *perhaps), selected, len(certain))
 
@@ -78,8 +69,7 @@ _OVERALL = {
     ),
 }
 _MORE = {"brier": ("The Brier score", "{:.3f}"), "smooth_ece": ("The smooth ECE", "{:.1%}")}
-_RISES = ("accuracy", "coverage")
-"""Metrics of which more is better; of the others less is."""
+_RISES = ("accuracy", "coverage")  # metrics of which more is better; of the others less is
 _COMPARED = {
     "atypicality_groups": ("accuracy", "ece"),
     "classes": ("accuracy",),
@@ -87,8 +77,7 @@ _COMPARED = {
     "subgroups": ("accuracy", "ece"),
 }
 """Where a change is looked for, group by group."""
-MOST_WORSE = 4
-"""Metrics, and groups, that are named."""
+MOST_WORSE = 4  # metrics, and groups, that are named
 _SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
 
 
@@ -119,13 +108,10 @@ class Facts:
         found = self.rows(table, method=method or self.after, metric=metric, **where)
         return found[0] if found and math.isfinite(found[0]["value"]) else None
 
-    def overall(self, better: bool) -> list[Sentence]:
-        """Changes of metrics over all samples: those that are not worse, or those that are."""
-        wanted = [
-            metric for metric in (_OVERALL if better else _OVERALL | _MORE) if self.worsened(metric) is not better
-        ]
-        found = [self.change("overall", metric, *(_OVERALL | _MORE)[metric]) for metric in wanted]
-        return [sentence for sentence in found if sentence]
+    def overall(self) -> list[Sentence]:
+        """Changes of metrics over all samples that are not worse."""
+        wanted = {metric: words for metric, words in _OVERALL.items() if not self.worsened(metric)}
+        return [said for metric, words in wanted.items() if (said := self.change("overall", metric, *words))]
 
     def pair(self, table: str, metric: str, **where: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The rows of the methods before and after, where both are known."""
@@ -162,10 +148,8 @@ class Facts:
         found: list[tuple[bool, float, Sentence]] = []
         for row in self.rows(table, method=self.after, metric=metric):
             where = {key: row[key] for key in ("group", "class_index", "attribute", "subgroup") if key in row}
-            if row["count"] < ENOUGH or not self.worsened(metric, table, **where):
-                continue
             both = self.pair(table, metric, **where)
-            if both is None:
+            if row["count"] < ENOUGH or both is None or not self.worsened(metric, table, **where):
                 continue
             words = f"{_SHORT[metric][0].upper()}{_SHORT[metric][1:]} of {{name}}"
             sentence = self.change(table, metric, words, "{:.1%}", self.place_name(table, row), **where)
@@ -268,9 +252,8 @@ class Facts:
         asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%)"
         words = f"Prediction sets hold the true class for {{coverage}} of the samples{asked}, "
         size_text = self.number("{:.2f}", "overall", size)
-        return [
-            say(words + "with {size} classes on average.", coverage=self.share("overall", coverage), size=size_text)
-        ]
+        words += "with {size} classes on average."
+        return [say(words, coverage=self.share("overall", coverage), size=size_text)]
 
     def quadrant(self) -> list[Sentence]:
         """The weakest of the four kinds of prediction."""
@@ -310,25 +293,19 @@ class Facts:
         )
         return [said]
 
-    def worst_class(self) -> list[Sentence]:
-        """The class that is recognised least."""
-        row = self.lowest("classes")
-        if row is None:
-            return []
-        name = self.class_names.get(row["class_index"]) or str(row["class_index"])
-        return [self.weakest("The class that is recognised least is ", name, "classes", row)]
-
-    def worst_subgroup(self) -> list[Sentence]:
-        """The subgroup with the lowest accuracy."""
-        row = self.lowest("subgroups")
-        if row is None:
-            return []
-        name = f"{row['attribute']}: {row['subgroup']}"
-        return [self.weakest("The subgroup with the lowest accuracy is ", name, "subgroups", row)]
-
-    def weakest(self, words: str, name: str, table: str, row: Mapping[str, Any]) -> Sentence:
-        """A group and how many of its samples are right."""
-        return (words, Name(name), ": ", self.share(table, row), " of ", self.count(table, row), " samples are right.")
+    def weakest(self) -> list[Sentence]:
+        """The class and the subgroup with the lowest accuracy."""
+        said = {"classes": "The class that is recognised least", "subgroups": "The subgroup with the lowest accuracy"}
+        found = {table: row for table in said if (row := self.lowest(table)) is not None}
+        return [
+            say(
+                f"{said[table]} is {{name}}: {{share}} of {{count}} samples are right.",
+                name=Name(self.place_name(table, row)),
+                share=self.share(table, row),
+                count=self.count(table, row),
+            )
+            for table, row in found.items()
+        ]
 
     def lowest(self, table: str) -> dict[str, Any] | None:
         """The row of lowest accuracy among groups with enough samples."""

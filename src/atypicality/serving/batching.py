@@ -19,14 +19,9 @@ class BusyError(Exception):
 
 
 class Batcher:
-    """A queue of requests before one thread.
+    """A queue of requests before one thread, in which at most `max_waiting` rows wait.
 
-    Parameters
-    ----------
-    answer : callable
-        Takes a list of outputs and returns as many results, an exception for one that failed; called in the thread.
-    max_waiting : int
-        Rows that may wait.
+    `answer` is called in the thread with a list of outputs and returns as many results, an exception for a failure.
     """
 
     def __init__(self, answer: Callable[[Sequence[ModelOutputs]], list[Any]], max_waiting: int) -> None:
@@ -64,7 +59,7 @@ class Batcher:
                     future.set_result(result)
 
     def _next_batch(self) -> list[tuple[ModelOutputs, asyncio.Future[Any]]]:
-        batch, rows = [self._waiting.popleft()], 0
+        batch = [self._waiting.popleft()]
         rows = len(batch[0][0])
         while self._waiting and rows + len(self._waiting[0][0]) <= BATCH_ROWS:
             batch.append(self._waiting.popleft())

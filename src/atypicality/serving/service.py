@@ -28,12 +28,10 @@ from atypicality.validation.refusals import is_refusal
 
 __all__ = ["Limits", "make_app"]
 
-LARGE_BYTES = 64 * 1024
-"""Bodies from here on are read in a thread: other requests do not wait for it."""
+LARGE_BYTES = 64 * 1024  # bodies from here on are read in a thread: other requests do not wait for it
 LINGER_SECONDS = 2.0
 """How long the rest of a body that is too large is taken in and dropped: a client that still sends hears no answer."""
-DISCONNECTED = 499
-"""The status in the metrics of a request whose client went away, as other servers write it."""
+DISCONNECTED = 499  # the status in the metrics of a request whose client went away, as other servers write it
 log = logging.getLogger("atypicality.serving")
 
 Handler = Callable[[Request], Awaitable[Response]]

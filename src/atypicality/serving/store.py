@@ -1,18 +1,106 @@
-"""The head that is served: loaded from its folder, and replaced as a whole when a new bundle is there."""
+"""The head that is served: loaded from its folder, replaced as a whole by a new bundle, and asked many small questions.
+
+What requests share is computed once, and rows of several go together.
+"""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from atypicality.serving.judge import Judge
+import numpy as np
+
+from atypicality.head.prediction import missing_formulas, predicted
+from atypicality.head.reliability import Reliability
+from atypicality.outputs import ModelOutputs
+from atypicality.outputs.paths import AnyPath
 from atypicality.shipping.bundle import MAX_JSON_BYTES, BundleError, load
 from atypicality.shipping.bundle.document import NAME, parse
 from atypicality.shipping.bundle.folder import read_regular
+from atypicality.validation.refusals import is_refusal
 
-__all__ = ["HeadStore", "Served"]
+__all__ = ["HeadStore", "Judge", "Served"]
 
+Answered = list[Reliability | Exception]
+INPUTS = ("logits", "embeddings", "atypicality")
 ATTEMPTS = 10
 VERSION_LENGTH = 12
+
+
+class Judge:
+    """A fitted head, ready to answer; with `max_risk` every answer says whether the prediction is accepted.
+
+    `inputs` are the widths of what the head needs, 0 for one number per row; `sample`, the answer to one row of zeros,
+    shows which fields there are, and of which type.
+    """
+
+    def __init__(self, head: Any, max_risk: float | None = None) -> None:
+        if isinstance(getattr(head.recalibration_, "class_prior", None), str):
+            raise ValueError(
+                "a head that estimates its class mix from the rows cannot be served: an answer would depend on which "
+                "rows came with it. Set class_prior to shares, or to None."
+            )
+        self.head, self._max_risk, self._served = head, max_risk, 0
+        self._formula = None if missing_formulas(head) else head.formula(max_risk)
+        self.inputs = {"logits": head.n_classes_}
+        if head.density_ is not None:
+            self.inputs["embeddings"] = head.density_.n_features_in_
+        elif head.quantiles_ is not None:
+            self.inputs["atypicality"] = 0
+        zeros: dict[str, Any] = {
+            name: np.zeros((1, width) if width else 1, np.float32) for name, width in self.inputs.items()
+        }
+        if "embeddings" in zeros:  # a row of zeros has no direction, which some densities need
+            zeros["embeddings"][:] = 1
+        self.sample = self._answer(ModelOutputs(**zeros))
+
+    def answers(
+        self, requests: Sequence[ModelOutputs], seen: Callable[[Reliability], None] = lambda answer: None
+    ) -> Answered:
+        """The answer to each request, or the error that refuses it, which no other request notices.
+
+        `seen` is called with what was answered, rows of several requests together.
+        """
+        groups: dict[Any, list[int]] = {}
+        for place, outputs in enumerate(requests):
+            groups.setdefault(_kind(outputs), []).append(place)
+        found: dict[int, Reliability | Exception] = {}
+        for places in groups.values():
+            found |= zip(places, self._together([requests[place] for place in places], seen), strict=True)
+        return [found[place] for place in range(len(requests))]
+
+    def _together(self, requests: list[ModelOutputs], seen: Callable[[Reliability], None]) -> Answered:
+        try:
+            whole = self._answer(requests[0] if len(requests) == 1 else _joined(requests))
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            if not is_refusal(error):
+                raise
+            return [self._together([outputs], seen)[0] for outputs in requests]
+        seen(whole)
+        ends = np.cumsum([len(outputs) for outputs in requests]).tolist()
+        return [whole[end - len(outputs) : end] for outputs, end in zip(requests, ends, strict=True)]
+
+    def _answer(self, outputs: ModelOutputs) -> Reliability:
+        found = predicted(self.head, outputs, self._served, max_risk=self._max_risk, formula=self._formula)
+        self._served += len(outputs)  # so that randomised sets have new draws
+        return self.head._reliability(found, outputs)  # type: ignore[no-any-return]
+
+
+def _kind(outputs: ModelOutputs) -> Any:
+    """Equal for requests whose rows can be answered as one array without a change of types or order."""
+    arrays = [getattr(outputs, name) for name in INPUTS]
+    names = None if outputs.class_names is None else tuple(outputs.class_names.tolist())
+    return names, *(None if array is None else (array.dtype, array.shape[1:]) for array in arrays)
+
+
+def _joined(requests: list[ModelOutputs]) -> ModelOutputs:
+    arrays = {name: [getattr(outputs, name) for outputs in requests] for name in INPUTS}
+    together: dict[str, Any] = {
+        name: None if parts[0] is None else np.concatenate(parts) for name, parts in arrays.items()
+    }
+    return requests[0]._replaced(**together, ids=None)
 
 
 class Served(NamedTuple):
@@ -25,23 +113,11 @@ class Served(NamedTuple):
 class HeadStore:
     """The folder of a bundle and the head that was last loaded from it.
 
-    Parameters
-    ----------
-    folder : path
-    max_risk : float, optional
-        As in `Judge`.
-    sha256 : str, optional
-        Refuses every other head, as in `load`; a reload then changes nothing.
-
-    Attributes
-    ----------
-    current : Served
-        Replaced in one step; whoever took it before keeps what it took.
+    With `sha256` every other head is refused, as in `load`; a reload then changes nothing. `current` is replaced in one
+    step; whoever took it before keeps what it took.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], *, max_risk: float | None = None, sha256: str | None = None
-    ) -> None:
+    def __init__(self, folder: AnyPath, *, max_risk: float | None = None, sha256: str | None = None) -> None:
         self.folder, self._max_risk, self._sha256 = Path(folder), max_risk, sha256
         self._seen = self._stamp()
         self.current = self.load()
@@ -49,20 +125,18 @@ class HeadStore:
     def load(self) -> Served:
         """The head that is in the folder now, ready to answer; `current` stays as it is."""
         for attempt in range(ATTEMPTS):
-            seal = parse(read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).sha256
+            seal = self._seal()
             try:
                 head = load(self.folder, sha256=self._sha256 or seal)
-            except BundleError:
-                if self._sha256 is not None or attempt + 1 == ATTEMPTS or not self._replaced_since(seal):
+            except BundleError:  # perhaps a writer put another bundle there between two looks
+                if self._sha256 is not None or attempt + 1 == ATTEMPTS or self._seal() == seal:
                     raise
                 continue
             return Served(Judge(head, self._max_risk), seal[:VERSION_LENGTH])
         raise AssertionError("the last attempt raises")
 
-    def _replaced_since(self, seal: str) -> bool:
-        """Whether a writer put another bundle there between two looks."""
-        data = read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")
-        return parse(data).sha256 != seal
+    def _seal(self) -> str:
+        return parse(read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).sha256
 
     def changed(self) -> bool:
         """Whether the folder's bundle was replaced since the last call, or since the start."""
