@@ -22,20 +22,9 @@ from atypicality.terminal import listed
 from atypicality.validation import check_choice
 
 __all__ = [
-    "load_ag_news",
-    "load_cifar10",
-    "load_cifar10_lt",
-    "load_cifar100",
-    "load_cifar100_lt",
-    "load_fitzpatrick17k",
-    "load_imagenet",
-    "load_imagenet_lt",
-    "load_imagenet_r",
-    "load_imdb",
-    "load_mnli",
-    "load_places365_lt",
-    "load_trec",
-]
+    "load_ag_news", "load_cifar10", "load_cifar10_lt", "load_cifar100", "load_cifar100_lt", "load_fitzpatrick17k",
+    "load_imagenet", "load_imagenet_lt", "load_imagenet_r", "load_imdb", "load_mnli", "load_places365_lt", "load_trec",
+]  # fmt: skip
 
 Folder = str | os.PathLike[str] | None
 

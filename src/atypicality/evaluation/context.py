@@ -23,33 +23,16 @@ TRAIN = "estimated from train"
 
 @dataclass(frozen=True)
 class Context:
-    """Labelled outputs of n rows with what `train` says of them; parts that nobody can know are None.
-
-    Attributes
-    ----------
-    outputs : ModelOutputs
-    train : ModelOutputs or a fitted density
-        What a head is fitted with.
-    atypicality : ndarray of shape (n,)
-    scale : str
-        Whose atypicality it is: `GIVEN`, `TRAIN`, or `measured_by` a method.
-    covariate : ndarray of shape (n,)
-        The atypicality that recalibrators get, where a head uses another one for recalibration.
-    class_log_density : ndarray of shape (n, k)
-        Columns in the order of the logits.
-    class_atypicality : ndarray of shape (k,)
-    groups : ndarray of shape (n,)
-        Given to methods as their groups.
-    """
+    """Labelled outputs of n rows with what `train` says of them; parts that nobody can know are None."""
 
     outputs: ModelOutputs
-    train: Any = None
+    train: Any = None  # what a head is fitted with
     atypicality: NDArray[np.float64] | None = None
-    scale: str | None = None
-    covariate: NDArray[np.float64] | None = None
-    class_log_density: NDArray[np.float64] | None = None
-    class_atypicality: NDArray[np.float64] | None = None
-    groups: NDArray[Any] | None = None
+    scale: str | None = None  # whose atypicality it is: `GIVEN`, `TRAIN`, or `measured_by` a method
+    covariate: NDArray[np.float64] | None = None  # atypicality for recalibrators, where a head has another for them
+    class_log_density: NDArray[np.float64] | None = None  # (n, k), in the order of the logits
+    class_atypicality: NDArray[np.float64] | None = None  # (k,)
+    groups: NDArray[Any] | None = None  # given to methods as their groups
 
     def extras(self) -> dict[str, Any]:
         """What a recalibrator may ask for beside logits and labels."""
@@ -90,7 +73,10 @@ def make_context(
     the method that `train` is the density of, and the names of its classes; `gaussian` is the density that this method
     uses for recalibration, where that is another.
     """
-    _check_outputs(outputs)
+    check_outputs(outputs).need("labels")
+    if not len(outputs):
+        raise ValueError("outputs must have at least one row; got none.")
+    check_room(len(outputs), outputs.n_classes or 0, 0)
     if isinstance(train, ModelOutputs):
         train = train.with_classes(outputs.class_names, whose="those of the outputs")
     density = _density(train, outputs)
@@ -109,13 +95,6 @@ def make_context(
 def measured_by(name: str) -> str:
     """The scale of a method that has a density of its own."""
     return f"measured by {name}"
-
-
-def _check_outputs(outputs: Any) -> None:
-    check_outputs(outputs).need("labels")
-    if not len(outputs):
-        raise ValueError("outputs must have at least one row; got none.")
-    check_room(len(outputs), outputs.n_classes or 0, 0)
 
 
 def _density(train: Any, outputs: ModelOutputs) -> Any:

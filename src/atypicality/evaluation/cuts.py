@@ -16,8 +16,7 @@ __all__ = ["Axis", "Cuts", "Edges", "first_known", "stored_edges"]
 
 Codes = NDArray[np.intp]
 
-MOST_SUBGROUPS = 200
-"""An attribute with more values is a name or a number, not a subgroup."""
+MOST_SUBGROUPS = 200  # an attribute with more values is a name or a number, not a subgroup
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`evaluate`: fitted things, and probabilities, on labelled rows that they have not seen; nothing is refitted."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_integer, warn
 
 __all__ = ["evaluate"]
+
+_SHARED = ("atypicality", "grid_atypicality")  # edges for all methods: those of the first method that has any
 
 
 def evaluate(
@@ -91,7 +93,7 @@ def evaluate(
     context, asked = _context(named, outputs, train, groups)
     edges = {name: stored_edges(method, options.n_groups, options.grid[0]) for name, method in named.items()}
     edges, notes = _on_one_scale(edges, named, context)
-    shared = _shared(edges.values())
+    shared = Edges(*(first_known(getattr(own, axis) for own in edges.values()) for axis in _SHARED))
     last_probs: dict[str, Any] = {}
     answers = _answers(named, context, edges, asked, last_probs if suspects else None)
     measured = measure(answers, context, options, shared)
@@ -105,7 +107,11 @@ def evaluate(
         "groups": groups,
         "stored_edges": shared != Edges(),
         "atypicality": context.scale,
-        "density": {name: str(choice) for name, method in named.items() if (choice := _choice(method)) is not None},
+        "density": {
+            name: str(choice)
+            for name, method in named.items()
+            if is_head(method) and (choice := getattr(method, "density_choice_", None)) is not None
+        },
     }
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
@@ -148,7 +154,8 @@ def _context(
         head = heads[dense[0]]
         density, owner = head.density_, (dense[0], getattr(head, "class_names_", None))
         gaussian = getattr(head, "recalibration_density_", None)
-    shared = train is not None or any(hasattr(_source(method), "predict_proba") for method in named.values())
+    sources = (method[0] if isinstance(method, tuple) and method else method for method in named.values())
+    shared = train is not None or any(hasattr(source, "predict_proba") for source in sources)
     given = density if train is None else train
     context = make_context(outputs, given, groups, densities=shared, owner=owner, gaussian=gaussian)
     asked: dict[str, Answer] = {}
@@ -191,22 +198,6 @@ def _fits(method: Any, named: Mapping[str, Any], context: Context) -> bool:
     return context.scale == GIVEN or any(owner is method for owner in owners)
 
 
-def _choice(method: Any) -> Any:
-    """How a head chose its density, where it did."""
-    return getattr(method, "density_choice_", None) if is_head(method) else None
-
-
-def _source(method: Any) -> Any:
-    """What gives the probabilities: the first of a pair, or the method."""
-    return method[0] if isinstance(method, tuple) and method else method
-
-
-def _shared(edges: Iterable[Edges]) -> Edges:
-    """Edges of atypicality for all methods: those of the first method that has any."""
-    listed = list(edges)
-    return Edges(first_known(own.atypicality for own in listed), first_known(own.grid_atypicality for own in listed))
-
-
 def _fitted(name: str, method: Any) -> Any:
     if getattr(method, "cross_conformal_", None) is not None:
         raise ValueError(
@@ -241,8 +232,6 @@ def _fingerprints(method: Any) -> set[str]:
     parts = method if isinstance(method, tuple) else (method,)
     found: set[str] = set()
     for part in parts:
-        stored = getattr(part, "fingerprint_", None) or ()
-        found.update(
-            [stored] if isinstance(stored, str) else stored.values() if isinstance(stored, Mapping) else stored
-        )
+        kept = getattr(part, "fingerprint_", None) or ()
+        found.update([kept] if isinstance(kept, str) else kept.values() if isinstance(kept, Mapping) else kept)
     return found

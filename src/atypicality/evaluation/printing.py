@@ -19,8 +19,7 @@ GROUPED = {
     "atypicality_groups": "input atypicality, the most typical first",
     "class_groups": "class atypicality, the most common first",
 }
-METHODS_ACROSS = 3
-"""More do not fit into a hundred characters."""
+METHODS_ACROSS = 3  # more do not fit into a hundred characters
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from atypicality.groups import QUADRANTS
 
 __all__ = ["MOST_KEPT", "Told", "kept_rows", "sample_rows", "told_by"]
 
-MOST_KEPT = 200_000
-"""Rows kept at most, errors included: each is a row of Python values for every method."""
+MOST_KEPT = 200_000  # rows kept at most, errors included: each is a row of Python values for every method
 
 Rows = NDArray[np.intp]
 
@@ -99,6 +98,4 @@ def sample_rows(context: Context, cuts: Cuts, kept: Rows, weight: NDArray[np.flo
 def _records(columns: Mapping[str, NDArray[Any] | None], kept: Rows) -> list[Row]:
     """Columns of the kept rows as dictionaries; what is not known is left out."""
     known = {name: column.tolist() for name, column in columns.items() if column is not None}
-    return [
-        dict(zip(("row", *known), values, strict=True)) for values in zip(kept.tolist(), *known.values(), strict=True)
-    ]
+    return [dict(zip(("row", *known), row, strict=True)) for row in zip(kept.tolist(), *known.values(), strict=True)]

@@ -8,18 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 __all__ = [
-    "LATER",
-    "SCHEMA_VERSION",
-    "STATISTICS",
-    "TABLES",
-    "Columns",
-    "Row",
-    "decode",
-    "encode",
-    "keys_of",
-    "measured_rows",
-    "to_columns",
-]
+    "LATER", "SCHEMA_VERSION", "STATISTICS", "TABLES", "Columns", "Row", "decode", "encode", "keys_of",
+    "measured_rows", "to_columns",
+]  # fmt: skip
 
 SCHEMA_VERSION = 1
 """Rises when a table or column is renamed, removed or changes its meaning; a new method or metric does not raise it."""

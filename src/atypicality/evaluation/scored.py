@@ -19,10 +19,8 @@ from atypicality.validation import check_integer
 
 __all__ = ["UNKNOWN", "Options", "Scored", "score"]
 
-LISTED = 10
-"""Members of a set that are kept of every sample."""
-UNKNOWN = (np.nan, np.nan, np.nan)
-"""Standard error, low and high of a value without an interval."""
+LISTED = 10  # members of a set that are kept of every sample
+UNKNOWN = (np.nan, np.nan, np.nan)  # standard error, low and high of a value without an interval
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,7 @@ class Options:
     intervals: bool = True
     keep_samples: int = 0
     seed: int = 0
-    temperature: Callable[[], TemperatureScaling] = TemperatureScaling
-    """What is fitted to the groups of atypicality."""
+    temperature: Callable[[], TemperatureScaling] = TemperatureScaling  # what is fitted to the groups of atypicality
 
     @classmethod
     def checked(cls, n_groups: Any, grid: Any, n_bins: Any, **others: Any) -> "Options":
@@ -50,27 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Scored:
-    """What one method did on n rows.
-
-    Attributes
-    ----------
-    name : str
-    losses : Losses
-        Confidence, correctness, negative log-likelihood and Brier score of every row, and class-wise bins.
-    predicted : ndarray of shape (n,)
-    sizes, covered : ndarray of shape (n,), or None without prediction sets
-    alpha : float or None
-    class_scores : ndarray of shape (k,) or None
-    n_classes : int
-    whole : dict of str to tuple of four floats
-        Value, standard error, low and high of metrics that need whole matrices, and so are known for all rows only.
-    advice : ndarray of shape (n,), or None where the method gives none of its own
-        Numbers in the order of `formula.ADVICE`.
-    members : ndarray of shape (n, 10), or None without prediction sets
-        Classes in each set, the most probable first, then the runner-up of one alone, and -1 where there are no more.
-    listed : ndarray of bool, of shape (n,), or None without prediction sets
-        Whether a choice would hold the label: the set, or the runner-up where it holds one class.
-    """
+    """What one method did on n rows; None stands for what it does not have."""
 
     name: str
     losses: Losses
@@ -78,12 +55,12 @@ class Scored:
     sizes: NDArray[np.intp] | None
     covered: NDArray[np.bool_] | None
     alpha: float | None
-    class_scores: NDArray[np.float64] | None
+    class_scores: NDArray[np.float64] | None  # (k,)
     n_classes: int
-    whole: dict[str, tuple[float, ...]]
-    advice: NDArray[np.intp] | None = None
-    members: NDArray[np.int32] | None = None
-    listed: NDArray[np.bool_] | None = None
+    whole: dict[str, tuple[float, ...]]  # value, error, low and high of metrics of whole matrices, for all rows only
+    advice: NDArray[np.intp] | None = None  # numbers in the order of `formula.ADVICE`
+    members: NDArray[np.int32] | None = None  # (n, 10): see `_members`
+    listed: NDArray[np.bool_] | None = None  # see `_listed`
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""

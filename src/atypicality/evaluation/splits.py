@@ -1,6 +1,6 @@
 """`compare`: methods refitted on random halves, as the paper does, with means and standard errors over the halves."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,8 @@ from atypicality.validation import check_alpha, check_integer
 __all__ = ["compare", "measure_split"]
 
 WITHIN_UNIT = (
-    "accuracy",
-    "confidence",
-    "coverage",
-    "followed",
-    "share",
-    "risk",
-    "ece",
-    "rmsce",
-    "adaptive_ece",
-    "classwise_ece",
-    "worst_sixth_coverage",
-    "worst_cell_coverage",
-    "worst_size_coverage",
+    *("accuracy", "confidence", "coverage", "followed", "share", "risk", "ece", "rmsce", "adaptive_ece"),
+    *("classwise_ece", "worst_sixth_coverage", "worst_cell_coverage", "worst_size_coverage"),
 )
 """Metrics that cannot leave [0, 1]; nor shall their intervals."""
 
@@ -103,9 +92,7 @@ def compare(
     return assemble("compare", merge(parts), outputs, list(named), options, settings, n_splits)
 
 
-def measure_split(
-    named: Mapping[str, Any], calibration: Context, test: Context, seed: int, options: Options
-) -> Measured:
+def measure_split(named: dict[str, Any], calibration: Context, test: Context, seed: int, options: Options) -> Measured:
     """Fit every method on the calibration rows and measure it on the test rows."""
 
     def answers() -> Iterator[tuple[str, Answer, Edges]]:

@@ -20,9 +20,10 @@ from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
 from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.sets import size_strata
 from atypicality.metrics.signal import FOLDS, error_signal
 from atypicality.metrics.tables import each_group
-from atypicality.metrics.worst_groups import size_strata, worst_share
+from atypicality.metrics.worst_groups import worst_share
 from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
@@ -48,8 +49,7 @@ PAIRED: dict[str, Callable[..., float]] = {
 }
 """Metrics of (confidence, correct)."""
 BINNED = ("ece", "rmsce", "adaptive_ece", "debiased_calibration_error")
-N_RESAMPLES = 100
-"""Of the bootstrap, which only the area under the risk-coverage curve needs."""
+N_RESAMPLES = 100  # of the bootstrap, which only the area under the risk-coverage curve needs
 
 
 Column = tuple[NDArray[Any], ...]
@@ -86,9 +86,7 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     return each_group(value, codes, n_groups)
 
 
-def _binomial(
-    count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[np.intp], interval: Callable[..., Any]
-) -> Column:
+def _binomial(count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[Any], interval: Callable[..., Any]) -> Column:
     share = np.divide(hits, size, out=np.full(hits.shape, np.nan), where=size > 0)
     error = np.sqrt(share * (1 - share) / np.maximum(size, 1))
     return count, share, error, *interval(hits, size)
@@ -181,9 +179,7 @@ def temperature_rows(
     return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 
 
-def _temperature(
-    logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling
-) -> tuple[float, float]:
+def _temperature(logits: NDArray[Any], labels: NDArray[np.intp], scaling: TemperatureScaling) -> tuple[float, float]:
     """The best temperature and its standard error, NaN where the fit warns: no error among the rows, or a limit."""
     with caught_warnings() as caught:
         scaling.fit(logits, labels)

@@ -21,13 +21,10 @@ from atypicality.outputs import ModelOutputs
 __all__ = ["label_credibility", "near_duplicates", "suspect_tables"]
 
 N_NEIGHBORS = 10
-FITTED_ENTRIES = 200_000
-"""Probabilities from which the three numbers are estimated."""
-SEARCHED = 1000
-"""Rows besides the suspects whose neighbours are looked up."""
+FITTED_ENTRIES = 200_000  # probabilities from which the three numbers are estimated
+SEARCHED = 1000  # rows besides the suspects whose neighbours are looked up
 PROJECTED = 16
-NEAR = 0.1
-"""Of the usual distance of a sample to its nearest training row: what is nearer is a near-duplicate."""
+NEAR = 0.1  # of the usual distance of a sample to its nearest training row: what is nearer is a near-duplicate
 SMALLEST = 1e-300
 
 Floats = NDArray[np.float64]
@@ -77,7 +74,7 @@ def label_credibility(
     n, k = probs.shape
     rng = np.random.default_rng(random_state)
     drawn = rng.permutation(n)[: max(200, min(n, FITTED_ENTRIES // k))]
-    own = _at(probs, labels)
+    own = np.asarray(probs[np.arange(n), labels], np.float64)
     chosen = np.argsort(own, kind="stable")[: min(n, 2 * most if embeddings is not None else most)]
     if embeddings is None or n <= N_NEIGHBORS:
         found = _log(probs[chosen])
@@ -95,10 +92,6 @@ def label_credibility(
 
 def _log(probs: Any) -> Floats:
     return np.log(np.maximum(np.asarray(probs, np.float64), SMALLEST))
-
-
-def _at(probs: Any, labels: NDArray[np.intp]) -> Floats:
-    return np.asarray(probs[np.arange(len(labels)), labels], np.float64)
 
 
 def _weights(model: Floats, near: Floats | None, labels: NDArray[np.intp]) -> tuple[float, float]:

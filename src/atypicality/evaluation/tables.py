@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks import progress
+from atypicality.evaluation import statistics
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
 from atypicality.evaluation.methods import Answer, naming
@@ -15,14 +16,6 @@ from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.samples import Told, kept_rows, sample_rows, told_by
 from atypicality.evaluation.schema import STATISTICS, TABLES, Row, measured_rows, to_columns
 from atypicality.evaluation.scored import Options, Scored, score
-from atypicality.evaluation.statistics import (
-    class_score_rows,
-    grouped,
-    risk_rows,
-    signal_rows,
-    temperature_rows,
-    worst_rows,
-)
 from atypicality.formula import ADVICE
 from atypicality.groups import cut
 from atypicality.metrics.rows import inner_edges
@@ -96,14 +89,14 @@ def measure(
         scored = scored.advised(_atypical(axes))
         axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, options), scored)
-        measured.rows["overall"] += worst_rows(scored, context.atypicality)
-        measured.rows["overall"] += signal_rows(scored, context.atypicality, options)
+        measured.rows["overall"] += statistics.worst_rows(scored, context.atypicality)
+        measured.rows["overall"] += statistics.signal_rows(scored, context.atypicality, options)
         if options.keep_samples:
             told.append(told_by(scored, axes))
         del answer  # its matrices go before the next method is asked
     progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:
-        rows, notes = temperature_rows(context, cuts.atypicality, options.temperature)
+        rows, notes = statistics.temperature_rows(context, cuts.atypicality, options.temperature)
         measured.rows["temperatures"], measured.notes = rows, measured.notes + notes
     measured.rows["group_ranges"] = cuts.ranges
     measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)
@@ -167,15 +160,15 @@ def _method_rows(
     for axis in axes:
         yield axis.table, _rows(axis, scored, options)
     yield "overall", _whole_rows(scored)
-    yield "risk_coverage", risk_rows(scored)
-    yield "class_scores", class_score_rows(scored, labels)
+    yield "risk_coverage", statistics.risk_rows(scored)
+    yield "class_scores", statistics.class_score_rows(scored, labels)
 
 
 def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
     rows: list[Row] = []
     for metric in _metrics(axis.table, scored):
         keys = ({"method": scored.name, **key, "metric": metric} for key in axis.keys)
-        rows += measured_rows(keys, grouped(metric, scored, axis.codes, len(axis.keys), options))
+        rows += measured_rows(keys, statistics.grouped(metric, scored, axis.codes, len(axis.keys), options))
     return rows
 
 

@@ -21,20 +21,9 @@ from atypicality.metrics.smooth import smooth_calibration_error
 from atypicality.validation import check_integer
 
 __all__ = [
-    "CalibrationCurve",
-    "accuracy",
-    "adaptive_ece",
-    "brier",
-    "calibration_curve",
-    "classwise_ece",
-    "debiased_calibration_error",
-    "ece",
-    "nll",
-    "overconfidence",
-    "rmsce",
-    "smooth_ece",
-    "summary",
-]
+    "CalibrationCurve", "accuracy", "adaptive_ece", "brier", "calibration_curve", "classwise_ece",
+    "debiased_calibration_error", "ece", "nll", "overconfidence", "rmsce", "smooth_ece", "summary",
+]  # fmt: skip
 
 
 def accuracy(probs: Given = None, labels: Given = None, *, confidence: Given = None, correct: Given = None) -> float:

@@ -1,4 +1,4 @@
-"""What metrics read from probabilities and sets on a device: per-row columns and cell entries, brought to the host.
+"""What metrics read from probabilities on a device: per-row columns and cell entries, brought to the host.
 
 A row leaves a handful of numbers behind, so nothing of the size of the probabilities ever moves. Products and sums are
 taken in float64: against the CPU only the order of the additions differs.
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from atypicality.arrays import Device, entries_at, namespace, row_blocks, to_device, to_host
 
-__all__ = ["held", "pair_columns", "read_rows", "set_sizes"]
+__all__ = ["pair_columns", "read_rows"]
 
 Column = NDArray[Any]
 
@@ -39,16 +39,6 @@ def read_rows(
         parts.append([to_host(column) for column in columns])
         add(*(to_host(cell) for cell in cells))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-
-
-def held(sets: Device, labels: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each set, bool (n, k), holds its label."""
-    return to_host(entries_at(sets, to_device(labels, sets))[:, 0])
-
-
-def set_sizes(sets: Device) -> NDArray[np.intp]:
-    """Number of classes in each set."""
-    return to_host(namespace(sets).count_nonzero(sets, axis=1))
 
 
 def _read_block(block: Device, target: Device, first: float) -> tuple[tuple[Device, ...], tuple[Device, ...]]:

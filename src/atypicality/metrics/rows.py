@@ -20,11 +20,9 @@ from atypicality.validation.device import device_probs
 
 __all__ = ["BinSums", "Given", "Losses", "Pairs", "check_correct", "inner_edges", "read_all", "read_pairs"]
 
-Given = ArrayLike | None
-"""One of the arrays of a metric that may be given in two forms; see `read_pairs`."""
+Given = ArrayLike | None  # one of the arrays of a metric that may be given in two forms; see `read_pairs`
 
-_ENTRIES = 1 << 16
-"""Entries that wait before they are added to their cells: enough to make the addition cheap."""
+_ENTRIES = 1 << 16  # entries that wait before they are added to their cells: enough to make the addition cheap
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,8 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
         top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add)
     else:
         top, hit, label_prob, squares = _read_blocks(array, target, cells, _tolerance(dtype))
-    correct = np.bincount(
-        target * cells.n_bins + np.searchsorted(edges, label_prob), minlength=n_classes * cells.n_bins
-    )
+    place = target * cells.n_bins + np.searchsorted(edges, label_prob)
+    correct = np.bincount(place, minlength=n_classes * cells.n_bins)
     return Losses(Pairs(top, hit, dtype), label_prob, squares, cells.bins(n_rows, correct))
 
 

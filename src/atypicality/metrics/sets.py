@@ -5,15 +5,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.arrays import namespace, on_device, to_numpy
+from atypicality.arrays import entries_at, namespace, on_device, to_device, to_host, to_numpy
 from atypicality.groups import cut
-from atypicality.metrics import device_rows
 from atypicality.validation import check_alpha, check_choice, check_labels
 
-__all__ = ["coverage", "coverage_gap", "covered", "set_size", "sizes"]
-
-SIZE_STRATA = (1, 3, 10, 100)
-"""Upper ends of the size strata of Angelopoulos et al. 2021: 0-1, 2-3, 4-10, 11-100, more."""
+__all__ = ["coverage", "coverage_gap", "covered", "set_size", "size_strata", "sizes"]
 
 
 def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
@@ -79,8 +75,16 @@ def coverage_gap(
     hits = covered(sets, labels)
     if by == "class":
         return float(np.abs(_shares(check_labels(labels), hits) - target).mean())
-    strata = cut(np.array(SIZE_STRATA, np.float64), sizes(sets).astype(np.float64))
-    return float(np.abs(_shares(strata, hits) - target).max())
+    return float(np.abs(_shares(size_strata(sizes(sets)), hits) - target).max())
+
+
+def size_strata(set_sizes: ArrayLike) -> NDArray[np.intp]:
+    """Stratum of each set size (n,): 0-1, 2-3, 4-10, 11-100 and more (Angelopoulos et al. 2021).
+
+    >>> size_strata([0, 1, 3, 10, 500])
+    array([0, 0, 1, 2, 4])
+    """
+    return cut(np.array([1.0, 3.0, 10.0, 100.0]), np.asarray(set_sizes, np.float64))
 
 
 def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
@@ -88,14 +92,16 @@ def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     array = _check_sets(sets)
     target = check_labels(labels, n_classes=array.shape[1], n_rows=array.shape[0])
     if on_device(array):
-        return device_rows.held(array, target)
+        return to_host(entries_at(array, to_device(target, array))[:, 0])
     return np.asarray(array[np.arange(target.size), target])
 
 
 def sizes(sets: ArrayLike) -> NDArray[np.intp]:
     """Number of classes in each set, (n,)."""
     array = _check_sets(sets)
-    return device_rows.set_sizes(array) if on_device(array) else np.asarray(np.count_nonzero(array, axis=1))
+    if on_device(array):
+        return to_host(namespace(array).count_nonzero(array, axis=1))
+    return np.asarray(np.count_nonzero(array, axis=1))
 
 
 def _shares(parts: NDArray[np.intp], hits: NDArray[np.bool_]) -> NDArray[np.float64]:

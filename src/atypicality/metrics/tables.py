@@ -133,9 +133,8 @@ def by_group(
 
     The interval of a calibration error (`ece`, `rmsce`, `adaptive_ece`, `debiased_calibration_error`, `classwise_ece`,
     `smooth_ece`) is for the population value over the same bins or bandwidth, and starts at 0 unless the data speak
-    against it; see `intervals.norm_interval`. The value itself is the plain one, biased upwards, and may lie above the
-    interval. Its 95 % intervals covered in 94 to 100 % of fresh simulations, calibrated models included, where a
-    percentile bootstrap covers in 0 %: the table is in `atypicality.metrics.errors`.
+    against it. The value itself is the plain one, biased upwards, and may lie above the interval. The page on
+    calibration metrics has the measured coverage.
 
     Examples
     --------
@@ -345,7 +344,5 @@ def _number(value: Any, metric: Callable[..., Any]) -> float:
     value = to_host(value)[()] if on_device(value) else value
     if np.ndim(value) or not isinstance(value, (int, float, np.number, np.bool_)):
         name = getattr(metric, "__name__", type(metric).__name__)
-        raise TypeError(
-            f"metric must return one number; {name} returned {type(value).__name__}. Pick one in a function."
-        )
+        raise TypeError(f"metric must return one number; {name} returned {type(value).__name__}. Return one of them.")
     return float(value)

@@ -7,26 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atypicality.groups import cut
 from atypicality.metrics.intervals import check_level, exact_interval
-from atypicality.metrics.sets import SIZE_STRATA, coverage, covered, set_size, sizes
+from atypicality.metrics.sets import coverage, covered, set_size, size_strata, sizes
 from atypicality.metrics.tables import GroupTable, by_group
 from atypicality.terminal import aligned
 from atypicality.validation import check_alpha, check_groups, check_integer
 
-__all__ = [
-    "ParetoCurve",
-    "WorstCoverage",
-    "pareto_curve",
-    "size_strata",
-    "size_stratified_coverage",
-    "worst_coverage",
-    "worst_share",
-]
+__all__ = ["ParetoCurve", "WorstCoverage", "pareto_curve", "size_stratified_coverage", "worst_coverage", "worst_share"]
 
 Doubles = NDArray[np.float64]
-LEAST = 50
-"""Rows of a group that counts: the lowest share of many small groups is low by chance."""
+LEAST = 50  # rows of a group that counts: the lowest share of many small groups is low by chance
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 STRATA = ("0-1", "2-3", "4-10", "11-100", "more")
 
@@ -121,15 +111,6 @@ def worst_share(
     place = int(np.argmin(held / count[known]))
     value = float(held[place] / count[known][place])
     return value, float(low.min()), float(high.min()), int(known[place]), int(count[known][place])
-
-
-def size_strata(set_sizes: ArrayLike) -> NDArray[np.intp]:
-    """Stratum of each set size (n,): 0-1, 2-3, 4-10, 11-100 and more (Angelopoulos et al. 2021).
-
-    >>> size_strata([0, 1, 3, 10, 500])
-    array([0, 0, 1, 2, 4])
-    """
-    return cut(np.array(SIZE_STRATA, np.float64), np.asarray(set_sizes, np.float64))
 
 
 def size_stratified_coverage(sets: ArrayLike, labels: ArrayLike, *, level: float = 0.95) -> GroupTable:

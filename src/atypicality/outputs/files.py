@@ -33,8 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20
-STRING_BYTES = 1 << 20
-"""Text up to this size is read rather than mapped: it is looked at often."""
+STRING_BYTES = 1 << 20  # text up to this size is read rather than mapped: it is looked at often
 TENSOR_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
 """Types of safetensors that can be mapped as they are."""
 HEADER_BYTES = 10_000
@@ -70,7 +69,9 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]
         if Path(name).name != name or name.startswith(".") or "\0" in name:
             raise ValueError(f"array names must be plain file names; got {name!r}.")
     if _is_folder(path):
-        _write_folder(path, arrays)
+        with new_folder(path) as folder:
+            for name, array in arrays.items():
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
         return
     writer = _by_suffix(path, WRITERS)
     with replacing(path) as temporary:
@@ -96,9 +97,7 @@ def _by_suffix(path: Path, table: Mapping[str, T]) -> T:
     try:
         return table[path.suffix.lower()]
     except KeyError:
-        raise ValueError(
-            f"{path.name!r} has no known ending: use {', '.join(table)}, or a folder of .npy files."
-        ) from None
+        raise ValueError(f"{path.name!r} has no known ending: use {', '.join(table)}, or a folder of .npy.") from None
 
 
 # .npy files and archives of them
@@ -134,17 +133,9 @@ def _map_npy(file: Path, path: Path) -> NDArray[Any]:
         dtype, shape, _ = _read_npy_header(stream, path, file.stem)
         claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
     if claimed > held:
-        raise UnreadableFileError(
-            f"{file.name!r} claims {claimed} bytes of data and holds {held}: the file is cut short."
-        )
+        raise UnreadableFileError(f"{file.name!r} claims {claimed} bytes and holds {held}: the file is cut short.")
     mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
     return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)  # type: ignore[no-any-return]
-
-
-def _write_folder(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    with new_folder(path) as folder:
-        for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 def _read_npz(path: Path, max_bytes: int) -> Arrays:
@@ -185,9 +176,7 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, left: int, max_bytes: in
     refuse_size(size, left, path, name, max_bytes)
     data, held = _read_bytes(stream, size)
     if held < size:
-        raise UnreadableFileError(
-            f"{path.name!r}: array {name!r} claims {size} bytes and holds {held}: it is cut short."
-        )
+        raise UnreadableFileError(f"{path.name!r}: array {name!r} claims {size} bytes and holds {held}: it was cut.")
     array = np.frombuffer(data, dtype)
     return array.reshape(shape, order="F" if fortran else "C")
 

@@ -9,10 +9,8 @@ __all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "check_room", "default_limit"
 
 DEFAULT_LIMIT = 16 * 2**30
 """Most bytes that an archive, a safetensors or a Parquet file may unpack to, unless the caller says otherwise."""
-HONEST_RATIO = 4
-"""Times its own size that a large file may unpack to where it goes to the disk: a bomb is small."""
-ROW_BYTES = 320
-"""Numbers of one row that stay in memory while a head is fitted or evaluated, measured."""
+HONEST_RATIO = 4  # times its own size that a large file may unpack to where it goes to the disk: a bomb is small
+ROW_BYTES = 320  # numbers of one row that stay in memory while a head is fitted or evaluated, measured
 
 
 class UnreadableFileError(ValueError):

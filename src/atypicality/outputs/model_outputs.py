@@ -98,10 +98,9 @@ class ModelOutputs:
         )
         self.labels = None if labels is None else encode_labels(labels, self.class_names)
         self.atypicality = None if atypicality is None else check_vector(atypicality, "atypicality")
-        self.ids = None if ids is None else _check_ids(ids)
-        self.attributes = {
-            name: _check_attribute(values, name) for name, values in check_attributes(attributes).items()
-        }
+        self.ids = None if ids is None else check_groups(ids, "ids")
+        columns = check_attributes(attributes).items()
+        self.attributes = {name: _check_attribute(values, name) for name, values in columns}
         self._check_lengths()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -118,9 +117,7 @@ class ModelOutputs:
         first, n_rows = next((name, array.shape[0]) for name, array in rows.items())
         for name, array in rows.items():
             if array.shape[0] != n_rows:
-                raise ValueError(
-                    f"{name} must have one entry per row; got {array.shape[0]} where {first} has {n_rows} rows."
-                )
+                raise ValueError(f"{name} must be one per row; got {array.shape[0]} where {first} has {n_rows} rows.")
         self._check_columns("class_names", "class names")
         self._check_columns("class_atypicality", "values")
         if self.labels is not None and self.n_classes is not None:
@@ -219,9 +216,8 @@ class ModelOutputs:
             for name in ("logits", "embeddings")
             if (array := getattr(self, name)) is not None
         ]
-        others = [
-            name for name in ("labels", "atypicality", "class_atypicality", "ids") if getattr(self, name) is not None
-        ]
+        known = ("labels", "atypicality", "class_atypicality", "ids")
+        others = [name for name in known if getattr(self, name) is not None]
         attributes = [f"attributes {listed(self.attributes)}"] if self.attributes else []
         classes = "" if self.n_classes is None else f", {self.n_classes} classes"
         return f"ModelOutputs({len(self)} rows{classes}; {', '.join(matrices + others + attributes)})"
@@ -368,9 +364,7 @@ def three_way_split(
             f"recalibration + edges must be below 1, to leave rows for the thresholds; got {recalibration + edges:g}."
         )
     if outputs.stratified:
-        raise ValueError(
-            "outputs come from a stratified split and cannot carry a guarantee; split with stratify=False."
-        )
+        raise ValueError("outputs come from a stratified split and carry no guarantee; split with stratify=False.")
     first, rest = outputs.split(recalibration, random_state)
     second, third = rest.split(edges / (1 - recalibration), random_state)
     return Parts(first, second, third)
@@ -400,10 +394,6 @@ def _stratified_mask(labels: NDArray[np.intp], fraction: float, rng: np.random.G
     mask = np.zeros(labels.size, bool)
     mask[order[np.diff(position, prepend=0.0) > 0]] = True
     return mask
-
-
-def _check_ids(ids: ArrayLike) -> NDArray[Any]:
-    return check_groups(ids, "ids")
 
 
 def check_attributes(attributes: Any) -> Any:

@@ -13,12 +13,9 @@ from atypicality.validation import check_probs
 __all__ = ["describe", "findings", "from_probabilities", "shuffled_accuracy"]
 
 BLOCK_ROWS = 4096
-SUM_TOLERANCE = 1e-3
-"""Of rows that sum to 1: probabilities in half precision do so to about this."""
-ENOUGH_ROWS = 100
-"""For an accuracy that is not clearly above chance to be told from one of few rows."""
-CLEARLY = 4
-"""Standard errors above chance."""
+SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
+ENOUGH_ROWS = 100  # for an accuracy that is not clearly above chance to be told from one of few rows
+CLEARLY = 4  # standard errors above chance
 
 
 def from_probabilities(outputs: ModelOutputs) -> ModelOutputs:
@@ -119,6 +116,4 @@ def findings(described: dict[str, Any]) -> list[str]:
 def _least(described: dict[str, Any]) -> float:
     """The accuracy that is clearly above chance, or chance itself where there are few rows."""
     clearly = CLEARLY if described["rows"] >= ENOUGH_ROWS else 0
-    return float(
-        described["chance"] + clearly * described["chance_error"] - 1e-12
-    )  # one class: chance, but for rounding
+    return float(described["chance"] + clearly * described["chance_error"] - 1e-12)  # of one class: chance

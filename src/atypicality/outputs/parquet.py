@@ -25,8 +25,7 @@ __all__ = ["read_parquet", "write_parquet", "write_pieces"]
 Arrays = dict[str, NDArray[Any]]
 
 BATCH_ROWS = 4096
-GROUP_BYTES = 32 << 20
-"""Size of a row group that is written."""
+GROUP_BYTES = 32 << 20  # size of a row group that is written
 PER_CLASS = ("class_names", "class_atypicality")
 
 
@@ -48,16 +47,15 @@ def write_parquet(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays with one entry per row, and those of `PER_CLASS`, which sit in the schema."""
     per_class = {name: arrays[name].tolist() for name in PER_CLASS if name in arrays}
     rows = {name: array for name, array in arrays.items() if name not in per_class}
-    n_rows, width = _shape(rows)
+    n_rows = max((len(array) for array in rows.values()), default=0)
+    width = sum(array[:1].nbytes for array in rows.values())
     height = blocks.block_rows(width, budget=GROUP_BYTES)
     slices = list(blocks.row_slices(n_rows, height)) or [slice(0, 0)]
     pieces = ({name: array[part] for name, array in rows.items()} for part in slices)
     write_pieces(path, blocks.seen(pieces, n_rows, height), {"atypicality": json.dumps(per_class)})
 
 
-def write_pieces(
-    path: Path, pieces: Iterable[Mapping[str, NDArray[Any]]], metadata: Mapping[str, str] | None = None
-) -> None:
+def write_pieces(path: Path, pieces: Iterable[Arrays], metadata: Mapping[str, str] | None = None) -> None:
     """Write a table that comes in pieces of rows, at least one, as row groups of some megabytes."""
     pa = require("pyarrow", extra="parquet", feature="writing Parquet files")
     pq = require("pyarrow.parquet", extra="parquet", feature="writing Parquet files")
@@ -81,12 +79,6 @@ def _gathered(tables: Iterable[Any], pa: Any) -> Iterator[Any]:
             waiting = []
     if waiting:
         yield pa.concat_tables(waiting)
-
-
-def _shape(rows: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
-    """Number of rows, and bytes of one row of all arrays together."""
-    n_rows = max((len(array) for array in rows.values()), default=0)
-    return n_rows, sum(array[:1].nbytes for array in rows.values())
 
 
 @contextlib.contextmanager
@@ -184,22 +176,14 @@ class _Column:
 
 def _column_to_numpy(column: Any, name: str, path: Path) -> NDArray[Any]:
     if column.null_count:
-        raise UnreadableFileError(
-            f"{path.name!r}: column {name!r} has {column.null_count} missing values. Drop those rows."
-        )
+        raise UnreadableFileError(f"{path.name!r}: column {name!r} has {column.null_count} missing values. Drop them.")
     if not hasattr(column.type, "value_type") or hasattr(column.type, "index_type"):
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return check_names(values, f"column {name!r}").astype(str) if values.dtype.kind == "O" else values
     values = column.flatten().to_numpy(zero_copy_only=False)
-    if len(column) and values.size % len(column):
-        raise UnreadableFileError(
-            f"{path.name!r}: the lists of column {name!r} differ in length; every row needs as many."
-        )
     lengths = np.unique(column.value_lengths().to_numpy()) if hasattr(column, "value_lengths") else np.empty(0)
-    if lengths.size > 1:
-        raise UnreadableFileError(
-            f"{path.name!r}: the lists of column {name!r} differ in length; every row needs as many."
-        )
+    if lengths.size > 1 or (len(column) and values.size % len(column)):
+        raise UnreadableFileError(f"{path.name!r}: the lists of column {name!r} differ in length from row to row.")
     return values.reshape(len(column), -1)
 
 

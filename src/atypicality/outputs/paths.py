@@ -18,16 +18,9 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "check_new_folder",
-    "check_source",
-    "check_target",
-    "is_empty",
-    "members",
-    "new_folder",
-    "remove_leftovers",
-    "replacing",
-    "temporary_file",
-]
+    "check_new_folder", "check_source", "check_target", "is_empty", "members", "new_folder", "remove_leftovers",
+    "replacing", "temporary_file",
+]  # fmt: skip
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
 
@@ -43,8 +36,7 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-STALE_SECONDS = 24 * 3600
-"""Age from which on a temporary file counts as left behind, where the system has no locks."""
+STALE_SECONDS = 24 * 3600  # age from which on a temporary file counts as left behind, where the system has no locks
 
 
 def check_source(path: AnyPath, *, folder: bool = False) -> Path:
@@ -207,9 +199,7 @@ def _place(path: AnyPath, *, folder: bool = False) -> Path:
     if _is_descriptor(os.fspath(path)):
         kind = "an open stream of a process"
     if kind not in (None, wanted):
-        raise FileExistsError(
-            f"{os.fspath(path)!r} is {kind}, which is not replaced. Give the path of {wanted}, or a new one."
-        )
+        raise FileExistsError(f"{os.fspath(path)!r} is {kind}, which is not replaced. Give {wanted}, or a new path.")
     return Path(os.path.realpath(path))
 
 

@@ -35,21 +35,7 @@ def escape(text: str) -> str:
 
 
 def model_card(head: Any) -> str:
-    """The card of a fitted `ReliabilityHead`, as Markdown.
-
-    Parameters
-    ----------
-    head : ReliabilityHead
-
-    Examples
-    --------
-    >>> from atypicality.datasets import load_fashion_mnist_lt
-    >>> from atypicality.head import ReliabilityHead
-    >>> train, calibration, test = load_fashion_mnist_lt()
-    >>> card = model_card(ReliabilityHead().fit(train=train, calibration=calibration))
-    >>> print(card.splitlines()[0])
-    # Reliability head for 10 classes
-    """
+    """The card of a fitted `ReliabilityHead`, as Markdown."""
     if hasattr(head, "_card"):
         return str(head._card())  # of a head of another kind
     sections = [
@@ -87,11 +73,7 @@ def _usage(head: Any) -> str:
 
 
 def _parts(head: Any) -> str:
-    parts = {
-        "density": head.density_,
-        "recalibration": head.recalibration_,
-        "prediction sets": head.prediction_sets_,
-    }
+    parts = {"density": head.density_, "recalibration": head.recalibration_, "prediction sets": head.prediction_sets_}
     table = _table(
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
@@ -127,9 +109,7 @@ def _limits(head: Any) -> list[str]:
         limits.append(f"Prediction sets hold the label with a chance of at least {level} {sets._guarantee()}")
     short = int(np.sum(getattr(sets, "too_few_", 0)))
     if getattr(sets, "mode", "valid") != "valid":
-        limits.append(
-            "One set of rows chose the regions and set their thresholds: the coverage guarantee is approximate."
-        )
+        limits.append("One set of rows chose regions and thresholds: the coverage guarantee is approximate.")
     if short:
         limits.append(f"{short} of the thresholds had too few rows: sets there hold all classes.")
     return limits + _more_limits(head)
@@ -152,9 +132,7 @@ def _more_limits(head: Any) -> list[str]:
     held: tuple[Any, ...] = (head.density_, getattr(head.neighbor_ratio_, "neighbors_", None))
     rows = max((part.embeddings_.shape[0] for part in held if hasattr(part, "embeddings_")), default=0)
     if rows:
-        limits.append(
-            f"The bundle holds the {rows:,} training embeddings themselves: share it only where they may be shared."
-        )
+        limits.append(f"The bundle holds the {rows:,} training embeddings themselves: share it only where they may be.")
     return limits
 
 

@@ -25,8 +25,7 @@ __all__ = [
 LONGEST_TEXT = 4096
 LONGEST_LIST = 1_000_000
 LARGEST_SIZE = 10_000_000
-TEXT_BYTES = 2**28
-"""Most bytes of an array of text, which NumPy makes as wide as its longest entry."""
+TEXT_BYTES = 2**28  # most bytes of an array of text, which NumPy makes as wide as its longest entry
 ANY_FLOAT = ("float32", "float64")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 

@@ -20,25 +20,12 @@ class Record:
     Its fields are the attributes that the class and its bases annotate with a kind, in that order. An estimator is made
     from its parameters and then given its fields; another object is made from its fields, as a dataclass is.
 
-    Parameters
-    ----------
-    name : str, optional
-        What files call the class, where that is not its name.
-    check : callable, optional
-        Raises `ValueError` where fields contradict each other.
-    restore : callable, optional
-        Sets the attributes that follow from the fields of an estimator.
-    ready : callable, optional
-        Called before writing: work that was put off until it is needed.
-    upgrade : callable, optional
-        ``upgrade(fitted, place)`` turns the fields of an older file, as they were stored, into those of today.
-    former : tuple of str
-        Parameters that older files have and that mean nothing any more; they are read over.
-    **parameters : Kind
-        Of the constructor parameters of an estimator. One whose default is True or False is a flag without being named.
+    `name` is what files call the class, where that is not its name; `check` raises where fields contradict each other;
+    `restore` sets what follows from the fields of an estimator; `ready` does work that was put off, before writing;
+    ``upgrade(fitted, place)`` turns the fields of an older file, as they were stored, into those of today; `former` are
+    parameters of older files that mean nothing any more. `parameters` are the kinds of an estimator's constructor
+    parameters; one whose default is True or False is a flag without being named.
 
-    Examples
-    --------
     >>> from dataclasses import dataclass
     >>> from typing import Annotated
     >>> from atypicality.stored.kinds import Number

@@ -21,36 +21,15 @@ from atypicality import blocks
 from atypicality.arrays import to_numpy
 
 __all__ = [
-    "caught_warnings",
-    "check_alpha",
-    "check_choice",
-    "check_confidence",
-    "check_embeddings",
-    "check_finite",
-    "check_groups",
-    "check_integer",
-    "check_labels",
-    "check_length",
-    "check_logits",
-    "check_matrix",
-    "check_matrix_shape",
-    "check_names",
-    "check_normalisers",
-    "check_number",
-    "check_probs",
-    "check_rows",
-    "check_sample_weight",
-    "check_vector",
-    "is_missing",
-    "name_rows",
-    "numbered",
-    "own_row",
-    "require",
-    "warn",
+    "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
+    "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
+    "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
+    "check_sample_weight", "check_vector", "is_missing", "name_rows", "numbered", "own_row", "require", "warn",
     "warn_of_probabilities",
-]
+]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
+Doubles = NDArray[np.float64]
 PROBED = 256
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
 ODD_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -98,9 +77,7 @@ def check_finite(block: FloatArray, name: str, *, first_row: int = 0) -> None:
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if bad.size:
-        raise ValueError(
-            f"{name} must be finite; {name_rows(bad + first_row)} NaN or infinity. Drop or repair those rows."
-        )
+        raise ValueError(f"{name} must be finite; {name_rows(bad + first_row)} NaN or infinity. Drop or repair them.")
 
 
 def check_logits(values: Any, name: str = "logits", *, n_classes: int | None = None, scan: bool = True) -> FloatArray:
@@ -215,9 +192,7 @@ def check_labels(
     return array.astype(np.intp, copy=False)
 
 
-def check_vector(
-    values: ArrayLike, name: str, *, n_rows: int | None = None, finite: bool = True
-) -> NDArray[np.float64]:
+def check_vector(values: ArrayLike, name: str, *, n_rows: int | None = None, finite: bool = True) -> Doubles:
     """One real number per sample, as float64. `finite=False` lets infinities pass (a class never seen), never NaN."""
     array = _real(to_numpy(values, name), name)
     if array.ndim != 1:
@@ -320,9 +295,7 @@ def check_groups(values: ArrayLike, name: str = "groups", *, n_rows: int | None 
     return array
 
 
-def check_sample_weight(
-    values: ArrayLike | None, n_rows: int, name: str = "sample_weight"
-) -> NDArray[np.float64] | None:
+def check_sample_weight(values: ArrayLike | None, n_rows: int, name: str = "sample_weight") -> Doubles | None:
     """Non-negative weights (n,), not all zero, or None."""
     if values is None:
         return None
@@ -439,9 +412,7 @@ def require(module: str, *, extra: str | None = None, feature: str) -> ModuleTyp
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if (
-            error.name != module.partition(".")[0] and error.name != module
-        ):  # installed, but broken inside: do not hide it
+        if error.name not in (module, module.partition(".")[0]):  # installed, but broken inside: do not hide it
             raise
         what = module if extra is None else f"'atypicality[{extra}]'"
         raise ModuleNotFoundError(f"{feature} needs {module}: pip install {what}", name=module) from error

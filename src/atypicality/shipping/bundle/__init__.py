@@ -13,12 +13,10 @@ from atypicality.stored.records import Part
 from atypicality.terminal import listed
 from atypicality.validation import check_integer
 
-__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "read_part", "save", "write_part"]
+__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save"]
 
-MAX_BYTES = 2 * 2**30
-"""Most bytes of tensors that `load` reads unless told otherwise."""
-MAX_JSON_BYTES = 8 * 2**20
-"""Most bytes of JSON that `load` reads unless told otherwise."""
+MAX_BYTES = 2 * 2**30  # most bytes of tensors that `load` reads unless told otherwise
+MAX_JSON_BYTES = 8 * 2**20  # most bytes of JSON that `load` reads unless told otherwise
 _ATTEMPTS = 100
 
 
@@ -61,30 +59,16 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
 
 
 def write_part(value: Any, made_as: type, folder: str | os.PathLike[str], *, card: str) -> str:
-    """Write an object of a class that has a record into a folder, as a head is written, with a page about it.
+    """Write an object of a class that has a record (see `atypicality.stored`) as a head is written; its sha256.
 
-    Parameters
-    ----------
-    value : object
-    made_as : type
-        The class of `value`, with a record (see `atypicality.stored`).
-    folder : path
-    card : str
-        Markdown, for README.md.
+    `card` is a page about it, in Markdown.
 
-    Returns
-    -------
-    str
-        The sha256 that seals the JSON file.
-
-    Examples
-    --------
     >>> import tempfile
     >>> from atypicality.head.quantiles import QuantileScale
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     seal = write_part(QuantileScale.from_rows([1.0, 2.0]), QuantileScale, folder, card="A scale.")
-    ...     read_part(QuantileScale, folder).n_rows
-    2
+    ...     read_part(QuantileScale, folder, sha256=seal).values
+    array([1., 2.])
     """
     tensors: dict[str, Any] = {}
     described = Part(made_as).write(value, Place.start(tensors))
@@ -157,33 +141,7 @@ def read_part(
     max_bytes: int = MAX_BYTES,
     max_json_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
-    """Read an object that `write_part` wrote, with the checks of `load`.
-
-    Parameters
-    ----------
-    made_as : type
-    folder : path
-    what : str
-        Word for it in errors.
-    sha256 : str, optional
-        As in `load`.
-    max_bytes, max_json_bytes : int
-        As in `load`.
-
-    Returns
-    -------
-    object
-        Of the class.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from atypicality.head.quantiles import QuantileScale
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     seal = write_part(QuantileScale.from_rows([1.0, 2.0]), QuantileScale, folder, card="A scale.")
-    ...     read_part(QuantileScale, folder, sha256=seal).values
-    array([1., 2.])
-    """
+    """Read an object that `write_part` wrote, with the checks of `load`; errors call it `what`."""
     limits = {
         "max_bytes": check_integer(max_bytes, "max_bytes", low=1),
         "max_json_bytes": check_integer(max_json_bytes, "max_json_bytes", low=1),
@@ -191,7 +149,13 @@ def read_part(
     document, tensors = _read_files(Path(folder), **limits)
     if sha256 is not None and document.sha256 != sha256:
         raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
-    return _read_part(made_as, document, tensors, what)
+    try:
+        found = Part(made_as).read(document.head, Place.start(tensors))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BundleError(f"the bundle does not describe a {what}: {error}") from error
+    if tensors:
+        raise BundleError(f"the bundle has tensors that belong to no part: {listed(sorted(tensors))[:200]}.")
+    return found
 
 
 def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:
@@ -209,13 +173,3 @@ def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[D
             continue
         return document, tensors
     raise BundleError(f"{str(folder)!r} was written anew {_ATTEMPTS} times while it was read. Load a copy of it.")
-
-
-def _read_part(made_as: type, document: Document, tensors: dict[str, Any], what: str) -> Any:
-    try:
-        found = Part(made_as).read(document.head, Place.start(tensors))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise BundleError(f"the bundle does not describe a {what}: {error}") from error
-    if tensors:
-        raise BundleError(f"the bundle has tensors that belong to no part: {listed(sorted(tensors))[:200]}.")
-    return found

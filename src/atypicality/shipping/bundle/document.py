@@ -15,12 +15,10 @@ from atypicality._version import __version__
 
 __all__ = ["FORMAT", "NAME", "BundleError", "Document", "compose", "parse"]
 
-FORMAT = 1
-"""Number of the format that is written, and the newest that is read."""
+FORMAT = 1  # number of the format that is written, and the newest that is read
 NAME = "head.json"
 KEYS = {"format", "library_version", "tensors_sha256", "tensors_bytes", "head", "sha256"}
-DEEPEST = 40
-"""Nesting that is read: the deepest value of a head lies at about 20."""
+DEEPEST = 40  # nesting that is read: the deepest value of a head lies at about 20
 
 _LONGEST = 600  # what a hostile file makes a message quote must not fill a log
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -58,9 +58,7 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
                 )
             return stream.read(found.st_size)
     except FileNotFoundError as error:
-        raise MissingFileError(
-            f"{name} is missing in {str(folder)!r}: it is not a bundle, or not a whole one."
-        ) from error
+        raise MissingFileError(f"{name} is missing in {str(folder)!r}: it is no bundle, or not a whole one.") from error
     except OSError as error:
         raise BundleError(f"{name} in {str(folder)!r} cannot be read: {error.strerror}.") from error
     except MemoryError as error:
@@ -76,9 +74,7 @@ def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int) -> Ten
 
     name = tensors_name(sha256)
     if size > max_bytes:
-        raise BundleError(
-            f"{name} should have {size} bytes, and the limit is {max_bytes}. Raise max_bytes if you trust it."
-        )
+        raise BundleError(f"{name} has {size} bytes, and the limit is {max_bytes}. Raise max_bytes if you trust it.")
     data = read_regular(folder, name, max_bytes=max_bytes, option="max_bytes")
     if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
         raise BundleError(f"{name} does not match its size and sha256 in {NAME}: it is damaged. Save the head again.")

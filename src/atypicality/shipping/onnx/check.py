@@ -151,9 +151,7 @@ def _run(path: Path, rows: Arrays, sizes: list[int]) -> tuple[NDArray[Any], dict
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
         except subprocess.TimeoutExpired as error:
-            raise RuntimeError(
-                f"onnxruntime did not finish within {PATIENCE:g} seconds. Nothing was written."
-            ) from error
+            raise RuntimeError(f"onnxruntime did not end within {PATIENCE:g} seconds. Nothing was written.") from error
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise RuntimeError(

@@ -31,32 +31,7 @@ DOC = (
 def export_onnx(head: Any, path: str | os.PathLike[str], *, max_risk: float | None = None, verify: bool = True) -> None:
     """Write a fitted head as one ONNX file, with nothing but standard operators and a batch of any size.
 
-    ======================  ========================  ==================================================
-    input                   type                      when
-    ======================  ========================  ==================================================
-    logits                  float32 (batch, k)        always
-    embeddings              float32 (batch, d)        the head has a density
-    atypicality             float64 (batch,)          the head takes atypicality as given
-    ======================  ========================  ==================================================
-
-    ======================  ========================  ==================================================
-    output                  type                      when
-    ======================  ========================  ==================================================
-    label                   int64 (batch,)            always
-    confidence              float64 (batch,)          always
-    probabilities           float32 (batch, k)        always
-    prediction_set          bool (batch, k)           always
-    valid                   bool (batch,)             always
-    advice                  int64 (batch,)            always; 0 to 3 in the order of `formula.ADVICE`
-    accepted                bool (batch,)             `max_risk` was given
-    atypicality             float64 (batch,)          the head has a density, or takes atypicality as given
-    atypicality_quantile    float64 (batch,)          as above
-    quadrant                int64 (batch,)            as above; 0 to 3 in the order of `groups.QUADRANTS`
-    ======================  ========================  ==================================================
-
-    A row with NaN, +inf, no finite logit, or a non-finite embedding or atypicality is answered with valid = false,
-    the full set, label -1, NaN, the last quadrant and the last advice, and is not accepted (a given atypicality comes
-    back as it is); other rows do not notice.
+    The page on the ONNX graph lists its inputs and outputs, and what becomes of rows that cannot be answered.
 
     Parameters
     ----------
@@ -93,16 +68,12 @@ def export_onnx(head: Any, path: str | os.PathLike[str], *, max_risk: float | No
     if reasons := refusals(head, searched=False):
         raise ValueError(f"this head cannot be an ONNX graph: {'; '.join(reasons)}. Save it as a bundle instead.")
     check_target(path)
-    content = _serialised(_build(head, max_risk))
+    model = _build(head, max_risk)
+    require("onnx", extra="onnx", feature="ONNX export").checker.check_model(model, full_check=True)
     with replacing(path) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(model.SerializeToString(deterministic=True))
         if verify:
             check_file(head, temporary, max_risk)
-
-
-def _serialised(model: Any) -> bytes:
-    require("onnx", extra="onnx", feature="ONNX export").checker.check_model(model, full_check=True)
-    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _build(head: Any, max_risk: float | None) -> Any:

@@ -11,8 +11,7 @@ from atypicality.validation import require
 __all__ = ["Graph", "Value"]
 
 OPSET = 18
-IR_VERSION = 8
-"""Both of early 2023: old enough for the runtimes in use, new enough for every operator here."""
+IR_VERSION = 8  # both of early 2023: old enough for the runtimes in use, new enough for every operator here
 LARGEST_BYTES = 2**31 - 2**20
 """Of constants: a protocol buffer holds less than 2 GiB, and the operators need a little of it."""
 BATCH = "batch"

@@ -68,10 +68,10 @@ class Traced:
         return Traced(self.graph, self.dtype, 2, name=name)
 
     def __neg__(self) -> "Traced":
-        return _unary(self, "Neg", np.negative)
+        return _apply("Neg", np.negative, self)
 
     def __invert__(self) -> "Traced":
-        return _unary(self, "Not", np.logical_not)
+        return _apply("Not", np.logical_not, self)
 
     def __pow__(self, power: int) -> "Traced":
         assert power == 2, "formulas square, and take no other power"
@@ -133,8 +133,18 @@ def _apply(kind: str, function: Callable[..., Any], *operands: Traced) -> Traced
     return Traced(graph, dtype, max(operand.ndim for operand in operands), name=name)
 
 
-def _unary(value: Traced, kind: str, function: Callable[..., Any]) -> Traced:
-    return _apply(kind, function, value)
+def _entrywise(kind: str, function: Callable[..., Any]) -> Callable[["GraphNamespace", Traced], Traced]:
+    return lambda xp, x: _apply(kind, function, x)
+
+
+def _along_rows(kind: str) -> Callable[..., Traced]:
+    """A reduction of each row (n, m): its entries become one."""
+
+    def reduce(xp: "GraphNamespace", x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
+        name = x.graph(kind, x.name, np.array([1]), keepdims=int(keepdims))
+        return Traced(x.graph, x.dtype, 1 + int(keepdims), name=name)
+
+    return reduce
 
 
 class GraphNamespace:
@@ -180,62 +190,27 @@ class GraphNamespace:
         name = self.graph("Where", condition.name, a.name, b.name)
         return Traced(self.graph, a.dtype, max(condition.ndim, a.ndim, b.ndim), name=name)
 
-    def exp(self, x: Traced) -> Traced:
-        """Exponential."""
-        return _unary(x, "Exp", np.exp)
-
-    def log(self, x: Traced) -> Traced:
-        """Logarithm."""
-        return _unary(x, "Log", np.log)
-
-    def abs(self, x: Traced) -> Traced:
-        """Absolute values."""
-        return _unary(x, "Abs", np.abs)
-
-    def sqrt(self, x: Traced) -> Traced:
-        """Square roots."""
-        return _unary(x, "Sqrt", np.sqrt)
-
-    def isinf(self, x: Traced) -> Traced:
-        """Whether entries are infinite."""
-        return _unary(x, "IsInf", np.isinf)
-
-    def isnan(self, x: Traced) -> Traced:
-        """Whether entries are NaN."""
-        return _unary(x, "IsNaN", np.isnan)
+    exp, log = _entrywise("Exp", np.exp), _entrywise("Log", np.log)
+    abs, sqrt = _entrywise("Abs", np.abs), _entrywise("Sqrt", np.sqrt)
+    isinf, isnan = _entrywise("IsInf", np.isinf), _entrywise("IsNaN", np.isnan)
+    max, min, sum = _along_rows("ReduceMax"), _along_rows("ReduceMin"), _along_rows("ReduceSum")
 
     def isfinite(self, x: Traced) -> Traced:
         """Whether entries are neither infinite nor NaN."""
         return ~(self.isinf(x) | self.isnan(x))
 
-    def max(self, x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
-        """Largest entry of each row."""
-        return self._reduced("ReduceMax", x, keepdims)
-
-    def min(self, x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
-        """Smallest entry of each row."""
-        return self._reduced("ReduceMin", x, keepdims)
-
-    def sum(self, x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
-        """Sum of each row."""
-        return self._reduced("ReduceSum", x, keepdims)
-
     def any(self, x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
         """Whether a row of a mask holds a True."""
-        return _cast(self._reduced("ReduceMax", _cast(x, np.int32), keepdims), np.bool_)
+        return _cast(self.max(_cast(x, np.int32), axis=axis, keepdims=keepdims), np.bool_)
 
     def all(self, x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
         """Whether a row of a mask holds no False."""
-        return _cast(self._reduced("ReduceMin", _cast(x, np.int32), keepdims), np.bool_)
+        return _cast(self.min(_cast(x, np.int32), axis=axis, keepdims=keepdims), np.bool_)
 
     def argmax(self, x: Traced, *, axis: int, keepdims: Any = False) -> Traced:
         """Place of the first of the largest entries of each row."""
         name = self.graph("ArgMax", x.name, axis=1, keepdims=int(keepdims))
         return Traced(self.graph, np.int64, 1 + int(keepdims), name=name)
-
-    def _reduced(self, kind: str, x: Traced, keepdims: Any) -> Traced:
-        name = self.graph(kind, x.name, np.array([1]), keepdims=int(keepdims))
-        return Traced(self.graph, x.dtype, 1 + int(keepdims), name=name)
 
     def sort(self, x: Traced, *, axis: int, descending: Any, stable: Any) -> Traced:
         """Rows of one entry per class in descending order; a constant width makes it three times faster."""
