@@ -124,12 +124,11 @@ def pareto_curves(curves: Mapping[str, ParetoCurve]) -> Chart:
     rows: list[dict[str, Any]] = [row | {"method": name} for name, curve in curves.items() for row in curve.rows()]
     alt, chart = altair(), base(rows, "the Pareto curve")
     x = alt.X("size:Q", title=METRICS["set_size"], scale=alt.Scale(zero=False))
-    y = alt.Y("worst:Q", title="Coverage of the worst group", scale=alt.Scale(zero=False))
+    worst = "Coverage of the worst group"
+    y = alt.Y("worst:Q", title=worst, scale=alt.Scale(zero=False))
     colour = alt.Color("method:N", title="Method", scale=style.scale_of(list(curves)))
     numbers = ("size:Q", "Mean set size", ".3f"), ("worst:Q", "Worst group", ".3f"), ("coverage:Q", "Coverage", ".3f")
     tip = tips(("method:N", "Method"), ("alpha:Q", "alpha"), *numbers)
     lines = chart.mark_line().encode(x, y, colour, alt.Order("alpha:Q"))
-    bars = chart.mark_rule(strokeWidth=1.5, opacity=0.4).encode(
-        x, *style.interval_of("Coverage of the worst group"), colour
-    )
+    bars = chart.mark_rule(strokeWidth=1.5, opacity=0.4).encode(x, *style.interval_of(worst), colour)
     return bars + lines + chart.mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, tooltip=tip)

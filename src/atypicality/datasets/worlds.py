@@ -81,9 +81,7 @@ class World:
         """What a user would have: logits, embeddings, labels and class names, without the truth."""
         from atypicality.outputs import ModelOutputs
 
-        return ModelOutputs(
-            self.logits, embeddings=self.embeddings, labels=self.labels, class_names=list(self.class_names)
-        )
+        return ModelOutputs(self.logits, embeddings=self.embeddings, labels=self.labels, class_names=self.class_names)
 
 
 def make_world(

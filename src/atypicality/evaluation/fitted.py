@@ -248,8 +248,6 @@ def _fingerprints(method: Any) -> set[str]:
     parts = method if isinstance(method, tuple) else (method,)
     found: set[str] = set()
     for part in parts:
-        stored = getattr(part, "fingerprint_", None) or ()
-        found.update(
-            [stored] if isinstance(stored, str) else stored.values() if isinstance(stored, Mapping) else stored
-        )
+        kept = getattr(part, "fingerprint_", None) or ()
+        found.update([kept] if isinstance(kept, str) else kept.values() if isinstance(kept, Mapping) else kept)
     return found

@@ -168,7 +168,7 @@ def is_head(method: Any) -> bool:
 def _fit_pair(method: tuple[Any, Any], context: Context, random_state: int) -> tuple[Any, Any]:
     recalibrator, conformal = _check_pair(method)
     if context.outputs.stratified:
-        raise ValueError("outputs come from a stratified split and carry no guarantee; split with stratify=False.")
+        raise ValueError("outputs are of a stratified split and cannot carry a guarantee; split with stratify=False.")
     rest = context
     if recalibrator is not None:
         first, rest = context.split(0.5, random_state)

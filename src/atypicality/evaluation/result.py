@@ -180,7 +180,7 @@ def _parsed(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"text must be what Evaluation.to_json wrote; it is not JSON ({error}).") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION:
         came = document.get("schema") if isinstance(document, dict) else None
-        raise ValueError(f"text must have schema {SCHEMA_VERSION}; got {came!r:.60}. Upgrade atypicality to read it.")
+        raise ValueError(f"text must have schema {SCHEMA_VERSION}; got {came!r:.60}. It needs a newer atypicality.")
     for name, kind in (_HEADER | {"tables": dict}).items():
         if type(document.get(name)) is not kind:
             raise ValueError(f"text must have {name!r} of type {kind.__name__}; got {document.get(name)!r:.60}.")

@@ -1,6 +1,6 @@
 """`compare`: methods refitted on random halves, as the paper does, with means and standard errors over the halves."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,7 @@ def compare(
     return assemble("compare", merge(parts), outputs, list(named), options, settings, n_splits)
 
 
-def measure_split(
-    named: Mapping[str, Any], calibration: Context, test: Context, seed: int, options: Options
-) -> Measured:
+def measure_split(named: dict[str, Any], calibration: Context, test: Context, seed: int, options: Options) -> Measured:
     """Fit every method on the calibration rows and measure it on the test rows."""
 
     def answers() -> Iterator[tuple[str, Answer, Edges]]:

@@ -95,9 +95,7 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     return each_group(value, codes, n_groups)
 
 
-def _binomial(
-    count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[np.intp], interval: Callable[..., Any]
-) -> Column:
+def _binomial(count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[Any], interval: Callable[..., Any]) -> Column:
     share = np.divide(hits, size, out=np.full(hits.shape, np.nan), where=size > 0)
     error = np.sqrt(share * (1 - share) / np.maximum(size, 1))
     return count, share, error, *interval(hits, size)
@@ -204,9 +202,7 @@ def temperature_rows(
     return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 
 
-def _temperature(
-    logits: NDArray[np.floating], labels: NDArray[np.intp], scaling: TemperatureScaling
-) -> tuple[float, float]:
+def _temperature(logits: NDArray[Any], labels: NDArray[np.intp], scaling: TemperatureScaling) -> tuple[float, float]:
     """The best temperature and its standard error, NaN where the fit warns: no error among the rows, or a limit."""
     with caught_warnings() as caught:
         scaling.fit(logits, labels)

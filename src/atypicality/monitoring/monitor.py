@@ -176,9 +176,7 @@ class Monitor:
         if isinstance(outputs, Reliability):
             answer, given = outputs.on_host(), None
             if answer.proba.shape[1] != self.head.n_classes_:
-                raise ValueError(
-                    f"outputs must be answers on {self.head.n_classes_} classes; got {answer.proba.shape[1]}."
-                )
+                raise ValueError(f"outputs must have {self.head.n_classes_} classes; got {answer.proba.shape[1]}.")
         else:
             answer, ordered = judged(self.head, outputs, self.n_labelled)
             given = ordered.labels

@@ -133,7 +133,7 @@ def _map_npy(file: Path, path: Path) -> NDArray[Any]:
         dtype, shape, _ = _read_npy_header(stream, path, file.stem)
         claimed, held = math.prod(shape) * dtype.itemsize, file.stat().st_size - stream.tell()
     if claimed > held:
-        raise UnreadableFileError(f"{file.name!r} claims {claimed} bytes and holds {held}: the file is cut short.")
+        raise UnreadableFileError(f"{file.name!r} claims {claimed} bytes of data and holds {held}: it is cut short.")
     mapped = claimed > (STRING_BYTES if dtype.kind == "U" else 0)  # an empty map is an error of the system
     return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)  # type: ignore[no-any-return]
 

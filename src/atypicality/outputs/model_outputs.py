@@ -117,7 +117,7 @@ class ModelOutputs:
         first, n_rows = next((name, array.shape[0]) for name, array in rows.items())
         for name, array in rows.items():
             if array.shape[0] != n_rows:
-                raise ValueError(f"{name} must be one per row; got {array.shape[0]} where {first} has {n_rows} rows.")
+                raise ValueError(f"{name} must have one entry per row; got {len(array)} where {first} has {n_rows}.")
         self._check_columns("class_names", "class names")
         self._check_columns("class_atypicality", "values")
         if self.labels is not None and self.n_classes is not None:
@@ -364,7 +364,7 @@ def three_way_split(
             f"recalibration + edges must be below 1, to leave rows for the thresholds; got {recalibration + edges:g}."
         )
     if outputs.stratified:
-        raise ValueError("outputs come from a stratified split and carry no guarantee; split with stratify=False.")
+        raise ValueError("outputs are of a stratified split and cannot carry a guarantee; split with stratify=False.")
     first, rest = outputs.split(recalibration, random_state)
     second, third = rest.split(edges / (1 - recalibration), random_state)
     return Parts(first, second, third)

@@ -116,6 +116,4 @@ def findings(described: dict[str, Any]) -> list[str]:
 def _least(described: dict[str, Any]) -> float:
     """The accuracy that is clearly above chance, or chance itself where there are few rows."""
     clearly = CLEARLY if described["rows"] >= ENOUGH_ROWS else 0
-    return float(
-        described["chance"] + clearly * described["chance_error"] - 1e-12
-    )  # one class: chance, but for rounding
+    return float(described["chance"] + clearly * described["chance_error"] - 1e-12)  # of one class: chance

@@ -55,9 +55,7 @@ def write_parquet(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     write_pieces(path, blocks.seen(pieces, n_rows, height), {"atypicality": json.dumps(per_class)})
 
 
-def write_pieces(
-    path: Path, pieces: Iterable[Mapping[str, NDArray[Any]]], metadata: Mapping[str, str] | None = None
-) -> None:
+def write_pieces(path: Path, pieces: Iterable[Arrays], metadata: Mapping[str, str] | None = None) -> None:
     """Write a table that comes in pieces of rows, at least one, as row groups of some megabytes."""
     pa = require("pyarrow", extra="parquet", feature="writing Parquet files")
     pq = require("pyarrow.parquet", extra="parquet", feature="writing Parquet files")

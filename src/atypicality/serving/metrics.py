@@ -1,6 +1,7 @@
 """What a service counts, for Prometheus: requests, rows, what was said of them, reloads and what waits."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
@@ -20,28 +21,18 @@ class Metrics:
     def __init__(self, waiting: Callable[[], float]) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "atypicality_requests", "Requests by route and status.", ["route", "status"], registry=registry
-        )
+        counter = partial(Counter, registry=registry)
+        self._requests = counter("atypicality_requests", "Requests by route and status.", ["route", "status"])
         self._seconds = Histogram(
             "atypicality_request_seconds", "Time to an answer.", ["route"], registry=registry, buckets=SECONDS
         )
-        self._rows = Counter("atypicality_rows", "Rows that were answered.", registry=registry)
-        self._confidence = Counter(
-            "atypicality_confidence",
-            "Sum of their recalibrated confidence: over rows, the accuracy to expect without drift.",
-            registry=registry,
-        )
-        self._words = Counter(
-            "atypicality_rows_by", "Rows by what was said of them.", ["field", "value"], registry=registry
-        )
-        self._quantiles = Counter(
-            "atypicality_rows_by_quantile",
-            "Rows by tenth of the held-out rows' atypicality; without drift, equal.",
-            ["tenth"],
-            registry=registry,
-        )
-        self._reloads = Counter("atypicality_reloads", "Bundles read anew.", ["result"], registry=registry)
+        self._rows = counter("atypicality_rows", "Rows that were answered.")
+        expected = "Sum of their recalibrated confidence: over rows, the accuracy to expect."
+        self._confidence = counter("atypicality_confidence", expected)
+        self._words = counter("atypicality_rows_by", "Rows by what was said of them.", ["field", "value"])
+        tenths = "Rows by tenth of the held-out rows' atypicality; without drift, equal."
+        self._quantiles = counter("atypicality_rows_by_quantile", tenths, ["tenth"])
+        self._reloads = counter("atypicality_reloads", "Bundles read anew.", ["result"])
         self._model = Info("atypicality_model", "The head that answers.", registry=registry)
         Gauge("atypicality_waiting_rows", "Rows that wait.", registry=registry).set_function(waiting)
 

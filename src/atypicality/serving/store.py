@@ -13,6 +13,7 @@ import numpy as np
 from atypicality.head.prediction import missing_formulas, predicted
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.paths import AnyPath
 from atypicality.shipping.bundle import MAX_JSON_BYTES, BundleError, load
 from atypicality.shipping.bundle.document import NAME, parse
 from atypicality.shipping.bundle.folder import read_regular
@@ -20,6 +21,7 @@ from atypicality.validation.refusals import is_refusal
 
 __all__ = ["HeadStore", "Judge", "Served"]
 
+Answered = list[Reliability | Exception]
 INPUTS = ("logits", "embeddings", "atypicality")
 ATTEMPTS = 10
 VERSION_LENGTH = 12
@@ -54,7 +56,7 @@ class Judge:
 
     def answers(
         self, requests: Sequence[ModelOutputs], seen: Callable[[Reliability], None] = lambda answer: None
-    ) -> list[Reliability | Exception]:
+    ) -> Answered:
         """The answer to each request, or the error that refuses it, which no other request notices.
 
         `seen` is called with what was answered, rows of several requests together.
@@ -67,9 +69,7 @@ class Judge:
             found |= zip(places, self._together([requests[place] for place in places], seen), strict=True)
         return [found[place] for place in range(len(requests))]
 
-    def _together(
-        self, requests: list[ModelOutputs], seen: Callable[[Reliability], None]
-    ) -> list[Reliability | Exception]:
+    def _together(self, requests: list[ModelOutputs], seen: Callable[[Reliability], None]) -> Answered:
         try:
             whole = self._answer(requests[0] if len(requests) == 1 else _joined(requests))
         except Exception as error:
@@ -117,9 +117,7 @@ class HeadStore:
     step; whoever took it before keeps what it took.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], *, max_risk: float | None = None, sha256: str | None = None
-    ) -> None:
+    def __init__(self, folder: AnyPath, *, max_risk: float | None = None, sha256: str | None = None) -> None:
         self.folder, self._max_risk, self._sha256 = Path(folder), max_risk, sha256
         self._seen = self._stamp()
         self.current = self.load()

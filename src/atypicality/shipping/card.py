@@ -117,9 +117,7 @@ def _limits(head: Any) -> list[str]:
         limits.append(f"Prediction sets hold the label with a chance of at least {level} {sets._guarantee()}")
     short = int(np.sum(getattr(sets, "too_few_", 0)))
     if getattr(sets, "mode", "valid") != "valid":
-        limits.append(
-            "One set of rows chose the regions and set their thresholds: the coverage guarantee is approximate."
-        )
+        limits.append("One set of rows chose regions and thresholds: the coverage guarantee is approximate.")
     if short:
         limits.append(f"{short} of the thresholds had too few rows: sets there hold all classes.")
     return limits + _more_limits(head)

@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
+Doubles = NDArray[np.float64]
 PROBED = 256
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
 ODD_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -76,9 +77,7 @@ def check_finite(block: FloatArray, name: str, *, first_row: int = 0) -> None:
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if bad.size:
-        raise ValueError(
-            f"{name} must be finite; {name_rows(bad + first_row)} NaN or infinity. Drop or repair those rows."
-        )
+        raise ValueError(f"{name} must be finite; {name_rows(bad + first_row)} NaN or infinity. Drop or repair them.")
 
 
 def check_logits(values: Any, name: str = "logits", *, n_classes: int | None = None, scan: bool = True) -> FloatArray:
@@ -193,9 +192,7 @@ def check_labels(
     return array.astype(np.intp, copy=False)
 
 
-def check_vector(
-    values: ArrayLike, name: str, *, n_rows: int | None = None, finite: bool = True
-) -> NDArray[np.float64]:
+def check_vector(values: ArrayLike, name: str, *, n_rows: int | None = None, finite: bool = True) -> Doubles:
     """One real number per sample, as float64. `finite=False` lets infinities pass (a class never seen), never NaN."""
     array = _real(to_numpy(values, name), name)
     if array.ndim != 1:
@@ -298,9 +295,7 @@ def check_groups(values: ArrayLike, name: str = "groups", *, n_rows: int | None 
     return array
 
 
-def check_sample_weight(
-    values: ArrayLike | None, n_rows: int, name: str = "sample_weight"
-) -> NDArray[np.float64] | None:
+def check_sample_weight(values: ArrayLike | None, n_rows: int, name: str = "sample_weight") -> Doubles | None:
     """Non-negative weights (n,), not all zero, or None."""
     if values is None:
         return None

@@ -74,7 +74,7 @@ def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int) -> Ten
 
     name = tensors_name(sha256)
     if size > max_bytes:
-        raise BundleError(f"{name} has {size} bytes, and the limit is {max_bytes}. Raise max_bytes if you trust it.")
+        raise BundleError(f"{name} should have {size} bytes, the limit is {max_bytes}. Raise max_bytes if trusted.")
     data = read_regular(folder, name, max_bytes=max_bytes, option="max_bytes")
     if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
         raise BundleError(f"{name} does not match its size and sha256 in {NAME}: it is damaged. Save the head again.")
