@@ -265,8 +265,7 @@ class Monitor:
     def moved(self) -> dict[str, list[Alarm]]:
         """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
-        raised = self._raised(self._state)
-        for alarm in sorted(raised, key=lambda a: min(a.high - a.reference_low, a.reference_high - a.low)):
+        for alarm in sorted(self._raised(self._state), key=_gap, reverse=True):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 
@@ -405,6 +404,11 @@ class Monitor:
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
+
+
+def _gap(alarm: Alarm) -> float:
+    """Distance between the sequence and the band."""
+    return max(alarm.reference_low - alarm.high, alarm.low - alarm.reference_high)
 
 
 def _plain(alarm: Alarm) -> dict[str, Any]:
