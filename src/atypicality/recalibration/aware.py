@@ -65,10 +65,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     Temperature scaling is the special case of a constant :math:`\phi` and nothing else; every other term is shrunk
     toward it with a strength of its own, chosen on the calibration rows by their likelihood, and left out where it has
     little evidence: below 2 nats for all terms together or for class-wise parameters, 0.1 for one term. With few rows
-    the result is temperature scaling. Terms may change the order of classes. The loss has the weak prior of
-    `TemperatureScaling`, one right and one wrong pseudo-row, so that few rows without an error do not make it certain.
-    `paper` gives the form of the paper: :math:`\phi(a)` quadratic, free class scores, no shrinkage, no prior, no
-    clipping.
+    the result is temperature scaling, but for a small share of the uniform distribution (see `floor_`). Terms may
+    change the order of classes. The loss has the weak prior of `TemperatureScaling`, one right and one wrong
+    pseudo-row, so that few rows without an error do not make it certain. `paper` gives the form of the paper:
+    :math:`\phi(a)` quadratic, free class scores, no shrinkage, no prior, no clipping.
 
     Class scores move probability toward the class mix of the calibration rows. Where deployment has another mix
     (say, a balanced calibration set and long-tailed traffic) they hurt: give the mix as `class_prior`, or have it
