@@ -152,7 +152,7 @@ class HeldOutCounts:
             {name: found for name, column in (words or {}).items() if (found := _word_counts(column)) is not None},
             medians,
             rank,
-            min(1.0, float(np.mean(confidence, dtype=np.float64))),
+            min(1.0, float(np.asarray(confidence, np.float64).mean())),
         )
 
     def _check_stored(self) -> None:
