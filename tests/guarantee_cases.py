@@ -345,15 +345,19 @@ def waves(confidence):
     return 0.02 * (1 + 0.9 * np.sign(np.sin(5 * np.pi * (1 - confidence))))
 
 
-def kept_too_risky(risk, n=2500, steps=None):
-    """Whether a share of rows was kept whose risk is above 2 %; `steps` makes that many tied confidences."""
+def kept_too_risky(risk, n=2500, steps=None, others=None):
+    """Whether a share of rows was kept whose risk is above 2 %; `steps` makes that many tied confidences.
+
+    `others(rng)` is the confidence of rows that say where the tests begin.
+    """
     place = (np.arange(20_000) + 0.5) / 20_000
     everywhere = place if steps is None else np.ceil(place * steps) / steps
 
     def one_repetition(seed):
         rng = np.random.default_rng(seed)
         confidence = rng.choice(everywhere, n) if steps else rng.random(n)
-        threshold = AbstentionRule.from_rows(confidence, rng.random(n) >= risk(confidence)).threshold(0.02)
+        guide, correct = None if others is None else others(rng), rng.random(n) >= risk(confidence)
+        threshold = AbstentionRule.from_rows(confidence, correct, others=guide).threshold(0.02)
         kept = everywhere >= threshold
         return bool(kept.any() and risk(everywhere[kept]).mean() > 0.02)
 
@@ -387,7 +391,13 @@ def risk_guarantees() -> Iterator[Guarantee]:
         "2.05 % wrong at every confidence, 2 % allowed": kept_too_risky(slightly_too_risky),
         "2.05 % wrong, 2 % allowed, 500 rows": kept_too_risky(slightly_too_risky, n=500),
         "2.05 % wrong, 2 % allowed, 20 tied confidences": kept_too_risky(slightly_too_risky, steps=20),
+        "2.05 % wrong, 2 % allowed, begun where others say": kept_too_risky(
+            slightly_too_risky, others=lambda rng: rng.beta(rng.uniform(5, 200), 2, 300)
+        ),
         "risk falls with confidence": kept_too_risky(rising),
+        "risk falls with confidence, begun where others say": kept_too_risky(
+            rising, n=500, others=lambda rng: 1 - rising(rng.random(500))
+        ),
         "risk falls with confidence, 20 tied confidences": kept_too_risky(rising, steps=20),
         "risk rises and falls with confidence": kept_too_risky(waves),
         "a head, 10 % allowed": head_keeps_too_risky,

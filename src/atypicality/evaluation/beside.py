@@ -73,6 +73,7 @@ def with_part(whole: Evaluation, part: Evaluation, method: str, rows: Sequence[i
     Returns
     -------
     Evaluation
+        Whose `settings["part"]` has the number of these rows.
 
     Examples
     --------
@@ -92,7 +93,8 @@ def with_part(whole: Evaluation, part: Evaluation, method: str, rows: Sequence[i
         return [row | {"row": place} for row in found if (place := int(rows[row["row"]])) in kept]
 
     tables = {table: to_columns(table, more(table) + whole.table(table)) for table in TABLES}
-    return replace(whole, methods=(method, *whole.methods), tables=tables)
+    settings = dict(whole.settings) | {"part": {method: part.n_samples}}
+    return replace(whole, methods=(method, *whole.methods), tables=tables, settings=settings)
 
 
 def _check_alike(first: Evaluation, second: Evaluation) -> None:

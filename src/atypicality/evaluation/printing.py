@@ -106,7 +106,7 @@ def _layout(evaluation: "Evaluation", table: str, methods: tuple[str, ...], metr
     rows = []
     for group in [*groups, None]:
         found = [cells.get((method, metric, group)) for method in methods for metric in metrics]
-        count = next((f"{row['count']:.0f}" for row in found if row), "")
+        count = "/".join(dict.fromkeys(f"{row['count']:.0f}" for row in found if row))  # a method may lack rows
         label = "all" if group is None else _label(group, len(groups), evaluation)
         rows.append((label, count, *(_cell(row) for row in found)))
     by = f" by {GROUPED[table]}" if table in GROUPED else ""

@@ -20,6 +20,8 @@ FIRST_SHARE = 0.1
 """Of the rows, where the sequence of tests begins if nothing is known of the risk to expect."""
 N_COUNTS = 100
 """Tests at most, from the first count to all rows."""
+OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
+"""Multiples of the error rates to expect: the first count is the most likely to pass on average over them."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
@@ -49,9 +51,9 @@ class AbstentionRule:
     choice, because a wrong choice must pass the first test that should fail (Maurer, Hothorn and Lehmacher 1995; as
     risk control: Angelopoulos et al. 2021, "Learn then test").
 
-    The sequence begins at the count that is most likely to pass by the error rates to expect, which rows that carry no
-    guarantee tell, or without them at a tenth of the rows: a start with few rows fails by one error of bad luck, and
-    one with many by their risk. It goes on at counts that allow one error more, the fewest rows that do.
+    The sequence begins at the count that is most likely to pass by the error rates to expect, which the confidence of
+    rows that carry no guarantee tells, or without them at a tenth of the rows: a start with few rows fails by one error
+    of bad luck, and one with many by their risk. It goes on at the fewest rows that allow one error more.
 
     Attributes
     ----------
@@ -144,7 +146,8 @@ class AbstentionRule:
         if self.expected is not None and (allowed >= 0).any():
             from scipy.stats import binom
 
-            return int(np.argmax(binom.cdf(allowed, self.kept, self.expected)))
+            rates = np.minimum(np.multiply.outer(OFF, self.expected), 1.0)
+            return int(np.argmax(binom.cdf(allowed, self.kept, rates).sum(axis=0)))
         n = int(self.kept[-1])
         return int(np.searchsorted(self.kept, math.ceil(min(max(_fewest(max_risk), FIRST_SHARE * n), n))))
 

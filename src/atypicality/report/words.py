@@ -18,6 +18,7 @@ ANSWERS = (
     ("confidence", "P(correct)"),
     ("predictions", "answers"),
     ("prediction", "answer"),
+    ("Samples", "Answers"),
     ("samples", "answers"),
     ("sample", "answer"),
     ("calibration rows", "answers that were checked"),

@@ -34,6 +34,7 @@ const METRICS = {
   set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["largest coverage gap of a class", percent],
   coverage_gap_size: ["largest coverage gap of a set size", percent], worst_sixth_coverage: ["coverage, worst sixth of atypicality", percent],
   worst_cell_coverage: ["coverage, worst of 3 × 3 cells", percent], worst_size_coverage: ["coverage, worst set size", percent],
+  atypicality_gain: ["nats that atypicality adds to confidence", (value) => decimal(value, 4)], atypicality_auroc: ["AUROC of atypicality for errors", percent], confidence_auroc: ["AUROC of confidence for errors", percent],
   accepted_share: ["share that is accepted", percent], accepted_risk: ["share of the accepted that is wrong", percent],
 };
 
