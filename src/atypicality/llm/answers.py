@@ -122,7 +122,7 @@ class Answers:
         Answers(1 rows; log_probs)
         >>> folder.cleanup()
         """
-        name, lines = repr(Path(path).name), _Lines()
+        name, lines = repr(Path(path).name), _OneFile()
         rows = read_objects(path, lines.read, FIELDS)
         if not rows:
             raise ValueError(f"{name} must have at least one line with an answer; it has none.")
@@ -256,7 +256,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-class _Lines:
+class _OneFile:
     """Lines of one file, each checked beside the first, and the names of all their scores."""
 
     def __init__(self) -> None:

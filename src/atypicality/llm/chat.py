@@ -34,12 +34,9 @@ class OpenAICompatibleChat(ServedModel):
 
     Parameters
     ----------
-    url : str
-        Address of the server, as in "http://localhost:8000/v1".
-    model : str
-        The model's name on the server.
+    url, model : str
+        These and the rest are as for `OpenAICompatibleScorer`.
     api_key_env : str or None, default="OPENAI_API_KEY"
-        Environment variable that holds the key; this and the rest are as for `OpenAICompatibleScorer`.
     concurrency : int, default=8
     timeout : float, default=60
     max_retries : int, default=5
