@@ -96,6 +96,8 @@ def test_logistic_regressions_are_those_of_scikit_learn(kind, rng):
     model = LogisticRegression(solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x, right)
     found = logistic_coefficients(np.c_[np.ones(300), x], right)
     assert_allclose(found, np.r_[model.intercept_, model.coef_[0]], rtol=1e-4, atol=1e-6)
+    again = logistic_coefficients(np.c_[np.ones(300), x], right, start=found + 0.1)
+    assert_allclose(again, found, rtol=1e-4, atol=1e-6)  # decrements below 1e-9 nats
 
 
 def test_noise_is_reported_as_adding_nothing(rng):
@@ -139,6 +141,9 @@ def test_one_pass_gives_what_each_fit_gives(rng):
     scores = family.scores(x)
     for name, member in family.members_.items():
         assert_allclose(scores[name], member.atypicality(x), rtol=1e-12, atol=1e-12)
+    again, densities = family.scored(x)
+    assert_allclose(list(again.values()), list(scores.values()), rtol=0, atol=0)
+    assert_allclose(densities, family.members_["GaussianAtypicality()"].class_log_density(x), rtol=1e-12)
 
 
 def test_every_row_is_read_once(rng, monkeypatch):

@@ -374,3 +374,19 @@ def test_bad_problems_are_refused():
         Problem(logits, labels, ridge=Ridge(features=[1.0, 2.0]))
     with pytest.raises(ValueError, match="rows must carry weight"):
         Problem(logits, labels, sample_weight=[1, 1, 1, 0, 0, 0]).take(np.array([3, 4]))
+
+
+@pytest.mark.parametrize("name", ["u", "x", "e", "term", "moved", "inputs", "change"])
+def test_a_term_may_have_any_name(name):
+    logits, labels, _ = rows_like(200, 4)
+    matrix, ridge = np.random.default_rng(0).normal(size=logits.shape), {"mixing": 0.1, "scores": 0.1}
+    found, expected = (
+        solve(
+            Problem(
+                logits, labels, terms=[Term(one, matrix)], class_scores=True, mixing="diagonal",
+                ridge=Ridge(terms={one: 0.1}, **ridge),
+            )
+        )
+        for one in (name, "another")
+    )  # fmt: skip
+    assert found.objective == pytest.approx(expected.objective, abs=1e-14)

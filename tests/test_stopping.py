@@ -103,3 +103,40 @@ def test_the_papers_grid_takes_no_edge_set_and_claims_only_approximate_coverage(
         paper.fit(probs, labels, atypicality=atypicality, edge_rows=np.arange(300) < 100)
     assert paper.fit(probs, labels, atypicality=atypicality)._guarantee().startswith("only approximately")
     assert valid.fit(probs, labels, atypicality=atypicality)._guarantee().startswith("in each of")
+
+
+def bowl(theta, _):
+    """Sum of log(2 cosh(theta - 1)): minimal at 1, with curvature from 1 there to 0 far away."""
+    away = theta - 1
+    curvature = np.diag(1 - np.tanh(away) ** 2)
+    return newton.Derivatives(np.logaddexp(away, -away).sum() - theta.size * np.log(2.0), np.tanh(away), curvature)
+
+
+@pytest.mark.parametrize("start", [-1.5, 0.5, 0.99, 4.0])
+def test_a_hessian_from_before_certifies_as_well(start):
+    gathered = []
+
+    def evaluate(theta, curvature):
+        gathered.append(curvature)
+        found = bowl(theta, None)
+        return found if curvature else newton.Derivatives(found.objective, found.gradient)
+
+    oracle = newton.Oracle(evaluate, lambda curvature: newton.Cholesky(curvature, 0.0), None, 1e-15)
+    found = newton.minimise(oracle, np.full(3, start), tolerance=1e-12)
+    assert found.n_passes == len(gathered)
+    assert not gathered[-1] or start == 0.99  # the last pass had no need of one
+    np.testing.assert_allclose(found.theta, 1.0, atol=1e-6)
+    assert bowl(found.at, None).objective <= 2 * found.certificate  # of the quadratic model: 1 + O(certificate)
+
+
+def test_a_hessian_that_fades_is_gathered_again():
+    # log(1 + exp(-t)) has no minimum: a Hessian from before is too large by any factor, and steps would come to a halt
+    def evaluate(theta, curvature):
+        chance = 1 / (1 + np.exp(theta[0]))
+        second = np.array([[chance * (1 - chance)]]) if curvature else None
+        return newton.Derivatives(np.log1p(np.exp(-theta[0])), np.array([-chance]), second)
+
+    oracle = newton.Oracle(evaluate, lambda curvature: newton.Cholesky(curvature, 0.0), None, 1e-15)
+    found = newton.minimise(oracle, np.zeros(1), tolerance=1e-9)
+    assert found.objective <= 1e-9
+    assert found.n_passes < 50  # Newton's steps have length 1, and 21 are needed

@@ -5,6 +5,7 @@ import pytest
 from scipy.special import softmax
 
 from atypicality.datasets.worlds import make_world
+from atypicality.recalibration import passes
 from atypicality.recalibration import strength as chosen
 from atypicality.recalibration.quadratic import EXACT_UP_TO, _Blocks, picture_at
 from atypicality.recalibration.solver import Problem, hessian, solve
@@ -255,3 +256,36 @@ def test_blocks_agree_with_the_whole_for_many_classes(rng):
         _, spread = picture.move(penalised.penalty)
         counts.append([picture.free[i].sum() - strengths[name] * spread[i].sum() for name, i in groups.items()])
     np.testing.assert_allclose(counts[1], counts[0], rtol=0.1)
+
+
+def test_a_picture_from_before_the_optimum_moves_by_a_newton_step(rng):
+    problem = mixed_problem(rng, "diagonal")
+    groups = groups_of(problem)
+    penalised = problem.with_penalty(penalty_of(problem, groups, dict.fromkeys(groups, 0.02)))
+    theta = penalised.standardise(temperature_start(problem))
+    found = passes.evaluate(penalised, theta, "exact")
+    expected = theta - np.linalg.solve(found.curvature, found.gradient)
+    moved, _ = picture_at(penalised, theta, found.gradient, found.curvature).move(penalised.penalty)
+    np.testing.assert_allclose(moved, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_the_expected_optimum_is_a_better_start_than_temperature_scaling(rng):
+    problem = mixed_problem(rng, "full")
+    found = choose_strengths(problem, groups_of(problem), problem.n_rows)
+    kept = chosen.with_groups(problem, found.strengths)
+    kept = kept.with_penalty(penalty_of(kept, groups_of(kept), found.strengths))
+    warm, cold = solve(kept, start=found.solution), solve(kept, start=temperature_start(problem))
+    assert warm.n_passes < cold.n_passes
+    assert warm.objective == pytest.approx(cold.objective, abs=4e-10)  # the certificates of both
+
+
+def test_rounded_passes_lead_to_the_same_strengths(seed):
+    logits, labels, _ = scored_world(np.random.default_rng(seed), n=6000, k=50)
+    wide = Problem(logits.astype(np.float32), labels, class_scores=True, pseudo_rows=True)
+    assert wide.dtype == np.float64
+    assert wide.rounded().dtype == np.float32
+    found, expected = (
+        choose_strengths(one, groups_of(one), labels.size).strengths["class_scores"]
+        for one in (wide, Problem(wide.logits.astype(np.float64), labels, class_scores=True, pseudo_rows=True))
+    )
+    assert abs(np.log(found / expected)) < 0.1  # each ends where its logarithm changes by less than 0.05

@@ -200,27 +200,29 @@ def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | 
     if class_prior is not None:
         row = to_device(class_prior.astype(problem.dtype), problem.logits)
         found.append(Term("class_prior", namespace(row).broadcast_to(row, problem.logits.shape)))
-    for name, field in fields.items():
-        features = problem.features[:, :n_linear] if is_linear(name) else None
-        found.append(Term(name, _matrix(field, problem.logits), features))
+    for name, matrix in zip(fields, _matrices(list(fields.values()), problem.logits), strict=True):
+        found.append(Term(name, matrix, problem.features[:, :n_linear] if is_linear(name) else None))
     return found
 
 
-def _matrix(field: Any, logits: Any) -> Any:
-    """A term's matrix (n, k) in the type of the logits, on their device."""
+def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
+    """Matrices (n, k) of terms in the type of the logits, on their device, which are read once."""
+    if not fields:
+        return ()
     xp, host = namespace(logits), isinstance(logits, np.ndarray)
-    field = field if host else moved(field, lambda array: to_device(array, logits))
+    fields = fields if host else [moved(field, lambda array: to_device(array, logits)) for field in fields]
 
-    def block(rows: slice) -> list[tuple[Any]]:
+    def block(rows: slice) -> list[tuple[Any, ...]]:
         z = logits[rows, :]
         hidden = xp.isinf(z)
         hidden = hidden if bool(xp.any(hidden)) else None
-        return [(xp.astype(field(xp, Rows(z), below_top(xp, z, hidden), hidden), logits.dtype, copy=False),)]
+        below, known = below_top(xp, z, hidden), Rows(z)
+        return [tuple(xp.astype(field(xp, known, below, hidden), z.dtype, copy=False) for field in fields)]
 
     budget = blocks.CACHE_BYTES if host else BLOCK_BYTES
     return blocks.compute(
         block, logits.shape[0], block=blocks.block_rows(8 * logits.shape[1], budget=budget), host=host
-    )[0]
+    )
 
 
 def log_prior(shares: Vector) -> Vector:
