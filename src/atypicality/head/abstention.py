@@ -147,7 +147,7 @@ class AbstentionRule:
             from scipy.stats import binom
 
             rates = np.minimum(np.multiply.outer(OFF, self.expected), 1.0)
-            return int(np.argmax(binom.cdf(allowed, self.kept, rates).sum(axis=0)))
+            return int(np.argmax(np.sum(binom.cdf(allowed, self.kept, rates), axis=0)))
         n = int(self.kept[-1])
         return int(np.searchsorted(self.kept, math.ceil(min(max(_fewest(max_risk), FIRST_SHARE * n), n))))
 

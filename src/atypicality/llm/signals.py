@@ -165,8 +165,8 @@ class SignalColumns:
     def alone(self, signals: Signals) -> Vector:
         """Columns (n, len(without)) that are 0 but where another signal is missing."""
         gone = np.stack([np.isnan(signals[name]) for name in self.without], axis=1)
-        found: Vector = self._standardised(signals[self.name])[0][:, None] * gone
-        return found
+        x, _ = self._standardised(signals[self.name])
+        return np.where(gone, x[:, None], 0.0)
 
     @property
     def parts(self) -> tuple[str, str, str]:
