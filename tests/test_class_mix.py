@@ -136,7 +136,8 @@ def test_the_estimate_is_stored_and_used(shifted):
     assert np.abs(mix.shares - 1 / 3).sum() < 0.15
     assert ((mix.low < 1 / 3) & (mix.high > 1 / 3)).all()
     aware = head.recalibration_
-    given = {"atypicality": answer.atypicality, "class_log_density": head._rarity(new.outputs())[1]}
+    offered = head._rarity(new.outputs())[1]
+    given = {name: offered[name] for name in ("atypicality", "class_log_density")}
     fixed = at_prior(aware, mix.shares)
     np.testing.assert_allclose(answer.proba, fixed.predict_proba(new.logits, **given), rtol=1e-9)
     np.testing.assert_allclose(aware.predict_proba(new.logits, **given), answer.proba, rtol=1e-6)

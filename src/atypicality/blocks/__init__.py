@@ -8,13 +8,13 @@ two pools on the same cores only fight.
 Two things decide whether threads pay. Every NumPy call gives up the interpreter's lock and takes it back: where a call
 takes 20 microseconds (a block of 512 KiB), two threads lose more by handing the lock over than they save, and passes of
 many short calls took up to 1.7 times as long as on one thread. With blocks of 3 MiB two threads are 1.6 to 1.9 times
-faster than one, and one thread is no slower than with small blocks. Recalibration fits gain less, because a part of them
-is not cut into blocks: factorisations, and the choice of strengths on a quadratic picture of the loss. It is 8 % of the
-processor time of 25,000 rows and 1000 classes, and 20 % of 5,000 rows and 100 classes, where two threads are at most 1.4
-times faster. And the threads of a BLAS library spin for some
-25 ms after each call that used them, on the cores that the blocks need: BLAS is therefore held to one thread for the
-whole of a fit that is made of passes over blocks, not for each pass alone (`single_threaded_blas`). The caller's own
-thread works too, and an array of one block starts no thread at all.
+faster than one, and one thread is no slower than with small blocks. Recalibration fits gain less: a part of them is not
+cut into blocks, factorisations and the choice of strengths on a quadratic picture of the loss. That is 8 % of the
+processor time with 25,000 rows and 1000 classes, and 20 % with 5,000 rows and 100 classes, where two threads are 1.4
+times faster at most. And the threads of a BLAS library spin for some 25 ms after each call that used them, on the cores
+that the blocks need: BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks,
+not for each pass alone (`single_threaded_blas`). The caller's own thread works too, and an array of one block starts no
+thread at all.
 
 It also decides where arrays of all rows live. Under `settings(memory="1GB")` every large one (`empty`, `take_rows`,
 `astype`, `concatenate`) lies in a scratch file, and blocks and threads are few enough, so that the process's anonymous

@@ -241,8 +241,8 @@ class TwoDensities:
 
     @property
     def means(self) -> Any:
-        """Those of the first."""
-        return self.chosen.means
+        """Those of the Gaussian."""
+        return self._second.means
 
     @property
     def normalize(self) -> str | None:

@@ -662,9 +662,8 @@ class ReliabilityHead(BaseEstimator):
     def _density_formula(self, read: Set[str] | None = None) -> Any:
         """Of the density, and of the Gaussian beside it; no more than what is said to be read."""
         formula, gaussian = self.density_.formula(), self.recalibration_density_
-        if read is None:
-            return formula if gaussian is None else self._both(formula, gaussian.formula())
         alone = formula.alone() if type(formula) is RelativeDensity else formula
+        read = {"atypicality", "densities"} if read is None else read
         if gaussian is None or not read & {"atypicality", "densities"}:
             return formula if "densities" in read else alone
         return self._both(formula if self.density_.normalize is None else alone, gaussian.formula())
