@@ -704,7 +704,7 @@ class ReliabilityHead(BaseEstimator):
     def _parts(self) -> list[tuple[str, str]]:
         """What was fitted, by name; lines without one say more of the part before them."""
         sets, forms = self.prediction_sets_, getattr(self.recalibration_, "terms_", {})
-        terms = ", ".join(name for name, form in forms.items() if not form.startswith(UNUSED))
+        terms = ", ".join(sorted(name for name, form in forms.items() if not form.startswith(UNUSED)))
         covered = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
         parts = [
             ("rows", ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)),

@@ -162,7 +162,7 @@ class ReliabilityModule(nn.Module):
         <torch._C.Generator ...>
         >>> model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
         >>> rows = torch.randn(600, 5)
-        >>> labels = (rows[:, 0] + torch.randn(600) > 0).long()
+        >>> labels = (model(rows) + torch.randn(600, 2) / 3).argmax(dim=1)
         >>> outputs = collect(model, [(rows, labels)])
         >>> head = ReliabilityHead().fit(train=outputs[:200], calibration=outputs[200:])
         >>> whole = ReliabilityModule.from_head(head).behind(model)
