@@ -149,8 +149,8 @@ class Facts:
         found: list[tuple[bool, float, Sentence]] = []
         for row in self.rows(table, method=self.after, metric=metric):
             where = {key: row[key] for key in ("group", "class_index", "attribute", "subgroup") if key in row}
-            both = self.pair(table, metric, **where)
-            if row["count"] < ENOUGH or both is None or not self.worsened(metric, table, **where):
+            both = None if row["count"] < ENOUGH else self.pair(table, metric, **where)
+            if both is None or not self.worsened(metric, table, **where):
                 continue
             words = f"{_SHORT[metric][0].upper()}{_SHORT[metric][1:]} of {{name}}"
             sentence = self.change(table, metric, words, "{:.1%}", self.place_name(table, row), **where)
