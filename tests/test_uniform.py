@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from atypicality import AtypicalityAwareRecalibration
-from atypicality.recalibration.solver import Problem, row_losses, solve, some_losses
+from atypicality.recalibration.solver import Problem, label_losses, row_losses, solve
 from atypicality.recalibration.uniform import PRIOR, uniform_share
 
 
@@ -40,7 +40,7 @@ def test_evenly_spaced_rows_stand_for_all(rng, weighted):
     weight = np.where(np.arange(500) % 2, 0.0, 3.0) if weighted else None
     problem = Problem(logits, labels, sample_weight=weight)
     solution = solve(problem)
-    losses, counts = some_losses(problem, solution, 100)
+    losses, counts = label_losses(problem, solution, 100)
     used = np.flatnonzero(problem.weights > 0)[:: 3 if weighted else 5]
     np.testing.assert_allclose(losses, row_losses(problem, solution)[used], rtol=1e-12)
     np.testing.assert_allclose(counts, 3.0 if weighted else 1.0)

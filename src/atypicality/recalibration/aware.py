@@ -15,7 +15,7 @@ from atypicality.recalibration.class_prior import ClassPrior, check_class_prior,
 from atypicality.recalibration.covariates import COVARIATES, USUAL, Polynomial, Vector, margins, spreads, standardise
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
-from atypicality.recalibration.solver import Solution, solve, some_losses
+from atypicality.recalibration.solver import Solution, label_losses, solve
 from atypicality.recalibration.strength import (
     CLASSWISE,
     choose_strengths,
@@ -487,7 +487,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         """The smallest probability, a number that float32 holds: rounded to it, none falls below."""
         if self.extrapolation != "clip":
             return 0.0
-        wanted = uniform_share(*some_losses(problem, solution, MOST_ROWS), problem.n_classes) / problem.n_classes
+        wanted = uniform_share(*label_losses(problem, solution, MOST_ROWS), problem.n_classes) / problem.n_classes
         return float(np.nextafter(np.float32(wanted), np.float32(1)))
 
     def _learn_limits(self, problem: Problem, columns: Vector, density: Any) -> None:

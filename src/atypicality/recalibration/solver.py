@@ -32,13 +32,13 @@ __all__ = [
     "Solution",
     "find_optimum",
     "hessian",
+    "label_losses",
     "mean_loss",
     "row_gradients",
     "row_losses",
     "solution_at",
     "solution_of_multiplier",
     "solve",
-    "some_losses",
     "start_at",
 ]
 
@@ -104,7 +104,7 @@ def row_losses(problem: Problem, solution: Solution) -> Vector:
     return passes.row_losses(problem, problem.standardise(solution))
 
 
-def some_losses(problem: Problem, solution: Solution, most: int) -> tuple[Vector, Vector]:
+def label_losses(problem: Problem, solution: Solution, most: int) -> tuple[Vector, Vector]:
     """Cross-entropy (m,) of evenly spaced rows, at most so many, and the rows that each stands for among them."""
     if problem.remote_losses is not None:
         losses = problem.remote_losses(problem.standardise(solution), most)
