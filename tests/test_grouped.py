@@ -25,8 +25,9 @@ def test_two_groups_by_hand():
     # 3 of 4 right with a gap of 2 in group 0, 2 of 3 in group 1; with a prior in each 4 of 6 and 3 of 5
     logits = np.tile([[2.0, 0.0]], (7, 1))
     found = GroupTemperatureScaling().fit(logits, [0, 0, 0, 1, 0, 0, 1], groups=[0, 0, 0, 0, 1, 1, 1])
-    np.testing.assert_allclose(found.temperatures_, [2 / np.log(2), 2 / np.log(1.5)], rtol=1e-9)
-    np.testing.assert_allclose(found.multiplier(), [np.log(2) / 2, np.log(1.5) / 2], rtol=1e-9)
+    # the certificate of 2e-10 bounds the loss, which is quadratic in the temperature
+    np.testing.assert_allclose(found.temperatures_, [2 / np.log(2), 2 / np.log(1.5)], rtol=1e-7)
+    np.testing.assert_allclose(found.multiplier(), [np.log(2) / 2, np.log(1.5) / 2], rtol=1e-7)
     np.testing.assert_array_equal(found.errors_, [1, 1])
 
 

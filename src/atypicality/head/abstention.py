@@ -52,7 +52,7 @@ class AbstentionRule:
     risk control: Angelopoulos et al. 2021, "Learn then test").
 
     The sequence begins at the count that is most likely to pass by the error rates to expect, which the confidence of
-    rows that carry no guarantee tells, or without them at a tenth of the rows: a start with few rows fails by one error
+    recalibration rows tells, or without them at a tenth of the rows: a start with few rows fails by one error
     of bad luck, and one with many by their risk. It goes on at the fewest rows that allow one error more.
 
     Attributes
