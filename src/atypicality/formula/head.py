@@ -78,13 +78,13 @@ class HeadFormula:
     advice: AdviceRule
 
     def rarity(self, xp: Xp, products: Any) -> Rarity:
-        """What the density says of rows, from its products."""
+        """What the density says of rows, from its products: no more than the recalibration reads."""
         reads, densities, covariate = reads_of(self.recalibration), None, None
         if "densities" in reads:
             densities = self.density.class_log_density(xp, products)
             if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
                 densities = aligned(xp, densities, self.sources)
-        if hasattr(self.density, "covariate"):
+        if "atypicality" in reads and hasattr(self.density, "covariate"):
             covariate = self.density.covariate(xp, products)
         return Rarity(self.density.atypicality(xp, products), covariate, densities)
 

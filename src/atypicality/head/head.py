@@ -74,7 +74,10 @@ DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalib
 GUIDING = 2000
 """Recalibration rows at most that say at which count abstention begins to test."""
 LOOKED_AT = 2000
-"""Recalibration rows whose labels and embeddings are compared with the logits."""
+"""Recalibration rows whose labels and embeddings are compared with the logits, and rows whose second score is looked at
+for drift where recalibration does not read it."""
+FEWEST_MOVED = 4
+"""Fewer rows are no significant drift, wherever they are."""
 UNUSED = ("off", "not ", "left out", "dropped")
 """How the form of a term of recalibration begins where it is not used."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
@@ -536,17 +539,19 @@ class ReliabilityHead(BaseEstimator):
             found = self._kept(found, outputs, max_risk)
         if max_risk is not None:
             self.abstention_.warn_where_none(found.accepted, max_risk)
-        drift = self._drift(found)
+        drift = self._drift(found, outputs)
         if drift is not None and drift.significant:
             warn(drift.message())
         return self._reliability(found, outputs, drift, mix)
 
-    def _drift(self, found: Outcome) -> Drift | None:
+    def _drift(self, found: Outcome, outputs: ModelOutputs) -> Drift | None:
         if self.quantiles_ is None:
             return None
-        other = None
-        if self.recalibration_quantiles_ is not None and found.covariate is not None:
-            other = Drift(self.recalibration_quantiles_, to_host(found.covariate))
+        other, rarity, n = None, found.covariate, len(outputs)
+        if self.recalibration_density_ is not None and rarity is None and n >= FEWEST_MOVED:
+            rarity = self.recalibration_density_.atypicality(outputs.need("embeddings")[:: -(-n // LOOKED_AT), ...])
+        if self.recalibration_quantiles_ is not None and rarity is not None:
+            other = Drift(self.recalibration_quantiles_, to_host(rarity))
         return Drift(self.quantiles_, to_host(found.atypicality), recalibration=other)
 
     def _reliability(
@@ -637,11 +642,10 @@ class ReliabilityHead(BaseEstimator):
         )
         return atypicality[:, 0], (covariate or [atypicality])[0][:, 0], densities
 
-    def formula(self, max_risk: float | None = None, *, drift: bool = False) -> HeadFormula:
+    def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
 
-        With `max_risk`, as in `predict`, it also says which predictions are accepted. With `drift` it computes the
-        atypicality of `recalibration_density_`, which drift looks at, also where recalibration does not read it.
+        With `max_risk`, as in `predict`, it also says which predictions are accepted.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -651,8 +655,7 @@ class ReliabilityHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         recalibration = self.recalibration_.formula()
-        read = reads_of(recalibration) | ({"atypicality"} if drift else set())
-        density = None if self.density_ is None else self._density_formula(read)
+        density = None if self.density_ is None else self._density_formula(reads_of(recalibration))
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()

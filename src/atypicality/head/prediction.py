@@ -73,7 +73,7 @@ def known_formula(head: Any, max_risk: float | None) -> HeadFormula | None:
     held = _formulas.get(head)
     if held is not None and held[0] == max_risk and len(held[1]) == len(state) and all(map(is_, held[1], state)):
         return held[2]
-    found = None if missing_formulas(head) else head.formula(max_risk, drift=True)
+    found = None if missing_formulas(head) else head.formula(max_risk)
     _formulas[head] = max_risk, state, found
     return found
 
