@@ -90,6 +90,14 @@ def folder(tmp_path, world):
     return sorted(tmp_path.glob("embeddings-*.npy")), sorted(tmp_path.glob("labels-*.npy"))
 
 
+# first, while no cluster runs: its threads in this process would miss the module too
+def test_without_dask_the_extra_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "atypicality.integrations.dask_cluster")
+    monkeypatch.setitem(sys.modules, "dask", None)
+    with pytest.raises(ModuleNotFoundError, match=r"integrations.dask needs dask: pip install 'atypicality\[dask\]'"):
+        importlib.import_module("atypicality.integrations.dask_cluster")
+
+
 def assert_close(found, expected, digits=1e-10):
     """Relative to the largest entry, as the statistics are sums."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=digits * np.abs(expected).max())
@@ -421,13 +429,6 @@ def test_an_asynchronous_client_is_refused(client, monkeypatch):
     monkeypatch.setattr(dd.Client, "asynchronous", property(lambda self: True))
     with pytest.raises(TypeError, match=r"client must not be asynchronous"):
         cluster.fit(GaussianAtypicality(), da.zeros((9, 3)), np.arange(9), client=client)
-
-
-def test_without_dask_the_extra_is_named(monkeypatch):
-    monkeypatch.delitem(sys.modules, "atypicality.integrations.dask_cluster")
-    monkeypatch.setitem(sys.modules, "dask", None)
-    with pytest.raises(ModuleNotFoundError, match=r"integrations.dask needs dask: pip install 'atypicality\[dask\]'"):
-        importlib.import_module("atypicality.integrations.dask_cluster")
 
 
 # refusals
