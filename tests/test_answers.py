@@ -265,7 +265,10 @@ def test_a_judge_stands_in_where_log_probs_are_missing(rng):
     new = {name: values[~fitted] for name, values in signals.items()}
     odds = model.log_odds(new, 2000)
     own = alone.log_odds({"judge": new["judge"]}, 2000)
-    loss = lambda z, x: np.logaddexp(0, x) - expit(z) * x  # noqa: E731
+
+    def loss(z, x):
+        return np.logaddexp(0, x) - expit(z) * x
+
     rows = lacking[~fitted]
     assert np.mean(loss(z[~fitted], odds)[rows]) < np.mean(loss(z[~fitted], own)[rows]) + 0.003
     assert np.mean(loss(z[~fitted], odds)[~rows]) < np.mean(loss(z[~fitted], z[~fitted])[~rows]) + 0.003

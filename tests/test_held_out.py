@@ -34,7 +34,10 @@ def test_a_long_sample_is_kept_to_a_grid_and_loses_less_than_a_step(rng):
 def test_as_many_errors_pass_as_clopper_and_pearsons_bound_allows(risk):
     n = np.arange(1, 400)
     most = most_errors(n, risk)
-    high = lambda errors: binom.cdf(errors, n, risk)  # noqa: E731 (the bound is below the risk where this is below 5 %)
+
+    def high(errors):  # the bound is below the risk where this is below 5 %
+        return binom.cdf(errors, n, risk)
+
     assert (high(most) <= 0.05).all()
     assert (high(most + 1) > 0.05).all()
 

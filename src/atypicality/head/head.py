@@ -71,11 +71,9 @@ PURPOSES = ("train", "recalibration", "edges", "thresholds")
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
-GUIDING = 2000
-"""Recalibration rows at most that say at which count abstention begins to test."""
 LOOKED_AT = 2000
-"""Recalibration rows whose labels and embeddings are compared with the logits, and rows whose second score is looked at
-for drift where recalibration does not read it."""
+"""Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
+where abstention begins to test; and new ones, whose second score is looked at for drift that is not computed anyway."""
 FEWEST_MOVED = 4
 """Fewer rows are no significant drift, wherever they are."""
 UNUSED = ("off", "not ", "left out", "dropped")
@@ -373,7 +371,7 @@ class ReliabilityHead(BaseEstimator):
 
     def _check_order(self, outputs: ModelOutputs) -> None:
         """Warn where labels or embeddings of some rows seem to be those of others."""
-        some = outputs._part(np.arange(0, len(outputs), -(-len(outputs) // LOOKED_AT)))
+        some = outputs._part(np.arange(0, len(outputs), _stride(outputs)))
         densities = None
         if hasattr(self.density_, "class_log_density"):
             densities = to_host(in_columns(self._scores(some.need("embeddings"))[2], self._sources()))
@@ -393,7 +391,7 @@ class ReliabilityHead(BaseEstimator):
         self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
-        some = first._part(np.arange(0, len(first), -(-len(first) // GUIDING)))
+        some = first._part(np.arange(0, len(first), _stride(first)))
         self._fit_abstention(probs, rest, head._probabilities(some)[0], some)
         self._remember(probs, labels, atypicality)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
@@ -547,9 +545,9 @@ class ReliabilityHead(BaseEstimator):
     def _drift(self, found: Outcome, outputs: ModelOutputs) -> Drift | None:
         if self.quantiles_ is None:
             return None
-        other, rarity, n = None, found.covariate, len(outputs)
-        if self.recalibration_density_ is not None and rarity is None and n >= FEWEST_MOVED:
-            rarity = self.recalibration_density_.atypicality(outputs.need("embeddings")[:: -(-n // LOOKED_AT), ...])
+        other, rarity = None, found.covariate
+        if self.recalibration_density_ is not None and rarity is None and len(outputs) >= FEWEST_MOVED:
+            rarity = self.recalibration_density_.atypicality(outputs.need("embeddings")[:: _stride(outputs), ...])
         if self.recalibration_quantiles_ is not None and rarity is not None:
             other = Drift(self.recalibration_quantiles_, to_host(rarity))
         return Drift(self.quantiles_, to_host(found.atypicality), recalibration=other)
@@ -861,6 +859,11 @@ def _default_sets(alpha: float, rare: bool, n_rows: int, n_edges: int | None) ->
     n_thresholds = n_rows - (round(sets.edge_fraction * n_rows) if n_edges is None else n_edges)
     enough = n_thresholds >= max(FINE_FROM, SIXTHS * GROUP_ROWS / float(check_alpha(alpha)))
     return sets.set_params(groups="atypicality") if enough else sets
+
+
+def _stride(outputs: ModelOutputs) -> int:
+    """Distance of evenly spaced rows of which there are at most `LOOKED_AT`."""
+    return -(-len(outputs) // LOOKED_AT)
 
 
 def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, ModelOutputs, NDArray[np.bool_] | None]:
