@@ -24,19 +24,24 @@ REMEDY = "give more calibration rows, another density or recalibration, or sets 
 
 
 def advice_rule(
-    confident: float, n_classes: int, quadrants: Any, quantiles: Any, keep_from: float | None
+    confident: float, n_classes: int, quadrants: Any, quantiles: Any, keep_from: float | None, other: Any = None
 ) -> AdviceRule:
     """The rule of a head: confident from `confident` on, atypical by its quadrants, never beyond its held-out rows.
 
-    Without atypicality, `quadrants` and `quantiles` are None; `keep_from` is as in `AdviceRule`.
+    Without atypicality, `quadrants` and `quantiles` are None; `keep_from` is as in `AdviceRule`, and `other` are
+    quantiles of the atypicality that recalibration uses, where it is another.
     """
     longest = longest_choice(n_classes)
     if quadrants is None or quantiles is None:
         return AdviceRule(confident, longest, keep_from=keep_from)
     confident = max(confident, quadrants.confidence_threshold_)  # those of older heads are relative
-    furthest = float(quantiles.values[-1])
-    furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
-    return AdviceRule(confident, longest, quadrants.atypicality_threshold_, furthest, keep_from)
+    furthest = [None if scale is None else _beyond(float(scale.values[-1])) for scale in (quantiles, other)]
+    return AdviceRule(confident, longest, quadrants.atypicality_threshold_, furthest[0], keep_from, furthest[1])
+
+
+def _beyond(furthest: float) -> float:
+    """A little more than the furthest row, which itself is not beyond, whoever adds up its sum."""
+    return furthest + ROUNDING * max(1.0, abs(furthest))
 
 
 def choices(number: NDArray[Any], probs: NDArray[Any], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -26,7 +26,7 @@ class Drift:
     ----------
     recalibration : Drift or None
         The same of the atypicality that recalibration uses, where it is another: what moves all embeddings alike may
-        show in it alone. Of at most 2,000 of the rows where recalibration, as fitted, does not read it.
+        show in it alone.
     share_beyond : float
         Share of new rows more atypical than every held-out row; about 1 / (n + 1) is expected.
     share_tail : float

@@ -73,9 +73,7 @@ DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalib
 """The classes that a saved head can be made of."""
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
-where abstention begins to test; and new ones, whose second score is looked at for drift that is not computed anyway."""
-FEWEST_MOVED = 4
-"""Fewer rows are no significant drift, wherever they are."""
+where abstention begins to test."""
 UNUSED = ("off", "not ", "left out", "dropped")
 """How the form of a term of recalibration begins where it is not used."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
@@ -496,7 +494,8 @@ class ReliabilityHead(BaseEstimator):
         if max_risk is not None and self.acceptance_ is not None:
             raise ValueError("max_risk of a head with acceptance= is decided by its predict alone; leave it out here.")
         keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        return advice_rule(self._confident(), self.n_classes_, self.quadrants_, self.quantiles_, keep_from)
+        scales = self.quadrants_, self.quantiles_, keep_from, self.recalibration_quantiles_
+        return advice_rule(self._confident(), self.n_classes_, *scales)
 
     def _measure_advice(self, probs: Any, atypicality: Any, outputs: ModelOutputs) -> None:
         """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
@@ -537,19 +536,17 @@ class ReliabilityHead(BaseEstimator):
             found = self._kept(found, outputs, max_risk)
         if max_risk is not None:
             self.abstention_.warn_where_none(found.accepted, max_risk)
-        drift = self._drift(found, outputs)
+        drift = self._drift(found)
         if drift is not None and drift.significant:
             warn(drift.message())
         return self._reliability(found, outputs, drift, mix)
 
-    def _drift(self, found: Outcome, outputs: ModelOutputs) -> Drift | None:
+    def _drift(self, found: Outcome) -> Drift | None:
         if self.quantiles_ is None:
             return None
-        other, rarity = None, found.covariate
-        if self.recalibration_density_ is not None and rarity is None and len(outputs) >= FEWEST_MOVED:
-            rarity = self.recalibration_density_.atypicality(outputs.need("embeddings")[:: _stride(outputs), ...])
-        if self.recalibration_quantiles_ is not None and rarity is not None:
-            other = Drift(self.recalibration_quantiles_, to_host(rarity))
+        other = None
+        if self.recalibration_quantiles_ is not None and found.covariate is not None:
+            other = Drift(self.recalibration_quantiles_, to_host(found.covariate))
         return Drift(self.quantiles_, to_host(found.atypicality), recalibration=other)
 
     def _reliability(
@@ -574,18 +571,20 @@ class ReliabilityHead(BaseEstimator):
             class_mix=mix,
         )
 
-    def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
+    def _advised(self, answer: Reliability, outputs: ModelOutputs, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
-        rarity = None if answer.atypicality is None else answer.atypicality[:, None]
-        number = self._advice_rule().index(np, answer.confidence[:, None], rarity, sets)[:, 0]
+        rarity, covariate = None if answer.atypicality is None else answer.atypicality[:, None], None
+        if self.recalibration_density_ is not None:
+            covariate = self.recalibration_density_.atypicality(outputs.need("embeddings"))[:, None]
+        number = self._advice_rule().index(np, answer.confidence[:, None], rarity, sets, covariate)[:, 0]
         kept = True if answer.accepted is None else answer.accepted
         return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 
     def _kept(self, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
         """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
         kept = self._kept_by(found, outputs) >= self.abstention_.threshold(max_risk)
-        if self.quantiles_ is not None:
-            kept = kept & like(~self.quantiles_.beyond(to_host(found.atypicality)), kept)
+        within = self._advice_rule().within(found.confidence, found.atypicality, found.covariate)
+        kept = kept if within is None else kept & within
         return found._replace(accepted=kept, advice=namespace(kept).where(kept, found.advice, ASK))
 
     def _kept_by(self, found: Outcome, outputs: ModelOutputs) -> Any:
@@ -653,7 +652,8 @@ class ReliabilityHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         recalibration = self.recalibration_.formula()
-        density = None if self.density_ is None else self._density_formula(reads_of(recalibration))
+        read = reads_of(recalibration) | (set() if self.recalibration_quantiles_ is None else {"atypicality"})
+        density = None if self.density_ is None else self._density_formula(read)
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()

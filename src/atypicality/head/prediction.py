@@ -141,8 +141,9 @@ def _by_methods(
         if head.quantiles_ is not None:
             quantile = head.quantiles_.formula().quantiles(np, to_host(atypicality))
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
-        advice = rule.index(np, _column(confidence), _column(atypicality), to_host(sets))[:, 0]
-        accepted = rule.accepted(xp, confidence, atypicality)
+        columns = _column(confidence), _column(atypicality), to_host(sets), _column(covariate)
+        advice = rule.index(np, *columns)[:, 0]
+        accepted = rule.accepted(confidence, atypicality, covariate)
         rare = atypicality, quantile, quadrant
         found = Outcome(label, confidence, probs, sets, None, *rare, advice, accepted, covariate)
         return [_reordered(xp, found, order)]

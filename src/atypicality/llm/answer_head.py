@@ -320,7 +320,7 @@ class AnswerHead(BaseEstimator):
         rule = advice_rule(self._trusted(), len(CLASSES), self.quadrants_, self.quantiles_, keep_from)
         confidence = proba[:, 1:]
         atypicality = None if outputs.atypicality is None else outputs.atypicality[:, None]
-        kept = rule.accepted(np, confidence, atypicality)
+        kept = rule.accepted(confidence, atypicality)
         return rule.index(np, confidence, atypicality, sets)[:, 0], None if kept is None else kept[:, 0]
 
     def predict(
