@@ -6,15 +6,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.arrays import to_host
+from atypicality.formula import Outcome
+from atypicality.head.calibration_parts import stride
 from atypicality.head.quantiles import QuantileScale
+from atypicality.outputs import ModelOutputs
 from atypicality.terminal import aligned, html_table
 
-__all__ = ["Drift"]
+__all__ = ["Drift", "drift_of"]
 
 TAIL, MIDDLE = 0.99, 0.5
 MOVED = 0.75
 """Share of rows above the held-out median from which on these have moved as a whole."""
 CHANCE = 1e-6
+FEWEST_MOVED = 4
+"""Fewer rows are no significant drift, wherever they are."""
 
 Vector = NDArray[np.float64]
 
@@ -118,6 +124,18 @@ class Drift:
             f"and {one.share_beyond:.1%} more than any of them: the data has drifted. Confidence and coverage are not "
             "guaranteed there; look at those rows, or refit on newer data."
         )
+
+
+def drift_of(head: Any, found: Outcome, outputs: ModelOutputs) -> Drift | None:
+    """Drift of the rows that a head gave this verdict on; None where it was fitted without atypicality."""
+    if head.quantiles_ is None:
+        return None
+    other, rarity = None, found.covariate
+    if head.recalibration_density_ is not None and rarity is None and len(outputs) >= FEWEST_MOVED:
+        rarity = head.recalibration_density_.atypicality(outputs.need("embeddings")[:: stride(outputs), ...])
+    if head.recalibration_quantiles_ is not None and rarity is not None:
+        other = Drift(head.recalibration_quantiles_, to_host(rarity))
+    return Drift(head.quantiles_, to_host(found.atypicality), recalibration=other)
 
 
 def _above(scale: QuantileScale, values: Vector, level: float, least: float = 0.0) -> tuple[float, float]:

@@ -17,6 +17,8 @@ from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
 from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
+from atypicality.head.acceptance import reads_ambiguity
+from atypicality.head.advice import advice_rule
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.class_mix import ClassMix, at_prior, estimated
@@ -54,7 +56,7 @@ def predicted(
     with outputs._numbered():
         formula = formula or known_formula(head, max_risk)
         if formula is None:
-            return _by_methods(head, outputs, first_row, order, head._advice_rule(max_risk))
+            return _by_methods(head, outputs, first_row, order, advice_rule(head, max_risk))
         logits = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False)
         given = {}
         if formula.density is not None:
@@ -111,7 +113,7 @@ def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
             f"its recalibration is {_name(recalibration)}, whose temperatures follow from given groups or from a "
             "network, and not from logits and atypicality alone"
         )
-    elif head._reads_ambiguity(recalibration):
+    elif reads_ambiguity(recalibration):
         found.append(f"its recalibration is {_name(recalibration)} with ambiguity, and a search is of no fixed size")
     if not speaks_for(sets, "predict_set"):
         found.append(f"its prediction_sets is {_name(sets)}, which has no formula of its own")
