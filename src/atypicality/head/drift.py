@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.arrays import to_host
+from atypicality.formula import Outcome
 from atypicality.head.quantiles import QuantileScale
 from atypicality.terminal import aligned, html_table
 
-__all__ = ["Drift"]
+__all__ = ["Drift", "drift_of"]
 
 TAIL, MIDDLE = 0.99, 0.5
 MOVED = 0.75
@@ -118,6 +120,16 @@ class Drift:
             f"and {one.share_beyond:.1%} more than any of them: the data has drifted. Confidence and coverage are not "
             "guaranteed there; look at those rows, or refit on newer data."
         )
+
+
+def drift_of(head: Any, found: Outcome) -> Drift | None:
+    """Drift of the rows that a head gave this verdict on; None where it was fitted without atypicality."""
+    if head.quantiles_ is None:
+        return None
+    other = None
+    if head.recalibration_quantiles_ is not None and found.covariate is not None:
+        other = Drift(head.recalibration_quantiles_, to_host(found.covariate))
+    return Drift(head.quantiles_, to_host(found.atypicality), recalibration=other)
 
 
 def _above(scale: QuantileScale, values: Vector, level: float, least: float = 0.0) -> tuple[float, float]:
