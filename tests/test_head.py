@@ -163,6 +163,14 @@ def test_drift_is_told(bundled):
     assert answer.drift.share_tail > 0.1
 
 
+def test_three_rows_are_no_drift_wherever_they_are_and_four_can_be():
+    scale = QuantileScale.from_rows(np.arange(1e6))
+    three, four = (Drift(scale, np.full(n, 1e9)) for n in (3, 4))
+    assert three.chance > 1e-6 > four.chance
+    assert not three.significant
+    assert four.significant
+
+
 def test_rows_that_all_moved_up_have_drifted_even_if_none_is_in_the_tail():
     scale = QuantileScale.from_rows(np.arange(1000.0))
     moved = Drift(scale, np.linspace(700, 980, 300))

@@ -17,6 +17,8 @@ TAIL, MIDDLE = 0.99, 0.5
 MOVED = 0.75
 """Share of rows above the held-out median from which on these have moved as a whole."""
 CHANCE = 1e-6
+FEWEST_MOVED = 4
+"""Fewer are no significant drift, wherever they are: three in the last hundredth have a chance of one in a million."""
 
 Vector = NDArray[np.float64]
 
@@ -57,23 +59,63 @@ class Drift:
     (0.01, 0.1, True)
     """
 
-    chance: float
-
     def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
-        values = np.sort(atypicality)
-        self.n_rows = n = values.size
-        self.share_beyond = float(scale.beyond(values).mean()) if n else 0.0
-        self.share_tail, tail = _above(scale, values, TAIL)
-        self.share_above_median, middle = _above(scale, values, MIDDLE, MOVED)
+        self.n_rows, self.recalibration = atypicality.size, recalibration
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
-        self._scale, self._values = scale, values
-        self.recalibration = recalibration
-        self._chances = [(tail, self.share_tail >= 2 * self.expected_tail), (middle, True)]
-        scores = [self] if recalibration is None else [self, recalibration]
-        tests = [(min(1.0, 2 * len(scores) * chance), large, one) for one in scores for chance, large in one._chances]
-        self.chance = min(chance for chance, _, _ in tests)
-        found = [one for chance, large, one in tests if chance < CHANCE and large]
-        self.significant, self._moved = bool(found), (found or [self])[0]
+        self._scale, self._given = scale, atypicality
+
+    @cached_property
+    def _values(self) -> Vector:
+        return np.sort(self._given)
+
+    @cached_property
+    def share_beyond(self) -> float:
+        """Share of rows more atypical than every held-out row."""
+        return float(self._scale.beyond(self._given).mean()) if self.n_rows else 0.0
+
+    @cached_property
+    def _tail(self) -> tuple[float, float]:
+        return _above(self._scale, self._values, TAIL)
+
+    @cached_property
+    def _middle(self) -> tuple[float, float]:
+        return _above(self._scale, self._values, MIDDLE, MOVED)
+
+    @property
+    def share_tail(self) -> float:
+        """Share of rows among the most atypical 1 % of the held-out distribution."""
+        return self._tail[0]
+
+    @property
+    def share_above_median(self) -> float:
+        """Share of rows more atypical than the held-out median."""
+        return self._middle[0]
+
+    @cached_property
+    def _tests(self) -> list[tuple[float, bool, "Drift"]]:
+        """Chance of each test of each score, whether what it counts is large, and the score."""
+        scores = [self] if self.recalibration is None else [self, self.recalibration]
+        return [
+            (min(1.0, 2 * len(scores) * chance), large, one)
+            for one in scores
+            for chance, large in ((one._tail[1], one.share_tail >= 2 * one.expected_tail), (one._middle[1], True))
+        ]
+
+    @property
+    def chance(self) -> float:
+        """A p-value of no drift."""
+        return min(chance for chance, _, _ in self._tests)
+
+    @cached_property
+    def _found(self) -> list["Drift"]:
+        if self.n_rows < FEWEST_MOVED:
+            return []
+        return [one for chance, large, one in self._tests if chance < CHANCE and large]
+
+    @property
+    def significant(self) -> bool:
+        """Whether the rows have drifted."""
+        return bool(self._found)
 
     @cached_property
     def distance(self) -> float:
@@ -113,7 +155,8 @@ class Drift:
 
     def message(self) -> str:
         """One sentence with the numbers."""
-        one, score = self._moved, "" if self._moved is self else ", by the score that recalibration uses,"
+        one = (self._found or [self])[0]
+        score = "" if one is self else ", by the score that recalibration uses,"
         return (
             f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
             f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "
