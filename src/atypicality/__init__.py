@@ -11,12 +11,7 @@ from atypicality._version import __version__
 if TYPE_CHECKING:
     from atypicality import blocks, charts, datasets, llm, metrics
     from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
-    from atypicality.density import (
-        ClassAtypicality,
-        GaussianAtypicality,
-        NeighborAtypicality,
-        RelativeAtypicality,
-    )
+    from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality, RelativeAtypicality
     from atypicality.density.ratio import NeighborRatio
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups

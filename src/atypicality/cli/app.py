@@ -39,8 +39,7 @@ __all__ = ["app", "execute"]
 
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or typer's copy of it, by version
 
-COMPLETING = "_ATYPICALITY_COMPLETE"
-"""Environment variable that shells set when they want completions."""
+COMPLETING = "_ATYPICALITY_COMPLETE"  # environment variable that shells set when they want completions
 
 
 class _ClassifyByDefault(TyperGroup):

@@ -10,20 +10,11 @@ if TYPE_CHECKING:
     from atypicality.outputs import ModelOutputs
 
 __all__ = [
-    "ANSWERS",
-    "ClassNames",
-    "Names",
-    "is_answer_head",
-    "load_answers",
-    "load_head",
-    "load_outputs",
-    "load_rows",
-    "load_together",
-    "parse_names",
-]
+    "ANSWERS", "ClassNames", "Names", "is_answer_head", "load_answers", "load_head", "load_outputs", "load_rows",
+    "load_together", "parse_names",
+]  # fmt: skip
 
-ANSWERS = ".jsonl"
-"""Ending of files of answers."""
+ANSWERS = ".jsonl"  # ending of files of answers
 
 Names = Annotated[
     list[str] | None,

@@ -15,8 +15,7 @@ __all__ = ["LEVELS", "HeldOutCounts", "Ranks"]
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Quantiles of atypicality and confidence whose shares are compared."""
-MOST_WORDS = 100
-"""Different words of an attribute that is compared; names of samples have more."""
+MOST_WORDS = 100  # different words of an attribute that is compared; names of samples have more
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -16,8 +16,7 @@ from atypicality.validation import caught_warnings
 
 __all__ = ["ANSWERS", "TOKEN_PROBABILITY", "evaluate_answers"]
 
-ANSWERS = {"of": "answers"}
-"""The setting by which a report knows an evaluation of answers."""
+ANSWERS = {"of": "answers"}  # the setting by which a report knows an evaluation of answers
 TOKEN_PROBABILITY = "token probability"
 NOTES = {
     NO_ATYPICALITY: "no atypicality is known, so nothing is shown by it; fit with embeddings of the prompts, or with "

@@ -21,8 +21,7 @@ __all__ = ["Answers", "warn_of_one_kind"]
 FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", "prompt_embedding", "answer_embedding")
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
-FEW = 20
-"""Rows from which on answers that are all correct, or all wrong, are worth a warning."""
+FEW = 20  # rows from which on answers that are all correct, or all wrong, are worth a warning
 
 Vector = NDArray[np.float64]
 Some = TypeVar("Some", bound="Answers")

@@ -28,16 +28,12 @@ TOKENS = {
 AGREEMENT = "agreement"
 RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "multiplier", *CLASSWISE)
 """Names of signals and of groups of parameters, which no score may have."""
-SHAPE = " (shape)"
-"""What follows the name of a signal in that of its bent part."""
+SHAPE = " (shape)"  # what follows the name of a signal in that of its bent part
 ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
-MOST_LACKING = 4
-"""Kinds of rows, by what they lack, that such parts are for: the commonest."""
-KNOTS = (1 / 3, 2 / 3)
-"""Quantiles at which a signal's effect may bend."""
-REFINED = 3.0
-"""Nats of evidence that other parts of a signal need than the straight one, which needs 0.1."""
+MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
+KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
+REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
 TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
 

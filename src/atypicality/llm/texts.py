@@ -15,8 +15,7 @@ __all__ = ["FIRST_WORD", "READERS", "Texts", "read_objects", "read_texts"]
 
 FIRST_WORD = "first-word"
 PARQUET_ROWS = 1024
-MOST_NAMED = 8
-"""Fields that are not read, of which a warning names no more."""
+MOST_NAMED = 8  # fields that are not read, of which a warning names no more
 T = TypeVar("T")
 Records = Iterator[dict[str, Any]]
 
@@ -29,11 +28,7 @@ class Texts(NamedTuple):
 
 
 def read_texts(
-    path: str | os.PathLike[str],
-    *,
-    text: Sequence[str] = ("text",),
-    label: str | None = None,
-    encoding: str = "utf-8",
+    path: str | os.PathLike[str], *, text: Sequence[str] = ("text",), label: str | None = None, encoding: str = "utf-8"
 ) -> Texts:
     """Read a file by its ending: `.jsonl`, `.csv`, `.tsv` (with a header), `.parquet`, or `.txt` (one text per line).
 
