@@ -42,18 +42,8 @@ Signals = Mapping[str, Vector]
 
 
 def signals_of(answers: Answers) -> dict[str, Vector]:
-    """Every signal (n,) that follows from the answers alone, NaN where an answer has none.
+    """Every signal (n,) that follows from the answers alone, by name; NaN where an answer has none.
 
-    Parameters
-    ----------
-    answers : Answers
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n,)
-
-    Examples
-    --------
     >>> answers = Answers(["2 + 2 ="], ["4"], log_probs=[[-0.1, -0.3]], samples=[["4", "5"]])
     >>> {name: round(float(values[0]), 2) for name, values in signals_of(answers).items()}
     {'log_prob_sum': -0.4, 'log_prob_mean': -0.2, 'log_prob_min': -0.3, 'log_prob_first': -0.1, 'agreement': 0.5}

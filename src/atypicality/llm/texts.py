@@ -32,14 +32,8 @@ def read_texts(
 ) -> Texts:
     """Read a file by its ending: `.jsonl`, `.csv`, `.tsv` (with a header), `.parquet`, or `.txt` (one text per line).
 
-    Parameters
-    ----------
-    path : path
-    text : sequence of str
-        Columns that make up the input, joined by a space.
-    label : str, optional
-        Column of the class; "first-word" takes it off the front of the text, as the TREC files write it.
-    encoding : str
+    The columns `text` are joined by a space. The column `label` is the class; "first-word" takes it off the front of
+    the text, as the TREC files write it.
     """
     path = Path(path)
     if path.suffix.lower() not in READERS:
