@@ -91,20 +91,16 @@ def run_demo(splits: Splits | None = None, *, alpha: float = 0.1, random_state: 
         plain.fit(train=head.density_, calibration=calibration)
     answer = head.predict(test)
     methods = {MODEL: "uncalibrated", SINGLE: plain, AWARE: head}
+    counts = np.bincount(train.need("labels"), minlength=head.n_classes_)
     return Demo(
         sizes=head.sizes_ | {"test": len(test)},
-        class_counts=_class_counts(train, answer),
+        class_counts=dict(zip(answer.names().tolist(), counts.tolist(), strict=True)),
         alpha=alpha,
         head=head,
         evaluation=evaluate(methods, test),
         quadrants=tuple(_quadrant_row(answer, test, name) for name in QUADRANTS),
         examples=tuple(_example(answer, test, name) for name, share in answer.quadrant_shares().items() if share),
     )
-
-
-def _class_counts(train: ModelOutputs, answer: Reliability) -> dict[str, int]:
-    names = answer.names()
-    return dict(zip(names.tolist(), np.bincount(train.need("labels"), minlength=names.size).tolist(), strict=True))
 
 
 def _quadrant_row(answer: Reliability, test: ModelOutputs, quadrant: str) -> QuadrantRow:

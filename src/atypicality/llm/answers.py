@@ -165,7 +165,8 @@ class Answers:
             columns = (self.ids, self.prompts, self.answers, self.log_probs, self.samples)
             found = [None if column is None else column[row] for column in columns]
             found += [scores or None, None if self.correct is None else self.correct[row]]
-            found += [_embedding(part, row) for part in (self.prompt_embeddings, self.answer_embeddings)]
+            embeddings = (self.prompt_embeddings, self.answer_embeddings)
+            found += [None if part is None or np.isnan(part[row, 0]) else part[row] for part in embeddings]
             yield {name: _plain(value) for name, value in zip(FIELDS, found, strict=True) if value is not None}
 
 
@@ -241,18 +242,10 @@ def _embeddings(values: ArrayLike | None, name: str, n_rows: int) -> NDArray[np.
     return matrix
 
 
-def _embedding(matrix: Any, row: int) -> Any:
-    return None if matrix is None or np.isnan(matrix[row, 0]) else matrix[row]
-
-
 def _plain(value: Any) -> Any:
-    return (
-        value.tolist()
-        if isinstance(value, (np.ndarray, np.generic))
-        else list(value)
-        if isinstance(value, tuple)
-        else value
-    )
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 class _OneFile:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ def signals_of(answers: Answers) -> dict[str, Vector]:
     found: dict[str, Vector] = {}
     if answers.log_probs is not None:
         for name, reduce in TOKENS.items():
-            found[name] = _each(answers.log_probs, reduce)
+            found[name] = np.array([np.nan if row is None else float(reduce(row)) for row in answers.log_probs])
     if answers.samples is not None:
         pairs = zip(answers.answers, answers.samples, strict=True)
         found[AGREEMENT] = np.array([np.nan if some is None else agreement(text, some) for text, some in pairs])
@@ -72,10 +72,6 @@ def agreement(answer: str, samples: tuple[str, ...]) -> float:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
-
-
-def _each(rows: NDArray[np.object_], reduce: Any) -> Vector:
-    return np.array([np.nan if row is None else float(reduce(row)) for row in rows])
 
 
 @dataclass(frozen=True)

@@ -212,9 +212,10 @@ class Facts:
         if start.text == end.text:
             stayed = "{accuracy_stayed}" if metric == "accuracy" else "stayed at"
             return self.say(f"{words} {stayed} {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
+        overlap = "" if _parted(before, after) else "; they overlap"
         return self.say(
             f"{words} {'rose' if end.value > start.value else 'fell'} from {{start}} to {{end}} "
-            f"(95% intervals {{starts}} and {{ends}}{_overlap(before, after)}).",
+            f"(95% intervals {{starts}} and {{ends}}{overlap}).",
             name=name,
             start=start,
             end=end,
@@ -382,7 +383,3 @@ def _finer(form: str, values: list[float]) -> str:
 
 def _parted(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return bool(before["high"] < after["low"] or after["high"] < before["low"])
-
-
-def _overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    return "" if _parted(before, after) else "; they overlap"
