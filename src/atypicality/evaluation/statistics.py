@@ -28,15 +28,9 @@ from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "Column",
-    "accepted_rows",
-    "class_score_rows",
-    "grouped",
-    "risk_rows",
-    "signal_rows",
-    "temperature_rows",
+    "Column", "accepted_rows", "class_score_rows", "grouped", "risk_rows", "signal_rows", "temperature_rows",
     "worst_rows",
-]
+]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
 

@@ -25,18 +25,11 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class AcceptanceScore:
-    """Chance of being right, from the logits of confidence and of ambiguity (see `NeighborRatio`).
+    """Chance of being right, by logistic regression on the logits of confidence and of ambiguity (see `NeighborRatio`).
 
     Any score fixed before the held-out rows are counted keeps the guarantee of `AbstentionRule`: this one is fitted on
     recalibration rows.
 
-    Parameters
-    ----------
-    intercept, confidence, ambiguity : float
-        Of a logistic regression.
-
-    Examples
-    --------
     >>> score = AcceptanceScore(0.0, 1.0, -1.0)
     >>> score(np.array([0.8, 0.8]), np.array([0.2, 0.5])).round(2)  # 0.8 and 0.2 have logits of opposite sign
     array([0.94, 0.8 ])

@@ -15,20 +15,12 @@ from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, warn
 
 __all__ = [
-    "advice_of",
-    "advice_rule",
-    "checked_words",
-    "choices",
-    "measured_advice",
-    "right_if_followed",
-    "trusted_from",
+    "advice_of", "advice_rule", "checked_words", "choices", "measured_advice", "right_if_followed", "trusted_from",
     "unthresholded_rows",
-]
+]  # fmt: skip
 
-ENOUGH = 20
-"""Rows of a word below which nothing is said of it."""
-DOUBT = 0.01
-"""Chance of as many errors as there are, below which a word does not hold: it is tested in every fit."""
+ENOUGH = 20  # rows of a word below which nothing is said of it
+DOUBT = 0.01  # chance of as many errors as there are, below which a word does not hold: it is tested in every fit
 APART = 2.326
 """Standard errors by which a word may be right more often than the one before it: by chance as seldom as `DOUBT`."""
 ROUNDING = 1e-9
@@ -104,11 +96,7 @@ def right_if_followed(number: NDArray[Any], correct: NDArray[Any], listed: NDArr
 
 
 def checked_words(
-    number: NDArray[Any],
-    correct: NDArray[np.bool_],
-    listed: NDArray[np.bool_],
-    allowed: float,
-    remedy: str = REMEDY,
+    number: NDArray[Any], correct: NDArray[np.bool_], listed: NDArray[np.bool_], allowed: float, remedy: str = REMEDY
 ) -> dict[str, dict[str, int]]:
     """Rows of each word, on how many it and on how many the prediction was right; warns where a word does not hold.
 

@@ -14,26 +14,17 @@ from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import warn
 
 __all__ = [
-    "agreement",
-    "check_calibration",
-    "check_order",
-    "cut",
-    "first_and_rest",
-    "in_one_order",
-    "stride",
-    "warn_of_other_rows",
-    "warn_of_training_rows",
-]
+    "agreement", "check_calibration", "check_order", "cut", "first_and_rest", "in_one_order", "stride",
+    "warn_of_other_rows", "warn_of_training_rows",
+]  # fmt: skip
 
 RECALIBRATION_SHARE = 0.5
-SOUGHT = 32
-"""Held-out rows that are looked for among the training rows."""
+SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
 
-CALIBRATION = ("logits", "embeddings", "labels", "atypicality")
-"""What calibration reads of every row."""
+CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
 
 
 def check_calibration(calibration: Any) -> str:

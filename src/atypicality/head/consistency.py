@@ -13,8 +13,7 @@ from atypicality.stored import need
 
 __all__ = ["check_consistent"]
 
-SHARED = ("centre", "whitening", "means", "log_peak")
-"""What a relative density has of the Gaussian."""
+SHARED = ("centre", "whitening", "means", "log_peak")  # what a relative density has of the Gaussian
 
 
 def check_consistent(head: Any) -> None:

@@ -15,8 +15,7 @@ __all__ = ["before_and_after", "described", "described_in_html"]
 
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 PURPOSES = ("train", "recalibration", "edges", "thresholds")
-UNUSED = ("off", "not ", "left out", "dropped")
-"""How the form of a term of recalibration begins where it is not used."""
+UNUSED = ("off", "not ", "left out", "dropped")  # how the form of a term of recalibration begins where it is not used
 
 
 def before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[Any]) -> dict[str, dict[str, float]]:

@@ -14,8 +14,7 @@ from atypicality.terminal import aligned, html_table
 __all__ = ["Drift", "drift_of"]
 
 TAIL, MIDDLE = 0.99, 0.5
-MOVED = 0.75
-"""Share of rows above the held-out median from which on these have moved as a whole."""
+MOVED = 0.75  # share of rows above the held-out median from which on these have moved as a whole
 CHANCE = 1e-6
 FEWEST_MOVED = 4
 """Fewer are no significant drift, wherever they are: three in the last hundredth have a chance of one in a million."""

@@ -21,15 +21,7 @@ from atypicality.density.family import DensityFamily
 from atypicality.density.logdensity import score_rows
 from atypicality.density.ratio import NeighborRatio
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import (
-    ASK,
-    HeadFormula,
-    Outcome,
-    RelativeDensity,
-    TwoDensities,
-    advice_texts,
-    reads_of,
-)
+from atypicality.formula import ASK, HeadFormula, Outcome, RelativeDensity, TwoDensities, advice_texts, reads_of
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import (
@@ -352,11 +344,7 @@ class ReliabilityHead(BaseEstimator):
         thresholds = getattr(self.prediction_sets_, "n_calibration_", len(rest))
         edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - thresholds)
         self.sizes_ = {"train": train_rows} if train_rows else {}
-        self.sizes_ |= {
-            "recalibration": len(first),
-            "edges": int(edges),
-            "thresholds": int(thresholds),
-        }
+        self.sizes_ |= {"recalibration": len(first), "edges": int(edges), "thresholds": int(thresholds)}
         return self
 
     def _at_own_mix(self) -> Any:

@@ -165,18 +165,8 @@ def verdict_rows(
 ) -> Outcome:
     """What the formula says of checked rows, block by block, on their device; one number per row is (n,).
 
-    Parameters
-    ----------
-    formula : HeadFormula
-    logits : array of shape (n, k)
-    embeddings : array of shape (n, d), optional
-        Where the formula has a density.
-    atypicality : array of shape (n,), optional
-        Where it has none.
-    draws : ndarray of shape (n,), optional
-        Of randomised sets.
-    order : ndarray of shape (k,), optional
-        Column of the logits for each class of the formula, where the two differ.
+    Embeddings (n, d) are read where the formula has a density, atypicality (n,) where it has none, and draws (n,) by
+    randomised sets; `order` (k,) is the column of the logits for each class of the formula, where the two differ.
     """
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order)

@@ -41,10 +41,8 @@ from atypicality.validation import caught_warnings, check_choice, check_integer,
 __all__ = ["AtypicalityAwareClassifier"]
 
 SMALLEST = np.finfo(np.float64).tiny
-MOST_WORDS = 10
-"""Classes that an error lists."""
-PROBED = 1000
-"""Rows on which the scores of an estimator are compared with its predictions."""
+MOST_WORDS = 10  # classes that an error lists
+PROBED = 1000  # rows on which the scores of an estimator are compared with its predictions
 
 
 class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):

@@ -36,15 +36,12 @@ from atypicality.validation import check_choice, check_integer, warn
 
 __all__ = ["CLASSES", "AnswerHead"]
 
-CLASSES = ("wrong", "correct")
-"""The two classes, in the order of the columns."""
+CLASSES = ("wrong", "correct")  # the two classes, in the order of the columns
 EMBEDDED = {"prompt_atypicality": "prompt_embeddings", "answer_atypicality": "answer_embeddings"}
 """Signals that a density gives, and what it is of."""
-LIKELIHOOD = "prompt_log_likelihood"
-"""The score whose negative is atypicality where there are no embeddings of prompts."""
+LIKELIHOOD = "prompt_log_likelihood"  # the score whose negative is atypicality where there are no embeddings of prompts
 RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
-FOLDS = 5
-"""Parts of the rows that are each scored by a density of the others."""
+FOLDS = 5  # parts of the rows that are each scored by a density of the others
 
 REPORTED = ("nll", "ece", "auroc")
 REMEDY = "give more answers that somebody has checked, or other signals"
