@@ -69,7 +69,8 @@ def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     values = scored.column(metric)
     if metric in ("coverage", "followed"):
         return _binomial(count, np.bincount(codes, values, minlength=n_groups), count, exact_interval)
-    return each_group(lambda _, part: (values[part].mean(), *mean_interval(values[part])), codes, n_groups)
+    reach = mean_interval if options.intervals else lambda _: UNKNOWN
+    return each_group(lambda _, part: (values[part].mean(), *reach(values[part])), codes, n_groups)
 
 
 def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
