@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from atypicality.cli.files import ClassNames, Names, is_answer_head, load_answers, load_head, load_outputs
-from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import aligned
 
