@@ -1,5 +1,6 @@
 """Drift: whether the atypicality of new rows has left that of the held-out rows."""
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,8 @@ TAIL, MIDDLE = 0.99, 0.5
 MOVED = 0.75
 """Share of rows above the held-out median from which on these have moved as a whole."""
 CHANCE = 1e-6
+HANDFUL = 4
+"""Rows up to which it is looked up whether they can be significant at all."""
 
 Vector = NDArray[np.float64]
 
@@ -55,23 +58,65 @@ class Drift:
     (0.01, 0.1, True)
     """
 
-    chance: float
-
     def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
-        values = np.sort(atypicality)
-        self.n_rows = n = values.size
-        self.share_beyond = float(scale.beyond(values).mean()) if n else 0.0
-        self.share_tail, tail = _above(scale, values, TAIL)
-        self.share_above_median, middle = _above(scale, values, MIDDLE, MOVED)
+        self._scale, self._values, self.recalibration = scale, np.sort(atypicality), recalibration
+        self.n_rows = int(self._values.size)
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
-        self._scale, self._values = scale, values
-        self.recalibration = recalibration
-        self._chances = [(tail, self.share_tail >= 2 * self.expected_tail), (middle, True)]
-        scores = [self] if recalibration is None else [self, recalibration]
-        tests = [(min(1.0, 2 * len(scores) * chance), large, one) for one in scores for chance, large in one._chances]
-        self.chance = min(chance for chance, _, _ in tests)
-        found = [one for chance, large, one in tests if chance < CHANCE and large]
-        self.significant, self._moved = bool(found), (found or [self])[0]
+
+    @cached_property
+    def share_beyond(self) -> float:
+        """Share of new rows more atypical than every held-out row."""
+        return float(self._scale.beyond(self._values).mean()) if self.n_rows else 0.0
+
+    @property
+    def share_tail(self) -> float:
+        """Share of new rows in the tail of the held-out ones."""
+        return self._tail[0]
+
+    @property
+    def share_above_median(self) -> float:
+        """Share of new rows above the median of the held-out ones."""
+        return self._middle[0]
+
+    @cached_property
+    def chance(self) -> float:
+        """Of counts as large without drift."""
+        return min(chance for chance, _, _ in self._tests)
+
+    @cached_property
+    def significant(self) -> bool:
+        """Whether the rows have drifted; of a row or two, which cannot show it, nothing is computed."""
+        return not all(one._too_few for one in self._scores) and bool(self._found)
+
+    @cached_property
+    def _tail(self) -> tuple[float, float]:
+        return _above(self._scale, self._values, TAIL)
+
+    @cached_property
+    def _middle(self) -> tuple[float, float]:
+        return _above(self._scale, self._values, MIDDLE, MOVED)
+
+    @property
+    def _scores(self) -> list["Drift"]:
+        return [self] if self.recalibration is None else [self, self.recalibration]
+
+    @property
+    def _tests(self) -> list[tuple[float, bool, "Drift"]]:
+        """Chance by each test of each score, whether the share is large enough to matter, and the score."""
+        scores = self._scores
+        each = ((one, one._tail[1], one.share_tail >= 2 * one.expected_tail) for one in scores)
+        both = [test for one, tail, large in each for test in ((tail, large, one), (one._middle[1], True, one))]
+        return [(min(1.0, 2 * len(scores) * chance), large, one) for chance, large, one in both]
+
+    @property
+    def _found(self) -> list["Drift"]:
+        return [one for chance, large, one in self._tests if chance < CHANCE and large]
+
+    @property
+    def _too_few(self) -> bool:
+        """Whether no rows, as few as these, make the chance small: that all are beyond the held-out ones is 1 in C."""
+        n = self.n_rows
+        return n <= HANDFUL and 4 / math.comb(self._scale.n_rows + n, n) >= CHANCE  # the smaller of two, twice
 
     @cached_property
     def distance(self) -> float:
@@ -111,7 +156,8 @@ class Drift:
 
     def message(self) -> str:
         """One sentence with the numbers."""
-        one, score = self._moved, "" if self._moved is self else ", by the score that recalibration uses,"
+        one = (self._found or [self])[0]
+        score = "" if one is self else ", by the score that recalibration uses,"
         return (
             f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
             f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "

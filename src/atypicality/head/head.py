@@ -31,6 +31,7 @@ from atypicality.formula import (
     TwoDensities,
     advice_texts,
     reads_of,
+    set_sizes,
 )
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
@@ -259,9 +260,12 @@ class ReliabilityHead(BaseEstimator):
         self.density_, known = self._chosen(self._fit_density(train, whole), first)
         self.fingerprint_, self.cross_fitted_ = fingerprint, False
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
+        if known is None and self.density_ is not None:
+            with first._numbered():
+                known = self._scores(first.need("embeddings"))
         self._fit_calibration(first, rest, edge_rows, train_rows, known)
         if not aligned:
-            self._check_order(first)
+            self._check_order(first, known)
         return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
@@ -354,10 +358,10 @@ class ReliabilityHead(BaseEstimator):
         progress.stage("fitting the recalibration")
         with first._numbered():
             self._fit_recalibration(first, scored)
-            self._fit_acceptance(first)
+            self._fit_acceptance(first, scored)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
-            probs, labels = self._fit_thresholds(first, rest, edge_rows)
+            probs, labels = self._fit_thresholds(first, rest, edge_rows, scored)
         self.metrics_ = _before_and_after(rest.need("logits"), probs, labels)
         thresholds = getattr(self.prediction_sets_, "n_calibration_", len(rest))
         edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - thresholds)
@@ -369,12 +373,12 @@ class ReliabilityHead(BaseEstimator):
         }
         return self
 
-    def _check_order(self, outputs: ModelOutputs) -> None:
-        """Warn where labels or embeddings of some rows seem to be those of others."""
-        some = outputs._part(np.arange(0, len(outputs), _stride(outputs)))
+    def _check_order(self, outputs: ModelOutputs, scored: Scores | None) -> None:
+        """Warn where labels or embeddings of some rows seem to be those of others; `scored` are the scores of all."""
+        some, scored = _some(outputs, scored)
         densities = None
-        if hasattr(self.density_, "class_log_density"):
-            densities = to_host(in_columns(self._scores(some.need("embeddings"))[2], self._sources()))
+        if scored is not None and scored[2] is not None:
+            densities = to_host(in_columns(scored[2], self._sources()))
         warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
     def _at_own_mix(self) -> Any:
@@ -383,31 +387,31 @@ class ReliabilityHead(BaseEstimator):
         return at_class_prior(self, None) if estimates else self
 
     def _fit_thresholds(
-        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None
+        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None, scored: Scores | None
     ) -> tuple[Any, Any]:
-        """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
+        """Sets, abstention and quantiles from the `rest`; its probabilities and labels. `first` has been `scored`."""
         head = self._at_own_mix()
         probs, atypicality, covariate = head._scored(rest)
         self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
-        some = first._part(np.arange(0, len(first), _stride(first)))
-        self._fit_abstention(probs, rest, head._probabilities(some)[0], some)
+        some, known = _some(first, scored)
+        self._fit_abstention(probs, rest, head._scored(some, known)[0], some)
         self._remember(probs, labels, atypicality)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
-            recalibrated, rarity = head._probabilities(first)
+            recalibrated, rarity, _ = head._scored(first, scored)
             self._measure_advice(recalibrated, rarity, first)
         else:
             rarity = None if atypicality is None else take_rows(atypicality, chosen)
             self._measure_advice(take_rows(probs, chosen), rarity, rest[chosen])
         return probs, labels
 
-    def _fit_acceptance(self, outputs: ModelOutputs) -> None:
+    def _fit_acceptance(self, outputs: ModelOutputs, scored: Scores | None) -> None:
         self.acceptance_ = None
         if self.acceptance is None:
             return
-        probs = to_host(self._at_own_mix()._probabilities(outputs)[0])
+        probs = to_host(self._at_own_mix()._scored(outputs, scored)[0])
         pairs = read_pairs(probs, outputs.need("labels"), None, None)
         ambiguity = self._ambiguity(outputs.need("embeddings"), probs.argmax(axis=1))
         self.acceptance_ = AcceptanceScore.from_rows(np.minimum(pairs.confidence, 1.0), ambiguity, pairs.correct)
@@ -556,8 +560,7 @@ class ReliabilityHead(BaseEstimator):
         self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
     ) -> Reliability:
         quadrant = None if found.quadrant is None else QUADRANT_TEXTS[to_host(found.quadrant)]
-        xp = namespace(found.prediction_set)
-        size = to_host(xp.sum(xp.astype(found.prediction_set, xp.int64), axis=1))
+        size = to_host(set_sizes(namespace(found.prediction_set), found.prediction_set))
         return Reliability(
             label=found.label,
             confidence=found.confidence,
@@ -602,12 +605,9 @@ class ReliabilityHead(BaseEstimator):
         found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
         return found if on_device(probs) else np.asarray(found, bool)
 
-    def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
-        return self._scored(outputs)[:2]
-
-    def _scored(self, outputs: ModelOutputs) -> tuple[FloatArray, Any, Any]:
+    def _scored(self, outputs: ModelOutputs, scored: Scores | None = None) -> tuple[FloatArray, Any, Any]:
         """Probabilities, atypicality, and that of recalibration where it is another."""
-        atypicality, offered = self._rarity(outputs)
+        atypicality, offered = self._rarity(outputs, scored)
         probs = call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered)
         return probs, atypicality, None if self.recalibration_density_ is None else offered["atypicality"]
 
@@ -859,6 +859,16 @@ def _default_sets(alpha: float, rare: bool, n_rows: int, n_edges: int | None) ->
     n_thresholds = n_rows - (round(sets.edge_fraction * n_rows) if n_edges is None else n_edges)
     enough = n_thresholds >= max(FINE_FROM, SIXTHS * GROUP_ROWS / float(check_alpha(alpha)))
     return sets.set_params(groups="atypicality") if enough else sets
+
+
+def _some(outputs: ModelOutputs, scored: Scores | None) -> tuple[ModelOutputs, Scores | None]:
+    """Evenly spaced rows of which there are at most `LOOKED_AT`, and their scores where those of all are known."""
+    step = _stride(outputs)
+    some = outputs._part(np.arange(0, len(outputs), step))
+    if scored is None:
+        return some, None
+    first, second, densities = (None if part is None else part[::step, ...] for part in scored)
+    return some, (first, second, densities)
 
 
 def _stride(outputs: ModelOutputs) -> int:
