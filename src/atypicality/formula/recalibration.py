@@ -283,8 +283,8 @@ class Neighbours:
         if self.whole is not None:
             return values @ self.whole
         if self.sparse is not None and isinstance(values, np.ndarray):
-            starts = range(0, values.shape[0], SPARSE_ROWS)
-            parts = [(self.sparse @ values[start : start + SPARSE_ROWS].T).T for start in starts]
+            starts, weights = range(0, values.shape[0], SPARSE_ROWS), self.sparse.astype(values.dtype, copy=False)
+            parts = [(weights @ values[start : start + SPARSE_ROWS].T).T for start in starts]
             return np.concatenate(parts) if parts else values
         return sum(
             xp.take(values, one, axis=1) * weight for one, weight in zip(self.columns, self.weights, strict=True)
