@@ -30,6 +30,7 @@ dask = imported("dask")
 da = imported("dask.array")
 dd = imported("distributed")
 from distributed.utils import get_mp_context  # noqa: E402
+
 from atypicality.density import distributed  # noqa: E402
 from atypicality.density.family import DensityFamily  # noqa: E402
 from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
