@@ -279,6 +279,7 @@ def test_a_program_of_network_and_head_can_be_saved_and_loaded(whole):
     assert not found.proba.requires_grad
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 @needs("onnx", "onnxruntime")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, whose other exporter needs a package more
 @pytest.mark.parametrize("opset", [17, 20])
