@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -156,7 +155,7 @@ class Quadratic:
     limits: tuple[float, float] | None
     numbers: Any
 
-    @cached_property
+    @property
     def reads(self) -> frozenset[str]:
         """Names of the covariates that a coefficient other than 0 multiplies; without any all weights are numbers."""
         if not any(any(one[1:]) for one in self.coefficients):
@@ -177,7 +176,7 @@ class Quadratic:
             first = _held(xp, first, *self.limits)
         return [first, *others]
 
-    @cached_property
+    @property
     def _used(self) -> list[tuple[float, list[tuple[tuple[int, ...], float]]]]:
         """The first of each coefficients, and the others but for zeros with what they multiply."""
         pairs = ((one[0], zip(self.powers[1:], one[1:], strict=False)) for one in self.coefficients)
@@ -367,7 +366,7 @@ class LogitModel:
     reach: float | None = None
     floor: float = 0.0
 
-    @cached_property
+    @property
     def reads(self) -> frozenset[str]:
         """What of a row it reads beside the logits: "atypicality" and "densities" are the costly ones."""
         return frozenset(self.weighing.reads.union(*(getattr(term, "reads", ()) for term in self.terms)))
