@@ -22,7 +22,10 @@ LINES = {"light": "#d1d5da", "dark": "#48566b"}
 BRIGHTER = {"#0072B2": "#56B4E9", "#555": "#aaa", "#7A5195": "#b794d6"}
 """Colours that are too dark for a dark page, and what takes their place there."""
 ROOT = Path(__file__).parents[1]
-PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7A5195", "#8C6D31", "#555"]
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7A5195", "#8C6D31", "#555", "#DA3B46"]
+STAR = "M0,-1L.25,-.33L.95,-.31L.4,.12L.59,.81L0,.42L-.59,.81L-.4,.12L-.95,-.31L-.25,-.33Z"
+SHAPES = ["circle", "square", "cross", "diamond", *(f"triangle-{way}" for way in ("up", "down", "right", "left")), STAR]
+"""As many as colours: no two peers look alike."""
 SCALE = 2
 """Pixels per point; pages show figures at half their size. In SVG, a browser's own fonts overflow the legends."""
 
@@ -84,7 +87,7 @@ def speed() -> alt.LayerChart:
     y = alt.Y("stage:N").sort(stages).title(None).axis(labelLimit=260)
     colour = alt.Color("peer:N").scale(range=PALETTE).title(None).legend(orient="top", columns=4, labelLimit=200)
     marks = alt.Chart(alt.Data(values=found)).mark_point(filled=True, size=70, opacity=1)
-    marks = marks.encode(x=x, y=y, color=colour, shape=alt.Shape("peer:N").title(None))
+    marks = marks.encode(x=x, y=y, color=colour, shape=alt.Shape("peer:N").scale(range=SHAPES).title(None))
     draw = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color="#777").encode(x="one:Q")
     return alt.layer(draw, marks).properties(width=520, height=22 * len(stages))
 
@@ -145,7 +148,7 @@ def _by_rows(name: str, title: str) -> alt.LayerChart:
         color=colour,
     )
     marks = base.mark_point(filled=True, size=50, opacity=1).encode(
-        shape=alt.Shape("method:N").sort(methods).legend(None)
+        shape=alt.Shape("method:N").sort(methods).scale(range=SHAPES).legend(None)
     )
     return (base.mark_line(strokeWidth=1.5) + marks).properties(width=230, height=220, title=title)
 

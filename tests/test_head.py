@@ -84,13 +84,11 @@ def test_a_formula_is_built_once_and_again_after_a_part_was_replaced(bundled):
     assert_array_equal(head.predict(test[:1]).proba, before.proba)
 
 
-def test_a_density_that_recalibration_does_not_read_is_not_scored(bundled):
-    head, calibration, test = bundled
+def test_recalibration_that_reads_no_density_leaves_the_scores_as_they_are(bundled):
+    _, calibration, test = bundled
     train = load_fashion_mnist_lt().train
     plain = quick_head(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=calibration)
     assert plain.recalibration_density_ is not None
-    assert type(plain.formula().density).__name__ == "RelativeScores"
-    assert type(head.formula().density).__name__ == "TwoDensities"
     assert_allclose(plain.predict(test).proba, plain.recalibration_.predict_proba(test.logits), atol=1e-7)
     assert_allclose(
         plain.predict(test).atypicality, plain.density_.atypicality(test.embeddings), rtol=1e-10, atol=1e-12
@@ -165,6 +163,14 @@ def test_drift_is_told(bundled):
     assert answer.drift.share_tail > 0.1
 
 
+def test_three_rows_are_no_drift_wherever_they_are_and_four_can_be():
+    scale = QuantileScale.from_rows(np.arange(1e6))
+    three, four = (Drift(scale, np.full(n, 1e9)) for n in (3, 4))
+    assert three.chance > 1e-6 > four.chance
+    assert not three.significant
+    assert four.significant
+
+
 def test_rows_that_all_moved_up_have_drifted_even_if_none_is_in_the_tail():
     scale = QuantileScale.from_rows(np.arange(1000.0))
     moved = Drift(scale, np.linspace(700, 980, 300))
@@ -202,7 +208,24 @@ def test_drift_looks_at_the_gaussian_where_recalibration_reads_nothing_of_it():
     head = ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=calibration)
     expected = Drift(head.recalibration_quantiles_, head.recalibration_density_.atypicality(test.embeddings))
     assert head.predict(test).drift.recalibration.to_dict() == pytest.approx(expected.to_dict())
-    assert not hasattr(head.formula().density, "covariate")  # what leaves Python does not compute it
+
+
+@pytest.mark.parametrize("recalibration", ["auto", aty.TemperatureScaling()])
+def test_what_is_beyond_the_held_out_rows_by_either_score_is_for_a_person(recalibration):
+    """A row made longer is as before by a score of normalised rows; the Gaussian sees how far away it is."""
+    train, calibration, test = load_fashion_mnist_lt()
+    test, calibration = test[:500], calibration[:700]
+    head = ReliabilityHead(recalibration=recalibration).fit(train=train, calibration=calibration)
+    assert head.density_.normalize == "l2"
+    long = ModelOutputs(test.logits, embeddings=100 * test.embeddings.astype("f4"))
+    with pytest.warns(UserWarning, match="by the score that recalibration uses"):
+        far = head.predict(long, max_risk=0.5)
+    assert head.quantiles_.beyond(far.atypicality).mean() < 0.02
+    assert (far.advice == "ask a person").all()
+    assert not far.accepted.any()
+    assert (head.predict(test).advice == "trust").any()
+    beyond = head.recalibration_density_.atypicality(calibration.embeddings) > head.recalibration_quantiles_.values[-1]
+    assert beyond.mean() < 0.02  # of the rows that recalibrate; none of those that set the limit
 
 
 def test_agreement_has_mean_0_and_variance_1_over_all_orders(rng):

@@ -1,11 +1,13 @@
 """The report: numbers equal to the evaluation's, hostile text stays text, and a real browser agrees."""
 
+import dataclasses
 import html.parser
 import json
 import math
 import os
 import re
 import socket
+from functools import cache
 
 import numpy as np
 import pytest
@@ -186,12 +188,13 @@ def test_what_matters_stays_where_samples_do_not_fit(monkeypatch):
     assert sum(weights.values()) == pytest.approx(1500)
 
 
-def evaluation_of_many_classes(n_classes, n_rows, length=0):
+@cache
+def evaluation_of_many_classes(n_classes, n_rows):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, n_rows)
     logits = rng.normal(size=(n_rows, n_classes)).astype(np.float32)
     logits[np.arange(n_rows), labels] += 4
-    names = [f"class {index} {'x' * length}" for index in range(n_classes)]
+    names = [f"class {index}" for index in range(n_classes)]
     outputs = aty.ModelOutputs(logits, labels=labels, class_names=names)
     probs = scipy.special.softmax(logits, axis=1)
     sets = probs >= np.sort(probs, axis=1)[:, ::-1][np.arange(n_rows), rng.integers(0, n_classes, n_rows)][:, None]
@@ -199,18 +202,21 @@ def evaluation_of_many_classes(n_classes, n_rows, length=0):
 
 
 @pytest.mark.parametrize("length", [0, 200])
-def test_twenty_thousand_classes_stay_under_three_megabytes_and_keep_the_worst(tmp_path, length):
-    evaluation = evaluation_of_many_classes(20_000, 300, length)
-    evaluation.report(tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < 3_000_000
-    data = page_data(evaluation, "model", "again")
+def test_twenty_thousand_classes_stay_under_three_megabytes_and_keep_the_worst(length):
+    evaluation = evaluation_of_many_classes(20_000, 300)
+    info = dict(evaluation.tables["class_info"])
+    info["name"] = [name + "x" * length for name in info["name"]]
+    evaluation = dataclasses.replace(evaluation, tables=dict(evaluation.tables) | {"class_info": info})
+    page = render_report(evaluation)
+    assert len(page.encode()) < 3_000_000
+    data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S)[1])
     kept, total = data["kept"]["classes"]
     listed = set(data["tables"]["classes"]["class_index"])
     assert total == 20_000
     assert 500 < kept == len(listed) < total
     wrong = [row for row in evaluation.table("classes", method="again", metric="accuracy") if row["value"] == 0]
     assert {row["class_index"] for row in wrong} <= listed
-    assert set(data["classes"]) >= listed
+    assert set(map(int, data["classes"])) >= listed
     assert len(data["samples"]["row"]) == 300
 
 

@@ -11,12 +11,7 @@ from atypicality._version import __version__
 if TYPE_CHECKING:
     from atypicality import blocks, charts, datasets, llm, metrics
     from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
-    from atypicality.density import (
-        ClassAtypicality,
-        GaussianAtypicality,
-        NeighborAtypicality,
-        RelativeAtypicality,
-    )
+    from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality, RelativeAtypicality
     from atypicality.density.ratio import NeighborRatio
     from atypicality.evaluation import Evaluation, compare, evaluate
     from atypicality.groups import ClassGroups, Quadrants, QuantileGroups
@@ -45,94 +40,40 @@ if TYPE_CHECKING:
     from atypicality.shipping.bundle import save as save
     from atypicality.shipping.onnx import export_onnx as export_onnx
 
-_HOME = {
-    "AdaptiveTemperatureScaling": "recalibration",
-    "AtypicalityAwareClassifier": "integrations.sklearn",
-    "AtypicalityAwareConformal": "conformal",
-    "AtypicalityAwareRecalibration": "recalibration",
-    "BundleError": "shipping.bundle",
-    "ClassAtypicality": "density",
-    "ClassGroups": "groups",
-    "ConditionalConformal": "conformal",
-    "ContentFreeCalibration": "recalibration",
-    "EnsembleTemperatureScaling": "recalibration",
-    "Evaluation": "evaluation",
-    "GaussianAtypicality": "density",
-    "GroupTemperatureScaling": "recalibration",
-    "ModelOutputs": "outputs",
-    "Monitor": "monitoring",
-    "NeighborAtypicality": "density",
-    "NeighborRatio": "density.ratio",
-    "Quadrants": "groups",
-    "QuantileGroups": "groups",
-    "RelativeAtypicality": "density",
-    "Reliability": "head",
-    "ReliabilityHead": "head",
-    "ReliabilityModule": "integrations.torch_module",  # loads torch, so it stays out of __all__
-    "SplitConformal": "conformal",
-    "TemperatureScaling": "recalibration",
-    "VectorScaling": "recalibration",
-    "collect": "integrations.collecting",
-    "compare": "evaluation",
-    "estimate_accuracy": "monitoring",
-    "estimate_class_mix": "recalibration",
-    "evaluate": "evaluation",
-    "load": "shipping.bundle",
-    "three_way_split": "outputs",
+_NAMES = {
+    "conformal": ("AtypicalityAwareConformal", "ConditionalConformal", "SplitConformal"),
+    "density": ("ClassAtypicality", "GaussianAtypicality", "NeighborAtypicality", "RelativeAtypicality"),
+    "density.ratio": ("NeighborRatio",),
+    "evaluation": ("Evaluation", "compare", "evaluate"),
+    "groups": ("ClassGroups", "Quadrants", "QuantileGroups"),
+    "head": ("Reliability", "ReliabilityHead"),
+    "integrations.collecting": ("collect",),
+    "integrations.sklearn": ("AtypicalityAwareClassifier",),
+    "integrations.torch_module": ("ReliabilityModule",),  # loads torch, so it stays out of __all__
+    "monitoring": ("Monitor", "estimate_accuracy"),
+    "outputs": ("ModelOutputs", "three_way_split"),
+    "recalibration": (
+        *("AdaptiveTemperatureScaling", "AtypicalityAwareRecalibration", "ContentFreeCalibration"),
+        *("EnsembleTemperatureScaling", "GroupTemperatureScaling", "TemperatureScaling", "VectorScaling"),
+        "estimate_class_mix",
+    ),
+    "shipping.bundle": ("BundleError", "load"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 _FORWARD = {"TransformersScorer": "integrations.transformers", "export_onnx": "shipping.onnx"}
 _FORWARD |= {"save": "shipping.bundle", "write_monitor": "report", "write_report": "report"}
 """What a method of an earlier room calls in a later one: here, so that no room imports what comes after it."""
-_MODULES = {
-    "blocks": "blocks",
-    "charts": "charts",
-    "datasets": "datasets",
-    "llm": "llm",
-    "metrics": "metrics",
-    "theory": "paper.theory",
-}
+_MODULES = {name: name for name in ("blocks", "charts", "datasets", "llm", "metrics")} | {"theory": "paper.theory"}
 
 __all__ = [
-    "AdaptiveTemperatureScaling",
-    "AtypicalityAwareClassifier",
-    "AtypicalityAwareConformal",
-    "AtypicalityAwareRecalibration",
-    "BundleError",
-    "ClassAtypicality",
-    "ClassGroups",
-    "ConditionalConformal",
-    "ContentFreeCalibration",
-    "EnsembleTemperatureScaling",
-    "Evaluation",
-    "GaussianAtypicality",
-    "GroupTemperatureScaling",
-    "ModelOutputs",
-    "Monitor",
-    "NeighborAtypicality",
-    "NeighborRatio",
-    "Quadrants",
-    "QuantileGroups",
-    "RelativeAtypicality",
-    "Reliability",
-    "ReliabilityHead",
-    "SplitConformal",
-    "TemperatureScaling",
-    "VectorScaling",
-    "__version__",
-    "blocks",
-    "charts",
-    "collect",
-    "compare",
-    "datasets",
-    "estimate_accuracy",
-    "estimate_class_mix",
-    "evaluate",
-    "llm",
-    "load",
-    "metrics",
-    "theory",
-    "three_way_split",
-]
+    "AdaptiveTemperatureScaling", "AtypicalityAwareClassifier", "AtypicalityAwareConformal",
+    "AtypicalityAwareRecalibration", "BundleError", "ClassAtypicality", "ClassGroups", "ConditionalConformal",
+    "ContentFreeCalibration", "EnsembleTemperatureScaling", "Evaluation", "GaussianAtypicality",
+    "GroupTemperatureScaling", "ModelOutputs", "Monitor", "NeighborAtypicality", "NeighborRatio", "Quadrants",
+    "QuantileGroups", "RelativeAtypicality", "Reliability", "ReliabilityHead", "SplitConformal", "TemperatureScaling",
+    "VectorScaling", "__version__", "blocks", "charts", "collect", "compare", "datasets", "estimate_accuracy",
+    "estimate_class_mix", "evaluate", "llm", "load", "metrics", "theory", "three_way_split",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -11,27 +11,12 @@ from numpy.typing import NDArray
 from atypicality import blocks
 
 __all__ = [
-    "BLOCK_BYTES",
-    "Device",
-    "beside",
-    "concatenate",
-    "entries_at",
-    "is_float16",
-    "like",
-    "namespace",
-    "on_device",
-    "returns_like_input",
-    "row_blocks",
-    "take_columns",
-    "take_rows",
-    "to_device",
-    "to_host",
-    "to_numpy",
-]
+    "BLOCK_BYTES", "Device", "beside", "concatenate", "entries_at", "is_float16", "like", "namespace", "on_device",
+    "returns_like_input", "row_blocks", "take_columns", "take_rows", "to_device", "to_host", "to_numpy",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
-Device = Any
-"""An array of a library with an array API namespace, in an accelerator's memory."""
+Device = Any  # an array of a library with an array API namespace, in an accelerator's memory
 
 BLOCK_BYTES = 1 << 28
 """Bytes of a block of rows in float64: some copies of it fit beside the data, and a kernel is still busy for long."""

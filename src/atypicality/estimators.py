@@ -80,16 +80,9 @@ def clone(estimator: T, *, safe: bool = True) -> T:
 
 def check_is_fitted(estimator: Any, attribute: str | None = None) -> None:
     """Raise `sklearn.exceptions.NotFittedError` unless the estimator has this attribute, or any of a fitted one."""
-    fitted = (
-        hasattr(estimator, attribute)
-        if attribute
-        else any(_learnt(name) for name in getattr(estimator, "__dict__", ()))
-    )
+    learnt = (name for name in getattr(estimator, "__dict__", ()) if name.endswith("_") and not name.startswith("__"))
+    fitted = hasattr(estimator, attribute) if attribute else any(learnt)
     if isinstance(estimator, type) or not fitted:
         from sklearn.utils.validation import check_is_fitted as theirs
 
         theirs(estimator, attribute)
-
-
-def _learnt(name: str) -> bool:
-    return name.endswith("_") and not name.startswith("__")

@@ -33,9 +33,7 @@ def listed(names: Iterable[object]) -> str:
 
 
 def aligned(
-    lines: Sequence[Sequence[str]],
-    over: Sequence[tuple[str, int]] = (),
-    justify: Callable[[str, int], str] = str.ljust,
+    lines: Sequence[Sequence[str]], over: Sequence[tuple[str, int]] = (), justify: Callable[[str, int], str] = str.ljust
 ) -> list[str]:
     r"""Lines of cells in columns, two spaces apart; names in a line `over` them each span a number of columns.
 

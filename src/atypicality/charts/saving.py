@@ -86,12 +86,7 @@ class SafeChart:
     def to_html(self, *, embed_options: dict[str, Any] | None = None, inline: bool = True) -> str:
         """A self-contained page, with Vega inside and a policy that lets it reach nothing.
 
-        Parameters
-        ----------
-        embed_options : dict, optional
-            Options of vega-embed, as {"renderer": "svg"}.
-        inline : bool
-            Known to Altair; these pages always hold everything.
+        `embed_options` are vega-embed's, as {"renderer": "svg"}; `inline` is Altair's: these pages hold everything.
         """
         alt = altair()
         with alt.data_transformers.enable("default", max_rows=None):

@@ -7,8 +7,7 @@ from typing import NoReturn
 
 __all__ = ["main", "run"]
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of the signal, as shells have it."""
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 and the number of the signal, as shells have it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,8 +39,7 @@ __all__ = ["app", "execute"]
 
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # click's own or typer's copy of it, by version
 
-COMPLETING = "_ATYPICALITY_COMPLETE"
-"""Environment variable that shells set when they want completions."""
+COMPLETING = "_ATYPICALITY_COMPLETE"  # environment variable that shells set when they want completions
 
 
 class _ClassifyByDefault(TyperGroup):
@@ -79,10 +78,13 @@ def execute(arguments: list[str]) -> int:
         with (
             _plain_warnings(),
             _any_text(),
-            _lines(),
             command.make_context("atypicality", current(arguments)) as context,
         ):
-            command.invoke(context)
+            token = reporting.set(True)  # lines of progress where stderr is no terminal
+            try:
+                command.invoke(context)
+            finally:
+                reporting.reset(token)
         return 0
     except SystemExit as end:  # after showing or installing completion
         return int(end.code or 0)
@@ -94,7 +96,10 @@ def execute(arguments: list[str]) -> int:
     except Exception as error:
         if not _is_mistake(error):
             raise
-        return _report(_message(error), 2)
+        usage = isinstance(error, _UsageMistake)
+        said = f"{error.format_message().rstrip('.')}. Try --help." if usage else error  # type: ignore[attr-defined]
+        typer.echo(f"atypicality: {one_line(said)}", err=True)
+        return 2
 
 
 @app.callback(invoke_without_command=True)
@@ -122,16 +127,6 @@ def _plain_warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _lines() -> Iterator[None]:
-    """Lines of progress where stderr is no terminal."""
-    token = reporting.set(True)
-    try:
-        yield
-    finally:
-        reporting.reset(token)
-
-
-@contextlib.contextmanager
 def _any_text() -> Iterator[None]:
     """Let a terminal that lacks a character show its code, as stderr does by itself."""
     stream = sys.stdout
@@ -155,14 +150,3 @@ def _is_mistake(error: Exception) -> bool:
     from atypicality.validation.refusals import is_refusal
 
     return is_refusal(error)
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, _UsageMistake):
-        return f"{error.format_message().rstrip('.')}. Try --help."  # type: ignore[attr-defined]
-    return str(error)
-
-
-def _report(message: str, code: int) -> int:
-    typer.echo(f"atypicality: {one_line(message)}", err=True)
-    return code

@@ -52,21 +52,9 @@ class QuadrantRow:
 class Demo:
     """What the demonstration measured.
 
-    Attributes
-    ----------
-    sizes : dict
-        Rows used for each purpose.
-    class_counts : dict
-        Training rows of each class among those that the density was fitted on.
-    alpha : float
-        Allowed miscoverage of the prediction sets.
-    head : ReliabilityHead
-        The fitted head.
-    evaluation : Evaluation
-        Of the model, of temperature scaling with split conformal sets, and of the head.
-    quadrants : tuple of QuadrantRow
-    examples : tuple of Example
-        From each quadrant the test row nearest to its median.
+    `sizes` are rows for each purpose, `class_counts` training rows of each class; the evaluation is of the model, of
+    temperature scaling with split conformal sets, and of the head; the examples are the test rows nearest to the
+    median of each quadrant.
     """
 
     sizes: dict[str, int]
@@ -87,21 +75,8 @@ class Demo:
 def run_demo(splits: Splits | None = None, *, alpha: float = 0.1, random_state: int = 0) -> Demo:
     """Run everything once: density, recalibration, prediction sets, quadrants.
 
-    Parameters
-    ----------
-    splits : Splits, optional
-        Training, calibration and test outputs; by default those of a small network on long-tailed Fashion-MNIST.
-    alpha : float, default=0.1
-        Allowed miscoverage of the prediction sets.
-    random_state : int, default=0
-        Cuts the calibration rows into a half that recalibrates and a half that decides the sets.
+    The splits are by default those of a small network on long-tailed Fashion-MNIST.
 
-    Returns
-    -------
-    Demo
-
-    Examples
-    --------
     >>> [example.quadrant for example in run_demo().examples]
     ['reliable', 'extrapolation', 'ambiguous', 'untrustworthy']
     """
@@ -116,20 +91,16 @@ def run_demo(splits: Splits | None = None, *, alpha: float = 0.1, random_state: 
         plain.fit(train=head.density_, calibration=calibration)
     answer = head.predict(test)
     methods = {MODEL: "uncalibrated", SINGLE: plain, AWARE: head}
+    counts = np.bincount(train.need("labels"), minlength=head.n_classes_)
     return Demo(
         sizes=head.sizes_ | {"test": len(test)},
-        class_counts=_class_counts(train, answer),
+        class_counts=dict(zip(answer.names().tolist(), counts.tolist(), strict=True)),
         alpha=alpha,
         head=head,
         evaluation=evaluate(methods, test),
         quadrants=tuple(_quadrant_row(answer, test, name) for name in QUADRANTS),
         examples=tuple(_example(answer, test, name) for name, share in answer.quadrant_shares().items() if share),
     )
-
-
-def _class_counts(train: ModelOutputs, answer: Reliability) -> dict[str, int]:
-    names = answer.names()
-    return dict(zip(names.tolist(), np.bincount(train.need("labels"), minlength=names.size).tolist(), strict=True))
 
 
 def _quadrant_row(answer: Reliability, test: ModelOutputs, quadrant: str) -> QuadrantRow:

@@ -10,20 +10,11 @@ if TYPE_CHECKING:
     from atypicality.outputs import ModelOutputs
 
 __all__ = [
-    "ANSWERS",
-    "ClassNames",
-    "Names",
-    "is_answer_head",
-    "load_answers",
-    "load_head",
-    "load_outputs",
-    "load_rows",
-    "load_together",
-    "parse_names",
-]
+    "ANSWERS", "ClassNames", "Names", "is_answer_head", "load_answers", "load_head", "load_outputs", "load_rows",
+    "load_together", "parse_names",
+]  # fmt: skip
 
-ANSWERS = ".jsonl"
-"""Ending of files of answers."""
+ANSWERS = ".jsonl"  # ending of files of answers
 
 Names = Annotated[
     list[str] | None,
@@ -103,14 +94,10 @@ def load_together(
     found, absent = {}, []
     for purpose, path in paths.items():
         missing: set[str] = set()
-        parts = read_parts(_split(path), known, classes, absent=missing if len(paths) > 1 else None)
+        files = [path] if path.exists() else [Path(part) for part in str(path).split(",")]
+        parts = read_parts(files, known, classes, absent=missing if len(paths) > 1 else None)
         found[purpose] = ModelOutputs(**parts)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
     return found
-
-
-def _split(path: Path) -> list[Path]:
-    """The paths of a list, unless there is a file of that name."""
-    return [path] if path.exists() else [Path(part) for part in str(path).split(",")]

@@ -31,8 +31,7 @@ atypicality llm classify --model http://localhost:8000/v1 --served-model name \\
 
 def command(
     model: Annotated[
-        str,
-        typer.Option(help="Folder, .gguf file, hub name, address of a server, or .jsonl/.parquet file of scores."),
+        str, typer.Option(help="Folder, .gguf file, hub name, address of a server, or .jsonl/.parquet file of scores.")
     ],
     data: Annotated[list[Path], typer.Option(help="File of texts: .jsonl .csv .tsv .parquet .txt; may be repeated.")],
     template: Annotated[str, typer.Option(help="imdb, trec, agnews, or a text file that holds {input} once.")],

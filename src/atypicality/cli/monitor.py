@@ -19,8 +19,7 @@ atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl
 """
 
-ALARMED = 3
-"""Exit code where these rows raised an alarm, and as long as anything is outside its band."""
+ALARMED = 3  # exit code where these rows raised an alarm, and as long as anything is outside its band
 
 
 def command(

@@ -22,8 +22,7 @@ atypicality pack softmax.npz labels.csv --names logits=softmax --probabilities \
 
 def command(
     files: Annotated[
-        list[Path],
-        typer.Argument(help="Files (.npy, .npz, .safetensors, .parquet, .csv, .tsv) or folders of arrays."),
+        list[Path], typer.Argument(help="Files (.npy, .npz, .safetensors, .parquet, .csv, .tsv) or folders of arrays.")
     ],
     out: Annotated[Path, typer.Option(help="File to write: .npz, .safetensors or .parquet, or a new folder.")],
     names: Names = None,

@@ -2,16 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from atypicality.cli.files import ClassNames, Names, load_head, load_rows
 from atypicality.cli.memory import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
-
-if TYPE_CHECKING:
-    from atypicality.head.reliability import Reliability
 
 __all__ = ["DRIFTED", "EXAMPLES", "command"]
 
@@ -22,8 +19,7 @@ atypicality predict head new.npz --exit-code --json --out answers.npz
 atypicality predict answer-head new.jsonl --max-risk 0.1 --out said.csv
 """
 
-DRIFTED = 3
-"""The exit code of rows that have drifted: not 1, which a crash has, nor 2, a mistake of the user."""
+DRIFTED = 3  # the exit code of rows that have drifted: not 1, which a crash has, nor 2, a mistake of the user
 
 
 def command(
@@ -62,13 +58,10 @@ def command(
         stage("writing")
         answer.save(out)
     if as_json:
-        told = answer.summary() | {"estimates": answer.estimates()} | _drift(answer)
+        drift = {} if answer.drift is None else {"drift": answer.drift.to_dict()}
+        told = answer.summary() | {"estimates": answer.estimates()} | drift
         say_json(json.dumps(told | {"out": str(out)}, indent=2))
     else:
         say(f"{answer!r}\nwritten to {out}")
     if exit_code and answer.drift is not None and answer.drift.significant:
         raise typer.Exit(DRIFTED)
-
-
-def _drift(answer: "Reliability") -> dict[str, Any]:
-    return {} if answer.drift is None else {"drift": answer.drift.to_dict()}

@@ -18,8 +18,7 @@ atypicality report head january.npz february.npz --examples texts.txt
 atypicality report answer-head test.jsonl --max-risk 0.1
 """
 
-LISTED = 200
-"""Labels and duplicates that a page lists for a person to look at."""
+LISTED = 200  # labels and duplicates that a page lists for a person to look at
 
 
 def command(

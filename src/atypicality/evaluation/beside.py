@@ -60,23 +60,10 @@ def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Eva
 
 
 def with_part(whole: Evaluation, part: Evaluation, method: str, rows: Sequence[int]) -> Evaluation:
-    """An evaluation with one more method, the first, from an evaluation of some of its rows.
+    """An evaluation with one more `method`, the first, from an evaluation of some of its `rows`.
 
-    Parameters
-    ----------
-    whole, part : Evaluation
-    method : str
-        Of `part`.
-    rows : sequence of int
-        Rows of `whole` that those of `part` are.
+    `settings["part"]` of what it gives has the number of these rows.
 
-    Returns
-    -------
-    Evaluation
-        Whose `settings["part"]` has the number of these rows.
-
-    Examples
-    --------
     >>> import atypicality as aty
     >>> outputs = aty.datasets.make_world(300).outputs()
     >>> whole = aty.evaluate({"all": "uncalibrated"}, outputs)

@@ -18,60 +18,50 @@ SCHEMA_VERSION = 1
 Row = dict[str, Any]
 Columns = Mapping[str, tuple[Any, ...]]
 
-STATISTICS = {"count": "number", "value": "number", "standard_error": "number", "low": "number", "high": "number"}
+_KINDS = {
+    "string": "method metric quadrant advice attribute subgroup axis worst name id subgroups members",
+    "integer": "group class_index confidence_group bin percent size row label suggested train_row grid_group "
+    "class_group prediction set_size",
+    "number": "count value standard_error low high target gap class_atypicality atypicality score distance weight "
+    "confidence",
+    "boolean": "same_label covered accepted",
+}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+
+
+def _columns(names: str) -> dict[str, str]:
+    """Columns and the kind of their values: a name means the same in every table."""
+    return {name: _KIND_OF[name] for name in names.split()}
+
+
+STATISTICS = _columns("count value standard_error low high")
 """The end of every measured row: how many samples, the value, its standard error and its 95 % interval."""
 
-
-def _measured(**keys: str) -> dict[str, str]:
-    return keys | STATISTICS
-
-
 TABLES: dict[str, dict[str, str]] = {
-    "overall": _measured(method="string", metric="string"),
-    "atypicality_groups": _measured(method="string", group="integer", metric="string"),
-    "confidence_groups": _measured(method="string", group="integer", metric="string"),
-    "class_groups": _measured(method="string", group="integer", metric="string"),
-    "classes": _measured(method="string", class_index="integer", metric="string"),
-    "grid": _measured(method="string", group="integer", confidence_group="integer", metric="string"),
-    "class_grid": _measured(method="string", group="integer", confidence_group="integer", metric="string"),
-    "quadrants": _measured(method="string", quadrant="string", metric="string"),
-    "advice": _measured(method="string", advice="string", metric="string"),
-    "subgroups": _measured(method="string", attribute="string", subgroup="string", metric="string"),
-    "calibration_curve": _measured(method="string", bin="integer", metric="string"),
-    "risk_coverage": _measured(method="string", percent="integer", metric="string"),
-    "temperatures": _measured(group="integer"),
-    "class_scores": _measured(method="string", class_index="integer"),
-    "set_sizes": _measured(method="string", size="integer", metric="string"),
-    "coverage_gaps": _measured(method="string", axis="string", worst="string") | {"target": "number", "gap": "number"},
-    "group_ranges": {"axis": "string", "method": "string", "group": "integer"}
-    | {"count": "number", "low": "number", "high": "number"},
-    "class_info": {"class_index": "integer", "name": "string", "class_atypicality": "number", "group": "integer"},
-    "suspects": {"row": "integer", "label": "integer", "suggested": "integer", "score": "number"},
-    "duplicates": {"row": "integer", "train_row": "integer", "distance": "number", "same_label": "boolean"},
-    "samples": {
-        "row": "integer",
-        "id": "string",
-        "label": "integer",
-        "atypicality": "number",
-        "group": "integer",
-        "grid_group": "integer",
-        "class_group": "integer",
-        "weight": "number",
-        "subgroups": "string",
-    },
-    "predictions": {
-        "method": "string",
-        "row": "integer",
-        "prediction": "integer",
-        "confidence": "number",
-        "confidence_group": "integer",
-        "quadrant": "string",
-        "set_size": "integer",
-        "covered": "boolean",
-        "advice": "string",
-        "members": "string",
-        "accepted": "boolean",
-    },
+    "overall": _columns("method metric") | STATISTICS,
+    "atypicality_groups": _columns("method group metric") | STATISTICS,
+    "confidence_groups": _columns("method group metric") | STATISTICS,
+    "class_groups": _columns("method group metric") | STATISTICS,
+    "classes": _columns("method class_index metric") | STATISTICS,
+    "grid": _columns("method group confidence_group metric") | STATISTICS,
+    "class_grid": _columns("method group confidence_group metric") | STATISTICS,
+    "quadrants": _columns("method quadrant metric") | STATISTICS,
+    "advice": _columns("method advice metric") | STATISTICS,
+    "subgroups": _columns("method attribute subgroup metric") | STATISTICS,
+    "calibration_curve": _columns("method bin metric") | STATISTICS,
+    "risk_coverage": _columns("method percent metric") | STATISTICS,
+    "temperatures": _columns("group") | STATISTICS,
+    "class_scores": _columns("method class_index") | STATISTICS,
+    "set_sizes": _columns("method size metric") | STATISTICS,
+    "coverage_gaps": _columns("method axis worst") | STATISTICS | _columns("target gap"),
+    "group_ranges": _columns("axis method group count low high"),
+    "class_info": _columns("class_index name class_atypicality group"),
+    "suspects": _columns("row label suggested score"),
+    "duplicates": _columns("row train_row distance same_label"),
+    "samples": _columns("row id label atypicality group grid_group class_group weight subgroups"),
+    "predictions": _columns(
+        "method row prediction confidence confidence_group quadrant set_size covered advice members accepted"
+    ),
 }
 LATER: dict[str, tuple[str, ...] | None] = {
     "advice": None,

@@ -28,15 +28,9 @@ from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "Column",
-    "accepted_rows",
-    "class_score_rows",
-    "grouped",
-    "risk_rows",
-    "signal_rows",
-    "temperature_rows",
+    "Column", "accepted_rows", "class_score_rows", "grouped", "risk_rows", "signal_rows", "temperature_rows",
     "worst_rows",
-]
+]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
 
@@ -75,7 +69,8 @@ def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     values = scored.column(metric)
     if metric in ("coverage", "followed"):
         return _binomial(count, np.bincount(codes, values, minlength=n_groups), count, exact_interval)
-    return each_group(lambda _, part: (values[part].mean(), *mean_interval(values[part])), codes, n_groups)
+    reach = mean_interval if options.intervals else lambda _: UNKNOWN
+    return each_group(lambda _, part: (values[part].mean(), *reach(values[part])), codes, n_groups)
 
 
 def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:

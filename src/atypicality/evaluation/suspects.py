@@ -110,7 +110,8 @@ def _weights(model: Floats, near: Floats | None, labels: NDArray[np.intp]) -> tu
 
 def _neighbor_shares(embeddings: Any, labels: NDArray[np.intp], rows: NDArray[np.intp], k: int) -> Floats:
     """Shares of the classes (m, k) among the nearest other rows by direction, with half a row added to each class."""
-    unit = _unit(embeddings)
+    unit = np.asarray(embeddings, np.float32)
+    unit = unit / np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-30)
     shares = np.empty((rows.size, k))
 
     def fill(part: slice) -> None:
@@ -123,11 +124,6 @@ def _neighbor_shares(embeddings: Any, labels: NDArray[np.intp], rows: NDArray[np
 
     blocks.for_rows(fill, rows.size, block=blocks.block_rows(8 * len(labels), budget=blocks.GEMM_BYTES))
     return shares
-
-
-def _unit(embeddings: Any) -> NDArray[np.float32]:
-    rows = np.asarray(embeddings, np.float32)
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30))
 
 
 def near_duplicates(

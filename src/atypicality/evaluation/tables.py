@@ -92,7 +92,7 @@ def measure(
         with naming(name), context.outputs._numbered():
             scored = score(name, answer, labels, options)
         axes = cuts.axes(name, scored.confidence, own, scored.trusted)
-        scored = scored.advised(_atypical(axes))
+        scored = scored.advised(next((axis.codes % 2 == 1 for axis in axes if axis.table == "quadrants"), None))
         axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, options), scored)
         measured.rows["overall"] += statistics.accepted_rows(scored)
@@ -126,7 +126,9 @@ def coverage_gap_rows(rows: Mapping[str, list[Row]], alphas: Mapping[str, float]
                 worst = min(cells, key=lambda row: row["value"])
                 gap = max(abs(row["value"] - target) for row in cells)
                 found = {name: worst[name] for name in STATISTICS}
-                yield {"method": method, "axis": axis, "worst": _name(worst), "target": target, "gap": gap} | found
+                words = [str(value) for name, value in worst.items() if name not in ("method", "metric", *STATISTICS)]
+                named = {"method": method, "axis": axis, "worst": ", ".join(words)}
+                yield named | {"target": target, "gap": gap} | found
 
 
 def assemble(
@@ -173,23 +175,20 @@ def _method_rows(
     """All rows of one method, with the table that they belong to."""
     for axis in axes:
         yield axis.table, _rows(axis, scored, options)
-    yield "overall", _whole_rows(scored)
+    keys = ({"method": scored.name, "metric": metric} for metric in scored.whole)
+    values = [(scored.predicted.size, *values) for values in scored.whole.values()]
+    yield "overall", measured_rows(keys, zip(*values, strict=True))
     yield "risk_coverage", statistics.risk_rows(scored)
     yield "class_scores", statistics.class_score_rows(scored, labels)
 
 
 def _rows(axis: Axis, scored: Scored, options: Options) -> list[Row]:
     rows: list[Row] = []
-    for metric in _metrics(axis.table, scored):
+    of_sets = () if scored.sizes is None else SET_METRICS
+    for metric in ONLY[axis.table] if axis.table in ONLY else METRICS[axis.table] + of_sets:
         keys = ({"method": scored.name, **key, "metric": metric} for key in axis.keys)
         rows += measured_rows(keys, statistics.grouped(metric, scored, axis.codes, len(axis.keys), options))
     return rows
-
-
-def _metrics(table: str, scored: Scored) -> tuple[str, ...]:
-    if table in ONLY:
-        return ONLY[table]
-    return METRICS[table] + (SET_METRICS if scored.sizes is not None else ())
 
 
 def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Axis]:
@@ -208,17 +207,6 @@ def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Ax
     return axes
 
 
-def _atypical(axes: list[Axis]) -> NDArray[np.bool_] | None:
-    """Which rows are in a quadrant of atypical ones; None where there are no quadrants."""
-    return next((axis.codes % 2 == 1 for axis in axes if axis.table == "quadrants"), None)
-
-
-def _whole_rows(scored: Scored) -> list[Row]:
-    keys = ({"method": scored.name, "metric": metric} for metric in scored.whole)
-    values = [(scored.predicted.size, *values) for values in scored.whole.values()]
-    return measured_rows(keys, zip(*values, strict=True))
-
-
 def _class_rows(context: Context, cuts: Cuts, n_classes: int) -> list[Row]:
     names, rarity = context.outputs.class_names, context.class_atypicality
     return [
@@ -230,9 +218,3 @@ def _class_rows(context: Context, cuts: Cuts, n_classes: int) -> list[Row]:
         }
         for index in range(n_classes)
     ]
-
-
-def _name(row: Row) -> str:
-    """The group of a row in words: its keys other than method and metric."""
-    keys = [str(value) for name, value in row.items() if name not in ("method", "metric", *STATISTICS)]
-    return ", ".join(keys)

@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -138,8 +140,9 @@ class AdviceRule:
         Most classes to choose among.
     atypicality : float or None
         A value equal to it is typical; None without atypicality.
-    furthest : float or None
-        Largest atypicality of the held-out rows: of what lies beyond, nothing was measured.
+    furthest, furthest_covariate : float or None
+        Largest atypicality of the held-out rows, and largest of the one that recalibration uses where it is another:
+        of what is beyond either, nothing was measured.
     keep_from : float or None
         Confidence from which on a prediction is accepted; None where nothing was said of a risk.
     """
@@ -149,20 +152,33 @@ class AdviceRule:
     atypicality: float | None = None
     furthest: float | None = None
     keep_from: float | None = None
+    furthest_covariate: float | None = None
 
-    def accepted(self, xp: Xp, confidence: Any, atypicality: Any) -> Any:
-        """Which predictions are kept (n, 1), from confidence and atypicality (n, 1); None without `keep_from`."""
-        if self.keep_from is None:
-            return None
-        kept = confidence >= self.keep_from
-        return kept if atypicality is None or self.furthest is None else kept & (atypicality <= self.furthest)
+    def accepted(self, confidence: Any, atypicality: Any, covariate: Any = None) -> Any:
+        """Which predictions are kept (n, 1), from columns (n, 1) of each; None without `keep_from`."""
+        return None if self.keep_from is None else self.within(confidence, atypicality, covariate)
 
-    def index(self, xp: Xp, confidence: Any, atypicality: Any, sets: Any) -> Any:
-        """Number of each row's advice (n, 1), from confidence and atypicality (n, 1) and sets (n, k)."""
+    def within(self, confidence: Any, atypicality: Any, covariate: Any) -> Any:
+        """Rows (n, 1) from `keep_from` on that are beyond no held-out maximum; None where there is neither."""
+        conditions = [] if self.keep_from is None else [confidence >= self.keep_from]
+        for score, furthest in ((atypicality, self.furthest), (covariate, self.furthest_covariate)):
+            conditions += [] if score is None or furthest is None else [score <= furthest]
+        return reduce(and_, conditions) if conditions else None
+
+    def index(self, xp: Xp, confidence: Any, atypicality: Any, sets: Any, covariate: Any = None) -> Any:
+        """Number of each row's advice (n, 1), from columns (n, 1) of numbers and sets (n, k).
+
+        `covariate` is the atypicality that recalibration uses, where it is another.
+        """
         size = xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
-        kept = self.accepted(xp, confidence, atypicality)
-        if self.atypicality is None or atypicality is None:
-            refused = None if kept is None else ~kept
-            return advice(xp, confidence, self.confidence, size=size, longest=self.longest, refused=refused)
-        rare, refused = atypicality > self.atypicality, atypicality > self.furthest if kept is None else ~kept
-        return advice(xp, confidence, self.confidence, atypical=rare, size=size, longest=self.longest, refused=refused)
+        kept = self.within(confidence, atypicality, covariate)
+        known = self.atypicality is not None and atypicality is not None
+        return advice(
+            xp,
+            confidence,
+            self.confidence,
+            atypical=atypicality > self.atypicality if known else None,
+            size=size,
+            longest=self.longest,
+            refused=None if kept is None else ~kept,
+        )

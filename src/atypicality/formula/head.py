@@ -78,13 +78,14 @@ class HeadFormula:
     advice: AdviceRule
 
     def rarity(self, xp: Xp, products: Any) -> Rarity:
-        """What the density says of rows, from its products: no more than the recalibration reads."""
+        """What the density says of rows, from its products: no more than recalibration and advice read."""
         reads, densities, covariate = reads_of(self.recalibration), None, None
+        limited = self.advice.furthest_covariate is not None
         if "densities" in reads:
             densities = self.density.class_log_density(xp, products)
             if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
                 densities = aligned(xp, densities, self.sources)
-        if "atypicality" in reads and hasattr(self.density, "covariate"):
+        if ("atypicality" in reads or limited) and hasattr(self.density, "covariate"):
             covariate = self.density.covariate(xp, products)
         return Rarity(self.density.atypicality(xp, products), covariate, densities)
 
@@ -100,8 +101,8 @@ class HeadFormula:
         if self.scale is not None and self.quadrant is not None:
             quantile = self.scale.quantiles(xp, atypicality)
             quadrant = self.quadrant.index(xp, confidence, atypicality)
-        advice = self.advice.index(xp, confidence, atypicality, sets)
-        accepted = self.advice.accepted(xp, confidence, atypicality)
+        advice = self.advice.index(xp, confidence, atypicality, sets, rarity.covariate)
+        accepted = self.advice.accepted(confidence, atypicality, rarity.covariate)
         rare = atypicality, quantile, quadrant
         return Outcome(label, confidence, proba, sets, known, *rare, advice, accepted, rarity.covariate)
 

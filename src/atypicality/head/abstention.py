@@ -14,12 +14,9 @@ from atypicality.validation import check_number, check_vector, warn
 
 __all__ = ["AbstentionRule", "most_errors"]
 
-LEVEL = 0.05
-"""Chance that more than the allowed share of the kept rows is wrong."""
-FIRST_SHARE = 0.1
-"""Of the rows, where the sequence of tests begins if nothing is known of the risk to expect."""
-N_COUNTS = 100
-"""Tests at most, from the first count to all rows."""
+LEVEL = 0.05  # chance that more than the allowed share of the kept rows is wrong
+FIRST_SHARE = 0.1  # of the rows, where the sequence of tests begins if nothing is known of the risk to expect
+N_COUNTS = 100  # tests at most, from the first count to all rows
 OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
 """Multiples of the error rates to expect: the first count is the most likely to pass on average over them."""
 

@@ -1,4 +1,4 @@
-"""What a person is to choose among, and whether the words of advice hold, on held-out rows that set no threshold."""
+"""Advice: the rule of a head, what a person is to choose among, and whether the words hold on held-out rows."""
 
 from itertools import pairwise
 from typing import Any
@@ -6,37 +6,69 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.arrays import to_host
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.formula import ADVICE, ASK, CHOOSE, AdviceRule, longest_choice
-from atypicality.validation import warn
+from atypicality.metrics.rows import read_pairs
+from atypicality.outputs import ModelOutputs
+from atypicality.validation import check_alpha, warn
 
-__all__ = ["advice_rule", "checked_words", "choices", "right_if_followed", "unthresholded_rows"]
+__all__ = [
+    "advice_of", "advice_rule", "checked_words", "choices", "measured_advice", "right_if_followed", "trusted_from",
+    "unthresholded_rows",
+]  # fmt: skip
 
-ENOUGH = 20
-"""Rows of a word below which nothing is said of it."""
-DOUBT = 0.01
-"""Chance of as many errors as there are, below which a word does not hold: it is tested in every fit."""
+ENOUGH = 20  # rows of a word below which nothing is said of it
+DOUBT = 0.01  # chance of as many errors as there are, below which a word does not hold: it is tested in every fit
 APART = 2.326
 """Standard errors by which a word may be right more often than the one before it: by chance as seldom as `DOUBT`."""
 ROUNDING = 1e-9
 REMEDY = "give more calibration rows, another density or recalibration, or sets that depend on atypicality"
 
 
-def advice_rule(
-    confident: float, n_classes: int, quadrants: Any, quantiles: Any, keep_from: float | None
-) -> AdviceRule:
-    """The rule of a head: confident from `confident` on, atypical by its quadrants, never beyond its held-out rows.
+def trusted_from(head: Any) -> float:
+    """The confidence that an advice to trust needs: as many are right, if calibrated, as sets are to cover."""
+    return float(1 - check_alpha(getattr(head.prediction_sets_, "alpha", head.alpha)))
 
-    Without atypicality, `quadrants` and `quantiles` are None; `keep_from` is as in `AdviceRule`.
+
+def advice_rule(head: Any, max_risk: float | None = None) -> AdviceRule:
+    """The rule of a fitted head: confident by its alpha, atypical by its quadrants, never beyond its held-out rows.
+
+    With `max_risk` the rule also says which predictions are accepted.
     """
-    longest = longest_choice(n_classes)
-    if quadrants is None or quantiles is None:
+    if max_risk is not None and getattr(head, "acceptance_", None) is not None:
+        raise ValueError("max_risk of a head with acceptance= is decided by its predict alone; leave it out here.")
+    keep_from = None if max_risk is None else head.abstention_.threshold(max_risk)
+    confident, longest = trusted_from(head), longest_choice(head.n_classes_)
+    if head.quadrants_ is None or head.quantiles_ is None:
         return AdviceRule(confident, longest, keep_from=keep_from)
-    confident = max(confident, quadrants.confidence_threshold_)  # those of older heads are relative
-    furthest = float(quantiles.values[-1])
-    furthest += ROUNDING * max(1.0, abs(furthest))  # the furthest row itself is not beyond, whoever adds up its sum
-    return AdviceRule(confident, longest, quadrants.atypicality_threshold_, furthest, keep_from)
+    confident = max(confident, head.quadrants_.confidence_threshold_)  # those of older heads are relative
+    scales = head.quantiles_, getattr(head, "recalibration_quantiles_", None)
+    own, other = (None if scale is None else _beyond(float(scale.values[-1])) for scale in scales)
+    return AdviceRule(confident, longest, head.quadrants_.atypicality_threshold_, own, keep_from, other)
+
+
+def _beyond(furthest: float) -> float:
+    """A little more than the furthest row, which itself is not beyond, whoever adds up its sum."""
+    return furthest + ROUNDING * max(1.0, abs(furthest))
+
+
+def advice_of(rule: AdviceRule, confidence: Any, atypicality: Any, sets: Any, covariate: Any = None) -> NDArray[Any]:
+    """Number of each row's advice (n,), from columns (n,) of numbers and prediction sets (n, k); see `AdviceRule`."""
+    columns = (None if column is None else to_host(column)[:, None] for column in (atypicality, covariate))
+    rarity, other = columns
+    found: NDArray[Any] = rule.index(np, to_host(confidence)[:, None], rarity, to_host(sets), other)[:, 0]
+    return found
+
+
+def measured_advice(head: Any, probs: Any, atypicality: Any, outputs: ModelOutputs) -> dict[str, dict[str, int]]:
+    """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
+    sets, labels = to_host(head._sets(probs, atypicality, outputs.attributes)), outputs.need("labels")
+    pairs, classes = read_pairs(probs, labels, None, None), to_host(labels)
+    number = advice_of(advice_rule(head), np.minimum(pairs.confidence, 1.0), atypicality, sets)
+    listed = choices(number, to_host(probs), sets)[np.arange(len(classes)), classes]
+    return checked_words(number, pairs.correct, listed, 1 - trusted_from(head))
 
 
 def choices(number: NDArray[Any], probs: NDArray[Any], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -64,11 +96,7 @@ def right_if_followed(number: NDArray[Any], correct: NDArray[Any], listed: NDArr
 
 
 def checked_words(
-    number: NDArray[Any],
-    correct: NDArray[np.bool_],
-    listed: NDArray[np.bool_],
-    allowed: float,
-    remedy: str = REMEDY,
+    number: NDArray[Any], correct: NDArray[np.bool_], listed: NDArray[np.bool_], allowed: float, remedy: str = REMEDY
 ) -> dict[str, dict[str, int]]:
     """Rows of each word, on how many it and on how many the prediction was right; warns where a word does not hold.
 

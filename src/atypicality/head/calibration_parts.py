@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.arrays import concatenate, to_numpy
+from atypicality.arrays import concatenate, to_host, to_numpy
+from atypicality.density.columns import in_columns
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import refuse_two_readings
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
@@ -13,19 +14,17 @@ from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import warn
 
 __all__ = [
-    "agreement",
-    "check_calibration",
-    "first_and_rest",
-    "in_one_order",
-    "warn_of_other_rows",
-    "warn_of_training_rows",
-]
+    "agreement", "check_calibration", "check_order", "cut", "first_and_rest", "in_one_order", "stride",
+    "warn_of_other_rows", "warn_of_training_rows",
+]  # fmt: skip
 
-LOOKED_AT = 32
-"""Held-out rows that are looked for among the training rows."""
+RECALIBRATION_SHARE = 0.5
+SOUGHT = 32  # held-out rows that are looked for among the training rows
+LOOKED_AT = 2000
+"""Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
+where abstention begins to test."""
 
-CALIBRATION = ("logits", "embeddings", "labels", "atypicality")
-"""What calibration reads of every row."""
+CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
 
 
 def check_calibration(calibration: Any) -> str:
@@ -52,6 +51,24 @@ def in_one_order(train: Any, calibration: Any, names: NDArray[Any] | None) -> tu
     ordered = [part.with_classes(names, whose=whose) for part in parts]
     train = train.with_classes(names, whose=whose) if trained else train
     return train, Parts(*ordered) if isinstance(calibration, Parts) else ordered[0], names
+
+
+def cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, ModelOutputs, NDArray[np.bool_] | None]:
+    """Recalibration rows, the others, and which of these draw edges where that was given."""
+    if isinstance(calibration, Parts):
+        first, rest = first_and_rest(calibration)
+        return first, rest, np.arange(len(rest)) < len(calibration.edges)
+    if calibration.stratified:
+        raise ValueError(
+            "calibration comes from a stratified split, which breaks the coverage guarantee; split plainly."
+        )
+    chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
+    return calibration._part(chosen), calibration._part(~chosen), None
+
+
+def stride(outputs: ModelOutputs) -> int:
+    """Distance of evenly spaced rows of which there are at most `LOOKED_AT`."""
+    return -(-len(outputs) // LOOKED_AT)
 
 
 def first_and_rest(parts: Parts) -> tuple[ModelOutputs, ModelOutputs]:
@@ -85,6 +102,15 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
     above -= (above @ shares)[:, None]
     variance = float(n / (n - 1) * (above**2 @ shares).sum())
     return float(above[np.arange(n), classes].sum() / variance**0.5) if variance > 1e-12 * n else np.inf
+
+
+def check_order(head: Any, outputs: ModelOutputs) -> None:
+    """Warn where labels or embeddings of some rows seem to be those of others."""
+    some = outputs._part(np.arange(0, len(outputs), stride(outputs)))
+    densities = None
+    if hasattr(head.density_, "class_log_density"):
+        densities = to_host(in_columns(head._scores(some.need("embeddings"))[2], head._sources()))
+    warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
 
 def warn_of_other_rows(logits: Any, labels: NDArray[np.intp], densities: NDArray[np.float64] | None) -> None:
@@ -125,10 +151,10 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
         or not len(held_out)
     ):
         return
-    sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), LOOKED_AT)).astype(int)])
+    sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), SOUGHT)).astype(int)])
     distinct = (np.diff(np.sort(sample, axis=0), axis=0) > 0).sum(axis=0) + 1
     column = int(distinct.argmax())
-    if distinct[column] < 0.9 * len(sample) or len(sample) < LOOKED_AT // 2:
+    if distinct[column] < 0.9 * len(sample) or len(sample) < SOUGHT // 2:
         return
     alike = train[np.isin(train[:, column], sample[:, column])].astype(sample.dtype, copy=False)
     known = {row.tobytes() for row in alike}

@@ -6,15 +6,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.arrays import to_host
+from atypicality.formula import Outcome
 from atypicality.head.quantiles import QuantileScale
 from atypicality.terminal import aligned, html_table
 
-__all__ = ["Drift"]
+__all__ = ["Drift", "drift_of"]
 
 TAIL, MIDDLE = 0.99, 0.5
-MOVED = 0.75
-"""Share of rows above the held-out median from which on these have moved as a whole."""
+MOVED = 0.75  # share of rows above the held-out median from which on these have moved as a whole
 CHANCE = 1e-6
+FEWEST_MOVED = 4
+"""Fewer are no significant drift, wherever they are: three in the last hundredth have a chance of one in a million."""
 
 Vector = NDArray[np.float64]
 
@@ -26,7 +29,7 @@ class Drift:
     ----------
     recalibration : Drift or None
         The same of the atypicality that recalibration uses, where it is another: what moves all embeddings alike may
-        show in it alone. Of at most 2,000 of the rows where recalibration, as fitted, does not read it.
+        show in it alone.
     share_beyond : float
         Share of new rows more atypical than every held-out row; about 1 / (n + 1) is expected.
     share_tail : float
@@ -55,23 +58,63 @@ class Drift:
     (0.01, 0.1, True)
     """
 
-    chance: float
-
     def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
-        values = np.sort(atypicality)
-        self.n_rows = n = values.size
-        self.share_beyond = float(scale.beyond(values).mean()) if n else 0.0
-        self.share_tail, tail = _above(scale, values, TAIL)
-        self.share_above_median, middle = _above(scale, values, MIDDLE, MOVED)
+        self.n_rows, self.recalibration = atypicality.size, recalibration
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
-        self._scale, self._values = scale, values
-        self.recalibration = recalibration
-        self._chances = [(tail, self.share_tail >= 2 * self.expected_tail), (middle, True)]
-        scores = [self] if recalibration is None else [self, recalibration]
-        tests = [(min(1.0, 2 * len(scores) * chance), large, one) for one in scores for chance, large in one._chances]
-        self.chance = min(chance for chance, _, _ in tests)
-        found = [one for chance, large, one in tests if chance < CHANCE and large]
-        self.significant, self._moved = bool(found), (found or [self])[0]
+        self._scale, self._given = scale, atypicality
+
+    @cached_property
+    def _values(self) -> Vector:
+        return np.sort(self._given)
+
+    @cached_property
+    def share_beyond(self) -> float:
+        """Share of rows more atypical than every held-out row."""
+        return float(self._scale.beyond(self._given).mean()) if self.n_rows else 0.0
+
+    @cached_property
+    def _tail(self) -> tuple[float, float]:
+        return _above(self._scale, self._values, TAIL)
+
+    @cached_property
+    def _middle(self) -> tuple[float, float]:
+        return _above(self._scale, self._values, MIDDLE, MOVED)
+
+    @property
+    def share_tail(self) -> float:
+        """Share of rows among the most atypical 1 % of the held-out distribution."""
+        return self._tail[0]
+
+    @property
+    def share_above_median(self) -> float:
+        """Share of rows more atypical than the held-out median."""
+        return self._middle[0]
+
+    @cached_property
+    def _tests(self) -> list[tuple[float, bool, "Drift"]]:
+        """Chance of each test of each score, whether what it counts is large, and the score."""
+        scores = [self] if self.recalibration is None else [self, self.recalibration]
+        return [
+            (min(1.0, 2 * len(scores) * chance), large, one)
+            for one in scores
+            for chance, large in ((one._tail[1], one.share_tail >= 2 * one.expected_tail), (one._middle[1], True))
+        ]
+
+    @property
+    def chance(self) -> float:
+        """A p-value of no drift."""
+        return min(chance for chance, _, _ in self._tests)
+
+    @cached_property
+    def _found(self) -> list["Drift"]:
+        if self.n_rows < FEWEST_MOVED:
+            return []
+        return [one for chance, large, one in self._tests if chance < CHANCE and large]
+
+    @property
+    def significant(self) -> bool:
+        """Whether the rows have drifted."""
+        return bool(self._found)
 
     @cached_property
     def distance(self) -> float:
@@ -111,13 +154,24 @@ class Drift:
 
     def message(self) -> str:
         """One sentence with the numbers."""
-        one, score = self._moved, "" if self._moved is self else ", by the score that recalibration uses,"
+        one = (self._found or [self])[0]
+        score = "" if one is self else ", by the score that recalibration uses,"
         return (
             f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
             f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "
             f"and {one.share_beyond:.1%} more than any of them: the data has drifted. Confidence and coverage are not "
             "guaranteed there; look at those rows, or refit on newer data."
         )
+
+
+def drift_of(head: Any, found: Outcome) -> Drift | None:
+    """Drift of the rows that a head gave this verdict on; None where it was fitted without atypicality."""
+    if head.quantiles_ is None:
+        return None
+    other = None
+    if head.recalibration_quantiles_ is not None and found.covariate is not None:
+        other = Drift(head.recalibration_quantiles_, to_host(found.covariate))
+    return Drift(head.quantiles_, to_host(found.atypicality), recalibration=other)
 
 
 def _above(scale: QuantileScale, values: Vector, level: float, least: float = 0.0) -> tuple[float, float]:

@@ -21,70 +21,55 @@ from atypicality.density.family import DensityFamily
 from atypicality.density.logdensity import score_rows
 from atypicality.density.ratio import NeighborRatio
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import (
-    ADVICE,
-    ASK,
-    AdviceRule,
-    HeadFormula,
-    Outcome,
-    RelativeDensity,
-    TwoDensities,
-    advice_texts,
-    reads_of,
-)
+from atypicality.formula import ASK, HeadFormula, Outcome, RelativeDensity, TwoDensities, advice_texts, reads_of
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
-from atypicality.head.acceptance import AcceptanceScore
-from atypicality.head.advice import advice_rule, checked_words, choices, unthresholded_rows
+from atypicality.head.acceptance import (
+    AcceptanceScore,
+    ambiguity_of,
+    fitted_abstention,
+    fitted_score,
+    kept_by_score,
+    reads_ambiguity,
+)
+from atypicality.head.advice import advice_of, advice_rule, measured_advice, trusted_from, unthresholded_rows
 from atypicality.head.calibration_parts import (
     check_calibration,
-    first_and_rest,
+    check_order,
+    cut,
     in_one_order,
-    warn_of_other_rows,
+    stride,
     warn_of_training_rows,
 )
-from atypicality.head.drift import Drift
+from atypicality.head.consistency import check_consistent
+from atypicality.head.description import before_and_after, described, described_in_html
+from atypicality.head.drift import Drift, drift_of
 from atypicality.head.keywords import call_with_known
 from atypicality.head.prediction import at_class_prior, at_estimated_mix, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
-from atypicality.metrics import accuracy, ece, nll
 from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
-from atypicality.outputs.class_names import class_order
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration import AtypicalityAwareRecalibration
-from atypicality.recalibration.base import error_free
 from atypicality.recalibration.class_mix import ClassMix
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.stored import Part, Record, declared, kinds, need
+from atypicality.stored import Part, Record, declared, kinds
 from atypicality.terminal import html_table
 from atypicality.validation import FloatArray, check_alpha, check_choice, check_integer, warn
 from atypicality.validation.device import any_matrix
 
 __all__ = ["ReliabilityHead"]
 
-RECALIBRATION_SHARE = 0.5
-PURPOSES = ("train", "recalibration", "edges", "thresholds")
-REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
-LOOKED_AT = 2000
-"""Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
-where abstention begins to test; and new ones, whose second score is looked at for drift that is not computed anyway."""
-FEWEST_MOVED = 4
-"""Fewer rows are no significant drift, wherever they are."""
-UNUSED = ("off", "not ", "left out", "dropped")
-"""How the form of a term of recalibration begins where it is not used."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
 Scores = tuple[Any, Any, Any]
 """Atypicality (n,), that for recalibration, and class log-densities (n, m) in the order of the density."""
 SIXTHS = 6
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
-SHARED = ("centre", "whitening", "means", "log_peak")
-"""What a relative density has of the Gaussian."""
 
 
 class ReliabilityHead(BaseEstimator):
@@ -254,14 +239,14 @@ class ReliabilityHead(BaseEstimator):
         scored = train if isinstance(train, ModelOutputs) else whole
         columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
-        first, rest, edge_rows = _cut(calibration, seed)
+        first, rest, edge_rows = cut(calibration, seed)
         self.neighbor_ratio_ = self._fit_ratio(train)
         self.density_, known = self._chosen(self._fit_density(train, whole), first)
         self.fingerprint_, self.cross_fitted_ = fingerprint, False
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
         self._fit_calibration(first, rest, edge_rows, train_rows, known)
         if not aligned:
-            self._check_order(first)
+            check_order(self, first)
         return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
@@ -306,7 +291,7 @@ class ReliabilityHead(BaseEstimator):
 
     def _fit_ratio(self, train: Any) -> NeighborRatio | None:
         """The training rows by class, where acceptance or recalibration looks at them."""
-        if self.acceptance is None and not self._reads_ambiguity(self.recalibration):
+        if self.acceptance is None and not reads_ambiguity(self.recalibration):
             return None
         if isinstance(train, ModelOutputs):
             ratio = NeighborRatio() if self.acceptance is None else clone(self.acceptance)
@@ -320,10 +305,6 @@ class ReliabilityHead(BaseEstimator):
                 "among training rows, which a fitted density has not. Give the outputs, or leave both out."
             )
         return known
-
-    @staticmethod
-    def _reads_ambiguity(recalibration: Any) -> bool:
-        return "ambiguity" in getattr(recalibration, "covariates", ())
 
     def _chosen(self, density: Any, first: ModelOutputs) -> tuple[Any, Scores | None]:
         """The member of a family that finds errors best among some rows, which carry no guarantee, and their scores.
@@ -354,28 +335,17 @@ class ReliabilityHead(BaseEstimator):
         progress.stage("fitting the recalibration")
         with first._numbered():
             self._fit_recalibration(first, scored)
-            self._fit_acceptance(first)
+            probs = None if self.acceptance is None else self._at_own_mix()._probabilities(first)[0]
+            self.acceptance_ = None if probs is None else fitted_score(self, probs, first)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
             probs, labels = self._fit_thresholds(first, rest, edge_rows)
-        self.metrics_ = _before_and_after(rest.need("logits"), probs, labels)
+        self.metrics_ = before_and_after(rest.need("logits"), probs, labels)
         thresholds = getattr(self.prediction_sets_, "n_calibration_", len(rest))
         edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - thresholds)
         self.sizes_ = {"train": train_rows} if train_rows else {}
-        self.sizes_ |= {
-            "recalibration": len(first),
-            "edges": int(edges),
-            "thresholds": int(thresholds),
-        }
+        self.sizes_ |= {"recalibration": len(first), "edges": int(edges), "thresholds": int(thresholds)}
         return self
-
-    def _check_order(self, outputs: ModelOutputs) -> None:
-        """Warn where labels or embeddings of some rows seem to be those of others."""
-        some = outputs._part(np.arange(0, len(outputs), _stride(outputs)))
-        densities = None
-        if hasattr(self.density_, "class_log_density"):
-            densities = to_host(in_columns(self._scores(some.need("embeddings"))[2], self._sources()))
-        warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
     def _at_own_mix(self) -> Any:
         """The head for calibration rows, which have the class mix that calibrated."""
@@ -391,34 +361,17 @@ class ReliabilityHead(BaseEstimator):
         self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
-        some = first._part(np.arange(0, len(first), _stride(first)))
-        self._fit_abstention(probs, rest, head._probabilities(some)[0], some)
+        some = first._part(np.arange(0, len(first), stride(first)))
+        self.abstention_ = fitted_abstention(self, probs, rest, head._probabilities(some)[0], some)
         self._remember(probs, labels, atypicality)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
             recalibrated, rarity = head._probabilities(first)
-            self._measure_advice(recalibrated, rarity, first)
+            self.advice_ = measured_advice(self, recalibrated, rarity, first)
         else:
             rarity = None if atypicality is None else take_rows(atypicality, chosen)
-            self._measure_advice(take_rows(probs, chosen), rarity, rest[chosen])
+            self.advice_ = measured_advice(self, take_rows(probs, chosen), rarity, rest[chosen])
         return probs, labels
-
-    def _fit_acceptance(self, outputs: ModelOutputs) -> None:
-        self.acceptance_ = None
-        if self.acceptance is None:
-            return
-        probs = to_host(self._at_own_mix()._probabilities(outputs)[0])
-        pairs = read_pairs(probs, outputs.need("labels"), None, None)
-        ambiguity = self._ambiguity(outputs.need("embeddings"), probs.argmax(axis=1))
-        self.acceptance_ = AcceptanceScore.from_rows(np.minimum(pairs.confidence, 1.0), ambiguity, pairs.correct)
-
-    def _ambiguity(self, embeddings: Any, label: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Ambiguity (n,) of predicted classes, in the head's order."""
-        assert self.neighbor_ratio_ is not None
-        places = np.full(self.n_classes_, -1)
-        classes = self.neighbor_ratio_.classes_
-        places[class_positions(classes, self.n_classes_, self.class_names_)] = np.arange(classes.size)
-        return self.neighbor_ratio_.ambiguity(embeddings, places[label])
 
     def _fit_recalibration(self, outputs: ModelOutputs, scored: Scores | None) -> None:
         logits, labels = outputs.need("logits", "labels")
@@ -460,21 +413,6 @@ class ReliabilityHead(BaseEstimator):
         offered |= {"class_share": self._training_shares()}
         self.prediction_sets_ = call_with_known(sets.fit, probs, labels, **offered)
 
-    def _fit_abstention(self, probs: Any, rest: ModelOutputs, others: Any, some: ModelOutputs) -> None:
-        """From the `rest`; probabilities of `some` of the other rows say where the tests begin."""
-        kept_by, correct = self._scores_and_correct(probs, rest)
-        guide, _ = self._scores_and_correct(others, some)
-        self.abstention_ = AbstentionRule.from_rows(kept_by, correct, others=guide)
-
-    def _scores_and_correct(self, probs: Any, outputs: ModelOutputs) -> tuple[Any, Any]:
-        """What predictions are kept by (n,), confidence or the score of acceptance, and which are right (n,)."""
-        pairs = read_pairs(probs, outputs.need("labels"), None, None)
-        confidence = np.minimum(pairs.confidence, 1.0)
-        if self.acceptance_ is None:
-            return confidence, pairs.correct
-        ambiguity = self._ambiguity(outputs.need("embeddings"), to_host(probs).argmax(axis=1))
-        return self.acceptance_(confidence, ambiguity), pairs.correct
-
     def _remember(self, probs: FloatArray, labels: Any, atypicality: Any) -> None:
         pairs = read_pairs(probs, labels, None, None)
         confidence = np.minimum(pairs.confidence, 1.0)
@@ -485,28 +423,8 @@ class ReliabilityHead(BaseEstimator):
         )
         self.quadrants_ = self.quantiles_ = None
         if atypicality is not None:
-            self.quadrants_ = Quadrants(confidence=self._confident()).fit(confidence, atypicality)
+            self.quadrants_ = Quadrants(confidence=trusted_from(self)).fit(confidence, atypicality)
             self.quantiles_ = QuantileScale.from_rows(atypicality)
-
-    def _confident(self) -> float:
-        """The confidence that an advice to trust needs: as many are right, if calibrated, as sets are to cover."""
-        return float(1 - check_alpha(getattr(self.prediction_sets_, "alpha", self.alpha)))
-
-    def _advice_rule(self, max_risk: float | None = None) -> AdviceRule:
-        if max_risk is not None and self.acceptance_ is not None:
-            raise ValueError("max_risk of a head with acceptance= is decided by its predict alone; leave it out here.")
-        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        return advice_rule(self._confident(), self.n_classes_, self.quadrants_, self.quantiles_, keep_from)
-
-    def _measure_advice(self, probs: Any, atypicality: Any, outputs: ModelOutputs) -> None:
-        """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
-        sets, labels = to_host(self._sets(probs, atypicality, outputs.attributes)), outputs.need("labels")
-        pairs, classes = read_pairs(probs, labels, None, None), to_host(labels)
-        confidence = np.minimum(pairs.confidence, 1.0)[:, None]
-        rarity = None if atypicality is None else to_host(atypicality)[:, None]
-        number = self._advice_rule().index(np, confidence, rarity, sets)[:, 0]
-        listed = choices(number, to_host(probs), sets)[np.arange(len(classes)), classes]
-        self.advice_ = checked_words(number, pairs.correct, listed, 1 - self._confident())
 
     def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """Answer for every row of `outputs` (logits, and embeddings or atypicality); labels are not needed.
@@ -534,23 +452,21 @@ class ReliabilityHead(BaseEstimator):
         scored = max_risk is not None and self.acceptance_ is not None
         found = predicted(head, outputs, number, max_risk=None if scored else max_risk)
         if scored and max_risk is not None:
-            found = self._kept(found, outputs, max_risk)
+            found = kept_by_score(self, found, outputs, max_risk)
         if max_risk is not None:
             self.abstention_.warn_where_none(found.accepted, max_risk)
-        drift = self._drift(found, outputs)
+        drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
         return self._reliability(found, outputs, drift, mix)
 
-    def _drift(self, found: Outcome, outputs: ModelOutputs) -> Drift | None:
-        if self.quantiles_ is None:
-            return None
-        other, rarity = None, found.covariate
-        if self.recalibration_density_ is not None and rarity is None and len(outputs) >= FEWEST_MOVED:
-            rarity = self.recalibration_density_.atypicality(outputs.need("embeddings")[:: _stride(outputs), ...])
-        if self.recalibration_quantiles_ is not None and rarity is not None:
-            other = Drift(self.recalibration_quantiles_, to_host(rarity))
-        return Drift(self.quantiles_, to_host(found.atypicality), recalibration=other)
+    def _advised(self, answer: Reliability, outputs: ModelOutputs, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
+        """The advice (n,) that follows from other sets (n, k) than the answer's own."""
+        gaussian = self.recalibration_density_
+        covariate = None if gaussian is None else gaussian.atypicality(outputs.need("embeddings"))
+        number = advice_of(advice_rule(self), answer.confidence, answer.atypicality, sets, covariate)
+        kept = True if answer.accepted is None else answer.accepted
+        return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 
     def _reliability(
         self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
@@ -574,29 +490,6 @@ class ReliabilityHead(BaseEstimator):
             class_mix=mix,
         )
 
-    def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
-        """The advice (n,) that follows from other sets (n, k) than the answer's own."""
-        rarity = None if answer.atypicality is None else answer.atypicality[:, None]
-        number = self._advice_rule().index(np, answer.confidence[:, None], rarity, sets)[:, 0]
-        kept = True if answer.accepted is None else answer.accepted
-        return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
-
-    def _kept(self, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
-        """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
-        kept = self._kept_by(found, outputs) >= self.abstention_.threshold(max_risk)
-        if self.quantiles_ is not None:
-            kept = kept & like(~self.quantiles_.beyond(to_host(found.atypicality)), kept)
-        return found._replace(accepted=kept, advice=namespace(kept).where(kept, found.advice, ASK))
-
-    def _kept_by(self, found: Outcome, outputs: ModelOutputs) -> Any:
-        """The score of acceptance (n,), which `max_risk` is a threshold of."""
-        assert self.acceptance_ is not None
-        label, order = to_host(found.label), class_order(outputs.class_names, self.class_names_, "those of the head")
-        label = label if order is None else np.argsort(order)[label]
-        with outputs._numbered():
-            ambiguity = self._ambiguity(outputs.need("embeddings"), label)
-        return like(self.acceptance_(to_host(found.confidence), ambiguity), found.confidence)
-
     def _sets(self, probs: FloatArray, atypicality: Any, attributes: Any, first_row: int = 0) -> NDArray[np.bool_]:
         offered = {"first_row": first_row, "atypicality": atypicality, "attributes": attributes}
         found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
@@ -617,9 +510,9 @@ class ReliabilityHead(BaseEstimator):
         """Atypicality (n,) for sets, quadrants and drift, and what recalibration is offered beside the logits."""
         given = None if self.density is None else outputs.atypicality
         offered = {"atypicality": given, "class_log_density": None, "embeddings": outputs.embeddings}
-        if self._reads_ambiguity(self.recalibration) and self.neighbor_ratio_ is not None:
+        if reads_ambiguity(self.recalibration) and self.neighbor_ratio_ is not None:
             label = to_host(namespace(outputs.need("logits")).argmax(outputs.need("logits"), axis=1))
-            offered["ambiguity"] = self._ambiguity(outputs.need("embeddings"), label)
+            offered["ambiguity"] = ambiguity_of(self, outputs.need("embeddings"), label)
         if self.density_ is None:
             return given, offered
         embeddings = outputs.need("embeddings")
@@ -653,12 +546,13 @@ class ReliabilityHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         recalibration = self.recalibration_.formula()
-        density = None if self.density_ is None else self._density_formula(reads_of(recalibration))
+        read = reads_of(recalibration) | (set() if self.recalibration_quantiles_ is None else {"atypicality"})
+        density = None if self.density_ is None else self._density_formula(read)
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
         parts = recalibration, self.prediction_sets_.formula()
-        return HeadFormula(density, self._sources(), *parts, scale, quadrant, self._advice_rule(max_risk))
+        return HeadFormula(density, self._sources(), *parts, scale, quadrant, advice_rule(self, max_risk))
 
     def _density_formula(self, read: Set[str] | None = None) -> Any:
         """Of the density, and of the Gaussian beside it; no more than what is said to be read."""
@@ -692,41 +586,11 @@ class ReliabilityHead(BaseEstimator):
         ...
         """
         check_is_fitted(self, "recalibration_")
-        lines = [f"ReliabilityHead for {self.n_classes_} classes"]
-        lines += [f"  {name:<15} {'' if name else '  '}{text}" for name, text in self._parts()]
-        lines.append("  held-out rows   before -> after recalibration")
-        before, after = self.metrics_["before"], self.metrics_["after"]
-        lines += [f"    {name:<13} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED]
-        if self.advice_:
-            lines.append("  advice          right on rows that set no threshold")
-            lines += [f"    {word:<15} {right:,} of {count:,}" for word, count, right in self._words()]
-        return "\n".join(lines)
-
-    def _parts(self) -> list[tuple[str, str]]:
-        """What was fitted, by name; lines without one say more of the part before them."""
-        sets, forms = self.prediction_sets_, getattr(self.recalibration_, "terms_", {})
-        terms = ", ".join(sorted(name for name, form in forms.items() if not form.startswith(UNUSED)))
-        covered = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
-        parts = [
-            ("rows", ", ".join(f"{name} {self.sizes_[name]:,}" for name in PURPOSES if name in self.sizes_)),
-            ("density", "none" if self.density_ is None else str(self.density_)),
-            ("", "" if self.density_choice_ is None else str(self.density_choice_)),
-            ("", "" if self.recalibration_density_ is None else f"recalibration uses {self.recalibration_density_}"),
-            ("recalibration", type(self.recalibration_).__name__),
-            ("", f"terms: {terms}" if terms else ""),
-            ("", error_free(self.recalibration_)),
-            ("prediction sets", type(sets).__name__ + (", no coverage guaranteed" if self.cross_fitted_ else covered)),
-        ]
-        return [(name, text) for name, text in parts if text]
+        return described(self)
 
     def __str__(self) -> str:
         """The summary once it is fitted, and the parameters before."""
         return self.summary() if hasattr(self, "recalibration_") else repr(self)
-
-    def _words(self) -> list[tuple[str, int, int]]:
-        """Every word of advice with its rows and on how many it was right, in the order of the words."""
-        found = ((word, self.advice_[word]) for word in ADVICE if word in self.advice_)
-        return [(word, row["count"], row["right"]) for word, row in found]
 
     def _repr_html_(self) -> str:
         """For a notebook: what was fitted and what it changed, or the parameters before `fit`."""
@@ -734,14 +598,7 @@ class ReliabilityHead(BaseEstimator):
             return html_table(
                 "ReliabilityHead, not fitted", ("parameter", "value"), self.get_params(deep=False).items()
             )
-        before, after = self.metrics_["before"], self.metrics_["after"]
-        changes = [(name, f"{before[name]:.4f}", f"{after[name]:.4f}") for name in before]
-        words = self._words()
-        tables = [
-            html_table(f"ReliabilityHead for {self.n_classes_} classes", (), self._parts()),
-            html_table("On held-out rows", ("", "before", "after recalibration"), changes),
-        ]
-        return "".join([*tables, html_table("Advice", ("word", "rows", "right"), words)] if words else tables)
+        return described_in_html(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What scikit-learn's diagram of parameters makes way for."""
@@ -793,55 +650,8 @@ class ReliabilityHead(BaseEstimator):
 
         export_onnx(self, path, max_risk=max_risk, network=network, verify=verify)
 
-    def _check_stored(self) -> None:
-        """The parts have what they need from each other."""
-        names, rare = self.class_names_, self.quantiles_ is not None
-        need(names is None or names.dtype.kind == "U", "class names must be text.")
-        need((self.quadrants_ is None) == (self.quantiles_ is None), "quadrants and quantiles come together.")
-        need(rare or self.density_ is None, "a head with a density must have quantiles.")
-        two = self.recalibration_density_ is not None or self.recalibration_quantiles_ is None
-        need(two, "quantiles of recalibration's atypicality need its density.")
-        need(self.density is not None or not rare, "density=None must go without quantiles.")
-        need(rare or not self._needs_atypicality(), "the head must have atypicality, which a part of it needs.")
-        both = self.metrics_.keys() == {"before", "after"}
-        need(both and len(set(map(frozenset, self.metrics_.values()))) == 1, "metrics must be before and after.")
-        used = getattr(self.recalibration_, "terms_", {}).get("class_density") == "used"
-        self._check_two_densities()
-        self._check_acceptance()
-        given = hasattr(self.density_, "class_log_density")
-        need(given or not used, "the density must have what recalibration needs.")
-        self._sources()  # an error of its own where classes do not fit
-
-    def _check_two_densities(self) -> None:
-        """A Gaussian beside the chosen density is that of the same rows."""
-        own, other = self.density_, self.recalibration_density_
-        if other is None:
-            return
-        need(isinstance(own, GaussianAtypicality), "a Gaussian for recalibration stands beside a chosen density.")
-        need(str(other) == GAUSSIAN and own.n_features_in_ == other.n_features_in_, "the Gaussian must read the rows.")
-        need(np.array_equal(own.classes_, other.classes_), "both densities must have the same classes.")
-        if own.normalize is None:
-            ours, theirs = vars(own.formula()), vars(other.formula())
-            same = set(SHARED) <= ours.keys() and all(np.array_equal(ours[name], theirs[name]) for name in SHARED)
-            need(same, "both densities must whiten rows alike.")
-
-    def _check_acceptance(self) -> None:
-        need((self.acceptance is None) == (self.acceptance_ is None), "acceptance comes with its score.")
-        searches = self.acceptance is not None or self._reads_ambiguity(self.recalibration_)
-        need((self.neighbor_ratio_ is not None) == searches, "what searches among training rows must have them.")
-        if self.neighbor_ratio_ is not None:
-            class_positions(self.neighbor_ratio_.classes_, self.n_classes_, self.class_names_)
-
-    def _needs_atypicality(self) -> bool:
-        recalibration, sets = self.recalibration_, self.prediction_sets_
-        return (
-            "atypicality" in inspect.signature(sets.predict_set).parameters
-            or getattr(recalibration, "quantiles_", None) is not None
-            or "atypicality" in getattr(getattr(recalibration, "polynomial_", None), "names", ())
-        )
-
     _stored = Record(
-        check=_check_stored,
+        check=check_consistent,
         density=kinds.Either(None, "auto", otherwise=Part(*DENSITIES, fitted=False)),
         recalibration=kinds.Either("auto", otherwise=Part(*RECALIBRATIONS, fitted=False)),
         prediction_sets=kinds.Either("auto", otherwise=Part(*PREDICTION_SETS, fitted=False)),
@@ -859,32 +669,6 @@ def _default_sets(alpha: float, rare: bool, n_rows: int, n_edges: int | None) ->
     n_thresholds = n_rows - (round(sets.edge_fraction * n_rows) if n_edges is None else n_edges)
     enough = n_thresholds >= max(FINE_FROM, SIXTHS * GROUP_ROWS / float(check_alpha(alpha)))
     return sets.set_params(groups="atypicality") if enough else sets
-
-
-def _stride(outputs: ModelOutputs) -> int:
-    """Distance of evenly spaced rows of which there are at most `LOOKED_AT`."""
-    return -(-len(outputs) // LOOKED_AT)
-
-
-def _cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, ModelOutputs, NDArray[np.bool_] | None]:
-    """Recalibration rows, the others, and which of these draw edges where that was given."""
-    if isinstance(calibration, Parts):
-        first, rest = first_and_rest(calibration)
-        return first, rest, np.arange(len(rest)) < len(calibration.edges)
-    if calibration.stratified:
-        raise ValueError(
-            "calibration comes from a stratified split, which breaks the coverage guarantee; split plainly."
-        )
-    chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
-    return calibration._part(chosen), calibration._part(~chosen), None
-
-
-def _before_and_after(logits: FloatArray, probs: FloatArray, labels: NDArray[np.intp]) -> dict[str, dict[str, float]]:
-    before = softmax_rows(logits)
-    return {
-        when: {name: float(metric(values, labels)) for name, metric in REPORTED.items()}
-        for when, values in (("before", before), ("after", probs))
-    }
 
 
 def _warn_without_atypicality(reason: str) -> None:

@@ -17,6 +17,8 @@ from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
 from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
+from atypicality.head.acceptance import reads_ambiguity
+from atypicality.head.advice import advice_of, advice_rule
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.class_mix import ClassMix, at_prior, estimated
@@ -54,7 +56,7 @@ def predicted(
     with outputs._numbered():
         formula = formula or known_formula(head, max_risk)
         if formula is None:
-            return _by_methods(head, outputs, first_row, order, head._advice_rule(max_risk))
+            return _by_methods(head, outputs, first_row, order, advice_rule(head, max_risk))
         logits = any_logits(outputs.need("logits"), n_classes=head.n_classes_, scan=False)
         given = {}
         if formula.density is not None:
@@ -111,7 +113,7 @@ def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
             f"its recalibration is {_name(recalibration)}, whose temperatures follow from given groups or from a "
             "network, and not from logits and atypicality alone"
         )
-    elif head._reads_ambiguity(recalibration):
+    elif reads_ambiguity(recalibration):
         found.append(f"its recalibration is {_name(recalibration)} with ambiguity, and a search is of no fixed size")
     if not speaks_for(sets, "predict_set"):
         found.append(f"its prediction_sets is {_name(sets)}, which has no formula of its own")
@@ -141,8 +143,8 @@ def _by_methods(
         if head.quantiles_ is not None:
             quantile = head.quantiles_.formula().quantiles(np, to_host(atypicality))
             quadrant = head.quadrants_.formula().index(np, to_host(confidence), to_host(atypicality))
-        advice = rule.index(np, _column(confidence), _column(atypicality), to_host(sets))[:, 0]
-        accepted = rule.accepted(xp, confidence, atypicality)
+        advice = advice_of(rule, confidence, atypicality, sets, covariate)
+        accepted = rule.accepted(confidence, atypicality, covariate)
         rare = atypicality, quantile, quadrant
         found = Outcome(label, confidence, probs, sets, None, *rare, advice, accepted, covariate)
         return [_reordered(xp, found, order)]
@@ -150,10 +152,6 @@ def _by_methods(
     height = blocks.block_rows(width, budget=CHUNK_BYTES)
     found = blocks.compute(chunk, len(outputs), block=height, host=isinstance(logits, np.ndarray), threads=1)
     return Outcome(*found)
-
-
-def _column(values: Any) -> Any:
-    return None if values is None else to_host(values)[:, None]
 
 
 def verdict_rows(
@@ -167,18 +165,8 @@ def verdict_rows(
 ) -> Outcome:
     """What the formula says of checked rows, block by block, on their device; one number per row is (n,).
 
-    Parameters
-    ----------
-    formula : HeadFormula
-    logits : array of shape (n, k)
-    embeddings : array of shape (n, d), optional
-        Where the formula has a density.
-    atypicality : array of shape (n,), optional
-        Where it has none.
-    draws : ndarray of shape (n,), optional
-        Of randomised sets.
-    order : ndarray of shape (k,), optional
-        Column of the logits for each class of the formula, where the two differ.
+    Embeddings (n, d) are read where the formula has a density, atypicality (n,) where it has none, and draws (n,) by
+    randomised sets; `order` (k,) is the column of the logits for each class of the formula, where the two differ.
     """
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order)

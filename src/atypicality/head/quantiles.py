@@ -22,14 +22,8 @@ Vector = NDArray[np.float64]
 class QuantileScale:
     """The share of held-out rows at or below a value: their distribution at up to 1025 points, joined by lines.
 
-    Attributes
-    ----------
-    values, levels : ndarray of shape (m,), m at most 1025
-        Strictly increasing values, and the share of held-out rows at or below each.
-    n_rows : int
+    `levels` (m,) are the shares of the `n_rows` held-out rows at or below the strictly increasing `values` (m,).
 
-    Examples
-    --------
     >>> scale = QuantileScale.from_rows([1.0, 2.0, 2.0, 4.0])
     >>> scale([0.5, 1.0, 2.0, 3.0, 9.0])
     array([0.   , 0.25 , 0.75 , 0.875, 1.   ])

@@ -15,8 +15,7 @@ __all__ = ["LEVELS", "HeldOutCounts", "Ranks"]
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Quantiles of atypicality and confidence whose shares are compared."""
-MOST_WORDS = 100
-"""Different words of an attribute that is compared; names of samples have more."""
+MOST_WORDS = 100  # different words of an attribute that is compared; names of samples have more
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -28,18 +27,9 @@ class Ranks:
 
     The share of new rows at or below the k-th smallest of n values is at least a Beta(k, n + 1 - k) variable, and the
     share strictly below it at most that variable; without ties both are equal to it (David and Nagaraja 2003, section
-    2.1). Where ranks share a value, the smallest and the largest of them are kept.
+    2.1). The `edges` (m,) are strictly increasing; `low` and `high` (m,) are the smallest and the largest of the fixed
+    ranks that have each value.
 
-    Attributes
-    ----------
-    edges : ndarray of shape (m,)
-        Strictly increasing.
-    low, high : ndarray of int, of shape (m,)
-        Smallest and largest of the fixed ranks that have this value.
-    n_rows : int
-
-    Examples
-    --------
     >>> ranks = Ranks.from_rows([4.0, 1.0, 1.0, 3.0], (0.25, 0.5, 0.75))
     >>> ranks.edges.tolist(), ranks.low.tolist(), ranks.high.tolist()
     ([1.0, 3.0], [1, 3], [2, 3])

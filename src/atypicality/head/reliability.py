@@ -28,13 +28,11 @@ from atypicality.validation import check_rows, require
 __all__ = ["Reliability", "check_place"]
 
 SHOWN = 5
-LEFT_OUT = ("quadrant", "set_size")
-"""Columns that the text preview has no room for; advice and sets say the same."""
+LEFT_OUT = ("quadrant", "set_size")  # columns that the text preview has no room for; advice and sets say the same
 WIDTH = 88
 MAKES_WAY = ("atypicality", "atypicality_quantile")
 """Columns that make way, in this order, where `choices` would make a line wider than `WIDTH`."""
-TEXT_BYTES = 32
-"""Of the name of a class in a set: eight characters."""
+TEXT_BYTES = 32  # of the name of a class in a set: eight characters
 ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
 PER_SAMPLE = (
     *("label", "confidence", "proba", "prediction_set"),

@@ -106,7 +106,8 @@ def collect(
         total = len(loader) if isinstance(loader, Sized) else None
         _collect(network, itertools.chain([first], batches), site, rows, place, total, names)
         if out is not None and names is not None:
-            _write_class_names(out, names)
+            with replacing(Path(out) / "class_names.npy") as temporary, open(temporary, "wb") as file:
+                np.save(file, names)
     return rows.outputs(names) if isinstance(rows, _Memory) else ModelOutputs.load(rows.path)
 
 
@@ -126,11 +127,6 @@ def _check_columns(names: NDArray[Any] | None, logits: NDArray[Any]) -> None:
     n_classes = max(2, logits.shape[1])  # one logit is that of the second of two classes
     if names is not None and names.size != n_classes:
         raise ValueError(f"class_names must name the {n_classes} classes of the logits; got {names.size}.")
-
-
-def _write_class_names(folder: str | os.PathLike[str], names: NDArray[Any]) -> None:
-    with replacing(Path(folder) / "class_names.npy") as temporary, open(temporary, "wb") as file:
-        np.save(file, names)
 
 
 def _collect(

@@ -23,12 +23,9 @@ __all__ = ["PartPlace", "compute", "connected", "known_client", "lazy_array", "p
 REFUSED = (FileNotFoundError, TypeError, ValueError)
 """Errors about input, built-in ones that every machine can read back."""
 
-FAN_IN = 4
-"""Partial results that one task merges: few, since a worker holds all of them at once."""
-RETRIES = 2
-"""Times that a task is run again after an error that is not about its input, such as a file system's."""
-PATIENCE = 30.0
-"""Seconds to wait for the first worker of a cluster."""
+FAN_IN = 4  # partial results that one task merges: few, since a worker holds all of them at once
+RETRIES = 2  # times that a task is run again after an error that is not about its input, such as a file system's
+PATIENCE = 30.0  # seconds to wait for the first worker of a cluster
 LARGE_GRAPH = "4GB"
 """Estimators and labels travel with the graph on purpose: they can then be sent again when a worker is lost."""
 

@@ -26,10 +26,8 @@ __all__ = ["ClusterNeighborAtypicality"]
 Float64 = NDArray[np.float64]
 Members = NDArray[np.intp] | slice
 
-QUERIES = 1024
-"""Queries of one block of a search, so that its scores stay in cache."""
-RESULT_BYTES = 64 * 1024 * 1024
-"""Distances that one task may return."""
+QUERIES = 1024  # queries of one block of a search, so that its scores stay in cache
+RESULT_BYTES = 64 * 1024 * 1024  # distances that one task may return
 
 
 class ClusterNeighborAtypicality(NeighborAtypicality):

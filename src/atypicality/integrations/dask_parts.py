@@ -22,19 +22,13 @@ from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem, Term, Units
 from atypicality.recalibration.terms import terms_of
-from atypicality.validation import (
-    check_labels,
-    check_logits,
-    check_matrix,
-)
+from atypicality.validation import check_labels, check_logits, check_matrix
 
 __all__ = ["Model", "Moments", "Summary"]
 
-DIGIT = 16
-"""Bits of a number that one round of `digits` counts: four rounds find any order statistic exactly."""
+DIGIT = 16  # bits of a number that one round of `digits` counts: four rounds find any order statistic exactly
 SIGN = np.uint64(1 << 63)
-ONES = MappingProxyType({"class_density": 1.0})
-"""Scales of the terms while those of all rows are not known."""
+ONES = MappingProxyType({"class_density": 1.0})  # scales of the terms while those of all rows are not known
 
 
 @dataclass(frozen=True)

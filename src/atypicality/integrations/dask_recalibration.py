@@ -23,16 +23,7 @@ from atypicality.recalibration.base import Recalibrator
 from atypicality.recalibration.covariates import Polynomial, standardise
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.problem import (
-    PSEUDO_REACH,
-    PSEUDO_ROWS,
-    SMALL,
-    WILD,
-    Problem,
-    Term,
-    Units,
-    check_units,
-)
+from atypicality.recalibration.problem import PSEUDO_REACH, PSEUDO_ROWS, SMALL, WILD, Problem, Term, Units, check_units
 from atypicality.recalibration.row_statistics import RowStatistics
 from atypicality.recalibration.strength import temperature_start
 from atypicality.recalibration.temperature import TemperatureScaling
@@ -42,10 +33,8 @@ from atypicality.recalibration.vector import VectorScaling
 __all__ = ["fit_recalibrator"]
 
 FITTED = (TemperatureScaling, VectorScaling, AtypicalityAwareRecalibration)
-MOST_PARAMETERS = 8192
-"""Parameters up to which a Hessian, of their number squared, is reasonable to send."""
-ONE = Polynomial((), (), *np.zeros((4, 0)))
-"""The multiplier without covariates: a column of ones."""
+MOST_PARAMETERS = 8192  # parameters up to which a Hessian, of their number squared, is reasonable to send
+ONE = Polynomial((), (), *np.zeros((4, 0)))  # the multiplier without covariates: a column of ones
 
 
 def fit_recalibrator(

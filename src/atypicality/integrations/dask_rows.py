@@ -23,8 +23,7 @@ __all__ = ["DaskRows", "FileRows", "aligned", "is_dask", "is_paths", "read", "ro
 
 Described = tuple[tuple[int, ...], np.dtype[Any], tuple[str, ...] | None]
 
-PART_BYTES = 512 * 1024 * 1024
-"""Rows of a mapped file that one task reads."""
+PART_BYTES = 512 * 1024 * 1024  # rows of a mapped file that one task reads
 MAPPED_FROM = 1024 * 1024
 """Bytes from which on a .npy file is mapped: a small one is read, and an empty one cannot be mapped."""
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Decoder", "Track", "padded", "render"]
 
-N_FIRST = 20
-"""Likeliest first tokens that are kept of an answer, as many as chat endpoints give."""
+N_FIRST = 20  # likeliest first tokens that are kept of an answer, as many as chat endpoints give
 
 
 def render(tokenizer: Any, conversation: Sequence[Mapping[str, str]]) -> str:
@@ -78,14 +77,7 @@ class Decoder:
         lines = zip(own.double().cpu().numpy(), ends.tolist(), strict=True)
         return [np.minimum(line[:size], 0.0) for line, size in lines]
 
-    def _answer(
-        self,
-        tracks: list[Track],
-        past: Any,
-        states: list[Any],
-        max_tokens: int,
-        heat: float,
-    ) -> None:
+    def _answer(self, tracks: list[Track], past: Any, states: list[Any], max_tokens: int, heat: float) -> None:
         """Token by token; an answer that has ended leaves the batch."""
         torch, (logits, hidden, mask, places) = self.torch, states
         for step in range(max_tokens):

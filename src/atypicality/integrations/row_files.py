@@ -27,20 +27,9 @@ STATES = ("collecting", "finishing", "complete")
 class RowFolder:
     """Named arrays with a common number of rows, in a folder that `ModelOutputs.load` reads once it is complete.
 
-    Parameters
-    ----------
-    path : path
-        Of a folder that is new, empty, or was begun by an earlier run.
-    note : str
-        What the rows are; a folder that was begun with another note is refused.
+    The folder is new, empty, or was begun by an earlier run with the same `note`, which says what the rows are;
+    `rows` of them are safely there.
 
-    Attributes
-    ----------
-    rows : int
-        Rows that are safely there.
-
-    Examples
-    --------
     >>> import tempfile
     >>> path = tempfile.mkdtemp()
     >>> RowFolder(path, "scores").append({"labels": np.arange(3)})

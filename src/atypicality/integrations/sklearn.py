@@ -41,10 +41,8 @@ from atypicality.validation import caught_warnings, check_choice, check_integer,
 __all__ = ["AtypicalityAwareClassifier"]
 
 SMALLEST = np.finfo(np.float64).tiny
-MOST_WORDS = 10
-"""Classes that an error lists."""
-PROBED = 1000
-"""Rows on which the scores of an estimator are compared with its predictions."""
+MOST_WORDS = 10  # classes that an error lists
+PROBED = 1000  # rows on which the scores of an estimator are compared with its predictions
 
 
 class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -348,10 +346,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             answer = self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
             return replace(answer, ids_name=_index_name(X))
         each = [self._logits_by(estimator, X) for estimator in self.estimators_]
-        answer = self.head_.predict(self._outputs(X, logits=averaged(each)), max_risk=max_risk, first_row=first_row)
+        outputs = self._outputs(X, logits=averaged(each))
+        answer = self.head_.predict(outputs, max_risk=max_risk, first_row=first_row)
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
-        advice = self.head_._advised(answer, sets)
+        advice = self.head_._advised(answer, outputs, sets)
         return replace(answer, prediction_set=sets, advice=advice, ids_name=_index_name(X))
 
     def evaluate(

@@ -16,8 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 __all__ = ["TableEmbedder", "default_embedder", "inner_estimator"]
 
-WIDEST = 100
-"""Sparse columns that are made dense as they are; more are projected to half as many."""
+WIDEST = 100  # sparse columns that are made dense as they are; more are projected to half as many
 RAREST, MOST_CATEGORIES = 5, 20
 """Rows that a category of its own needs, and such categories of a column; others are one category together."""
 

@@ -261,13 +261,8 @@ class ReliabilityModule(nn.Module):
 class ReliableModel(nn.Module):
     """A model and the `ReliabilityModule` behind it, as one module; made by `ReliabilityModule.behind`.
 
-    It is called like the model and answers with `ReliabilityTensors`, without gradients. The layer that makes the
-    logits is found as in `collect`, on the first batch.
-
-    Parameters
-    ----------
-    model, head, layer : torch.nn.Module, ReliabilityModule, str
-        As in `ReliabilityModule.behind`; the model is in evaluation mode when it is called.
+    It is called like the model, in evaluation mode, and answers with `ReliabilityTensors`, without gradients. The layer
+    that makes the logits is found as in `collect`, on the first batch.
     """
 
     def __init__(self, model: Any, head: ReliabilityModule, layer: str | None = None) -> None:

@@ -27,13 +27,11 @@ Scored = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 CPU_BATCH_TOKENS = 256
 OTHER_BATCH_TOKENS = 16384
-WORTH_SHARING = 8
-"""Tokens at the beginning of all prompts from which on they are run once for all."""
+WORTH_SHARING = 8  # tokens at the beginning of all prompts from which on they are run once for all
 CPU_LOGITS = 2**23
 OTHER_LOGITS = 2**28
 """Entries of the next-token logits that exist at one time: 32 MB, or 1 GB on an accelerator, whatever the batch."""
-UNBOUNDED = 2**31
-"""Tokenizers without a limit claim lengths above this."""
+UNBOUNDED = 2**31  # tokenizers without a limit claim lengths above this
 
 
 @dataclass(frozen=True)

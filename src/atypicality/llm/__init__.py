@@ -18,35 +18,12 @@ if TYPE_CHECKING:
     from atypicality import TransformersScorer
 
 __all__ = [
-    "AG_NEWS",
-    "CONTENT_FREE",
-    "IMDB",
-    "TEMPLATES",
-    "TREC",
-    "AnswerHead",
-    "Answers",
-    "ChatModel",
-    "Decoding",
-    "LabelScorer",
-    "LabelScores",
-    "OpenAICompatibleChat",
-    "OpenAICompatibleScorer",
-    "PrecomputedScorer",
-    "PromptClassifier",
-    "PromptScorer",
-    "Question",
-    "Reply",
-    "Template",
-    "TokenScores",
-    "TransformersScorer",
-    "first_better",
-    "generate_answers",
-    "judgements",
-    "load_template",
-    "make_questions",
-    "read_questions",
+    "AG_NEWS", "CONTENT_FREE", "IMDB", "TEMPLATES", "TREC", "AnswerHead", "Answers", "ChatModel", "Decoding",
+    "LabelScorer", "LabelScores", "OpenAICompatibleChat", "OpenAICompatibleScorer", "PrecomputedScorer",
+    "PromptClassifier", "PromptScorer", "Question", "Reply", "Template", "TokenScores", "TransformersScorer",
+    "first_better", "generate_answers", "judgements", "load_template", "make_questions", "read_questions",
     "write_scores",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -16,8 +16,7 @@ from atypicality.validation import caught_warnings
 
 __all__ = ["ANSWERS", "TOKEN_PROBABILITY", "evaluate_answers"]
 
-ANSWERS = {"of": "answers"}
-"""The setting by which a report knows an evaluation of answers."""
+ANSWERS = {"of": "answers"}  # the setting by which a report knows an evaluation of answers
 TOKEN_PROBABILITY = "token probability"
 NOTES = {
     NO_ATYPICALITY: "no atypicality is known, so nothing is shown by it; fit with embeddings of the prompts, or with "
@@ -33,22 +32,9 @@ Vector = NDArray[np.float64]
 def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **options: Any) -> Evaluation:
     """Measure a head on its labelled `outputs`, beside token probability where that is known.
 
-    Parameters
-    ----------
-    head : AnswerHead
-    outputs : ModelOutputs
-    mean_log_prob : ndarray of shape (n,)
-        NaN of answers without log-probabilities.
-    **options
-        Of `atypicality.evaluate`.
+    `mean_log_prob` (n,) is NaN of answers without log-probabilities; `options` are those of `atypicality.evaluate`. The
+    evaluation has no tables by class, and its `settings["of"]` is "answers".
 
-    Returns
-    -------
-    Evaluation
-        Without tables by class; `settings["of"]` is "answers".
-
-    Examples
-    --------
     >>> from atypicality.llm import AnswerHead, Answers
     >>> rng = np.random.default_rng(0)
     >>> texts, score = ["..."] * 500, rng.random(500)

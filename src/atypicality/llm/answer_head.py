@@ -14,9 +14,10 @@ from atypicality.evaluation import Evaluation
 from atypicality.formula import ADVICE, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
-from atypicality.head.advice import advice_rule, checked_words
+from atypicality.head.advice import advice_of, advice_rule, checked_words, trusted_from
+from atypicality.head.calibration_parts import RECALIBRATION_SHARE
 from atypicality.head.drift import Drift
-from atypicality.head.head import DENSITIES, RECALIBRATION_SHARE
+from atypicality.head.head import DENSITIES
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
@@ -31,19 +32,16 @@ from atypicality.shipping.bundle import read_part, write_part
 from atypicality.shipping.card import escape
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
-from atypicality.validation import check_alpha, check_choice, check_integer, warn
+from atypicality.validation import check_choice, check_integer, warn
 
 __all__ = ["CLASSES", "AnswerHead"]
 
-CLASSES = ("wrong", "correct")
-"""The two classes, in the order of the columns."""
+CLASSES = ("wrong", "correct")  # the two classes, in the order of the columns
 EMBEDDED = {"prompt_atypicality": "prompt_embeddings", "answer_atypicality": "answer_embeddings"}
 """Signals that a density gives, and what it is of."""
-LIKELIHOOD = "prompt_log_likelihood"
-"""The score whose negative is atypicality where there are no embeddings of prompts."""
+LIKELIHOOD = "prompt_log_likelihood"  # the score whose negative is atypicality where there are no embeddings of prompts
 RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
-FOLDS = 5
-"""Parts of the rows that are each scored by a density of the others."""
+FOLDS = 5  # parts of the rows that are each scored by a density of the others
 
 REPORTED = ("nll", "ece", "auroc")
 REMEDY = "give more answers that somebody has checked, or other signals"
@@ -300,28 +298,17 @@ class AnswerHead(BaseEstimator):
         self.quantiles_ = self.quadrants_ = None
         if rest.atypicality is not None:
             self.quantiles_ = QuantileScale.from_rows(rest.atypicality)
-            self.quadrants_ = Quadrants(confidence=self._trusted()).fit(confidence, rest.atypicality)
+            self.quadrants_ = Quadrants(confidence=trusted_from(self)).fit(confidence, rest.atypicality)
         answered = np.ones(labels.size, np.intp)
         self.reference_ = HeldOutCounts.from_rows(
             confidence, answered, labels, n_classes=len(CLASSES), atypicality=rest.atypicality
         )
         sets = self.prediction_sets_.predict_set(proba)
-        number, covered = self._advice(rest, proba, sets, None)[0], sets[np.arange(labels.size), labels]
-        self.advice_ = checked_words(number, correct, covered, 1 - self._trusted(), REMEDY)
+        number = advice_of(advice_rule(self), confidence, rest.atypicality, sets)
+        covered = sets[np.arange(labels.size), labels]
+        self.advice_ = checked_words(number, correct, covered, 1 - trusted_from(self), REMEDY)
         flat = np.tile([1 - rate, rate], (labels.size, 1))
         self.metrics_ = {"base rate": _measured(flat, correct), "head": _measured(proba, correct)}
-
-    def _trusted(self) -> float:
-        return float(1 - check_alpha(self.alpha))
-
-    def _advice(self, outputs: ModelOutputs, proba: Vector, sets: Any, max_risk: float | None) -> tuple[Any, Any]:
-        """Number of each row's advice (n,), and which rows are accepted (n,), None without a risk."""
-        keep_from = None if max_risk is None else self.abstention_.threshold(max_risk)
-        rule = advice_rule(self._trusted(), len(CLASSES), self.quadrants_, self.quantiles_, keep_from)
-        confidence = proba[:, 1:]
-        atypicality = None if outputs.atypicality is None else outputs.atypicality[:, None]
-        kept = rule.accepted(np, confidence, atypicality)
-        return rule.index(np, confidence, atypicality, sets)[:, 0], None if kept is None else kept[:, 0]
 
     def predict(
         self, answers: Answers | ModelOutputs, *, max_risk: float | None = None, first_row: int = 0
@@ -357,7 +344,8 @@ class AnswerHead(BaseEstimator):
         proba = _proba(outputs)
         sets = self.prediction_sets_.predict_set(proba)
         rarity = None if self.quantiles_ is None else outputs.need("atypicality")
-        number, accepted = self._advice(outputs, proba, sets, max_risk)
+        rule = advice_rule(self, max_risk)
+        number, accepted = advice_of(rule, proba[:, 1], rarity, sets), rule.accepted(proba[:, 1], rarity)
         if max_risk is not None:
             self.abstention_.warn_where_none(accepted, max_risk)
         drift = quantile = quadrant = None

@@ -21,8 +21,7 @@ __all__ = ["Answers", "warn_of_one_kind"]
 FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", "prompt_embedding", "answer_embedding")
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
-FEW = 20
-"""Rows from which on answers that are all correct, or all wrong, are worth a warning."""
+FEW = 20  # rows from which on answers that are all correct, or all wrong, are worth a warning
 
 Vector = NDArray[np.float64]
 Some = TypeVar("Some", bound="Answers")
@@ -166,7 +165,8 @@ class Answers:
             columns = (self.ids, self.prompts, self.answers, self.log_probs, self.samples)
             found = [None if column is None else column[row] for column in columns]
             found += [scores or None, None if self.correct is None else self.correct[row]]
-            found += [_embedding(part, row) for part in (self.prompt_embeddings, self.answer_embeddings)]
+            embeddings = (self.prompt_embeddings, self.answer_embeddings)
+            found += [None if part is None or np.isnan(part[row, 0]) else part[row] for part in embeddings]
             yield {name: _plain(value) for name, value in zip(FIELDS, found, strict=True) if value is not None}
 
 
@@ -242,18 +242,10 @@ def _embeddings(values: ArrayLike | None, name: str, n_rows: int) -> NDArray[np.
     return matrix
 
 
-def _embedding(matrix: Any, row: int) -> Any:
-    return None if matrix is None or np.isnan(matrix[row, 0]) else matrix[row]
-
-
 def _plain(value: Any) -> Any:
-    return (
-        value.tolist()
-        if isinstance(value, (np.ndarray, np.generic))
-        else list(value)
-        if isinstance(value, tuple)
-        else value
-    )
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 class _OneFile:

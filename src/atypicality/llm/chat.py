@@ -16,11 +16,9 @@ from atypicality.llm.served import ServedModel
 
 __all__ = ["OpenAICompatibleChat"]
 
-GREEDY = {"temperature": 0, "logprobs": True, "top_logprobs": 20}
-"""20 is the most that the protocol allows."""
+GREEDY = {"temperature": 0, "logprobs": True, "top_logprobs": 20}  # 20 is the most that the protocol allows
 PROMPT = {"prompt_logprobs": 0}
-MASS_TOLERANCE = 1e-3
-"""By which probabilities may sum to more than one: half-precision servers round."""
+MASS_TOLERANCE = 1e-3  # by which probabilities may sum to more than one: half-precision servers round
 REASONING = ("reasoning_content", "reasoning")
 """Fields of a message in which servers put what a model writes before its answer."""
 

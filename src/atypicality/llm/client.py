@@ -23,8 +23,7 @@ __all__ = ["JsonClient", "NoAccessError", "ServerFaultError", "check_url"]
 
 MAX_BACKOFF = 60.0
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
-Answer = tuple[int, Mapping[str, str], bytes]
-"""Status, headers and body."""
+Answer = tuple[int, Mapping[str, str], bytes]  # status, headers and body
 
 
 class ServerFaultError(ConnectionError):

@@ -20,14 +20,8 @@ GRACE = 5.0
 
 
 class ExchangeLoop:
-    """An event loop in a thread of its own, with a client that lives as long; tasks come from any thread.
+    """An event loop in a thread of its own, with an asynchronous client that lives as long; tasks come from any thread.
 
-    Parameters
-    ----------
-    client : asynchronous context manager
-
-    Examples
-    --------
     >>> loop = ExchangeLoop(asyncio.Lock())
     >>> loop.run(asyncio.sleep(0.01, "done"), 60.0)
     'done'

@@ -16,8 +16,7 @@ __all__ = ["CONSISTENT", "FIRST", "MARGIN", "POSITION", "SECOND", "first_better"
 FIRST, SECOND = "first", "second"
 """The two judgements, as the answers of a judge."""
 MARGIN, POSITION, CONSISTENT = "judge_margin", "position_bias", "consistent"
-OPPOSED = 4.0
-"""Standard errors below zero at which the correlation of the two orders says that one is turned round."""
+OPPOSED = 4.0  # standard errors below zero at which the correlation of the two orders says that one is turned round
 
 Vector = NDArray[np.float64]
 

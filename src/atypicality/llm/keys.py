@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 __all__ = ["hide_key", "read_key"]
 
-WINDOW = 8
-"""Characters in a row of a key, or of a spelling of it, that are hidden wherever they appear."""
+WINDOW = 8  # characters in a row of a key, or of a spelling of it, that are hidden wherever they appear
 ESCAPES = ("%{:02x}", "\\x{:02x}", "\\u{:04x}", "\\{:03o}", "&#{};", "&#x{:x};", "{:02x}")
 
 

@@ -76,7 +76,8 @@ class OpenAICompatibleScorer(ServedModel):
         if wanted:
             mode = self.handshake()
             wanted = [prompt for prompt in wanted if self._key(mode, prompt) not in store]
-            self._fetch(mode, wanted, store)
+            keys = {prompt: self._key(mode, prompt) for prompt in wanted}  # each is stored when it arrives
+            self._each(lambda row: store.add(keys[wanted[row]], self._ask(mode, wanted[row])), len(wanted))
         return [store[self._key(mode, prompt)] for prompt in prompts] if mode else []
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
@@ -117,10 +118,6 @@ class OpenAICompatibleScorer(ServedModel):
 
     def _key(self, mode: str, prompt: str) -> str:
         return cache_key(self.model, check_url(self.url), MODES[mode], prompt)
-
-    def _fetch(self, mode: str, prompts: list[str], store: ScoreCache) -> None:
-        """Ask for every prompt, a few at a time; each is stored when it arrives, whatever becomes of the others."""
-        self._each(lambda row: store.add(self._key(mode, prompts[row]), self._ask(mode, prompts[row])), len(prompts))
 
     def _ask(self, mode: str, prompt: str) -> TokenScores:
         return self._asked({"prompt": prompt} | MODES[mode], lambda answer: parse_answer(answer, mode, prompt))

@@ -97,7 +97,8 @@ class PrecomputedScorer:
             except (ModuleNotFoundError, MemoryError, PermissionError):
                 raise
             except Exception as error:  # damaged bytes make the libraries below raise almost anything
-                raise ValueError(f"{self._name}, record {number}: {_reason(error)}.") from error
+                reason = printable(f"{error} is missing" if isinstance(error, KeyError) else error)
+                raise ValueError(f"{self._name}, record {number}: {reason}.") from error
             if not found:
                 return
             yield found[0]
@@ -169,10 +170,6 @@ def _label_scores(given: Any) -> dict[str, float]:
     if wrong:
         raise ValueError(f"label_log_probs must be numbers; that of {wrong[0]!r:.60} is {known[wrong[0]]}")
     return known
-
-
-def _reason(error: Exception) -> str:
-    return printable(f"{error} is missing" if isinstance(error, KeyError) else error)
 
 
 def _short(text: str) -> str:

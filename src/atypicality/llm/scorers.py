@@ -8,14 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "LabelScorer",
-    "LabelScores",
-    "NoScoresError",
-    "PromptScorer",
-    "TokenScores",
-    "joined_label_scores",
-    "label_scores",
-]
+    "LabelScorer", "LabelScores", "NoScoresError", "PromptScorer", "TokenScores", "joined_label_scores", "label_scores",
+]  # fmt: skip
 
 
 class NoScoresError(ValueError):
@@ -79,12 +73,7 @@ class TokenScores:
         places = None if ends is None else np.asarray(ends, np.intp)
         if places is not None and places.shape != values.shape:
             raise ValueError(f"ends must be whole numbers, one per log-probability; got shape {places.shape}")
-        return cls(
-            np.minimum(values, 0.0),
-            n_tokens,
-            places,
-            None if tokens is None else tuple(map(str, tokens)),
-        )
+        return cls(np.minimum(values, 0.0), n_tokens, places, None if tokens is None else tuple(map(str, tokens)))
 
     def inside(self, span: tuple[int, int]) -> NDArray[np.bool_]:
         """Which scored tokens (t,) hold a character of the span; a token that straddles its edge counts."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,12 @@ TOKENS = {
 AGREEMENT = "agreement"
 RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "multiplier", *CLASSWISE)
 """Names of signals and of groups of parameters, which no score may have."""
-SHAPE = " (shape)"
-"""What follows the name of a signal in that of its bent part."""
+SHAPE = " (shape)"  # what follows the name of a signal in that of its bent part
 ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
-MOST_LACKING = 4
-"""Kinds of rows, by what they lack, that such parts are for: the commonest."""
-KNOTS = (1 / 3, 2 / 3)
-"""Quantiles at which a signal's effect may bend."""
-REFINED = 3.0
-"""Nats of evidence that other parts of a signal need than the straight one, which needs 0.1."""
+MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
+KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
+REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
 TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
 """Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
 
@@ -46,18 +42,8 @@ Signals = Mapping[str, Vector]
 
 
 def signals_of(answers: Answers) -> dict[str, Vector]:
-    """Every signal (n,) that follows from the answers alone, NaN where an answer has none.
+    """Every signal (n,) that follows from the answers alone, by name; NaN where an answer has none.
 
-    Parameters
-    ----------
-    answers : Answers
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n,)
-
-    Examples
-    --------
     >>> answers = Answers(["2 + 2 ="], ["4"], log_probs=[[-0.1, -0.3]], samples=[["4", "5"]])
     >>> {name: round(float(values[0]), 2) for name, values in signals_of(answers).items()}
     {'log_prob_sum': -0.4, 'log_prob_mean': -0.2, 'log_prob_min': -0.3, 'log_prob_first': -0.1, 'agreement': 0.5}
@@ -67,7 +53,7 @@ def signals_of(answers: Answers) -> dict[str, Vector]:
     found: dict[str, Vector] = {}
     if answers.log_probs is not None:
         for name, reduce in TOKENS.items():
-            found[name] = _each(answers.log_probs, reduce)
+            found[name] = np.array([np.nan if row is None else float(reduce(row)) for row in answers.log_probs])
     if answers.samples is not None:
         pairs = zip(answers.answers, answers.samples, strict=True)
         found[AGREEMENT] = np.array([np.nan if some is None else agreement(text, some) for text, some in pairs])
@@ -86,10 +72,6 @@ def agreement(answer: str, samples: tuple[str, ...]) -> float:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
-
-
-def _each(rows: NDArray[np.object_], reduce: Any) -> Vector:
-    return np.array([np.nan if row is None else float(reduce(row)) for row in rows])
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ __all__ = ["FIRST_WORD", "READERS", "Texts", "read_objects", "read_texts"]
 
 FIRST_WORD = "first-word"
 PARQUET_ROWS = 1024
-MOST_NAMED = 8
-"""Fields that are not read, of which a warning names no more."""
+MOST_NAMED = 8  # fields that are not read, of which a warning names no more
 T = TypeVar("T")
 Records = Iterator[dict[str, Any]]
 
@@ -29,22 +28,12 @@ class Texts(NamedTuple):
 
 
 def read_texts(
-    path: str | os.PathLike[str],
-    *,
-    text: Sequence[str] = ("text",),
-    label: str | None = None,
-    encoding: str = "utf-8",
+    path: str | os.PathLike[str], *, text: Sequence[str] = ("text",), label: str | None = None, encoding: str = "utf-8"
 ) -> Texts:
     """Read a file by its ending: `.jsonl`, `.csv`, `.tsv` (with a header), `.parquet`, or `.txt` (one text per line).
 
-    Parameters
-    ----------
-    path : path
-    text : sequence of str
-        Columns that make up the input, joined by a space.
-    label : str, optional
-        Column of the class; "first-word" takes it off the front of the text, as the TREC files write it.
-    encoding : str
+    The columns `text` are joined by a space. The column `label` is the class; "first-word" takes it off the front of
+    the text, as the TREC files write it.
     """
     path = Path(path)
     if path.suffix.lower() not in READERS:

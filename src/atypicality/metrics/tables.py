@@ -171,7 +171,8 @@ def each_group(
     (array([1, 0, 2]), array([ 1., nan,  2.]))
     """
     count, table = np.bincount(index, minlength=n_groups), np.tile(np.array(empty), (n_groups, 1))
-    order, ends = np.argsort(index, kind="stable"), np.cumsum(count)
+    small = index.astype(np.int16) if n_groups < 2**15 else index  # numbers of two bytes are sorted by their digits
+    order, ends = np.argsort(small, kind="stable"), np.cumsum(count)
     for group in np.flatnonzero(count).tolist():
         table[group] = estimate(group, order[ends[group] - count[group] : ends[group]])
     return count, *np.ascontiguousarray(table.T)

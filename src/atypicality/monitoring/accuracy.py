@@ -29,13 +29,11 @@ MOST_ROWS = 4000
 """Rows that the class mix is estimated from: more narrow its interval below what the probabilities are good for."""
 TAIL = 0.99
 FLOOR = 1e-12
-LOST = 0.1
-"""Share of the changed rows that confidence takes for right and that are wrong."""
+LOST = 0.1  # share of the changed rows that confidence takes for right and that are wrong
 ERRORS = {"estimated": (0.35, 1.0), "known": (0.15, 1.5)}
 """Standard deviation of an estimate's log-odds by how the class mix came: of rows like the held-out ones, and what all
 rows add if they changed."""
-NEAREST = 0.01
-"""How near to 0 and to 1 log-odds of an accuracy are taken."""
+NEAREST = 0.01  # how near to 0 and to 1 log-odds of an accuracy are taken
 
 Vector = NDArray[np.float64]
 

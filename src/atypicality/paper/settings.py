@@ -19,7 +19,7 @@ class Setting:
     dataset: str
     model: str
     folder: str
-    others: tuple[str, ...]  # patterns of folders with another model on the same data, shown beside the paper's rows
+    others: str  # patterns of folders with another model on the same data, shown beside the paper's rows
     weights: str  # how the paper got the model
     validation: bool = False  # whether it calibrates on a validation split, not on halves of the test set
 
@@ -28,50 +28,38 @@ _TORCHVISION = "torchvision's weights"
 _DDU = "the weights of Mukhoti et al. 2020, or your own training"
 _MISLAS = "the weights of Zhong et al. 2021 (github.com/dvlab-research/MiSLAS)"
 _ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {}` writes both files"
-_LT = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py --dataset {})"
-_FITZPATRICK = "ImageNet weights with a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py --model {})"
+_lt = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py --dataset cifar{})".format
+_probe = (
+    "ImageNet weights, a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py --model resnet{})".format
+)
 
 SETTINGS = (
-    Setting("balanced", "ImageNet", "ResNet18", "imagenet-resnet18", (), _TORCHVISION),
-    Setting("balanced", "ImageNet", "ResNet50", "imagenet-resnet50", (), _TORCHVISION),
-    Setting("balanced", "ImageNet", "ResNet152", "imagenet-resnet152", (), _TORCHVISION),
-    Setting("balanced", "CIFAR10", "WideResNet28", "cifar10-wrn28-10", ("cifar10-*",), _DDU),
-    Setting("balanced", "CIFAR100", "WideResNet28", "cifar100-wrn28-10", ("cifar100-*",), _DDU),
-    Setting("balanced", "MNLI", "RoBERTa", "mnli-roberta", ("mnli-*",), "roberta-large-mnli on the Hugging Face hub"),
-    Setting("imbalanced", "ImageNet-LT", "ResNext50", "imagenetlt-resnext50", (), _MISLAS, True),
-    Setting("imbalanced", "ImageNet-LT", "ResNext50(+P.B.)", "imagenetlt-resnext50-pb", (), _MISLAS, True),
-    Setting("imbalanced", "Places365-LT", "ResNet152", "places365lt-resnet152", ("places365lt-*",), _MISLAS, True),
+    Setting("balanced", "ImageNet", "ResNet18", "imagenet-resnet18", "", _TORCHVISION),
+    Setting("balanced", "ImageNet", "ResNet50", "imagenet-resnet50", "", _TORCHVISION),
+    Setting("balanced", "ImageNet", "ResNet152", "imagenet-resnet152", "", _TORCHVISION),
+    Setting("balanced", "CIFAR10", "WideResNet28", "cifar10-wrn28-10", "cifar10-*", _DDU),
+    Setting("balanced", "CIFAR100", "WideResNet28", "cifar100-wrn28-10", "cifar100-*", _DDU),
+    Setting("balanced", "MNLI", "RoBERTa", "mnli-roberta", "mnli-*", "roberta-large-mnli on the Hugging Face hub"),
+    Setting("imbalanced", "ImageNet-LT", "ResNext50", "imagenetlt-resnext50", "", _MISLAS, True),
+    Setting("imbalanced", "ImageNet-LT", "ResNext50(+P.B.)", "imagenetlt-resnext50-pb", "", _MISLAS, True),
+    Setting("imbalanced", "Places365-LT", "ResNet152", "places365lt-resnet152", "places365lt-*", _MISLAS, True),
+    Setting("imbalanced", "CIFAR10-LT", "ResNet18", "cifar10lt-resnet18", "cifar10lt-* cifar10-lt*", _lt(10), True),
     Setting(
-        "imbalanced",
-        "CIFAR10-LT",
-        "ResNet18",
-        "cifar10lt-resnet18",
-        ("cifar10lt-*", "cifar10-lt*"),
-        _LT.format("cifar10"),
-        True,
+        "imbalanced", "CIFAR100-LT", "ResNet18", "cifar100lt-resnet18", "cifar100lt-* cifar100-lt*", _lt(100), True
     ),
-    Setting(
-        "imbalanced",
-        "CIFAR100-LT",
-        "ResNet18",
-        "cifar100lt-resnet18",
-        ("cifar100lt-*", "cifar100-lt*"),
-        _LT.format("cifar100"),
-        True,
-    ),
-    Setting("llm", "TREC", "Alpaca7B", "trec-alpaca7b", ("trec", "trec-*"), _ALPACA.format("trec"), True),
-    Setting("llm", "AG News", "Alpaca7B", "agnews-alpaca7b", ("agnews", "agnews-*"), _ALPACA.format("agnews"), True),
-    Setting("llm", "IMDB", "Alpaca7B", "imdb-alpaca7b", ("imdb", "imdb-*"), _ALPACA.format("imdb")),
+    Setting("llm", "TREC", "Alpaca7B", "trec-alpaca7b", "trec trec-*", _ALPACA.format("trec"), True),
+    Setting("llm", "AG News", "Alpaca7B", "agnews-alpaca7b", "agnews agnews-*", _ALPACA.format("agnews"), True),
+    Setting("llm", "IMDB", "Alpaca7B", "imdb-alpaca7b", "imdb imdb-*", _ALPACA.format("imdb")),
     Setting(
         "skin",
         "Fitzpatrick17k",
         "ResNet18",
         "fitzpatrick17k-resnet18",
-        ("fitzpatrick17k-*", "fitzpatrick*"),
-        _FITZPATRICK.format("resnet18"),
+        "fitzpatrick17k-* fitzpatrick*",
+        _probe(18),
         True,
     ),
-    Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", (), _FITZPATRICK.format("resnet34"), True),
+    Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", "", _probe(34), True),
 )
 
 
@@ -174,7 +162,7 @@ def match_folder(name: str) -> Match | None:
     for setting in SETTINGS:
         if setting.folder == name:
             return Match(setting, setting.model)
-    near = [(pattern, setting) for setting in SETTINGS for pattern in setting.others if fnmatch(name, pattern)]
+    near = [(pattern, setting) for setting in SETTINGS for pattern in setting.others.split() if fnmatch(name, pattern)]
     if not near:
         return None
     pattern, setting = max(near, key=lambda pair: len(pair[0]))

@@ -215,7 +215,7 @@ def _letters(values: list[str | None] | None) -> str | None:
     return None if values is None else "".join(value or "-" for value in values)
 
 
-ALL_THAT_MATTER = "every sample that a method gets wrong or for which it asks for a person, and others at random"
+ALL_THAT_MATTER = "each that a method gets wrong or for which it asks for a person, and others at random"
 
 
 def _matters(samples: dict[str, Any]) -> list[bool]:

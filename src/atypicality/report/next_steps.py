@@ -3,7 +3,7 @@
 from typing import Any
 
 from atypicality.evaluation import Evaluation
-from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNumber, say
+from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNumber
 
 __all__ = ["next_steps"]
 
@@ -23,14 +23,15 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
     rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
     kept = [row for row in rows if row["high"] <= RISK]
     if not rows or rows[-1]["high"] <= RISK:
-        return [("All predictions can be kept at an error rate of 5%.",)] if rows else []
+        return [facts.say("All {predictions} can be kept at an error rate of 5%.")] if rows else []
     if not kept:
-        return [("No share of the predictions has an error rate below 5% beyond its interval: send all to a person.",)]
+        none = "No share of the {predictions} has an error rate below 5% beyond its interval: send all to a person."
+        return [facts.say(none)]
     best = max(kept, key=lambda row: row["percent"])
     return [
-        say(
+        facts.say(
             f"For an error rate of at most {RISK:.0%}, send the least confident {100 - best['percent']}% of the "
-            "predictions to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
+            "{predictions} to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
             count=facts.count("risk_coverage", best),
             risk=facts.share("risk_coverage", best),
             ends=facts.interval("{:.1%}", "risk_coverage", best),
@@ -43,9 +44,9 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     allowed = f"at a risk of at most {facts.evaluation.settings['max_risk']:.4g}"
     risk = facts.at("overall", "accepted_risk")
     if risk is None:
-        return (f"Nothing is accepted {allowed}: give more calibration rows, or allow more risk.",)
-    return say(
-        f"Use the {{share}} of the predictions that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
+        return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
+    return facts.say(
+        f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
         "(95% interval {ends}). Send the others to a person.",
         share=facts.share("overall", share),
         count=facts.count("overall", risk),
@@ -65,7 +66,8 @@ def _labels(facts: Facts) -> list[Sentence]:
         said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
                      f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
     if twins:
-        said.append((f"{len(twins):,} samples are nearly training rows, listed below: evaluate without them.",))
+        known = f"{len(twins):,} {{samples}} are nearly training rows, listed below: evaluate without them."
+        said.append(facts.say(known))
     return said
 
 
@@ -97,7 +99,7 @@ def _named(facts: Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentenc
             Name(facts.place_name("classes", row)),
             " (",
             facts.share("classes", row),
-            " right)",
+            f" {facts.wording['right']})",
         ]
     return [(*parts, ".")]
 
@@ -105,11 +107,13 @@ def _named(facts: Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentenc
 def _refit(facts: Facts) -> list[Sentence]:
     """Whether the head should be fitted again, or on more rows."""
     coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
+    over, said = facts.at("overall", "overconfidence"), None
     if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
-        return [("Refit on newer rows: prediction sets hold the label too rarely, beyond the interval.",)]
-    if facts.words():
-        return [("Give more calibration rows, or newer ones: a word of advice does not hold on these samples.",)]
-    over = facts.at("overall", "overconfidence")
-    if over is not None and over["low"] > 0.01:
-        return [("Recalibrate: confidence is above accuracy beyond its interval.",)]
-    return [("No refit is called for: coverage and advice hold on these samples.",)] if coverage is not None else []
+        said = "Refit on newer rows: prediction sets hold the label too rarely, beyond the interval."
+    elif facts.words():
+        said = "Give more {calibration_rows}, or newer ones: a word of advice does not hold on these {samples}."
+    elif over is not None and over["low"] > 0.01:
+        said = "Recalibrate: {confidence} is above accuracy beyond its interval."
+    elif coverage is not None:
+        said = "No refit is called for: coverage and advice hold on these {samples}."
+    return [] if said is None else [facts.say(said)]

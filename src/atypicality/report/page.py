@@ -13,7 +13,7 @@ from atypicality.report.examples import read_examples
 from atypicality.report.next_steps import next_steps
 from atypicality.report.pages import asset, html_page, write_page
 from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
-from atypicality.report.words import spoken, words_of
+from atypicality.report.words import ANSWERS, words_of
 from atypicality.validation import check_choice
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ def render_report(
     parts = [_header(evaluation, title), _navigation(evaluation), _summary(evaluation, before, after)]
     data = page_data(evaluation, before, after, shown)
     images = "data:" if shown is not None and shown.kind == "image" else "'none'"
-    *drawn, about = _sections(evaluation, head)
-    body = spoken(words_of(evaluation), "\n".join([*parts, *drawn])) + "\n" + about
+    body = "\n".join([*parts, *_sections(evaluation, head)])
     script = '(() => {\n"use strict";\n' + "\n".join(map(asset, _SCRIPTS)) + "})();\n"
     return html_page(title=title, style=asset("report.css"), body=body, data=data, script=script, images=images)
 
@@ -114,11 +113,12 @@ def _name(text: str) -> str:
 
 def _header(evaluation: Evaluation, title: str) -> str:
     names = ", ".join(_name(method) for method in evaluation.methods)
-    how = "on labelled samples"
+    words = words_of(evaluation)
+    how, classes = f"on {words['labelled']}", "" if words is ANSWERS else f", {evaluation.n_classes:,} classes"
     if evaluation.kind == "compare":
         how = f"refitted over {evaluation.n_splits} random halves; numbers are means over them"
     return (
-        f"<header><h1>{_text(title)}</h1>\n<p>{evaluation.n_samples:,} samples, {evaluation.n_classes:,} classes. "
+        f"<header><h1>{_text(title)}</h1>\n<p>{evaluation.n_samples:,} {words['samples']}{classes}. "
         f"Measured {how}: {names}.</p></header>"
     )
 
@@ -175,7 +175,7 @@ def _places(evaluation: Evaluation) -> dict[str, str]:
     tables = evaluation.tables
     found = {
         "where": ("Where it can be trusted", bool(tables["grid"]["value"] or tables["quadrants"]["value"])),
-        "chosen": ("The chosen samples", True),
+        "chosen": ("The chosen {samples}", True),
         "by-group": ("By atypicality", bool(tables["atypicality_groups"]["value"] or tables["class_groups"]["value"])),
         "prediction-sets": ("Prediction sets", "coverage" in tables["overall"]["metric"]),
         "by-subgroup": ("Subgroups", bool(tables["subgroups"]["value"])),
@@ -184,33 +184,31 @@ def _places(evaluation: Evaluation) -> dict[str, str]:
         "numbers": ("All numbers", True),
         "about": ("About", True),
     }
-    return {place: words for place, (words, filled) in found.items() if filled}
+    return {place: title.format_map(words_of(evaluation)) for place, (title, filled) in found.items() if filled}
 
 
-_WORDS = {
-    "where": "Rows: the model’s confidence. Columns: how rare the input is.",
-    "chosen": "Filters choose samples by what is known of them, and everything here follows. Reliability diagrams: on "
-    "the dashed line confidence is honest, below it the model is overconfident; bars are 95% intervals, and a mark "
-    "chooses its samples. Sort a table by a column, and with Shift by several.",
-    "by-group": "Groups of about equally many samples. Bars are 95% intervals; hover for counts.",
+_TOLD = {
+    "where": "Rows: {whose_confidence}. Columns: how rare the input is.",
+    "chosen": "Filters choose {samples} by what is known of them, and everything here follows. Reliability diagrams: "
+    "on the dashed line {confidence} is honest, {below_the_line}; bars are 95% intervals, and a mark chooses its "
+    "{samples}. Sort a table by a column, and with Shift by several.",
+    "by-group": "Groups of about equally many {samples}. Bars are 95% intervals; hover for counts.",
     "prediction-sets": "A prediction set holds every class that cannot be ruled out. It should hold the true one as "
     "often as the target says, for rare inputs too.",
-    "by-subgroup": "Groups of samples by the attributes that came with the outputs, with 95% intervals.",
-    "risk-coverage": "If only the most confident predictions are kept and the others go to a person: how many of those "
-    "kept are wrong?",
+    "by-subgroup": "Groups of {samples} by the attributes that came with the outputs, with 95% intervals.",
+    "risk-coverage": "If only the most confident {predictions} are kept and the others go to a person: how many of "
+    "those kept are wrong?",
     "to-check": "For a person to look at. Labels are ranked by the probability of the label, recalibrated and with its "
     "neighbours; duplicates by their distance to the nearest training row.",
-    "numbers": "",
-    "about": "",
 }
 _CHOOSE = (
-    " Choose a cell, a word of advice or one of the four kinds of prediction, by mouse or with the arrow keys "
-    "and Enter: everything under “The chosen samples” follows."
+    " Choose a cell, a word of advice or one of the four kinds of {prediction}, by mouse or with the arrow keys "
+    "and Enter: everything under “The chosen {samples}” follows."
 )
 _BODIES = {
     "where": '<div class="controls" id="choices"></div><div id="ramp"></div><div class="pair" id="grids"></div>'
     '<h3>Advice: what to do</h3><div class="pair" id="advice"></div>'
-    '<h3>Four kinds of prediction</h3><div class="pair" id="quadrants"></div><p id="hint" role="status"></p>',
+    '<h3>Four kinds of {prediction}</h3><div class="pair" id="quadrants"></div><p id="hint" role="status"></p>',
     "chosen": '<div id="selection"></div><div class="controls" id="filters"></div>'
     '<div class="pair" id="reliability"></div><div id="classes"></div><div id="samples"></div>',
     "by-group": '<div id="groups"></div>',
@@ -223,21 +221,23 @@ _BODIES = {
 
 
 def _sections(evaluation: Evaluation, head: "ReliabilityHead | None") -> list[str]:
-    words_of = _WORDS | ({"where": _WORDS["where"] + _CHOOSE} if evaluation.tables["samples"]["row"] else {})
-    bodies = _BODIES | {"about": _about(evaluation, head)}
+    words = words_of(evaluation)
+    told = _TOLD | ({"where": _TOLD["where"] + _CHOOSE} if evaluation.tables["samples"]["row"] else {})
+    told = {place: text.format_map(words) for place, text in told.items()}
+    bodies = {place: body.format_map(words) for place, body in _BODIES.items()} | {"about": _about(evaluation, head)}
     return [
-        f'<section aria-labelledby="{place}"><h2 id="{place}">{words}</h2>'
-        f"{f'<p class=quiet>{words_of[place]}</p>' if words_of[place] else ''}{bodies[place]}</section>"
-        for place, words in _places(evaluation).items()
+        f'<section aria-labelledby="{place}"><h2 id="{place}">{title}</h2>'
+        f"{f'<p class=quiet>{told[place]}</p>' if place in told else ''}{bodies[place]}</section>"
+        for place, title in _places(evaluation).items()
     ]
 
 
 _SETTINGS = {
     "n_groups": "groups of atypicality",
-    "grid": "grid: groups of atypicality by groups of confidence",
-    "n_bins": "bins of confidence",
+    "grid": "grid: groups of atypicality by groups of {confidence}",
+    "n_bins": "bins of {confidence}",
     "level": "level of intervals",
-    "alpha": "target of prediction sets: allowed share of misses",
+    "alpha": "{alpha}",
     "random_state": "random seed",
     "groups": "attribute given to methods as groups",
     "stored_edges": "edges of groups are those that a head has stored",
@@ -260,9 +260,9 @@ def _plainly(value: Any) -> str:
 
 
 def _about(evaluation: Evaluation, head: "ReliabilityHead | None") -> str:
+    names = {key: text.format_map(words_of(evaluation)) for key, text in _SETTINGS.items()}
     settings = "".join(
-        f"<tr><td>{spoken(words_of(evaluation), _text(_SETTINGS.get(key, key.replace('_', ' '))))}</td>"
-        f"<td>{_text(_plainly(value))}</td></tr>"
+        f"<tr><td>{_text(names.get(key, key.replace('_', ' ')))}</td><td>{_text(_plainly(value))}</td></tr>"
         for key, value in evaluation.settings.items()
     )
     notes = "".join(f"<li>{_text(note)}</li>" for note in evaluation.notes)

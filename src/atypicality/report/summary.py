@@ -11,9 +11,9 @@ from string import Formatter
 from typing import Any
 
 from atypicality.evaluation import Evaluation
-from atypicality.evaluation.tables import BACKWARDS
+from atypicality.report.words import words_of
 
-__all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "say", "summarise"]
+__all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
 
 ENOUGH = 30  # groups with fewer samples are not singled out in the summary: their intervals say too little
 
@@ -61,11 +61,11 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
 _OVERALL = {
-    "accuracy": ("Accuracy", "{:.1%}"),
-    "ece": ("The expected calibration error (ECE), a mean gap between confidence and accuracy,", "{:.1%}"),
+    "accuracy": ("{Accuracy}", "{:.1%}"),
+    "ece": ("The expected calibration error (ECE), a mean gap between {confidence} and accuracy,", "{:.1%}"),
     "nll": ("The log loss", "{:.3f}"),
     "risk_coverage_area": (
-        "The share of errors, averaged over how many of the most confident predictions are kept,",
+        "The share of errors, averaged over how many of the most confident {predictions} are kept,",
         "{:.1%}",
     ),
 }
@@ -89,6 +89,20 @@ class Facts:
         self.evaluation, self.before, self.after = evaluation, before, after
         self.rows, info = evaluation.table, evaluation.tables["class_info"]
         self.class_names = dict(zip(info["class_index"], info["name"], strict=True))
+        self.wording = words_of(evaluation)
+
+    def say(self, words: str, **parts: "str | SourcedNumber | Name | Sentence") -> Sentence:
+        """Our words with parts, and words of the report's table, in the place of their names in braces."""
+        found: list[str | SourcedNumber | Name] = [""]
+        known = self.wording | parts
+        for text, name, _, _ in Formatter().parse(words):
+            part = known[name] if name else ()
+            for one in (text, *(part if isinstance(part, tuple) else (part,))):
+                if isinstance(one, str) and isinstance(found[-1], str):
+                    found[-1] += one
+                else:
+                    found.append(one)
+        return tuple(part for part in found if part)
 
     def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> SourcedNumber:
         """A number of a row as text, with its source."""
@@ -174,8 +188,8 @@ class Facts:
             if alpha is not None and row["advice"] != "ask a person" and row["count"] > 0 and row["high"] < 1 - alpha
         ]  # fmt: skip
         return [
-            say(
-                f"The advice “{row['advice']}” is right for {{share}} of {{count}} samples, less than the "
+            self.say(
+                f"The advice “{row['advice']}” is {{right}} for {{share}} of {{count}} {{samples}}, less than the "
                 f"{100 * (1 - alpha):.4g}% that it stands for.",
                 share=self.share("advice", row),
                 count=self.count("advice", row),
@@ -193,13 +207,15 @@ class Facts:
         form = _finer(form, [row["value"] for row in (before, after) if row is not None])
         end, ends = self.number(form, table, after), self.interval(form, table, after)
         if before is None:
-            return say(f"{words} is {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
+            return self.say(f"{words} is {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
         start, starts = self.number(form, table, before), self.interval(form, table, before)
         if start.text == end.text:
-            return say(f"{words} stayed at {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
-        return say(
+            stayed = "{accuracy_stayed}" if metric == "accuracy" else "stayed at"
+            return self.say(f"{words} {stayed} {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
+        overlap = "" if _parted(before, after) else "; they overlap"
+        return self.say(
             f"{words} {'rose' if end.value > start.value else 'fell'} from {{start}} to {{end}} "
-            f"(95% intervals {{starts}} and {{ends}}{_overlap(before, after)}).",
+            f"(95% intervals {{starts}} and {{ends}}{overlap}).",
             name=name,
             start=start,
             end=end,
@@ -225,7 +241,7 @@ class Facts:
             for metric, text in _SHORT.items()
             if not self.worsened(metric, "atypicality_groups", group=last["group"])
         ]
-        end = say(" The group has {count} samples.", count=self.count("atypicality_groups", last))
+        end = self.say(" The group has {count} {samples}.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
 
     def signal(self) -> list[Sentence]:
@@ -233,16 +249,16 @@ class Facts:
         gain, alone = self.at("overall", "atypicality_gain"), self.at("overall", "atypicality_auroc")
         if gain is None or alone is None:
             return []
-        adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these samples show"
-        said = say(
-            f"Beside confidence, atypicality {adds} about errors: {{gain}} nats per sample (95% "
-            "interval {ends}). Alone, it ranks a wrong prediction above a right one with a chance of {alone}.",
+        adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
+        said = self.say(
+            f"Beside {{confidence}}, atypicality {adds} about errors: {{gain}} nats per {{sample}} (95% "
+            "interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
             gain=self.number("{:.4f}", "overall", gain),
             ends=self.interval("{:.4f}", "overall", gain),
             alone=self.share("overall", alone),
         )
         if alone["high"] < 0.5:
-            said = (*said, f" That is backwards: {BACKWARDS}.")
+            said = (*said, f" That is backwards: {self.wording['backwards']}.")
         chosen = self.evaluation.settings.get("density", {}).get(self.after)
         return [said if chosen is None else (*said, " It was chosen: ", Name(chosen), ".")]
 
@@ -253,10 +269,10 @@ class Facts:
             return []
         alpha = self.evaluation.settings["alpha"].get(self.after)
         asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%)"
-        words = f"Prediction sets hold the true class for {{coverage}} of the samples{asked}, "
+        words = f"Prediction sets hold the true class for {{coverage}} of the {{samples}}{asked}, "
         size_text = self.number("{:.2f}", "overall", size)
         words += "with {size} classes on average."
-        return [say(words, coverage=self.share("overall", coverage), size=size_text)]
+        return [self.say(words, coverage=self.share("overall", coverage), size=size_text)]
 
     def quadrant(self) -> list[Sentence]:
         """The weakest of the four kinds of prediction."""
@@ -264,14 +280,15 @@ class Facts:
         if row is None:
             return []
         confidence = self.at("quadrants", "confidence", quadrant=row["quadrant"])
-        said = say(
-            f"The weakest of the four kinds of prediction is “{row['quadrant']}”: {{share}} of its {{count}} samples "
-            "are right",
+        said = self.say(
+            f"The weakest of the four kinds of {{prediction}} is “{row['quadrant']}”: {{share}} of its {{count}} "
+            "{samples} are {right}",
             share=self.share("quadrants", row),
             count=self.count("quadrants", row),
         )
-        known = () if confidence is None else (", at a mean confidence of ", self.share("quadrants", confidence))
-        return [(*said, *known, ".")]
+        if confidence is not None:
+            said += self.say(", at a mean {confidence} of {share}", share=self.share("quadrants", confidence))
+        return [(*said, ".")]
 
     def cell(self) -> list[Sentence]:
         """The most overconfident cell of the grid."""
@@ -280,18 +297,19 @@ class Facts:
         if not rows:
             return []
         if not certain:
-            return [(f"No cell of the grid with at least {ENOUGH} samples is overconfident beyond its 95% interval.",)]
+            few = f"No cell of the grid with at least {ENOUGH} {{samples}} is overconfident beyond its 95% interval."
+            return [self.say(few)]
         worst = max(certain, key=lambda row: row["value"])
         place = {"group": worst["group"], "confidence_group": worst["confidence_group"]}
         confidence, accuracy = self.at("grid", "confidence", **place), self.at("grid", "accuracy", **place)
         if confidence is None or accuracy is None:
             return []
-        said = say(
-            f"The most overconfident cell of the grid is atypicality group {worst['group'] + 1}, confidence group "
-            f"{worst['confidence_group'] + 1}: mean confidence {{confidence}}, and {{accuracy}} right "
-            "({count} samples).",
-            confidence=self.share("grid", confidence),
-            accuracy=self.share("grid", accuracy),
+        said = self.say(
+            f"The most overconfident cell of the grid is atypicality group {worst['group'] + 1}, {{confidence}} group "
+            f"{worst['confidence_group'] + 1}: mean {{confidence}} {{said}}, and {{share}} {{right}} "
+            "({count} {samples}).",
+            said=self.share("grid", confidence),
+            share=self.share("grid", accuracy),
             count=self.count("grid", worst),
         )
         return [said]
@@ -301,8 +319,8 @@ class Facts:
         said = {"classes": "The class that is recognised least", "subgroups": "The subgroup with the lowest accuracy"}
         found = {table: row for table in said if (row := self.lowest(table)) is not None}
         return [
-            say(
-                f"{said[table]} is {{name}}: {{share}} of {{count}} samples are right.",
+            self.say(
+                f"{said[table]} is {{name}}: {{share}} of {{count}} {{samples}} are {{right}}.",
                 name=Name(self.place_name(table, row)),
                 share=self.share(table, row),
                 count=self.count(table, row),
@@ -322,9 +340,9 @@ class Facts:
         if rows and not short:
             return [("No group’s prediction sets fall short of the target beyond their 95% interval.",)]
         return [
-            say(
+            self.say(
                 f"Prediction sets hold the true class less often than the target for the {_AXES[row['axis']]} "
-                f"{{name}}: {{share}} of {{count}} samples, where the target is {100 * row['target']:.4g}%.",
+                f"{{name}}: {{share}} of {{count}} {{samples}}, where the target is {100 * row['target']:.4g}%.",
                 name=Name(self.group_name(row)),
                 share=self.share("coverage_gaps", row),
                 count=self.count("coverage_gaps", row),
@@ -344,21 +362,12 @@ class Facts:
 
 _AXES = {
     "atypicality": "atypicality group",
-    "confidence": "confidence group",
+    "confidence": "{confidence} group",
     "class_atypicality": "group of classes",
     "class": "class",
     "quadrant": "quadrant",
     "subgroup": "subgroup",
 }
-
-
-def say(words: str, **parts: SourcedNumber | Name | Sentence) -> Sentence:
-    """Our words with parts in the place of their names in braces."""
-    found: list[str | SourcedNumber | Name] = []
-    for text, name, _, _ in Formatter().parse(words):
-        part = parts[name] if name else ()
-        found += [*([text] if text else []), *(part if isinstance(part, tuple) else (part,))]
-    return tuple(found)
 
 
 def _finer(form: str, values: list[float]) -> str:
@@ -374,7 +383,3 @@ def _finer(form: str, values: list[float]) -> str:
 
 def _parted(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return bool(before["high"] < after["low"] or after["high"] < before["low"])
-
-
-def _overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    return "" if _parted(before, after) else "; they overlap"

@@ -1,52 +1,52 @@
-"""The page's words: of predictions, or of answers where an answer head was evaluated."""
-
-import re
+"""The report's words: of a classifier's predictions, or of the answers of a language model."""
 
 from atypicality.evaluation import Evaluation
+from atypicality.evaluation.tables import BACKWARDS
 
-__all__ = ["spoken", "words_of"]
+__all__ = ["ANSWERS", "words_of"]
 
-ANSWERS = (
-    ("target of prediction sets: allowed share of misses", "alpha: P(correct) of at least 1 - alpha is to be trusted"),
-    ("samples, 2 classes", "answers"),
-    ("labelled samples", "answers that were checked"),
-    ("Accuracy stayed at", "The accuracy of the answers is"),
-    ("accuracy stayed at", "accuracy is"),
-    ("the model’s confidence", "P(correct)"),
-    ("below it the model is overconfident", "below it too high"),
-    ("Confidence", "P(correct)"),
-    ("confidence", "P(correct)"),
-    ("predictions", "answers"),
-    ("prediction", "answer"),
-    ("Samples", "Answers"),
-    ("samples", "answers"),
-    ("sample", "answer"),
-    ("calibration rows", "answers that were checked"),
-    ("right", "correct"),
-)
-"""What stands in the place of our words for classifiers; the longest first."""
-APART = re.compile(r"(<(bdi|h1|data)\b.*?</\2>|<[^>]*>)", re.DOTALL)
-"""Markup, and what is a name, a title or a number."""
+PREDICTIONS = {
+    "sample": "sample",
+    "samples": "samples",
+    "Samples": "Samples",
+    "prediction": "prediction",
+    "predictions": "predictions",
+    "confidence": "confidence",
+    "right": "right",
+    "Accuracy": "Accuracy",
+    "accuracy_stayed": "stayed at",
+    "labelled": "labelled samples",
+    "calibration_rows": "calibration rows",
+    "whose_confidence": "the model’s confidence",
+    "below_the_line": "below it the model is overconfident",
+    "alpha": "target of prediction sets: allowed share of misses",
+    "backwards": BACKWARDS,
+}
+ANSWERS = {
+    "sample": "answer",
+    "samples": "answers",
+    "Samples": "Answers",
+    "prediction": "answer",
+    "predictions": "answers",
+    "confidence": "P(correct)",
+    "right": "correct",
+    "Accuracy": "The accuracy of the answers",
+    "accuracy_stayed": "is",
+    "labelled": "answers that were checked",
+    "calibration_rows": "answers that were checked",
+    "whose_confidence": "P(correct)",
+    "below_the_line": "below it too high",
+    "alpha": "alpha: P(correct) of at least 1 - alpha is to be trusted",
+    "backwards": "answers to usual prompts are wrong more often than those to rare ones, so low atypicality is no sign "
+    "of a correct answer here. Go by P(correct); fit with other embeddings, or with atypicality=None",
+}
 
 
-def words_of(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """Pairs of words and what to say instead; none of a classifier.
+def words_of(evaluation: Evaluation) -> dict[str, str]:
+    """What the report writes in the place of names in braces.
 
     >>> import atypicality as aty
-    >>> words_of(aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs()))
-    ()
+    >>> words_of(aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs()))["samples"]
+    'samples'
     """
-    return ANSWERS if evaluation.settings.get("of") == "answers" else ()
-
-
-def spoken(words: tuple[tuple[str, str], ...], markup: str) -> str:
-    """The same markup with our text in other words; names, titles and numbers stay.
-
-    >>> spoken(ANSWERS, "<p class=sample>The sample <bdi>sample</bdi>: confidence <data>1</data></p>")
-    '<p class=sample>The answer <bdi>sample</bdi>: P(correct) <data>1</data></p>'
-    """
-    parts = APART.split(markup)  # text, markup and the tag's name by turns
-    for place in range(0, len(parts), 3):
-        for old, new in words:
-            parts[place] = re.sub(rf"\b{old}\b", new, parts[place])
-    return "".join(part for place, part in enumerate(parts) if place % 3 < 2)
+    return ANSWERS if evaluation.settings.get("of") == "answers" else PREDICTIONS

@@ -3,18 +3,15 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 
-// Our words for classifiers, in those of what was evaluated; names are in bdi elements and stay
-const WORDS = DATA.words.map(([old, now]) => [new RegExp(`\\b${old}\\b`, "g"), now]);
-const ANSWERS = WORDS.length > 0;
-const inWords = (text) => WORDS.reduce((said, [old, now]) => said.replace(old, now), text);
+const WORDS = DATA.words; // what the rows, and what was said of them, are called
+const ANSWERS = WORDS.sample === "answer";
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (name === "on") for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : name === "aria-label" || name === "title" ? inWords(value) : value);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
-  const told = (child) => (typeof child === "string" && node.localName !== "bdi" ? inWords(child) : child);
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined).map(told));
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;
 }
 

@@ -69,7 +69,7 @@ function lineChart({ label, xTitle, yTitle, series, xTicks, form = percent, floo
     for (const point of marks ? shown : []) {
       const at = x(point.x) + shift;
       if (known(point.low)) group.append(s("line", { class: "interval", x1: at, x2: at, y1: y(Math.max(point.low, bounds[0])), y2: y(Math.min(point.high, bounds[1])) }));
-      group.append(mark(at, y(point.y), place, { class: "mark" }, `${one.method}, ${point.name ?? point.x}: ${form(point.y)} (${form(point.low)} to ${form(point.high)}), ${whole(point.count)} samples`));
+      group.append(mark(at, y(point.y), place, { class: "mark" }, `${one.method}, ${point.name ?? point.x}: ${form(point.y)} (${form(point.low)} to ${form(point.high)}), ${whole(point.count)} ${WORDS.samples}`));
     }
     svg.append(group);
   });
@@ -91,14 +91,14 @@ function reliability(method, bins, choose) {
   const x = scale(0, 1, SIZE.left, SIZE.width - SIZE.right);
   const y = scale(0, 1, SIZE.height - SIZE.bottom, SIZE.top);
   const five = [0, 0.2, 0.4, 0.6, 0.8, 1].map((value) => [value, percent(value, 0)]);
-  const svg = frame({ label: `Reliability diagram of ${method}`, xTitle: "mean confidence", yTitle: "share that is right", x, y, xTicks: five, yTicks: five });
+  const svg = frame({ label: `Reliability diagram of ${method}`, xTitle: `mean ${WORDS.confidence}`, yTitle: `share that is ${WORDS.right}`, x, y, xTicks: five, yTicks: five });
   svg.append(s("line", { class: "target", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   const shown = bins.filter((bin) => bin.count > 0 && known(bin.confidence));
   const group = s("g", { class: `series ${methodClass(method)}` });
   group.append(s("polyline", { points: shown.map((bin) => `${x(bin.confidence)},${y(bin.accuracy)}`).join(" ") }));
   for (const bin of shown) {
     const at = x(bin.confidence);
-    const text = `confidence ${percent(bin.confidence)}, right ${percent(bin.accuracy)} (${percent(bin.low)} to ${percent(bin.high)}), ${whole(bin.count)} samples`;
+    const text = `${WORDS.confidence} ${percent(bin.confidence)}, ${WORDS.right} ${percent(bin.accuracy)} (${percent(bin.low)} to ${percent(bin.high)}), ${whole(bin.count)} ${WORDS.samples}`;
     group.append(s("line", { class: "interval", x1: at, x2: at, y1: y(bin.low), y2: y(bin.high) }));
     group.append(mark(at, y(bin.accuracy), DATA.methods.indexOf(method), { class: "mark", ...choose(bin, text) }, text));
   }

@@ -4,7 +4,7 @@ const FEW = 20;
 const askedOf = (method) => (known(DATA.alpha[method]) ? 1 - DATA.alpha[method] : null);
 
 const MEASURES = {
-  overconfidence: { title: "confidence minus accuracy, in percentage points", form: signed, ends: ["too cautious", "too confident"] },
+  overconfidence: { title: `${WORDS.confidence} minus accuracy, in percentage points`, form: signed, ends: ["too cautious", "too confident"] },
   accuracy: { title: "accuracy", form: (value) => percent(value, 0) },
   coverage: { title: "share of prediction sets that hold the label", form: (value) => percent(value, 0), ends: ["below target", "above"] },
   set_size: { title: "mean number of classes in the prediction set", form: (value) => decimal(value, 1) },
@@ -37,7 +37,7 @@ function ramp(measure, { low, centre, high, stops, below, above }) {
   const top = measure === "coverage" ? Math.min(high, 1) : high;
   const middle = known(centre) && centre !== 0 ? h("b", {}, `target ${form(centre)}`) : null;
   const few = h("span", { class: "hatch few", "aria-hidden": "true" });
-  return h("div", { class: "ramp" }, ends ? `${ends[0]} ` : null, (below ? "≤ " : "") + form(low), blocks, (above ? "≥ " : "") + form(top), ends ? ` ${ends[1]}` : null, middle, few, `fewer than ${FEW} samples`);
+  return h("div", { class: "ramp" }, ends ? `${ends[0]} ` : null, (below ? "≤ " : "") + form(low), blocks, (above ? "≥ " : "") + form(top), ends ? ` ${ends[1]}` : null, middle, few, `fewer than ${FEW} ${WORDS.samples}`);
 }
 
 const isChosen = (selection) => state.selection !== null && JSON.stringify(state.selection) === JSON.stringify(selection);
@@ -66,7 +66,7 @@ function drawGrid(method, scaleOf) {
   const cells = new Map(rows("grid", { method, metric: state.measure }).map((row) => [`${row.group},${row.confidence_group}`, row]));
   const groups = unique([...cells.values()].map((row) => row.group));
   const levels = unique([...cells.values()].map((row) => row.confidence_group)).sort((a, b) => b - a);
-  const head = h("tr", {}, h("th", {}, inOdds(method) ? "errors expected" : "confidence"), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
+  const head = h("tr", {}, h("th", {}, inOdds(method) ? "errors expected" : WORDS.confidence), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
   const body = levels.map((level) => h("tr", {}, h("th", { scope: "row" }, confidenceText(level, method)), groups.map((group) => h("td", {}, drawCell(method, cells.get(`${group},${level}`), form, title, scaleOf)))));
   const foot = h("tr", {}, h("td"), h("th", { colspan: groups.length }, "atypicality group, from the most typical (1) to the most atypical"));
   const table = h("table", { class: "grid", on: { keydown: moveInGrid } }, h("caption", {}, name(method), h("span", { class: "quiet" }, `: ${title}`)), h("thead", {}, head), h("tbody", {}, body), h("tfoot", {}, foot));
@@ -78,8 +78,8 @@ function drawGrid(method, scaleOf) {
 function drawCell(method, row, form, title, { low, high, stops }) {
   if (!row || !row.count) return h("div", { class: "cell empty" }, "–", h("small", {}, "n 0"));
   const selection = { kind: "cell", method, group: row.group, level: row.confidence_group };
-  const where = `atypicality group ${row.group + 1}, confidence group ${row.confidence_group + 1}`;
-  const text = `${where}: ${title} ${form(row.value)} (${form(row.low)} to ${form(row.high)}), ${whole(row.count)} samples`;
+  const where = `atypicality group ${row.group + 1}, ${WORDS.confidence} group ${row.confidence_group + 1}`;
+  const text = `${where}: ${title} ${form(row.value)} (${form(row.low)} to ${form(row.high)}), ${whole(row.count)} ${WORDS.samples}`;
   const node = choice(selection, { class: row.count < FEW ? "cell few" : "cell", title: text, "aria-label": text, "data-count": row.count }, form(row.value), h("small", {}, `n ${whole(row.count)}`));
   paint(node, colour(stops, (row.value - low) / (high - low)));
   return node;
@@ -105,13 +105,13 @@ function moveInGrid(event) {
 
 const QUADRANTS = {
   reliable: "typical and confident", extrapolation: "atypical, yet confident",
-  ambiguous: "typical, low confidence", untrustworthy: "atypical, low confidence",
+  ambiguous: `typical, low ${WORDS.confidence}`, untrustworthy: `atypical, low ${WORDS.confidence}`,
 };
 
 function drawQuadrants(method) {
   const boxes = Object.entries(QUADRANTS).map(([quadrant, meaning]) => {
     const found = Object.fromEntries(rows("quadrants", { method, quadrant }).map((row) => [row.metric, row]));
-    const text = [h("b", {}, quadrant), h("span", { class: "quiet" }, meaning), h("br"), `${whole(found.share?.count)} samples, ${percent(found.share?.value)}`, h("br"), `right ${percent(found.accuracy?.value)}, confidence ${percent(found.confidence?.value)}`];
+    const text = [h("b", {}, quadrant), h("span", { class: "quiet" }, meaning), h("br"), `${whole(found.share?.count)} ${WORDS.samples}, ${percent(found.share?.value)}`, h("br"), `${WORDS.right} ${percent(found.accuracy?.value)}, ${WORDS.confidence} ${percent(found.confidence?.value)}`];
     return choice({ kind: "quadrant", method, quadrant }, { class: "quadrant", "data-count": found.share?.count }, ...text);
   });
   return h("figure", {}, h("figcaption", {}, name(method)), h("div", { class: "quadrants" }, boxes));
@@ -122,8 +122,8 @@ function drawAdvice(method) {
     if (ANSWERS && advice === 2) return null; // there is nothing to choose among
     const found = Object.fromEntries(rows("advice", { method, advice: word }).map((row) => [row.metric, row]));
     const right = found.followed;
-    const words = advice === 3 ? "the model alone is right in" : advice === 2 ? "the choice holds the label in" : "right in";
-    const text = [h("b", {}, word), `${whole(found.share?.count)} samples, ${percent(found.share?.value)}`, h("br"), known(right?.value) ? `${words} ${percent(right.value)} (${percent(right.low)} to ${percent(right.high)})` : "none"];
+    const words = advice === 3 ? `the model alone is ${WORDS.right} in` : advice === 2 ? "the choice holds the label in" : `${WORDS.right} in`;
+    const text = [h("b", {}, word), `${whole(found.share?.count)} ${WORDS.samples}, ${percent(found.share?.value)}`, h("br"), known(right?.value) ? `${words} ${percent(right.value)} (${percent(right.low)} to ${percent(right.high)})` : "none"];
     return choice({ kind: "advice", method, advice }, { class: `quadrant advice a${advice}`, "data-count": found.share?.count }, ...text);
   });
   return h("figure", {}, h("figcaption", {}, name(method)), h("div", { class: "quadrants" }, boxes));
@@ -212,9 +212,9 @@ function classTable(chosen) {
   const shares = shownMethods().map((method, place) => ({ title: `accuracy, ${method}`, value: (row) => row.accuracy[place], show: (row) => bar(row.accuracy[place], method) }));
   const columns = [
     { title: "true class", text: true, value: (row) => className(row.index), show: (row) => filterLink("label", row.index, className(row.index)) },
-    { title: "samples", value: (row) => row.count, show: (row) => whole(row.count) },
+    { title: WORDS.samples, value: (row) => row.count, show: (row) => whole(row.count) },
     ...shares,
-    { title: `confidence, ${state.after}`, value: (row) => row.confidence, show: (row) => percent(row.confidence) },
+    { title: `${WORDS.confidence}, ${state.after}`, value: (row) => row.confidence, show: (row) => percent(row.confidence) },
   ];
   if (measured("classes", { method: state.after, metric: "coverage" })) columns.push({ title: "sets that hold it", value: (row) => row.coverage, show: (row) => percent(row.coverage) });
   const table = dataTable({ id: "class-table", caption: "By true class", columns, data: classRows(chosen), paged: true });
@@ -225,16 +225,16 @@ function selectionWords() {
   const wanted = state.selection;
   if (!wanted) return [];
   const place = {
-    cell: () => `atypicality group ${wanted.group + 1}, confidence group ${wanted.level + 1} of `,
+    cell: () => `atypicality group ${wanted.group + 1}, ${WORDS.confidence} group ${wanted.level + 1} of `,
     quadrant: () => `quadrant “${wanted.quadrant}” of `,
     advice: () => `advice “${ADVICE[wanted.advice]}” of `,
-    bin: () => `confidence ${percent(wanted.bin / DATA.nBins, 0)} to ${percent((wanted.bin + 1) / DATA.nBins, 0)} of `,
+    bin: () => `${WORDS.confidence} ${percent(wanted.bin / DATA.nBins, 0)} to ${percent((wanted.bin + 1) / DATA.nBins, 0)} of `,
   }[wanted.kind]();
   return [[place, name(wanted.method)]];
 }
 
 function filterWords([key, value]) {
-  if (key === "right") return value === "true" ? "right" : "wrong";
+  if (key === "right") return value === "true" ? WORDS.right : "wrong";
   if (key === "row") return `row ${value}`;
   if (key === "label") return ["true class ", name(className(+value))];
   if (key === "predicted") return ["predicted ", name(className(+value))];
@@ -249,8 +249,8 @@ function filterWords([key, value]) {
 
 function selectionText(count) {
   const parts = [...selectionWords(), ...Object.entries(state.filters).map(filterWords)];
-  const words = parts.length ? parts.flatMap((part, place) => [place ? "; " : "", part].flat()) : ["All samples"];
-  return h("span", { id: "selection-text", "data-count": count }, words, `: ${whole(count)} samples`);
+  const words = parts.length ? parts.flatMap((part, place) => [place ? "; " : "", part].flat()) : [`All ${WORDS.samples}`];
+  return h("span", { id: "selection-text", "data-count": count }, words, `: ${whole(count)} ${WORDS.samples}`);
 }
 
 function select(selection) {
@@ -286,8 +286,8 @@ function drawLinked() {
   put("advice", methods.filter((method) => measured("advice", { method })).map(drawAdvice));
   put("quadrants", methods.filter((method) => measured("quadrants", { method })).map(drawQuadrants));
   const chosen = LINKED ? members() : [];
-  put("selection", LINKED ? selectionText(chosen.length) : h("span", {}, "Means over random halves: no single samples to choose from."), filtered() ? h("button", { type: "button", class: "action", id: "clear", on: { click: clear } }, "Show all samples") : null);
-  put("hint", filtered() ? [h("span", {}, `${whole(chosen.length)} samples chosen. `), h("a", { href: "#chosen" }, "See them")] : null);
+  put("selection", LINKED ? selectionText(chosen.length) : h("span", {}, `Means over random halves: no single ${WORDS.samples} to choose from.`), filtered() ? h("button", { type: "button", class: "action", id: "clear", on: { click: clear } }, `Show all ${WORDS.samples}`) : null);
+  put("hint", filtered() ? [h("span", {}, `${whole(chosen.length)} ${WORDS.samples} chosen. `), h("a", { href: "#chosen" }, "See them")] : null);
   put("reliability", methods.map((method) => reliability(method, binsOf(method, chosen), binChoice(method))));
   put("classes", ANSWERS ? null : classTable(chosen));
   if (LINKED) {

@@ -93,7 +93,7 @@ function filterBar() {
   const attributes = Object.entries(DATA.subgroups).map(([attribute, names]) => menu(attribute, `in ${attribute}`, names.map((text, code) => [code, text])));
   const search = h("input", { type: "search", id: "search", value: state.filters.text ?? "", on: { change: (event) => setFilter("text", event.target.value) } });
   return [
-    menu("right", "right", [["true", "right"], ["false", "wrong"]]),
+    menu(WORDS.right, "right", [["true", WORDS.right], ["false", "wrong"]]),
     ANSWERS ? null : menu("true class", "label", named(SAMPLES.label)),
     ANSWERS ? null : menu("predicted", "predicted", named(shownMethods().flatMap((method) => ofMethod(method).prediction))),
     spoken.advice ? menu("advice", "advice", ADVICE.map((text, code) => [code, text]).filter(([code]) => !ANSWERS || code !== 2)) : null,
@@ -117,7 +117,7 @@ function showExample(i) {
   if (!known(one)) return h("span", { class: "quiet" }, "–");
   if (DATA.examples.kind === "text") return h("div", { class: "text" }, name(one));
   if (DATA.examples.kind === "table") return h("dl", {}, DATA.examples.columns.flatMap((column, place) => [h("dt", {}, name(column)), h("dd", {}, name(String(one[place])))]));
-  const image = h("img", { src: one, alt: `sample ${SAMPLES.row[i]}, labelled ${className(SAMPLES.label[i])}` });
+  const image = h("img", { src: one, alt: `${WORDS.sample} ${SAMPLES.row[i]}, labelled ${className(SAMPLES.label[i])}` });
   const click = () => image.classList.toggle("large");
   return h("button", { type: "button", class: "thumb", title: "larger or smaller", on: { click } }, image);
 }
@@ -140,10 +140,10 @@ function sampleTable(chosen) {
   const words = (title, text) => columns.push({ title, text: true, value: text, show: (i) => name(text(i)) });
   if (SAMPLES.id) words("id", (i) => SAMPLES.id[i] ?? "");
   if (!ANSWERS) words("true class", (i) => className(SAMPLES.label[i]));
-  columns.push({ title: "right", text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
+  columns.push({ title: WORDS.right, text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
   for (const method of shownMethods().reverse()) {
     if (!ANSWERS) words(`prediction, ${method}`, (i) => (told(method, i) ? className(ofMethod(method).prediction[i]) : "–"));
-    columns.push({ title: `confidence, ${method}`, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
+    columns.push({ title: `${WORDS.confidence}, ${method}`, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
     if (ofMethod(method).accepted) columns.push({ title: `accepted, ${method}`, text: true, value: (i) => ["no", "yes"][ofMethod(method).accepted[i]] ?? "–" });
     if (ofMethod(method).advice) words(`advice, ${method}`, (i) => (told(method, i) ? adviceText(method, i) : "–"));
     if (method === state.after && spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(speaker(i), i).map(className).join(" | "), show: showSet });
@@ -153,16 +153,16 @@ function sampleTable(chosen) {
   if (SUSPECTS.size) words("label may be", (i) => (SUSPECTS.has(SAMPLES.row[i]) ? className(DATA.suspects.suggested[SUSPECTS.get(SAMPLES.row[i])]) : ""));
   columns.push({ title: "expected harm", value: (i) => harms.get(i), show: (i) => decimal(harms.get(i)) });
   const sorted = [...chosen].sort((a, b) => harms.get(b) - harms.get(a));
-  return dataTable({ id: "sample-table", caption: "Samples", order: "the most harmful first: errors that the advice lets through, errors that it catches, low confidence", columns, data: sorted, paged: true });
+  return dataTable({ id: "sample-table", caption: WORDS.Samples, order: `the most harmful first: errors that the advice lets through, errors that it catches, low ${WORDS.confidence}`, columns, data: sorted, paged: true });
 }
 
 function keptText() {
   const listed = SAMPLES.row.length;
   if (listed >= DATA.nSamples) return null;
-  return h("p", { class: "quiet", id: "kept-samples" }, `This page lists ${whole(listed)} of ${whole(DATA.nSamples)} samples: ${DATA.samples.rule}. Shares of a choice are weighted to stand for all.`);
+  return h("p", { class: "quiet", id: "kept-samples" }, `This page lists ${whole(listed)} of ${whole(DATA.nSamples)} ${WORDS.samples}: ${DATA.samples.rule}. Shares of a choice are weighted to stand for all.`);
 }
 
 function exampleNote() {
   if (!DATA.examples || DATA.examples.shown >= SAMPLES.row.length) return null;
-  return h("p", { class: "quiet", id: "kept-examples" }, `Examples are shown of the ${whole(DATA.examples.shown)} most harmful samples that have one and fit into this page.`);
+  return h("p", { class: "quiet", id: "kept-examples" }, `Examples are shown of the ${whole(DATA.examples.shown)} most harmful ${WORDS.samples} that have one and fit into this page.`);
 }

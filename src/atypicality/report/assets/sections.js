@@ -6,7 +6,7 @@ function groupPoints(table, method, metric) {
 
 const AXES = {
   atypicality_groups: "input atypicality group, 1 = most typical",
-  confidence_groups: "confidence group, 1 = least confident",
+  confidence_groups: `${WORDS.confidence} group, 1 = least confident`,
   class_groups: "class atypicality group, 1 = most common",
 };
 
@@ -26,7 +26,7 @@ const targetOf = () => {
 };
 
 const METRICS = {
-  accuracy: ["accuracy", percent], confidence: ["mean confidence", percent], overconfidence: ["confidence minus accuracy", percent],
+  accuracy: ["accuracy", percent], confidence: [`mean ${WORDS.confidence}`, percent], overconfidence: [`${WORDS.confidence} minus accuracy`, percent],
   ece: ["expected calibration error (ECE)", percent], rmsce: ["root mean square calibration error", percent], nll: ["log loss", (value) => decimal(value, 3)],
   brier: ["Brier score", (value) => decimal(value, 3)], adaptive_ece: ["adaptive ECE", percent], classwise_ece: ["classwise ECE", percent],
   debiased_calibration_error: ["debiased squared calibration error", (value) => decimal(value, 4)], smooth_ece: ["smooth ECE", percent],
@@ -34,7 +34,7 @@ const METRICS = {
   set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["largest coverage gap of a class", percent],
   coverage_gap_size: ["largest coverage gap of a set size", percent], worst_sixth_coverage: ["coverage, worst sixth of atypicality", percent],
   worst_cell_coverage: ["coverage, worst of 3 × 3 cells", percent], worst_size_coverage: ["coverage, worst set size", percent],
-  atypicality_gain: ["nats that atypicality adds to confidence", (value) => decimal(value, 4)], atypicality_auroc: ["AUROC of atypicality for errors", percent], confidence_auroc: ["AUROC of confidence for errors", percent],
+  atypicality_gain: [`nats that atypicality adds to ${WORDS.confidence}`, (value) => decimal(value, 4)], atypicality_auroc: ["AUROC of atypicality for errors", percent], confidence_auroc: [`AUROC of ${WORDS.confidence} for errors`, percent],
   accepted_share: ["share that is accepted", percent], accepted_risk: ["share of the accepted that is wrong", percent],
 };
 
@@ -48,7 +48,7 @@ function overallTable() {
   };
   const column = (method) => ({ title: method, value: (metric) => at.get(`${metric}|${method}`)?.value, show: (metric) => shown(metric, at.get(`${metric}|${method}`)) });
   const words = { title: "measure", text: true, value: (metric) => METRICS[metric]?.[0] ?? metric };
-  return dataTable({ id: "overall-table", caption: "All samples together, with 95% intervals", columns: [words, ...DATA.methods.map(column)], data: found });
+  return dataTable({ id: "overall-table", caption: `All ${WORDS.samples} together, with 95% intervals`, columns: [words, ...DATA.methods.map(column)], data: found });
 }
 
 function gapName(row) {
@@ -61,7 +61,7 @@ function gapTable() {
     { title: "method", text: true, value: (row) => row.method, show: (row) => name(row.method) },
     { title: "groups of", text: true, value: (row) => row.axis.replaceAll("_", " ") },
     { title: "covered least", text: true, value: gapName, show: (row) => name(gapName(row)) },
-    { title: "samples", value: (row) => row.count, show: (row) => whole(row.count) },
+    { title: WORDS.samples, value: (row) => row.count, show: (row) => whole(row.count) },
     { title: "coverage", value: (row) => row.value, show: (row) => percent(row.value) },
     { title: "95% interval", value: (row) => row.low, show: (row) => `${percent(row.low)} to ${percent(row.high)}` },
     { title: "target", value: (row) => row.target, show: (row) => percent(row.target) },
@@ -69,7 +69,7 @@ function gapTable() {
   return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis", columns, data: TABLES.coverage_gaps });
 }
 
-const COVERED = { coverage: "all samples", worst_sixth_coverage: "worst sixth of atypicality", worst_cell_coverage: "worst of 3 × 3 cells of atypicality and confidence" };
+const COVERED = { coverage: `all ${WORDS.samples}`, worst_sixth_coverage: "worst sixth of atypicality", worst_cell_coverage: "worst of 3 × 3 cells of atypicality and confidence" };
 
 function coverageAgainstSize(methods, target) {
   const at = (method, metric) => rows("overall", { method, metric })[0];
@@ -79,7 +79,7 @@ function coverageAgainstSize(methods, target) {
   const [low, high] = [Math.floor(Math.min(...found)), Math.ceil(Math.max(...found))];
   const xTicks = [[low, ""], ...ticks(low, high).map((value) => [value, decimal(value)]), [high, ""]];
   const chart = lineChart({ label: "Coverage against mean set size", xTitle: "mean set size", yTitle: "sets that hold the label", series, xTicks, target, ceiling: 1 });
-  return h("figure", {}, h("figcaption", {}, "All samples, the worst sixth of atypicality, the worst of 3 × 3 cells; hover for which"), chart);
+  return h("figure", {}, h("figcaption", {}, `All ${WORDS.samples}, the worst sixth of atypicality, the worst of 3 × 3 cells; hover for which`), chart);
 }
 
 function drawSets() {
@@ -92,8 +92,8 @@ function drawSets() {
   const sizes = unique(TABLES.set_sizes.map((row) => row.size)).sort((a, b) => a - b);
   const every = Math.ceil(sizes.length / 12);
   const series = methods.map((method) => ({ method, points: rows("set_sizes", { method, metric: "share" }).map((row) => ({ ...row, x: row.size, y: row.value })) }));
-  const shares = lineChart({ label: "Share of samples by set size", xTitle: "classes in the prediction set", yTitle: "share of samples", series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
-  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, coverageAgainstSize(methods, target), tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, "Share of samples by set size"), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
+  const shares = lineChart({ label: `Share of ${WORDS.samples} by set size`, xTitle: "classes in the prediction set", yTitle: `share of ${WORDS.samples}`, series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
+  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, coverageAgainstSize(methods, target), tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, `Share of ${WORDS.samples} by set size`), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
 }
 
 function drawSubgroups() {
@@ -110,7 +110,7 @@ function drawSubgroups() {
     const withSets = DATA.methods.filter((method) => measured("subgroups", { method, metric: "coverage" }));
     const columns = [
       { title: attribute, text: true, value: text, show: (subgroup) => (codes.has(subgroup) ? filterLink(`in ${attribute}`, codes.get(subgroup), text(subgroup)) : name(text(subgroup))) },
-      { title: "samples", value: (subgroup) => find(subgroup, DATA.methods[0], "accuracy")?.count, show: (subgroup) => whole(find(subgroup, DATA.methods[0], "accuracy")?.count) },
+      { title: WORDS.samples, value: (subgroup) => find(subgroup, DATA.methods[0], "accuracy")?.count, show: (subgroup) => whole(find(subgroup, DATA.methods[0], "accuracy")?.count) },
       ...DATA.methods.map(column("accuracy", "accuracy", percent)), ...DATA.methods.map(column("ece", "ECE", percent)), ...withSets.map(column("coverage", "coverage", percent)),
     ];
     return dataTable({ caption: `By ${attribute}`, columns, data: subgroups, paged: subgroups.length > 30 });
@@ -120,7 +120,7 @@ function drawSubgroups() {
 function drawRisk() {
   const series = DATA.methods.map((method) => ({ method, points: rows("risk_coverage", { method, metric: "risk" }).map((row) => ({ ...row, x: row.percent, y: row.value })) }));
   const xTicks = [1, 20, 40, 60, 80, 100].map((value) => [value, `${value}%`]);
-  put("risk", legend(DATA.methods), h("figure", {}, h("figcaption", {}, "Errors among the predictions that are kept"), lineChart({ label: "Share of errors among the most confident predictions", xTitle: "share of predictions kept, the most confident first", yTitle: "share of them that are wrong", series, xTicks, floor: 0, marks: false })));
+  put("risk", legend(DATA.methods), h("figure", {}, h("figcaption", {}, `Errors among the ${WORDS.predictions} that are kept`), lineChart({ label: `Share of errors among the most confident ${WORDS.predictions}`, xTitle: `share of ${WORDS.predictions} kept, the most confident first`, yTitle: "share of them that are wrong", series, xTicks, floor: 0, marks: false })));
 }
 
 function rowLink(row) {

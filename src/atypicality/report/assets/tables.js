@@ -49,7 +49,7 @@ function dataTable({ id, caption, columns, data, paged = false, order = "" }) {
     const first = paged ? state.page * PAGE_ROWS : 0;
     const last = paged ? Math.min(first + PAGE_ROWS, all.length) : all.length;
     body.replaceChildren(...all.slice(first, last).map((row) => h("tr", {}, columns.map((column) => cell(column, row)))));
-    where.textContent = all.length ? `${whole(first + 1)} to ${whole(last)} of ${whole(all.length)}` : "no samples";
+    where.textContent = all.length ? `${whole(first + 1)} to ${whole(last)} of ${whole(all.length)}` : `no ${WORDS.samples}`;
     back.disabled = first === 0;
     next.disabled = last >= all.length;
   }
@@ -73,7 +73,7 @@ function compare(a, b) {
 
 function asText(columns, data) {
   const line = (values) => values.map(plain).join("\t");
-  return [line(columns.map((column) => inWords(column.title))), ...data.map((row) => line(columns.map((column) => column.value(row))))].join("\n");
+  return [line(columns.map((column) => column.title)), ...data.map((row) => line(columns.map((column) => column.value(row))))].join("\n");
 }
 
 function plain(value) {

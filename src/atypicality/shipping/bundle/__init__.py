@@ -161,16 +161,6 @@ def read_part(
 def saved_class(folder: str | os.PathLike[str]) -> str | None:
     """Name of the class that a bundle says it holds; None where it names none.
 
-    Parameters
-    ----------
-    folder : path
-
-    Returns
-    -------
-    str or None
-
-    Examples
-    --------
     >>> import tempfile
     >>> from atypicality.head.quantiles import QuantileScale
     >>> with tempfile.TemporaryDirectory() as folder:
