@@ -355,7 +355,7 @@ def spoilt(name, outputs):
     ("name", "words"),
     [
         ("zero rows in training", "train has rows of zeros"),
-        ("constant columns", "rank 6 of 8"),
+        ("constant columns", "chooses among, and the Gaussian that its recalibration reads"),
         ("fewer rows than columns", "rank 3 of 6"),
         ("classes with one row", None),
         ("one class", None),

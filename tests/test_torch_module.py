@@ -1,7 +1,10 @@
 """The torch module of a head: the same numbers as the head in Python, on any float type, and calm about bad rows."""
 
 import io
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,16 +270,64 @@ def whole():
     return ReliabilityModule.from_head(head).behind(network, layer="top").eval(), head, rows[1100:]
 
 
-def test_a_program_of_network_and_head_can_be_saved_and_loaded(whole):
+LOADED = """
+import sys, torch
+{line}
+torch.save(vars(torch.export.load(sys.argv[1]).module()(torch.load(sys.argv[2]))), sys.argv[3])
+"""
+
+
+def test_a_program_of_network_and_head_loads_in_a_process_that_imports_the_name_the_page_gives(whole, tmp_path):
     module, _, rows = whole
-    program = torch.export.export(module, (rows[:8],), dynamic_shapes=(({0: torch.export.Dim("n")},),))
-    torch.export.save(program, stream := io.BytesIO())
-    stream.seek(0)
-    found, expected = torch.export.load(stream).module()(rows), module(rows)
+    line = "from atypicality import ReliabilityModule"
+    assert f"import torch\n{line}" in (Path(__file__).parents[1] / "docs" / "howto" / "torch.md").read_text()
+    program = torch.export.export(module, (rows[:2],), dynamic_shapes=(({0: torch.export.Dim("n")},),))
+    torch.export.save(program, tmp_path / "whole.pt2")
+    torch.save(rows, tmp_path / "rows.pt")
+    files = [str(tmp_path / name) for name in ("whole.pt2", "rows.pt", "answer.pt")]
+    subprocess.run([sys.executable, "-W", "ignore", "-c", LOADED.format(line=line), *files], check=True)
+    found, expected = torch.load(files[2]), module(rows)
     for name in ("label", "prediction_set", "advice", "quadrant"):
-        assert_array_equal(getattr(found, name), getattr(expected, name))
-    assert_allclose(found.proba, expected.proba, atol=1e-6)
-    assert not found.proba.requires_grad
+        assert_array_equal(found[name], getattr(expected, name))
+    assert_allclose(found["proba"], expected.proba, atol=1e-6)
+    assert not found["proba"].requires_grad
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+def test_what_cannot_be_exported_says_what_to_do(whole, tmp_path):
+    module, _, rows = whole
+    fresh = module.head.behind(module.model).eval()
+    with pytest.raises(ValueError, match=r"torch\.export cannot do: call this module once before, or give behind\("):
+        torch.export.export(fresh, (rows[:2],))
+    with pytest.raises(ValueError, match=r"cannot write a head: write whole\.network\(\)"):
+        torch.onnx.export(module, (rows[:2],), tmp_path / "whole.onnx", dynamo=False)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda module, row: module(row), lambda module, row: aty.collect(module.model, [row])]
+)
+def test_one_sample_that_is_no_batch_is_named(whole, call):
+    with pytest.raises(ValueError, match="got 1D input") as caught:  # of torch
+        call(whole[0], whole[2][0])
+    assert caught.value.__notes__ == [
+        "The model was called with a batch of shape (5,), whose first axis counts samples. "
+        "One sample x is the batch x[None]."
+    ]
+
+
+def test_a_tensor_in_the_place_of_outputs_is_told_of_collect(whole):
+    with pytest.raises(
+        TypeError, match=r"outputs must be ModelOutputs; got Tensor\. .*what collect\(model, \[batch\]\)"
+    ):
+        whole[1].predict(whole[2])
+
+
+def test_choices_are_those_of_the_head(whole):
+    module, head, rows = whole
+    expected = predicted(head, aty.collect(module.model, [rows])).choices()
+    assert 0 < expected.any(axis=1).sum() < len(rows)
+    assert (module(rows).prediction_set.sum(dim=1)[expected.any(axis=1)] == 1).any()  # the runner-up is looked for
+    assert_array_equal(module(rows).choices(), expected)
 
 
 @pytest.mark.usefixtures("graphs_run_here")

@@ -23,6 +23,14 @@ Float64 = NDArray[np.float64]
 Both = tuple[ClassStatistics, ClassStatistics | None]
 """Of rows as they are and, unless one of them is zero, of rows divided by their length."""
 
+CONCERNS = (
+    "This concerns every density that the head chooses among, and the Gaussian that its recalibration reads. For "
+    "embeddings of a network it is usual and can stay: errors are found about as well. To count those directions write "
+    "ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')), or shrinkage='columns' for a table: that one "
+    "density then takes the place of the choice, for recalibration too."
+)
+"""What a covariance that is not of full rank means for a head, and what to do."""
+
 
 class DensityFamily(BaseEstimator):
     """The densities that a head chooses among: `GaussianAtypicality` and `RelativeAtypicality`, raw and normalised.
@@ -159,7 +167,7 @@ def _solved(statistics: Both, factorise: Factorise) -> dict[str, GaussianAtypica
     raw, unit = statistics
     solution = _solution(raw, factorise)
     if solution.weakness:
-        warn(solution.weakness)
+        warn(f"{solution.weakness} {CONCERNS}")
     members = _pair(None, raw, solution)
     if unit is None:
         _warn_of_zeros("train")

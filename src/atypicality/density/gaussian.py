@@ -313,7 +313,11 @@ class GaussianAtypicality(BaseEstimator):
             factorise=factorise,
         )
         if solution.weakness:
-            warn(solution.weakness)
+            warn(
+                f"{solution.weakness} To count them, set shrinkage='oas' for embeddings of a network, "
+                "shrinkage='columns' for a table, or residual=True; or set n_components of at most "
+                f"{np.min(solution.rank)}, or fit on more rows."
+            )
         return solution
 
     def _solved(self) -> GaussianSolution:

@@ -184,13 +184,11 @@ def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
     if not low.size:
         return ""
     whose = "the covariance" if tied else f"the covariance of {low.size} of {ranks.size} classes"
-    advice = "" if tied else "; densities of different rank are not comparable, so also consider covariance='tied'"
+    advice = "" if tied else " Densities of different rank are not comparable: consider covariance='tied'."
     return (
-        f"{whose} has rank {ranks[low].min()} of {d}: the embeddings have constant or dependent columns, or fewer rows "
-        "than columns. Densities are those on the directions that vary, and the others are ignored: a category that "
-        "is new, say, is not noticed. Write ReliabilityHead(density=GaussianAtypicality(shrinkage='columns')) for a "
-        "table, shrinkage='oas' for embeddings of a network, or residual=True to count them; or set n_components of at "
-        f"most {ranks.min()}, or fit on more rows{advice}."
+        f"{whose} has rank {ranks[low].min()} of {d}: the embeddings have constant or dependent columns (units of a "
+        "ReLU layer that never fire, one-hot columns), or fewer rows than columns. Directions in which no training row "
+        f"varies are ignored, so that an input which is new only there is not noticed.{advice}"
     )
 
 

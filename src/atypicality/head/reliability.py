@@ -17,6 +17,7 @@ from atypicality.formula import ADVICE, advice_numbers
 from atypicality.groups import QUADRANTS
 from atypicality.head.advice import choices
 from atypicality.head.drift import Drift
+from atypicality.head.reasons import reason
 from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
@@ -159,6 +160,22 @@ class Reliability:
         here = self.on_host()
         number = np.full(len(self), -1) if here.advice is None else advice_numbers(here.advice)
         return choices(number, here.proba, here.prediction_set)
+
+    def reasons(self) -> list[str]:
+        """Why each of n samples has its advice: a row of `atypicality.formula.advice`'s table that applies to it.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[True, True]]))
+        >>> replace(answer, advice=np.array(["ask a person"])).reasons()
+        ['its set holds 2 classes, too many to choose among']
+        """
+        here, k = self.on_host(), self.proba.shape[1]
+        if here.advice is None:
+            return [""] * len(self)
+        known = (here.quadrant, here.atypicality_quantile, here.accepted)
+        more = [[None] * len(self) if column is None else column.tolist() for column in known]
+        sizes = here.prediction_set.sum(axis=1).tolist()
+        rows = zip(here.advice.tolist(), here.confidence.tolist(), sizes, *more, strict=True)
+        return [reason(word, top, size, k, *rest) for word, top, size, *rest in rows]
 
     def _texts(self, sets: NDArray[np.bool_]) -> NDArray[np.object_]:
         """Each set as a text of its own length: an array of fixed width would make all as wide as the largest set."""
@@ -355,12 +372,24 @@ class Reliability:
         found = self.summary()
         if not len(self):
             return "0 samples"
+        if len(self) == 1:
+            return self._one()
         parts = [f"{len(self)} samples", f"mean confidence {found['mean_confidence']:.3f}"]
         parts.append(f"mean set size {found['mean_set_size']:.2f}")
         if self.accepted is not None:
             parts.append(f"{found['accepted']:.1%} accepted")
         shares = self.advice_shares() or self.quadrant_shares()
         return ", ".join(parts) + "".join(f"; {name} {share:.1%}" for name, share in shares.items())
+
+    def _one(self) -> str:
+        """The headline of a single sample: its advice and the reason in the place of means and shares."""
+        here = self.on_host()
+        size = int(here.prediction_set.sum())
+        parts = [f"1 sample, confidence {here.confidence[0]:.3f}, {size} class{'es' * (size != 1)} in its set"]
+        if here.accepted is not None:
+            parts.append("accepted" if here.accepted[0] else "not accepted")
+        why = "" if here.advice is None else f"; {here.advice[0]}: {self.reasons()[0]}"
+        return ", ".join(parts) + why
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
@@ -371,13 +400,17 @@ class Reliability:
 
     def __repr__(self) -> str:
         header, rows = self._preview()
-        lines = _text(header, rows, LEFT_OUT)
-        for count in range(1, len(MAKES_WAY) + 1):
+        left_out: tuple[str, ...] = LEFT_OUT
+        lines = _text(header, rows, left_out)
+        for name in MAKES_WAY:
             if "choices" in header and max(map(len, lines)) > WIDTH:
-                lines = _text(header, rows, (*LEFT_OUT, *MAKES_WAY[:count]))
-        rest = [f"... {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+                left_out = (*left_out, name)
+                lines = _text(header, rows, left_out)
+        rest = [f"{len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        if rest or left_out != LEFT_OUT or len(self) == 1:
+            rest += [f"not shown: {', '.join(name for name in header if name in left_out)}"]
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
-        return "\n".join([title, *lines, *rest])
+        return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else [])])
 
     def _repr_html_(self) -> str:
         more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""

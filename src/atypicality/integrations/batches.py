@@ -1,5 +1,6 @@
 """Batches of any loader, taken apart: what the model is called with, and the labels."""
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import check_labels
 
-__all__ = ["Batch", "check_loader", "logits_of", "read_batch", "refuse_shuffling", "to_array"]
+__all__ = ["Batch", "check_loader", "logits_of", "naming_shapes", "read_batch", "refuse_shuffling", "to_array"]
 
 LABELS = ("labels", "label")
 
@@ -35,7 +36,23 @@ class Batch:
 
     def logits(self) -> Any:
         """Logits (n, k) that the model gives."""
-        return logits_of(self.network(*self.args, **self.kwargs))
+        with naming_shapes(self.args, self.kwargs):
+            answer = self.network(*self.args, **self.kwargs)
+        return logits_of(answer)
+
+
+@contextlib.contextmanager
+def naming_shapes(args: Any, kwargs: Any) -> Iterator[None]:
+    """Add to an error of a model, whatever it is, what the model was called with: one sample is no batch."""
+    try:
+        yield
+    except Exception as error:
+        shapes = ", ".join(str(tuple(value.shape)) for value in _tensors((args, kwargs)))
+        error.add_note(
+            f"The model was called with a batch of shape {shapes}, whose first axis counts samples. "
+            "One sample x is the batch x[None]."
+        )
+        raise
 
 
 def read_batch(batch: Any, network: Any) -> Batch:

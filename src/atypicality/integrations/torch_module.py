@@ -1,6 +1,7 @@
 """A fitted head as a PyTorch module, for use behind a model at inference."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
@@ -12,8 +13,8 @@ from array_api_compat import torch as compat
 from torch import nn
 
 from atypicality.estimators import check_is_fitted
-from atypicality.formula import guarded, moved, named_arrays
-from atypicality.integrations.batches import logits_of
+from atypicality.formula import CHOOSE, guarded, moved, named_arrays
+from atypicality.integrations.batches import logits_of, naming_shapes
 from atypicality.integrations.tracing import Tap, find_site, named_site, unwrapped
 from atypicality.outputs.class_names import check_class_names, class_order
 from atypicality.shipping.refusals import refusals, wide
@@ -43,8 +44,7 @@ class ReliabilityTensors:
     quadrant : int64 (n,), or None
         In the order of `atypicality.groups.QUADRANTS`.
     advice : int64 (n,)
-        In the order of `atypicality.formula.ADVICE`; a choice is among the set, or its one class and
-        the runner-up.
+        In the order of `atypicality.formula.ADVICE`; `choices()` are the classes to choose among.
     accepted : bool (n,), or None without `max_risk`
     """
 
@@ -58,6 +58,16 @@ class ReliabilityTensors:
     quadrant: Tensor | None
     advice: Tensor
     accepted: Tensor | None
+
+    def choices(self) -> Tensor:
+        """Classes (n, k) that a person is to choose among: the set, and the runner-up where it holds one class.
+
+        Rows whose advice is another have none, as in `Reliability.choices`.
+        """
+        sets, other = self.prediction_set, torch.where(self.prediction_set, -1.0, self.proba)
+        runner_up = nn.functional.one_hot(other.argmax(dim=1), sets.shape[1]).bool()
+        alone = sets.sum(dim=1, keepdim=True) == 1
+        return (self.advice == CHOOSE)[:, None] & (sets | (alone & runner_up))
 
 
 torch.export.register_dataclass(ReliabilityTensors, serialized_type_name="atypicality.ReliabilityTensors")
@@ -235,6 +245,11 @@ class ReliabilityModule(nn.Module):
 
     def get_extra_state(self) -> str:
         """What the state does not hold as a tensor: a state of another head is refused by it."""
+        if torch.onnx.is_in_onnx_export():  # which asks for the state first
+            raise ValueError(
+                "torch.onnx.export cannot write a head: write whole.network(), the network alone, and put the head "
+                "behind that file with head.export_onnx(path, network=...)."
+            )
         return repr(moved(self._host, lambda array: f"array of shape {array.shape}"))
 
     def set_extra_state(self, state: str) -> None:
@@ -261,8 +276,13 @@ class ReliableModel(nn.Module):
         if network.training:
             raise ValueError("the model must be in evaluation mode, as its outputs were collected: call .eval() first.")
         exported = torch.compiler.is_compiling()  # a program that was exported with no_grad inside cannot be loaded
-        with contextlib.nullcontext() if exported else torch.no_grad():
+        with contextlib.nullcontext() if exported else _eager(args, kwargs):
             if self.head.n_features is not None and self.site is None:
+                if torch.compiler.is_exporting():
+                    raise ValueError(
+                        "the layer of the embeddings is found by looking at a batch, which torch.export cannot do: "
+                        "call this module once before, or give behind(model, layer=...)."
+                    )
                 self.site = find_site(network, lambda: logits_of(network(*args, **kwargs)), torch)
             return self.head(*_tapped(network, self.site, args, kwargs))  # type: ignore[no-any-return]
 
@@ -275,6 +295,12 @@ class ReliableModel(nn.Module):
             raise ValueError("the layer of the embeddings is found on the first batch: call this module once before.")
         network = unwrapped(self.model, torch)
         return _Network(network, self.site).train(network.training)  # exporters change the mode and set this one again
+
+
+@contextlib.contextmanager
+def _eager(args: Any, kwargs: Any) -> Iterator[None]:
+    with torch.no_grad(), naming_shapes(args, kwargs):
+        yield
 
 
 class _Network(nn.Module):

@@ -373,9 +373,11 @@ def three_way_split(
 def check_outputs(outputs: Any, name: str = "outputs") -> ModelOutputs:
     """Refuse bare arrays, tables and swapped arguments where a `ModelOutputs` is asked for."""
     if not isinstance(outputs, ModelOutputs):
+        tensor = type(outputs).__module__.partition(".")[0] == "torch"
+        made = "collect(model, [batch])" if tensor else "outputs(X, y) of an AtypicalityAwareClassifier"
         raise TypeError(
             f"{name} must be ModelOutputs; got {type(outputs).__name__}. Pass ModelOutputs(logits, embeddings=...), or "
-            "what outputs(X, y) of an AtypicalityAwareClassifier returns."
+            f"what {made} returns."
         )
     return outputs
 
