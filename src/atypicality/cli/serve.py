@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.files import Sha256
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -25,7 +26,7 @@ def command(
         float | None,
         typer.Option(help="Also say which predictions to keep so that at most this share is wrong, as in predict."),
     ] = None,
-    sha256: Annotated[str | None, typer.Option(help="Serve the head with this hash and no other.")] = None,
+    sha256: Sha256 = None,
     watch: Annotated[float, typer.Option(help="Seconds between looks for a new bundle; 0 never looks.", min=0)] = 0.0,
     control: Annotated[bool, typer.Option("--control", help="Let clients ask for a reload.")] = False,
     max_bytes: Annotated[int, typer.Option(help="Most bytes of a request's body.", min=1)] = 16 * 2**20,

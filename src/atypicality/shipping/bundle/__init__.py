@@ -146,8 +146,10 @@ def read_part(
         "max_bytes": check_integer(max_bytes, "max_bytes", low=1),
         "max_json_bytes": check_integer(max_json_bytes, "max_json_bytes", low=1),
     }
+    if sha256 is not None and len(sha256) != 64:
+        raise BundleError(f"sha256 must be all 64 hexadecimal digits; got {len(sha256)}. A version is its first 12.")
     document, tensors = _read_files(Path(folder), **limits)
-    if sha256 is not None and document.sha256 != sha256:
+    if sha256 is not None and document.sha256 != sha256.lower():
         raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
     try:
         found = Part(made_as).read(document.head, Place.start(tensors))
