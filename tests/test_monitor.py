@@ -677,7 +677,7 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
     late.write_text("ids,labels\n" + "".join(f"{name},{label}\n" for name, label in rows))
     days = [files / "day0.npz", files / "day1.npz"]
     assert monitored(files, state, *days, "--at", "2026-01-05") == 0
-    assert monitored(files, state, *days, "--labels", late, "--at", "2026-01-09") == 0
+    assert monitored(files, state, *days, "--late-labels", late, "--at", "2026-01-09") == 0
     found = aty.Monitor.load(state, head)
     wrong = int((head.predict(test[chosen]).label != test.labels[chosen]).sum())
     assert (found.n_rows, found.n_labelled) == (800, 100)
@@ -685,7 +685,7 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
     assert (
         "no rows to estimate the accuracy of; measured on 100 labels that came in this day" in capsys.readouterr().out
     )
-    assert monitored(files, state, *days, "--labels", late) == 0  # and again, as after a kill
+    assert monitored(files, state, *days, "--late-labels", late) == 0  # and again, as after a kill
     assert monitored(files, state, *days) == 0
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(" was counted before, at ")[2] for line in told] == [
@@ -696,7 +696,7 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
     shutil.copy(days[0], tmp_path / "copy.npz")
     late.write_text("ids,labels\n1,Bag\n500,Bag\n")
     for given, words in (([days[0]], "1 of 2 ids are in none"), ([*days, tmp_path / "copy.npz"], "1 is in two")):
-        assert monitored(files, state, *given, "--labels", late) == 2
+        assert monitored(files, state, *given, "--late-labels", late) == 2
         assert words in capsys.readouterr().err
     assert state_of(aty.Monitor.load(state, head)) == state_of(found)
 

@@ -26,9 +26,11 @@ from atypicality.cli import (
     monitor,
     pack,
     predict,
+    refit,
     report,
     reproduce,
     serve,
+    show,
     theory,
 )
 from atypicality.cli.options import current, examples
@@ -57,7 +59,7 @@ language_models = typer.Typer(
 )
 language_models.command("classify", epilog=examples(llm.EXAMPLES))(llm.command)
 language_models.command("answers", epilog=examples(answers.EXAMPLES))(answers.command)
-for module in (demo, pack, fit, predict, evaluate, report, export, serve, monitor, llm, reproduce, theory):
+for module in (demo, pack, fit, show, predict, evaluate, report, refit, export, serve, monitor, llm, reproduce, theory):
     name = module.__name__.rpartition(".")[2]
     if module is llm:
         app.add_typer(language_models, name=name)
@@ -159,7 +161,8 @@ def _is_mistake(error: Exception) -> bool:
 
 def _message(error: Exception) -> str:
     if isinstance(error, _UsageMistake):
-        return f"{error.format_message().rstrip('.')}. Try --help."  # type: ignore[attr-defined]
+        told = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        return f"{told}{'' if told.endswith('?') else '.'} Try --help."
     return str(error)
 
 

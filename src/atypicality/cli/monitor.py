@@ -29,7 +29,7 @@ __all__ = ["ALARMED", "EXAMPLES", "command"]
 EXAMPLES = """
 atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
 atypicality monitor head watch monday.npz --at 2026-01-05 --out monitor.html
-atypicality monitor head watch monday.npz --labels late.csv --at 2026-01-09
+atypicality monitor head watch monday.npz --late-labels late.csv --at 2026-01-09
 atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl
 """
@@ -60,7 +60,7 @@ def command(
         str | None,
         typer.Option(help="When all these rows came: 2026-01-31T12:00:00+00:00, a date of UTC, or now (now)."),
     ] = None,
-    labels: Annotated[
+    late_labels: Annotated[
         Path | None,
         typer.Option(help="Labels that came late, as columns ids and labels, for these files: rows counted before."),
     ] = None,
@@ -93,11 +93,11 @@ def command(
     with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
         monitor = _monitor(fitted, state, settings)
         with working("counting"):
-            if labels is None:
+            if late_labels is None:
                 raised, again = _count(monitor, files or [], rows, labels_only, at)
             else:
-                late = _late(fitted, labels, files or [], names, class_names)
-                raised, again = _count_late(monitor, *late, labels, at)
+                late = _late(fitted, late_labels, files or [], names, class_names)
+                raised, again = _count_late(monitor, *late, late_labels, at)
         monitor.save(state)  # once: a call that failed has counted nothing and can be repeated
     for told in again:
         say(f"atypicality: {told}", err=True)
@@ -159,8 +159,8 @@ def _late(
     """Late labels, and the rows of the files."""
     if is_answer_head(head):
         return load_outputs(labels, head=head), [load_rows(head, file, names, class_names) for file in files]
-    found = load_together({"--labels": labels} | {str(file): file for file in files}, names, class_names, head)
-    return found.pop("--labels"), list(found.values())
+    found = load_together({"--late-labels": labels} | {str(file): file for file in files}, names, class_names, head)
+    return found.pop("--late-labels"), list(found.values())
 
 
 def _count_late(
@@ -185,7 +185,7 @@ def _count_late(
             found, n_parts = found | here, n_parts + 1
     if not found.all():
         raise ValueError(
-            f"--labels must be of rows in the files: {(~found).sum():,} of {ids.size:,} ids are in none, such as "
+            f"--late-labels must be of rows in the files: {(~found).sum():,} of {ids.size:,} ids are in none, such as "
             f"{listed(ids[~found][:1])}. Give the files of outputs that hold these rows."
         )
     return raised, []

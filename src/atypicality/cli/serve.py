@@ -1,5 +1,8 @@
 """`atypicality serve`: a saved head as an HTTP service."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -49,5 +52,20 @@ def command(
 
     limits = Limits(max_bytes=max_bytes, max_rows=max_rows, max_waiting=max_waiting, seconds=timeout)
     app = make_app(head, name=name, max_risk=max_risk, sha256=sha256, limits=limits, watch=watch, control=control)
-    told = "answering on {}; stop with Ctrl+C"
-    run_app(app, host=host, port=port, header_seconds=timeout, started=lambda address: say(told.format(address)))
+    with _log_lines():
+        told = f"serving {app.state.model()} on {{}}; stop with Ctrl+C"
+        run_app(app, host=host, port=port, header_seconds=timeout, started=lambda address: say(told.format(address)))
+
+
+@contextlib.contextmanager
+def _log_lines() -> Iterator[None]:
+    """What the service logs, such as a reload, as lines on stderr."""
+    log, handler = logging.getLogger("atypicality.serving"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("atypicality: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
