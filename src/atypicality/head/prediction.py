@@ -27,7 +27,10 @@ from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
-__all__ = ["at_class_prior", "at_estimated_mix", "known_formula", "missing_formulas", "predicted", "verdict_rows"]
+__all__ = [
+    "at_class_prior", "at_estimated_mix", "input_widths", "known_formula", "missing_formulas", "predicted",
+    "verdict_rows",
+]  # fmt: skip
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
@@ -269,3 +272,13 @@ def _reordered(xp: Any, found: Outcome, order: NDArray[np.intp] | None) -> Outco
     label = xp.reshape(xp.take(columns, xp.reshape(found.label, (-1,)), axis=0), found.label.shape)
     sets = xp.take(found.prediction_set, back, axis=1)
     return found._replace(label=label, proba=xp.take(found.proba, back, axis=1), prediction_set=sets)
+
+
+def input_widths(head: Any) -> dict[str, int]:
+    """Columns of the arrays that a fitted `ReliabilityHead` reads, by name; 0 for one number per row."""
+    found = {"logits": int(head.n_classes_)}
+    if head.density_ is not None:
+        found["embeddings"] = int(head.density_.n_features_in_)
+    elif head.quantiles_ is not None:
+        found["atypicality"] = 0
+    return found
