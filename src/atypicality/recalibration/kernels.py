@@ -59,7 +59,7 @@ def _read_term(problem: Problem, term: Term, rows: slice, buffers: Buffers, dtyp
     if as_it_is and values.dtype == dtype and not term.rows.top[rows].any():
         return np.asarray(values)
     out = buffers(f"field {term.name}", values.shape, dtype)  # a name alone could be one of the others
-    field = np.subtract(values, term.rows.top[rows, None], out=out)
+    field: FloatArray = np.subtract(values, term.rows.top[rows, None], out=out)
     return field if as_it_is else np.multiply(field, dtype.type(1 / scale), out=field)
 
 
