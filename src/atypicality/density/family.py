@@ -52,7 +52,7 @@ class DensityFamily(BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> family = DensityFamily().fit(rng.normal(size=(60, 3)), np.arange(60) % 2)
     >>> list(family.members_)[:2]
-    ['GaussianAtypicality()', "GaussianAtypicality(normalize='l2')"]
+    ['GaussianAtypicality()', 'RelativeAtypicality()']
     """
 
     statistics_: Both
