@@ -73,11 +73,11 @@ def comparison():
 
 
 class Opened:
-    """A page in the browser, with what it said and asked for."""
+    """A file in a page of the browser, with what it said and asked for; in a context of its own, or in a given page."""
 
-    def __init__(self, browser, path, **options):
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
+    def __init__(self, browser, path, page=None, **options):
+        self.context = browser.new_context(**options) if page is None else None
+        self.page = page or self.context.new_page()
         self.trouble, self.requests = [], []
         self.page.on("console", lambda message: self.trouble.append(message.text))
         self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
@@ -96,6 +96,7 @@ class Opened:
         return self
 
     def __exit__(self, kind, *_):
-        self.context.close()
+        if self.context is not None:
+            self.context.close()
         assert kind or not self.trouble
         assert kind or len(self.requests) == 1  # the file itself

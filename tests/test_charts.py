@@ -227,12 +227,18 @@ def test_charts_are_saved(tmp_path, ending):
     assert path.stat().st_size > 1000
 
 
+@pytest.fixture(scope="module")
+def page(browser):
+    """One page for the charts that are only looked at, each loaded in place of the one before."""
+    return browser.new_context().new_page()
+
+
 @needs_chromium
 @pytest.mark.parametrize("name", DRAWN)
-def test_saved_pages_draw_and_hostile_names_stay_text(name, browser, tmp_path):
+def test_saved_pages_draw_and_hostile_names_stay_text(name, browser, page, tmp_path):
     path = tmp_path / "chart.html"
     DRAWN[name](*evaluation_and_head()).save(path)
-    with Opened(browser, path) as opened:  # whose end checks that the console was silent and nothing was requested
+    with Opened(browser, path, page) as opened:  # whose end checks that the console was silent, nothing requested
         opened.page.wait_for_selector("#chart svg .mark-group")
         assert opened.page.evaluate("window.hacked") is None
         assert opened.page.locator("img").count() == 0

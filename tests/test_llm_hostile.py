@@ -20,9 +20,9 @@ from atypicality.llm.client import JsonClient, ServerFaultError
 pytestmark = needs("httpx")
 
 KEY = "sk-not/a+real=key&0123\\4567'89"
-TIMEOUT = 1.0
+TIMEOUT = 0.3
 PATIENCE = 15.0
-"""Seconds within which a deadline of one second has passed, however slow the machine. The servers never stop."""
+"""Seconds within which such a deadline has passed, however slow the machine. The servers never stop."""
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -85,7 +85,7 @@ def client(port, *, scheme="http", timeout=TIMEOUT, max_bytes=2**20, host="127.0
 def seconds_until_given_up(port, body=None, **options):
     made, started = client(port, **options), time.monotonic()
     try:
-        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 1 s .tried 1 times"):
+        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.3 s .tried 1 times"):
             made.post(body or {"prompt": "Hi"})
         return time.monotonic() - started
     finally:
@@ -152,7 +152,7 @@ def test_no_search_for_an_address_outlives_the_timeout(monkeypatch):
     started = time.monotonic()
     made = client(1, host="slow.localhost")
     try:
-        with pytest.raises(ServerFaultError, match="gave no whole answer within 1 s"):
+        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.3 s"):
             made.post({"prompt": "Hi"})
         assert time.monotonic() - started < PATIENCE
     finally:
