@@ -10,12 +10,19 @@ from numpy.testing import assert_array_equal
 
 import atypicality as aty
 from atypicality.datasets import load_fashion_mnist, load_fashion_mnist_lt, make_world
-from atypicality.formula import ADVICE, advice, advice_numbers, advice_texts, longest_choice
+from atypicality.formula import ADVICE, advice, advice_numbers, advice_texts, longest_choice, set_sizes
 from atypicality.groups import QUADRANTS
 from atypicality.head.advice import checked_words, unthresholded_rows
 from atypicality.head.reasons import reason
 
 ALPHA = 0.1
+
+
+@pytest.mark.parametrize("k", [1, 7, 8, 9, 100])
+def test_sizes_of_sets_are_counted(k, rng):
+    sets = rng.random((20, k)) < 0.5
+    assert_array_equal(set_sizes(np, sets), sets.sum(axis=1, keepdims=True))
+    assert_array_equal(set_sizes(np, sets[:0]), np.zeros((0, 1), np.int64))
 
 
 def test_every_combination_follows_the_table():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import comb
 from scipy.stats import binom, ks_2samp
 
 from atypicality.head.abstention import AbstentionRule, most_errors
@@ -186,6 +187,16 @@ def test_rows_above_a_constant_are_drift_and_rows_below_it_are_none():
     assert Drift(scale, np.full(300, 4.0)).significant
     assert not Drift(scale, np.full(300, 2.0)).significant
     assert Drift(scale, np.full(300, 2.0)).share_tail == 0
+
+
+@pytest.mark.parametrize("n_held_out", [3, 300, 3000])
+def test_a_few_rows_are_significant_where_their_chance_is_small(n_held_out):
+    # no chance is below that of n rows beyond every held-out one, 1 / C(N + n, n), four times for two tests of two
+    scale = QuantileScale.from_rows(np.arange(float(n_held_out)))
+    for n in range(1, 7):
+        drift = Drift(scale, np.full(n, 1.0 + n_held_out))
+        assert drift.significant == (drift.chance < 1e-6)
+        assert drift.chance >= min(1.0, 4 / comb(n_held_out + n, n, exact=True)) * (1 - 1e-9)
 
 
 def test_the_chance_of_a_heavy_tail_counts_ranks():

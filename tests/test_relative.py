@@ -1,5 +1,7 @@
 """RelativeAtypicality: class-conditional Gaussians against a background one, equal to both distances taken directly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -52,6 +54,32 @@ def test_equals_two_distances_taken_directly(rows, rng):
     total = np.cov(x.T, bias=True)  # without shrinkage the background is the Gaussian of all rows, as published
     means, shares, within = moments(x, labels)
     np.testing.assert_allclose(within + (means - shares @ means).T @ np.diag(shares) @ (means - shares @ means), total)
+
+
+@pytest.mark.parametrize("normalize", [None, "l2"])
+def test_scores_of_the_classes_stand_in_for_products_with_the_rows(normalize, rows):
+    # the background's directions are combinations of the class means: of 4 classes 3, and none of 6 columns is left out
+    x, labels = rows
+    formula = RelativeAtypicality(normalize=normalize).fit(x, labels).formula()
+    assert formula.mixing.shape == (4, 3)
+    np.testing.assert_allclose(formula.mixing.sum(axis=0), 0, atol=1e-14)
+    plain = replace(formula, mixing=None)
+    for first, second in ((formula, plain), (formula.alone(), plain.alone())):
+        found, expected = (one.atypicality(np, one.products(np, x)) for one in (first, second))
+        assert_close(found, expected, 6, 1e-13)
+
+
+@pytest.mark.parametrize(("precision", "digits"), [("float64", 1e-14), ("float32", 1e-5)])
+def test_a_product_with_the_triangle_is_the_product_with_the_matrix(precision, digits, rows):
+    x, labels = rows
+    formula = GaussianAtypicality(precision=precision).fit(x, labels).formula()
+    assert formula.triangular
+    whole, kept = x.copy(), replace(formula, triangular=False)
+    for first, second in zip(formula.products(np, whole), kept.products(np, x), strict=True):
+        np.testing.assert_allclose(first, second, rtol=0, atol=digits * np.abs(second).max())
+    np.testing.assert_array_equal(whole, x)  # the rows themselves are not overwritten
+    projected = GaussianAtypicality(n_components=3).fit(x, labels).formula()
+    assert not projected.triangular
 
 
 def test_class_log_densities_and_attributes_are_those_of_the_gaussian(rows):

@@ -36,6 +36,7 @@ _PENDING = 256  # candidates per query that may wait for their exact distance
 _LONGEST = 1e18  # a longer query would overflow a float32 product; training rows have length 1 at most
 _TINY = 1e-30  # more than products lose by underflow
 _SCALES = 2.0**-100, 2.0**100  # beyond them rows are no float32 numbers before they are scaled
+_MODERATE = 2.0**-30, 2.0**30  # within them products of rows as they are fit into float32
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,19 @@ class Reference:
         scale = 2.0 ** -np.ceil(0.5 * np.log2(largest)) if largest > 0 else 1.0  # a power of two is exact
         return cls(rows, metric, shift, scale, (squares * scale * scale * 0.5).astype(np.float32))
 
-    def prepared(self, rows: FloatArray, out: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rows shifted and scaled, in a float32 buffer."""
+    def prepared(self, rows: FloatArray, out: NDArray[np.float32], *, queries: bool = False) -> NDArray[np.float32]:
+        """Rows shifted and scaled, in a float32 buffer.
+
+        Where a product cannot overflow by it, queries are scaled for both: a power of two changes no digit.
+        """
         rows = rows if self.metric == "euclidean" else exact_rows(rows, self.metric)
         if not _SCALES[0] < self.scale < _SCALES[1]:
             gap = np.subtract(rows, self.shift, dtype=np.float64)
             return np.multiply(gap, self.scale, out=out, casting="same_kind")
         np.subtract(rows, self.shift, out=out, casting="same_kind")
-        return np.multiply(out, np.float32(self.scale), out=out)
+        if not _MODERATE[0] < self.scale < _MODERATE[1]:
+            return np.multiply(out, np.float32(self.scale), out=out)
+        return np.multiply(out, np.float32(self.scale**2), out=out) if queries else out
 
     def squared_distances(self, queries: Float64, rows: Index) -> Float64:
         """Squared distance of each query (n, d) to its training row, directly."""
@@ -131,7 +137,7 @@ class Search:
         with np.errstate(over="ignore"):
             self.squares = squares * reference.scale * reference.scale
             self.rounded = np.ones((queries.shape[0], queries.shape[1] + 1), np.float32)
-            reference.prepared(queries, self.rounded[:, :-1])
+            reference.prepared(queries, self.rounded[:, :-1], queries=True)
         self.rounded[self.squares > _LONGEST**2] = 0.0
 
     def nearest(self, members: Index | slice, k: int) -> Float64:
@@ -178,6 +184,7 @@ class _Found:
         self.best = np.full((n, wanted), -np.inf, np.float32)  # the largest group maxima so far
         self.bound = np.full(n, -np.inf, np.float32)
         self.gamma = (d + 9) * 2.0**-24  # d + 1 products and sums, and the roundings of q, t and |t|^2
+        self.tiles = 0
         self.pending = _Pairs.none()
         self.settled = _Pairs.none()
         self.slack = np.full(n, np.inf)  # twice the rounding of a score
@@ -187,7 +194,9 @@ class _Found:
     def add(self, scores: NDArray[np.float32], columns: Index) -> None:
         """Take in scores (n, group, n_groups) of the training rows `columns`; column g + n_groups * i is in group g."""
         peaks = scores.max(axis=1)
-        self._raise_bound(peaks)
+        self.tiles += 1
+        if self.single or self.tiles & (self.tiles - 1) == 0:  # a bound of half the rows lets in twice the candidates
+            self._raise_bound(peaks)
         row, group = np.nonzero(peaks >= self.bound[:, None])
         near = scores[row, :, group]
         which, depth = np.nonzero(near >= self.bound[row, None])

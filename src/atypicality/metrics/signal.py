@@ -221,6 +221,6 @@ def logistic_coefficients(
             step = 0.5 * step
         theta, decrement = theta - step, float(gradient @ step)
         value, scores, small = found
-        if decrement < 1e-9:
+        if decrement < 1e-7:  # that of the point reached is its square, about
             break
     return theta
