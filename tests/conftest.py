@@ -1,5 +1,6 @@
 """What every test shares: the seed, the folder of real outputs where there is one, and named skips."""
 
+import functools
 import gc
 import importlib
 import importlib.util
@@ -92,6 +93,18 @@ def load_outputs(name, part):
         pytest.skip(f"real outputs not found beside the repository: {name}/{part}.npz")
     with np.load(path) as archive:
         return dict(archive)
+
+
+@functools.cache
+def _one_world(**options):
+    from atypicality.datasets import make_world
+
+    return make_world(18_000, **options)
+
+
+def world_part(part, n, **options):
+    """Rows of part 0 to 5 of one world, n of its 3,000: worlds of two seeds would have class means of their own."""
+    return _one_world(**options).take(slice(3000 * part, 3000 * part + n))
 
 
 @pytest.fixture

@@ -480,7 +480,7 @@ class TestHardInput:
         assert found.absent_classes_.tolist() == [2]
         assert np.isfinite(predict(found, world)).all()
 
-    def test_fewer_rows_than_classes(self, make):
+    def test_fewer_rows_than_classes_leave_probabilities_finite(self, make):
         world = make_world(2000, 50, temperature=2.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

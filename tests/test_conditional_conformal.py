@@ -2,7 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import needs
+from conftest import needs, world_part
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -372,7 +372,7 @@ def test_prediction_before_fit_is_refused():
 
 @pytest.fixture(scope="module")
 def parts():
-    return [make_world(n, random_state=seed, atypical_noise=1.0).outputs() for seed, n in enumerate((500, 1600, 400))]
+    return [world_part(part, n, atypical_noise=1.0).outputs() for part, n in enumerate((500, 1600, 400))]
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,7 @@ def reference_ece(probs, labels):
     )
 
 
-def test_bundled_numbers_against_a_plain_loop(bundled):
+def test_cells_are_means_over_ten_halves_as_a_plain_loop_finds_them(bundled):
     train, calibration, test = aty.datasets.load_fashion_mnist()
     pair = (calibration, test)
     logits, labels = (np.concatenate([getattr(part, name) for part in pair]) for name in ("logits", "labels"))
@@ -164,7 +164,7 @@ def test_bundled_numbers_against_a_plain_loop(bundled):
         assert cell.error == pytest.approx(np.std(values, ddof=1) / np.sqrt(10), abs=2e-4)
 
 
-def test_cifar_rows_are_near_the_papers_and_stand_beside_them(cifar):
+def test_cifar_rows_are_within_three_points_of_the_papers_beside_them(cifar):
     for estimator in ("GMM", "KNN"):
         [table] = [t for t in cifar.tables["balanced"] if (t.atypicality, t.metric) == (estimator, "ece")]
         printed = paper_values("balanced", match_folder("cifar10-wrn28-10").setting, estimator)
@@ -278,7 +278,7 @@ def test_an_unknown_model_is_balanced_or_not_by_its_training_labels(tmp_path, se
     assert [source.name for source in find_sources(tmp_path / "even")] == ["even"]
 
 
-def test_missing_says_what_to_put_where(tmp_path, seed):
+def test_a_missing_file_is_named_with_the_folder_it_belongs_into(tmp_path, seed):
     write_model(tmp_path / "cifar10-wrn28-10", seed)
     (tmp_path / "cifar10-wrn28-10" / "train.npz").rename(tmp_path / "elsewhere")
     found = reproduce("balanced", outputs=tmp_path, seeds=[0], out=tmp_path / "out")
@@ -308,7 +308,7 @@ def test_a_validation_split_is_used_once_as_it_is(tmp_path, seed):
     assert table.cells[("1",), "aar"].paper == 0.034
 
 
-def test_subgroups_by_path_with_a_model_per_split(tmp_path, seed):
+def test_worst_best_and_gap_of_subgroups_are_what_their_names_say_over_models_per_split(tmp_path, seed):
     for split in range(3):
         write_model(tmp_path / "fitzpatrick17k-resnet18" / f"split-{split}", seed + split, calibration=True)
     found = reproduce("subgroups", outputs=tmp_path / "fitzpatrick17k-resnet18", out=tmp_path / "out")
@@ -407,7 +407,7 @@ def test_other_names_of_arrays_and_a_data_set_that_the_paper_has_or_not(tmp_path
         reproduce("balanced", **options, names_of={"logits": "z"})
 
 
-def test_a_folder_of_arrays_is_read(tmp_path, seed):
+def test_a_folder_of_arrays_is_a_source_as_a_file_is(tmp_path, seed):
     world = make_world(300, 3, random_state=seed)
     aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality).save(tmp_path / "trec")
     assert (tmp_path / "trec" / "logits.npy").exists()
@@ -655,7 +655,7 @@ def test_a_cell_is_the_mean_its_standard_error_and_the_difference_by_hand():
     assert cell.difference == pytest.approx(0.05)
 
 
-def test_the_papers_rmse_has_its_own_definition():
+def test_the_papers_rmse_weights_its_bins_twice_by_hand():
     # two bins of 100 rows with gaps .1 and .3, each with half of the rows: ((.05)^2 + (.15)^2)^(1/4)
     confidence = np.r_[np.full(100, 0.6), np.full(100, 0.8)]
     correct = np.r_[np.arange(100) < 50, np.arange(100) < 50]
@@ -737,7 +737,7 @@ def test_markdown_and_latex_are_well_formed():
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 2
 
 
-def test_text_columns_line_up():
+def test_columns_of_text_line_up_under_names_of_any_length():
     long = Table("t", "", "", "", "m", "title", ("row",), ("a very long name of a method", "b"),
                  {(("1",), "a very long name of a method"): Cell(1.0, 0.1), (("1",), "b"): Cell(2.0, 0.1)})  # fmt: skip
     _, above, below, body = to_text(long).splitlines()
@@ -747,7 +747,7 @@ def test_text_columns_line_up():
 # the command
 
 
-def test_the_command_prints_and_writes(tmp_path, seed, capsys):
+def test_the_command_prints_its_tables_and_writes_a_file_of_each_kind(tmp_path, seed, capsys):
     write_model(tmp_path / "cifar10-wrn28-10", seed)
     arguments = ["--outputs", str(tmp_path), "--seeds", "2", "--out", str(tmp_path / "out")]
     more = ["--dataset", "cifar10", "--methods", "vector", "--without", "adats"]
@@ -764,7 +764,7 @@ def test_the_command_prints_and_writes(tmp_path, seed, capsys):
     assert json.loads(cached.read_text())["kind"] == "compare"
 
 
-def test_the_command_prints_json_and_standard_errors(tmp_path, seed, capsys):
+def test_json_of_the_command_has_the_numbers_of_its_csv(tmp_path, seed, capsys):
     write_model(tmp_path / "cifar10-wrn28-10", seed)
     arguments = ["temperatures", "--outputs", str(tmp_path), "--seeds", "2", "--out", str(tmp_path / "out")]
     assert main(["reproduce", *arguments, "--errors"]) == 0
@@ -812,7 +812,7 @@ def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):
         (("balanced", "--seeds", "0"), "Invalid value for '--seeds'"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, message, capsys, tmp_path):
+def test_a_mistake_is_one_line_and_code_2(arguments, message, capsys, tmp_path):
     assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -820,12 +820,12 @@ def test_a_mistake_is_one_line(arguments, message, capsys, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_a_folder_without_outputs_is_named(tmp_path):
+def test_a_folder_without_outputs_is_refused_with_what_it_should_hold(tmp_path):
     with pytest.raises(ValueError, match=r"a folder per model, each with test\.npz"):
         reproduce("balanced", outputs=tmp_path)
 
 
-def test_dataset_and_model_choose_what_is_run(tmp_path, seed):
+def test_only_what_dataset_and_model_match_is_run_and_no_match_is_refused(tmp_path, seed):
     write_model(tmp_path / "cifar10-wrn28-10", seed)
     write_model(tmp_path / "even", seed)
     found = reproduce("temperatures", outputs=tmp_path, dataset="cifar100", out=tmp_path / "out")

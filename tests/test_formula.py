@@ -9,13 +9,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conftest import imported, needs
+from conftest import imported, needs, world_part
 from numpy.testing import assert_allclose, assert_array_equal
 
 import atypicality as aty
 from atypicality import blocks
 from atypicality.arrays import namespace
-from atypicality.datasets import make_world
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
@@ -84,9 +83,9 @@ HEADS = (
 )
 
 
-def outputs_of(n, seed, dtype=np.float32):
+def outputs_of(n, part, dtype=np.float32):
     """Rows with masked classes, ties, flat rows and far ends, beside ordinary ones."""
-    world = make_world(n, random_state=seed, atypical_noise=1.0)
+    world = world_part(part, n, atypical_noise=1.0)
     logits = world.logits.astype(dtype)
     logits[::5] = np.round(logits[::5])  # ties
     logits[1::17, 2] = -np.inf

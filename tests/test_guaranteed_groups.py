@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import world_part
 from test_pinball import reference
 
 import atypicality as aty
@@ -242,7 +243,7 @@ def test_few_rows_randomised():
 
 @pytest.fixture(scope="module")
 def parts():
-    worlds = [make_world(n, random_state=seed, atypical_noise=1.0) for seed, n in enumerate((500, 1600, 400))]
+    worlds = [world_part(part, n, atypical_noise=1.0) for part, n in enumerate((500, 1600, 400))]
     return [
         aty.ModelOutputs(w.logits, embeddings=w.embeddings, labels=w.labels, attributes={"site": w.labels % 2})
         for w in worlds

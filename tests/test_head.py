@@ -9,7 +9,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from conftest import needs
+from conftest import needs, world_part
 from numpy.testing import assert_allclose, assert_array_equal
 
 import atypicality as aty
@@ -25,8 +25,8 @@ from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
 
-def world_outputs(n, seed=0, **options):
-    world = make_world(n, random_state=seed, atypical_noise=1.0, **options)
+def world_outputs(n, part=0, **options):
+    world = world_part(part, n, atypical_noise=1.0, **options)
     return ModelOutputs(world.logits, embeddings=world.embeddings, labels=world.labels)
 
 
@@ -245,7 +245,7 @@ def test_agreement_has_mean_0_and_variance_1_over_all_orders(rng):
 )
 @pytest.mark.parametrize("part", ["train", "calibration"])
 def test_rows_in_another_order_are_warned_of(part, shuffled, message, seed):
-    world = world_outputs(1100, seed=seed)
+    world = make_world(1100, random_state=seed, atypical_noise=1.0).outputs()
     outputs = {"train": world[:600], "calibration": world[600:]}
     order = np.random.default_rng(seed).permutation(len(outputs[part]))
     if shuffled == "embeddings" or (shuffled, part) == ("labels", "calibration"):
@@ -285,13 +285,13 @@ def test_a_fitted_head_prints_what_was_chosen(bundled):
 def test_given_parts_are_taken_as_they_are():
     outputs = world_outputs(3000)
     parts = three_way_split(outputs, recalibration=0.4, edges=0.2)
-    head = quick_head().fit(train=world_outputs(2000, seed=1), calibration=parts)
+    head = quick_head().fit(train=world_outputs(2000, part=1), calibration=parts)
     assert head.sizes_ == {"train": 2000, "recalibration": 1200, "edges": 600, "thresholds": 1200}
 
 
 def test_sets_are_conditional_where_there_is_atypicality_and_one_threshold_where_there_is_none():
     calibration = world_outputs(600)
-    sets = quick_head(alpha=0.2).fit(train=world_outputs(1000, seed=1), calibration=calibration).prediction_sets_
+    sets = quick_head(alpha=0.2).fit(train=world_outputs(1000, part=1), calibration=calibration).prediction_sets_
     assert (type(sets), sets.alpha) == (aty.ConditionalConformal, 0.2)
     with pytest.warns(UserWarning, match="works without atypicality"):
         plain = ReliabilityHead(density=None, alpha=0.2).fit(calibration=calibration).prediction_sets_
@@ -299,12 +299,12 @@ def test_sets_are_conditional_where_there_is_atypicality_and_one_threshold_where
 
 
 def test_a_fitted_density_may_be_given_and_kept():
-    train = world_outputs(2000, seed=1)
+    train = world_outputs(2000, part=1)
     density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
     head = quick_head().fit(train=density, calibration=world_outputs(2000))
     assert head.density_ is density
     before = head.recalibration_
-    head.refit(world_outputs(2000, seed=5))
+    head.refit(world_outputs(2000, part=5))
     assert head.density_ is density
     assert head.recalibration_ is not before
 
@@ -331,7 +331,7 @@ def test_without_a_density_it_says_what_is_lost():
 
 def test_classes_the_density_never_saw_get_the_row_minimum():
     outputs = world_outputs(3000, n_classes=4)
-    train = world_outputs(2000, seed=1, n_classes=4)
+    train = world_outputs(2000, part=1, n_classes=4)
     seen = train[np.flatnonzero(train.labels != 2)]
     head = quick_head().fit(train=seen, calibration=outputs)
     densities = head._rarity(outputs[:30])[1]["class_log_density"]

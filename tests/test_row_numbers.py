@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from conftest import world_part
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 import atypicality as aty
@@ -17,8 +18,8 @@ BAD = 701
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
 
 
-def outputs_of(seed, n=900):
-    return make_world(n, 4, temperature=2.0, random_state=seed).outputs()
+def outputs_of(part, n=900):
+    return world_part(part, n, n_classes=4, temperature=2.0).outputs()
 
 
 def spoilt(outputs, name, row=BAD, value=np.nan):

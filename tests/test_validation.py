@@ -149,8 +149,8 @@ def test_torch_tensors_share_memory_and_come_back():
 def test_warnings_point_at_the_callers_line():
     """However deep in the package a warning is born: here in the density, inside the head."""
     rng = np.random.default_rng(0)
-    embeddings = np.c_[rng.normal(size=(400, 2)), np.ones(400)]
     labels = np.arange(400) % 2
+    embeddings = np.c_[rng.normal(size=(400, 2)) + 2 * np.eye(2)[labels], np.ones(400)]
     outputs = aty.ModelOutputs(rng.normal(size=(400, 2)) + np.eye(2)[labels], embeddings=embeddings, labels=labels)
     with pytest.warns(UserWarning, match="rank 2 of 3") as caught:
         aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(outputs[:200], outputs[200:])
