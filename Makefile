@@ -23,8 +23,9 @@ check: setup
 
 # With REQUIRE_ALL=1 nothing is skipped: a language model that travels as a package is installed too.
 # A file stays with one worker, which makes what its tests share once; tests/conftest.py puts the longest files first.
+# Modules are compiled once, not by each of the hundred processes that tests start, where the environment forbids it too.
 test: setup $(if $(filter 1,$(REQUIRE_ALL)),models)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # Lines and branches of the rooms that a prediction is made of; the rest of the package is run by make test.
 COVERED := formula conformal recalibration

@@ -4,6 +4,8 @@ import gc
 import importlib
 import importlib.util
 import os
+import subprocess
+import types
 from pathlib import Path
 
 # Before NumPy is loaded: the workers of pytest share the cores, and pools of threads of BLAS and torch in each of them
@@ -110,6 +112,18 @@ def library(request, as_device):
 def put(library):
     """A function that makes an array of another library from a NumPy array."""
     return lambda values: library.asarray(np.array(values, order="C"))
+
+
+@pytest.fixture
+def graphs_run_here(monkeypatch):
+    """Exported graphs are checked in this process: another takes longer to start than to check one."""
+    from atypicality.shipping.onnx import check, run
+
+    def run_here(command, **_):
+        return subprocess.CompletedProcess(command, run.main(*command[3:]), "", "")
+
+    here = types.SimpleNamespace(run=run_here, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(check, "subprocess", here)
 
 
 @pytest.fixture(scope="module")

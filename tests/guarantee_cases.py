@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -267,8 +268,9 @@ def head_coverage(rare=False, **options):
 
 
 def cross_coverage(estimator, n, n_folds, alpha):
-    """A classifier that overfits, on few rows of classes that overlap."""
+    """A classifier that overfits, on few rows of classes that overlap; two statements are made of each repetition."""
 
+    @cache
     def one_repetition(seed):
         world = make_world(n + 200, 4, n_features=4, atypical_noise=1.0, random_state=seed)
         head = aty.ReliabilityHead(None, aty.TemperatureScaling(), SplitConformal("lac", alpha))

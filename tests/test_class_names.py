@@ -246,6 +246,7 @@ def test_the_torch_module_takes_the_order_of_the_model(data, head):
         ReliabilityModule.from_head(head, class_names=OTHERS[:3])
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 @needs("onnx")
 @needs("onnxruntime")
 def test_an_onnx_file_that_names_other_classes_is_not_written(data, head, tmp_path, monkeypatch):

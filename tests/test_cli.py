@@ -63,7 +63,7 @@ def test_theory_json_is_stable(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("thery",), "No such command 'thery'"),
+        (("thery",), "No such command 'thery'. Did you mean 'theory'? Try --help."),
         (("theory", "--n-draws", "many"), "Invalid value for '--n-draws'"),
         (("theory", "--n-draws", "1"), "n_draws must be at least 2; got 1."),
         (("theory", "--seed", "-1"), "random_state must be at least 0; got -1."),

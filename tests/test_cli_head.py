@@ -140,9 +140,39 @@ def test_export_writes_a_graph_that_agrees(folder, capsys):
     np.testing.assert_array_equal(sets, aty.load(folder / "head").predict(test).prediction_set)
 
 
+def test_show_describes_a_head_that_is_whole_and_the_expected_one(folder, capsys):
+    seal = json.loads((folder / "head" / "head.json").read_text())["sha256"]
+    code, out, _ = run(capsys, "show", folder / "head", "--sha256", seal)
+    assert code == 0
+    assert "  inputs          logits 10, embeddings 48\n  alpha           0.1\n" in out
+    assert f"  sha256          {seal}\n" in out
+    told = json.loads(run(capsys, "show", folder / "head", "--json")[1])
+    head = aty.load(folder / "head")
+    assert (told["classes"], told["sha256"]) == (head.class_names_.tolist(), seal)
+    assert (told["sizes"], told["calibration"]) == (head.sizes_, head.fingerprint_)
+
+
+def test_refit_is_that_of_python_and_reads_text_labels_by_the_heads_classes(folder, capsys):
+    _, _, test = load_fashion_mnist_lt()
+    rows = test[500:1500]
+    np.savez(folder / "rows.npz", logits=rows.logits, embeddings=rows.embeddings)
+    labels = "\n".join(["labels", *test.class_names[rows.labels]])
+    (folder / "truth.csv").write_text(labels)
+    both = f"{folder / 'rows.npz'},{folder / 'truth.csv'}"
+    code, out, _ = run(capsys, "refit", folder / "head", both, "--json", "--out", folder / "newer")
+    assert code == 0
+    expected, found = (
+        aty.load(folder / "head").refit(rows),
+        aty.load(folder / "newer", sha256=json.loads(out)["sha256"]),
+    )
+    np.testing.assert_array_equal(found.predict(test[:50]).proba, expected.predict(test[:50]).proba)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("show", "head", "--sha256", "0" * 64), "it is another head"),
+        (("evaluate", "head", "test", "--sha256", "0" * 64), "it is another head"),
         (("predict", "head", "test", "--out", "a.xlsx"), "must end in one of .csv, .jsonl, .parquet, .npz"),
         (("predict", "head", "nowhere.npz", "--out", "a.csv"), "no file or folder at"),
         (("predict", "nowhere", "test", "--out", "a.csv"), "nowhere"),

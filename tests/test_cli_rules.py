@@ -121,7 +121,7 @@ def completions(line, monkeypatch, capsys):
 
 def test_a_shell_completes_commands_and_options(monkeypatch, capsys):
     assert completions("atypicality ", monkeypatch, capsys) == [path[0] for path in TREE if len(path) == 1]
-    assert completions("atypicality re", monkeypatch, capsys) == ["report", "reproduce"]
+    assert completions("atypicality re", monkeypatch, capsys) == ["report", "refit", "reproduce"]
     assert completions("atypicality fit --cal", monkeypatch, capsys) == ["--calibration"]
 
 

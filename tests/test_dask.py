@@ -29,6 +29,8 @@ from atypicality import (
 dask = imported("dask")
 da = imported("dask.array")
 dd = imported("distributed")
+from distributed.utils import get_mp_context  # noqa: E402
+
 from atypicality.density import distributed  # noqa: E402
 from atypicality.density.family import DensityFamily  # noqa: E402
 from atypicality.integrations import dask as cluster  # noqa: E402 - it needs what may be missing above
@@ -56,10 +58,16 @@ NEIGHBOURS = [
 
 @pytest.fixture(scope="module")
 def client():
-    """Two worker processes of one thread each, as on two machines; an idle one takes no data from the other."""
+    """Two worker processes of one thread each, as on two machines; an idle one takes no data from the other.
+
+    They are forked from a server that has imported what they need, and so are those that follow a killed one.
+    """
     made = dict(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50)
+    forked = {"distributed.worker.multiprocessing-method": "forkserver"}
+    with dask.config.set(forked):
+        get_mp_context().set_forkserver_preload(["distributed", "atypicality.integrations.dask", "sklearn.base"])
     with (
-        dask.config.set({"distributed.scheduler.work-stealing": False}),
+        dask.config.set(forked | {"distributed.scheduler.work-stealing": False}),
         dd.LocalCluster(**made) as workers,
         dd.Client(workers, set_as_default=False) as found,
     ):

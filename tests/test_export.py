@@ -145,7 +145,7 @@ def check_same(session, head, outputs):
 # the same answers
 
 
-def test_ten_thousand_rows_of_the_default_head(tmp_path):
+def test_ten_thousand_rows_of_the_default_head_are_answered_alike(tmp_path):
     session, (_, calibration, test) = exported(default_head(), tmp_path, verify=True), fashion()
     rows = joined(calibration, test)  # with the very rows that set the thresholds
     assert len(rows) == 10_000
@@ -153,14 +153,15 @@ def test_ten_thousand_rows_of_the_default_head(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cifar10-wrn28-10", "cifar10lt-wrn28-4"])
-def test_ten_thousand_rows_of_cifar(name, tmp_path):
+def test_ten_thousand_rows_of_cifar_are_answered_alike(name, tmp_path):
     train, test = (ModelOutputs(**load_outputs(name, part)) for part in ("train", "test"))
     head = ReliabilityHead().fit(train=train, calibration=test[:5000])
     check_same(exported(head, tmp_path), head, test)
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 @pytest.mark.parametrize("name", DENSITIES)
-def test_every_density(name, tmp_path):
+def test_every_density_has_a_graph_that_says_the_same(name, tmp_path):
     head = fitted(train=fashion().train, density=DENSITIES[name])
     session = exported(head, tmp_path, verify="components" in name or "float32" in name)
     if "float32" not in name:  # rounding alone may then move a row across an edge
@@ -170,13 +171,13 @@ def test_every_density(name, tmp_path):
     np.testing.assert_allclose(found["probabilities"], right["probabilities"], rtol=0, atol=1e-5)
 
 
-def test_covariances_of_different_rank(tmp_path):
+def test_covariances_of_different_rank_are_a_graph_that_says_the_same(tmp_path):
     with pytest.warns(UserWarning, match="the covariance of 1 of 10 classes has rank 43 of 48"):
         head = fitted(train=fashion().train, density=GaussianAtypicality("full"))
     check_same(exported(head, tmp_path), head, fashion().test)
 
 
-def test_classes_that_the_density_never_saw_or_names_in_another_order(tmp_path):
+def test_classes_that_the_density_never_saw_or_names_in_another_order_keep_their_columns(tmp_path):
     train, calibration, test = fashion()
     names = np.array(list("jihgfedcba"))  # sorted, the density's columns are those of the logits reversed
     named = GaussianAtypicality().fit(train.embeddings[train.labels > 2], names[train.labels[train.labels > 2]])
@@ -187,7 +188,8 @@ def test_classes_that_the_density_never_saw_or_names_in_another_order(tmp_path):
     check_same(exported(head, tmp_path), head, ModelOutputs(test.logits, embeddings=test.embeddings))
 
 
-def test_atypicality_that_is_given(tmp_path):
+@pytest.mark.usefixtures("graphs_run_here")
+def test_given_atypicality_is_an_input_of_the_graph(tmp_path):
     _, calibration, test = fashion()
 
     def with_atypicality(outputs):
@@ -201,7 +203,7 @@ def test_atypicality_that_is_given(tmp_path):
 
 
 @pytest.mark.parametrize("recalibration", ["auto", VectorScaling(), EnsembleTemperatureScaling()], ids=str)
-def test_masked_classes(recalibration, tmp_path, rng):
+def test_masked_classes_stay_masked_in_a_graph(recalibration, tmp_path, rng):
     calibration = fashion().calibration
     logits = calibration.logits.copy()
     masked = rng.random(logits.shape) < 0.4
@@ -226,7 +228,7 @@ def test_the_floor_holds_there_too(tmp_path):
     assert 1 - 1e-6 <= least < 1.1  # some would be smaller
 
 
-def test_a_thousand_classes(tmp_path, rng):
+def test_a_thousand_classes_are_a_graph_that_says_the_same(tmp_path, rng):
     k, d = 1000, 16
     means = rng.normal(size=(k, d))
 
@@ -287,6 +289,7 @@ def test_embeddings_at_the_ends_of_float32_are_answered(tmp_path):
     assert found["atypicality_quantile"][0] == 1
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 def test_no_class_left_after_a_prior_of_zero_is_not_valid(tmp_path):
     prior = np.r_[0.0, np.full(9, 1 / 9)]
     head = fitted(recalibration=AtypicalityAwareRecalibration(class_prior=prior))
@@ -299,6 +302,7 @@ def test_no_class_left_after_a_prior_of_zero_is_not_valid(tmp_path):
     assert found["probabilities"][1, 0] == 0
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 def test_a_group_without_a_temperature_is_not_valid(tmp_path):
     head = fitted(recalibration=GroupTemperatureScaling(2), prediction_sets=SplitConformal("aps"))
     scaling = head.recalibration_
@@ -489,21 +493,21 @@ def test_given_groups_cannot_be_a_graph(tmp_path):
         head.export_onnx(tmp_path / "head.onnx")
 
 
-def test_a_head_that_is_too_large(tmp_path, monkeypatch):
+def test_a_head_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(export_graph, "LARGEST_BYTES", 1000)
     with pytest.raises(ValueError, match=r"constants of more than .* GiB, and an ONNX file holds no more"):
         default_head().export_onnx(tmp_path / "head.onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unfitted_head(tmp_path):
+def test_an_unfitted_head_cannot_be_a_graph(tmp_path):
     from sklearn.exceptions import NotFittedError
 
     with pytest.raises(NotFittedError):
         ReliabilityHead().export_onnx(tmp_path / "head.onnx")
 
 
-def test_paths_and_options(tmp_path):
+def test_bad_paths_and_options_are_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError, match="is a folder, which is not replaced"):
         default_head().export_onnx(tmp_path)
@@ -537,6 +541,7 @@ def wrong_softmax(verdict):
     return verdict._replace(proba=verdict.proba + 2e-5)
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 @pytest.mark.parametrize(
     ("fault", "match"),
     [

@@ -4,9 +4,11 @@ import datetime
 import html
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.counting import words_of
 from atypicality.monitoring.sequences import log_evidence, rank_band, sequence_interval
 from atypicality.monitoring.windows import as_text, first_second, times, window_keys
+from atypicality.outputs.paths import held
 from atypicality.report import render_monitor
 from atypicality.shipping.bundle import BundleError, read_part, write_part
 
@@ -366,6 +369,26 @@ class TestBadInput:
         with pytest.raises(ValueError, match=message):
             aty.Monitor(head, **options)
 
+    def test_calibration_rows_are_no_reference(self, head):
+        with pytest.raises(ValueError, match="these are its calibration rows"):
+            aty.Monitor(head, load_fashion_mnist()[1][:2000])
+
+    def test_a_key_is_counted_once_also_after_a_save_and_in_a_merge(self, head, test, tmp_path):
+        monitor, other = aty.Monitor(head), aty.Monitor(head)
+        monitor.add(test[:9], at=5, key="a")
+        other.add(test[:9], at=5, key="a")
+        monitor.add_labels(test[:9], at=6, key="late")
+        monitor.save(tmp_path)
+        again = aty.Monitor.load(tmp_path, head)
+        assert again.counted == {"a": 5.0, "late": 6.0}
+        before = state_of(again)
+        for count in (again.add, again.add_labels):
+            with pytest.raises(ValueError, match="'a' was counted at 1970-01-01T00:00:05Z"):
+                count(test[:9], at=9, key="a")
+        with pytest.raises(ValueError, match="both have counted those with the key 'a'"):
+            again.merge(other)
+        assert state_of(again) == before
+
     def test_a_head_without_counts_says_so(self, head):
         old = aty.ReliabilityHead()
         old.__dict__ |= head.__dict__ | {"reference_": None}
@@ -392,7 +415,7 @@ class TestFiles:
         train, calibration, _ = load_fashion_mnist()
         other = aty.ReliabilityHead().fit(train=train[:500], calibration=calibration[:300])
         aty.Monitor(head).save(tmp_path / "state")
-        with pytest.raises(ValueError, match="other calibration rows"):
+        with pytest.raises(ValueError, match=r"other calibration rows\. A new head needs a new monitor"):
             aty.Monitor.load(tmp_path / "state", other)
         head.save(tmp_path / "head")
         with pytest.raises(BundleError, match="does not describe a monitor"):
@@ -489,20 +512,41 @@ class TestShown:
         raised = [alarm for alarm in monitor.alarms if (alarm.stream, alarm.direction) == ("confidence", "fell")]
         assert len(quantiles) == 1
         assert quantiles[0].endswith(f"; and {len(raised) - 1} more of its quantiles")
-        assert newest.endswith(f"measured on {len(shirts)} labels: {right[1] / len(shirts):.3f}")
+        assert newest.endswith(f"measured on {len(shirts)} labels that came in this day: {right[1] / len(shirts):.3f}")
         assert whole.startswith(f"  all rows: {told[1]}; measured on ")
         assert whole.endswith(f"measured on {300 + len(shirts)} labels: {sum(right) / (300 + len(shirts)):.3f}")
         monitor.add_labels(test[:9], at=3 * DAY)
-        assert "newest day: no rows to estimate the accuracy of; measured on 9 labels" in monitor.summary()
+        assert (
+            "newest day: no rows to estimate the accuracy of; measured on 9 labels that came in this day"
+            in monitor.summary()
+        )
 
-    def test_an_alarm_that_is_over_says_so(self, head, test):
+    def test_alarms_that_are_over_are_one_line(self, head, test):
         monitor = aty.Monitor(head)
         monitor.add(test[test.labels == 6], at=0)
-        during = [line for line in monitor.summary().splitlines() if "class Shirt rose" in line]
+        assert "classes moved, most: class Shirt rose" in monitor.summary()
         monitor.add(test[test.labels != 6], at=1)  # now all of the window are the shares of the reference
-        after = [line for line in monitor.summary().splitlines() if "class Shirt rose" in line]
         assert not monitor.moved()
-        assert after == [f"{during[0]}; inside again"]
+        assert f"  {len(monitor.alarms)} alarms are over, inside again" in monitor.summary()
+        assert "Shirt" not in monitor.summary()
+        assert "may be too high" not in monitor.summary()
+
+    def test_columns_that_moved_together_are_one_line(self, data):
+        head, fresh, test = data
+        monitor = aty.Monitor(head, fresh)
+        monitor.add(moved_columns(test[:800], range(9), 0.3), at=0)
+        lines = [line for line in monitor.summary().splitlines() if "input" in line]
+        moved = monitor.moved()["input"]
+        assert len(moved) > 3
+        assert lines == [f"  alarm 1970-01-01T00:00:00Z {len(moved)} of 48 embedding columns moved, most: {moved[0]}"]
+
+    def test_an_estimate_while_something_has_moved_has_a_caution(self, head, test):
+        monitor = aty.Monitor(head)
+        monitor.add(unlabelled(test[:500]), at=0)
+        assert "too high" not in monitor.summary() + render_monitor(monitor.to_dict())
+        monitor.add_labels(head.predict(test[:500]), (test.labels[:500] + 1) % 10, at=0)
+        assert "(something has moved, so this may be too high: label some rows); measured on" in monitor.summary()
+        assert "this may be too high" in render_monitor(monitor.to_dict())
 
     @needs("altair")
     def test_the_chart_draws_every_window(self, head, test):
@@ -528,7 +572,8 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert told["rows"] == 300 + int((test.labels == 6).sum())
     assert {alarm["item"] for alarm in told["alarms"]} >= {"Shirt", "wrong"}
     assert "Shirt" in Path(tmp_path / "page.html").read_text()
-    assert main(["monitor", *folder, str(tmp_path / "day1.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 2
+    test[300:400].save(tmp_path / "early.npz")
+    assert main(["monitor", *folder, str(tmp_path / "early.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 2
     assert "must not go backwards" in capsys.readouterr().err
     assert main(["monitor", *folder, "--alpha", "0.5"]) == 2
     assert "--alpha is for a new monitor" in capsys.readouterr().err
@@ -542,7 +587,7 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert main(["monitor", folder[0], str(tmp_path / "third"), "--window", "fortnight"]) == 2
     assert "or a number of seconds; got 'fortnight'" in capsys.readouterr().err
     (tmp_path / "bad.npz").write_bytes(b"no outputs")
-    both = [str(tmp_path / name) for name in ("day1.npz", "bad.npz")]
+    both = [str(tmp_path / name) for name in ("early.npz", "bad.npz")]
     assert main(["monitor", *folder, *both, "--at", "2026-01-04"]) == 2
     assert aty.Monitor.load(tmp_path / "state", head).n_rows == told["rows"]  # the call can be repeated
 
@@ -569,7 +614,10 @@ def test_the_exit_code_says_whether_anything_is_outside_now(head, test, tmp_path
     test[:300].save(tmp_path / "usual.npz")
     test[test.labels == 6].save(tmp_path / "shirts.npz")
     codes, states = [], []
-    days = ["usual", "shirts", "shirts", *["usual"] * 2]
+    test[300:600].save(tmp_path / "usual2.npz")
+    test[600:900].save(tmp_path / "usual3.npz")
+    test[test.labels == 6][::-1].save(tmp_path / "shirts2.npz")
+    days = ["usual", "shirts", "shirts2", "usual2", "usual3"]
     for day, name in enumerate(days, start=1):
         called = ["monitor", *map(str, (tmp_path / "head", tmp_path / "state", tmp_path / f"{name}.npz"))]
         codes.append(main([*called, "--at", "now" if day == len(days) else f"2026-01-0{day}"]))
@@ -578,3 +626,99 @@ def test_the_exit_code_says_whether_anything_is_outside_now(head, test, tmp_path
     assert codes[2:] == [3 if monitor.moved() else 0 for monitor in states[2:]]
     assert states[1].alarms[0].at == times("2026-01-02", 1)[0]
     capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def files(data, tmp_path_factory):
+    """A saved head and files of rows, the first without labels."""
+    head, _, test = data
+    folder = tmp_path_factory.mktemp("files")
+    head.save(folder / "head")
+    for name, rows in (("day0", slice(0, 400)), ("day1", slice(400, 800))):
+        test[rows]._replaced(labels=None).save(folder / f"{name}.npz")
+    return folder
+
+
+def monitored(files, *arguments):
+    return main(["monitor", str(files / "head"), *map(str, arguments)])
+
+
+def test_calls_at_the_same_time_lose_no_row(files, head, tmp_path, capsys, monkeypatch):
+    """A call waits while another one, here of another open file, holds the folder: then it counts on top of it."""
+    state = tmp_path / "state"
+    started, done = threading.Event(), []
+
+    def other():
+        with held(state / ".lock", seconds=1):
+            started.set()
+            time.sleep(0.3)
+            monitor = aty.Monitor(head)
+            monitor.add(aty.ModelOutputs.load(files / "day0.npz"), at="2026-01-05")
+            monitor.save(state)
+            done.append(time.monotonic())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert started.wait(10)
+    assert monitored(files, state, files / "day1.npz", "--at", "2026-01-06") == 0
+    thread.join()
+    assert done
+    assert aty.Monitor.load(state, head).n_rows == 800
+    monkeypatch.setattr("atypicality.cli.monitor.WAIT", 0.1)
+    with held(state / ".lock", seconds=1):
+        assert monitored(files, state, files / "day1.npz") == 2
+    assert "is in use by another process; waited 0.1 seconds" in capsys.readouterr().err
+
+
+def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_path, capsys):
+    state, late = tmp_path / "state", tmp_path / "late.csv"
+    chosen = np.random.default_rng(0).permutation(800)[:100]
+    rows = zip(test.ids[chosen], test.class_names[test.labels[chosen]], strict=True)
+    late.write_text("ids,labels\n" + "".join(f"{name},{label}\n" for name, label in rows))
+    days = [files / "day0.npz", files / "day1.npz"]
+    assert monitored(files, state, *days, "--at", "2026-01-05") == 0
+    assert monitored(files, state, *days, "--late-labels", late, "--at", "2026-01-09") == 0
+    found = aty.Monitor.load(state, head)
+    wrong = int((head.predict(test[chosen]).label != test.labels[chosen]).sum())
+    assert (found.n_rows, found.n_labelled) == (800, 100)
+    assert next(row["share"] for row in found.history() if row["stream"] == "error") == wrong / 100
+    assert (
+        "no rows to estimate the accuracy of; measured on 100 labels that came in this day" in capsys.readouterr().out
+    )
+    assert monitored(files, state, *days, "--late-labels", late) == 0  # and again, as after a kill
+    assert monitored(files, state, *days) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(" was counted before, at ")[2] for line in told] == [
+        "2026-01-09T00:00:00Z, and is not counted again.",
+        *["2026-01-05T00:00:00Z, and is not counted again."] * 2,
+    ]
+    assert state_of(aty.Monitor.load(state, head)) == state_of(found)
+    shutil.copy(days[0], tmp_path / "copy.npz")
+    late.write_text("ids,labels\n1,Bag\n500,Bag\n")
+    for given, words in (([days[0]], "1 of 2 ids are in none"), ([*days, tmp_path / "copy.npz"], "1 is in two")):
+        assert monitored(files, state, *given, "--late-labels", late) == 2
+        assert words in capsys.readouterr().err
+    assert state_of(aty.Monitor.load(state, head)) == state_of(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "'nothing' holds no monitor to look at"),
+        (["state", "day0.npz", "--out", "page.csv"], "must end in .html; got 'page.csv'"),
+        (["state", "said.jsonl"], "'said.jsonl' holds answers, as `predict`"),
+        (["state", "day0.npz", "--sha256", "0" * 12], "sha256 must be all 64 hexadecimal digits; got 12"),
+    ],
+)
+def test_a_mistake_makes_no_monitor(files, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(files)
+    (files / "said.jsonl").write_text('{"label": "Bag"}\n')
+    assert main(["monitor", "head", *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert not (files / arguments[0] / "head.json").exists()
+
+
+def test_a_state_in_the_place_of_the_head_says_so(files, head, tmp_path, capsys):
+    aty.Monitor(head).save(tmp_path / "state")
+    assert main(["monitor", str(tmp_path / "state"), str(files / "head")]) == 2
+    assert "holds the state of a monitor, not a head" in capsys.readouterr().err

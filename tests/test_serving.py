@@ -35,6 +35,7 @@ class Server:
         self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         found = re.search(r"http://([\d.]+):(\d+)", line := self.process.stdout.readline())
         assert found, line + self.process.stderr.read()
+        self.line = line
         self.address = found[1], int(found[2])
 
     def request(self, method, path, body=None, headers=None):
@@ -204,7 +205,8 @@ def test_columns_in_another_order_are_put_in_order_by_name(server, heads, data):
 
 # What is refused
 
-GOOD = {"logits": [[0.0] * 10], "embeddings": [[0.5] * 48]}
+ROW = {"logits": [0.0] * 10, "embeddings": [0.5] * 48}
+GOOD = {name: [values] for name, values in ROW.items()}
 
 
 def tensor(name="logits", shape=(1, 10), datatype="FP32", data=(0.0,) * 10, **more):
@@ -222,7 +224,11 @@ EMBEDDINGS = tensor("embeddings", (1, 48), data=[0.5] * 48)
         ({"logits": GOOD["logits"]}, "the outputs must have embeddings"),
         (GOOD | {"logits": [[float("nan")] + [0.0] * 9]}, "logits"),
         (GOOD | {"logits": [["high"] * 10]}, "logits must be numbers, in rows of equal length"),
-        (GOOD | {"logits": [[0.0] * 10, [0.0]]}, "logits must be numbers, in rows of equal length"),
+        (GOOD | {"logits": [[0.0] * 10, [0.0]]}, "in rows of equal length; row 1 has 1, and row 0 10."),
+        (
+            {"rows": [ROW, ROW | {"logits": [0.0] * 9 + [None]}]},
+            "logits must be numbers, in rows of equal length; row 1 ",
+        ),
         (GOOD | {"logits": []}, "logits"),
         (GOOD | {"logits": [[1e999] * 10]}, "logits"),
         (GOOD | {"class_names": [f"kind {i}" for i in range(10)]}, "class_names must be those of the head"),
@@ -353,6 +359,16 @@ def test_metrics_count_requests_rows_and_words(server, data):
     reliable = sum(row["quadrant"] == "reliable" for row in found)
     assert np.subtract(after, before).tolist() == [50, reliable]
     assert server.metric(r'atypicality_requests_total\{route="/predict",status="400"\}') > 0
+    assert all(server.metric(rf'atypicality_rows_by_quantile_total\{{tenth="0.{tenth}"\}}') >= 0 for tenth in range(10))
+
+
+def test_the_first_line_names_the_model_and_its_version(server, heads):
+    assert re.match(r"serving clothes [0-9a-f]{12} on http://", server.line)
+    assert server.line.split()[2] == saved_seal(heads / "first")[:12]
+
+
+def saved_seal(folder):
+    return json.loads((folder / "head.json").read_text())["sha256"]
 
 
 @pytest.mark.parametrize("how", ["signal", "watch"])
@@ -384,7 +400,7 @@ def test_reload_drops_and_mixes_nothing(heads, data, tmp_path, how):
         np.testing.assert_allclose(answer["rows"][0]["proba"], expected.proba[place], atol=1e-6)
     assert {future.result()[1]["model_version"] for future in late} == {second}
     assert server.metric(r'atypicality_reloads_total\{result="done"\}') == 1
-    assert server.stop() == (0, "")
+    assert server.stop() == (0, f"atypicality: reloaded clothes: {first} -> {second}\n")
 
 
 def test_a_damaged_bundle_changes_nothing_and_a_whole_one_does(heads, data, tmp_path):
@@ -402,8 +418,9 @@ def test_a_damaged_bundle_changes_nothing_and_a_whole_one_does(heads, data, tmp_
     assert server.predict(body)["model_version"] != before["model_version"]
     code, errors = server.stop()
     assert code == 0
-    assert errors.count("\n") == 1
-    assert "the bundle was not reloaded" in errors
+    first, second = errors.splitlines()
+    assert first.startswith("atypicality: the bundle was not reloaded: ")
+    assert second.startswith(f"atypicality: reloaded clothes: {before['model_version']} -> ")
 
 
 def test_a_stop_answers_what_was_asked(heads, data):
@@ -426,6 +443,7 @@ def test_a_stop_answers_what_was_asked(heads, data):
         (["nowhere"], "head.json is missing in"),
         (["first", "--max-risk", "7"], "max_risk must be"),
         (["first", "--sha256", "0" * 64], "it is another head"),
+        (["first", "--sha256", "0" * 12], "all 64 hexadecimal digits; got 12"),
         (["first", "--host", "256.0.0.1"], "atypicality: "),
     ],
 )

@@ -30,7 +30,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import atypicality as aty
 from atypicality.conformal.cross import cross_conformal_level
 from atypicality.head import ReliabilityHead
-from atypicality.integrations.sklearn import AtypicalityAwareClassifier, _log
+from atypicality.integrations.sklearn import AtypicalityAwareClassifier
+from atypicality.integrations.sklearn_checks import log_probs
 from atypicality.integrations.sklearn_tables import TableEmbedder
 from atypicality.report import render_report
 
@@ -229,7 +230,7 @@ def test_exact_zeros_are_recalibrated_by_every_recalibrator(votes, name, voter):
 def test_a_zero_ranks_below_what_the_row_holds():
     probs = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [1.0, 1e-300, 0.0], [0.7, 0.2, 0.1]])
     expected = np.log([[1.0, 0.001, 0.001], [0.5, 0.5, 0.001], [1.0, 1e-300, 5e-301], [0.7, 0.2, 0.1]])
-    np.testing.assert_allclose(_log(probs, 0.001), expected, rtol=1e-12)
+    np.testing.assert_allclose(log_probs(probs, 0.001), expected, rtol=1e-12)
 
 
 def test_answers_have_names_and_the_index_of_the_frame(table):

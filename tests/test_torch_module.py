@@ -330,6 +330,7 @@ def test_choices_are_those_of_the_head(whole):
     assert_array_equal(module(rows).choices(), expected)
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 @needs("onnx", "onnxruntime")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, whose other exporter needs a package more
 @pytest.mark.parametrize("opset", [17, 20])

@@ -26,9 +26,11 @@ from atypicality.cli import (
     monitor,
     pack,
     predict,
+    refit,
     report,
     reproduce,
     serve,
+    show,
     theory,
 )
 from atypicality.cli.options import current, examples
@@ -56,7 +58,7 @@ language_models = typer.Typer(
 )
 language_models.command("classify", epilog=examples(llm.EXAMPLES))(llm.command)
 language_models.command("answers", epilog=examples(answers.EXAMPLES))(answers.command)
-for module in (demo, pack, fit, predict, evaluate, report, export, serve, monitor, llm, reproduce, theory):
+for module in (demo, pack, fit, show, predict, evaluate, report, refit, export, serve, monitor, llm, reproduce, theory):
     name = module.__name__.rpartition(".")[2]
     if module is llm:
         app.add_typer(language_models, name=name)
@@ -96,9 +98,7 @@ def execute(arguments: list[str]) -> int:
     except Exception as error:
         if not _is_mistake(error):
             raise
-        usage = isinstance(error, _UsageMistake)
-        said = f"{error.format_message().rstrip('.')}. Try --help." if usage else error  # type: ignore[attr-defined]
-        typer.echo(f"atypicality: {one_line(said)}", err=True)
+        typer.echo(f"atypicality: {one_line(_message(error))}", err=True)
         return 2
 
 
@@ -150,3 +150,10 @@ def _is_mistake(error: Exception) -> bool:
     from atypicality.validation.refusals import is_refusal
 
     return is_refusal(error)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, _UsageMistake):
+        told = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        return f"{told}{'' if told.endswith('?') else '.'} Try --help."
+    return str(error)

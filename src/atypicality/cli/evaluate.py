@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, is_answer_head, load_answers, load_head, load_outputs
-from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_answers, load_head, load_outputs
+from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import aligned
 
@@ -30,6 +30,7 @@ def command(
     ] = None,
     names: Names = None,
     class_names: ClassNames = None,
+    sha256: Sha256 = None,
     memory: Memory = None,
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as one JSON object.")] = False,
@@ -41,12 +42,12 @@ def command(
     from atypicality.evaluation import evaluate
 
     with large_work("evaluating", memory, scratch):
-        fitted = load_head(head)
+        fitted = load_head(head, sha256)
         if is_answer_head(fitted):
             result = fitted.evaluate(load_answers(file, names, class_names), max_risk=max_risk)
         else:
-            methods, outputs = {"model": "uncalibrated", "head": fitted}, load_outputs(file, names, class_names)
-            result = evaluate(methods, outputs, max_risk=max_risk)
+            methods = {"model": "uncalibrated", "head": fitted}
+            result = evaluate(methods, load_outputs(file, names, class_names, fitted), max_risk=max_risk)
     if as_json:
         say_json(result.to_json())
         return

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from atypicality.cli.files import Sha256, load_head
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -28,13 +29,13 @@ def command(
         typer.Option(help="ONNX file of the network, with outputs logits and embeddings, to put the head behind."),
     ] = None,
     verify: Annotated[bool, typer.Option(help="Compare the graph with the head in onnxruntime.")] = True,
+    sha256: Sha256 = None,
 ) -> None:
     """Write a saved head as an ONNX graph that needs no Python."""
     from atypicality.blocks.progress import working
     from atypicality.outputs.paths import check_target
-    from atypicality.shipping.bundle import load
 
     check_target(out)
     with working("exporting"):
-        load(head).export_onnx(out, max_risk=max_risk, network=network, verify=verify)
+        load_head(head, sha256).export_onnx(out, max_risk=max_risk, network=network, verify=verify)
     say(f"written to {out}" + (", and its answers equal the head's" if verify else ""))

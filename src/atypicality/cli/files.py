@@ -10,9 +10,19 @@ if TYPE_CHECKING:
     from atypicality.outputs import ModelOutputs
 
 __all__ = [
-    "ANSWERS", "ClassNames", "Names", "is_answer_head", "load_answers", "load_head", "load_outputs", "load_rows",
-    "load_together", "parse_names",
-]  # fmt: skip
+    "ANSWERS",
+    "ClassNames",
+    "Names",
+    "Sha256",
+    "check_page",
+    "is_answer_head",
+    "load_answers",
+    "load_head",
+    "load_outputs",
+    "load_rows",
+    "load_together",
+    "parse_names",
+]
 
 ANSWERS = ".jsonl"  # ending of files of answers
 
@@ -23,6 +33,9 @@ Names = Annotated[
 ClassNames = Annotated[
     Path | None,
     typer.Option(help="Names of the classes in the order of the logits' columns: one per line, or one array."),
+]
+Sha256 = Annotated[
+    str | None, typer.Option(help="Take the head with this hash, which `fit` and `show` print, and no other.")
 ]
 
 
@@ -43,15 +56,29 @@ def parse_names(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
-def load_head(folder: Path) -> Any:
-    """The saved head of a classifier, or of answers."""
+def check_page(path: Path) -> None:
+    """Refuse, before any work, a path that no HTML page can be written to."""
+    from atypicality.outputs.paths import check_target
+
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out is an HTML page and must end in .html; got {path.name!r}. --json prints data.")
+    check_target(path)
+
+
+def load_head(folder: Path, sha256: str | None = None) -> Any:
+    """The saved head of a classifier, or of answers; with `sha256` no other."""
     from atypicality.shipping.bundle import load, saved_class
 
-    if not (folder / "head.json").is_file() or saved_class(folder) != "AnswerHead":
-        return load(folder)
+    kind = saved_class(folder) if (folder / "head.json").is_file() else None
+    if kind == "MonitorState":
+        raise ValueError(
+            f"{str(folder)!r} holds the state of a monitor, not a head. Give the folder of the head there."
+        )
+    if kind != "AnswerHead":
+        return load(folder, sha256=sha256)
     from atypicality.llm import AnswerHead
 
-    return AnswerHead.load(folder)
+    return AnswerHead.load(folder, sha256=sha256)
 
 
 def is_answer_head(head: Any) -> bool:
@@ -62,7 +89,7 @@ def is_answer_head(head: Any) -> bool:
 def load_rows(head: Any, path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":
     """Outputs of a file for a head; those that an answer head makes of answers."""
     if not is_answer_head(head):
-        return load_outputs(path, names, class_names)
+        return load_outputs(path, names, class_names, head)
     found: ModelOutputs = head.outputs(load_answers(path, names, class_names))
     return found
 
@@ -78,26 +105,50 @@ def load_answers(path: Path, names: list[str] | None = None, class_names: Path |
     return Answers.read(path)
 
 
-def load_outputs(path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":
-    """Outputs of a file, or of several whose paths are separated by commas."""
-    return load_together({"the file": path}, names, class_names)["the file"]
+def load_outputs(
+    path: Path, names: list[str] | None = None, class_names: Path | None = None, head: Any = None
+) -> "ModelOutputs":
+    """Outputs of a file, or of several whose paths are separated by commas; the `head` names the classes of labels."""
+    return load_together({"the file": path}, names, class_names, head)["the file"]
 
 
 def load_together(
-    paths: dict[str, Path], names: list[str] | None, class_names: Path | None
+    paths: dict[str, Path], names: list[str] | None, class_names: Path | None, head: Any = None
 ) -> dict[str, "ModelOutputs"]:
-    """Outputs of several purposes, by purpose: one list of names serves all, and each name must be found in one."""
+    """Outputs of several purposes, by purpose: one list of names serves all, and each name must be found in one.
+
+    Labels that are text, in files that do not name the classes, are classes of the `head`.
+    """
     from atypicality.outputs import ModelOutputs
     from atypicality.outputs.reading import read_class_names, read_parts
 
     known, classes = parse_names(names), None if class_names is None else read_class_names(class_names)
     found, absent = {}, []
     for purpose, path in paths.items():
+        _refuse_answers(path)
         missing: set[str] = set()
-        files = [path] if path.exists() else [Path(part) for part in str(path).split(",")]
-        parts = read_parts(files, known, classes, absent=missing if len(paths) > 1 else None)
+        parts = read_parts(_split(path), known, classes, absent=missing if len(paths) > 1 else None)
+        if head is not None and _has_text_labels(parts):
+            parts.setdefault("class_names", head.class_names_)
         found[purpose] = ModelOutputs(**parts)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
     return found
+
+
+def _refuse_answers(path: Path) -> None:
+    if path.suffix.lower() == ANSWERS:
+        raise ValueError(
+            f"{path.name!r} holds answers, as `predict` or `llm answers` write them; a classifier's head takes the "
+            "model's outputs: logits, and embeddings or atypicality, as in a .npz or .parquet file."
+        )
+
+
+def _has_text_labels(parts: dict[str, Any]) -> bool:
+    return "labels" in parts and parts["labels"].dtype.kind in "US"
+
+
+def _split(path: Path) -> list[Path]:
+    """The paths of a list, unless there is a file of that name."""
+    return [path] if path.exists() else [Path(part) for part in str(path).split(",")]

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from atypicality.cli.files import ANSWERS, ClassNames, Names, load_answers, load_together
-from atypicality.cli.memory import Memory, Scratch, large_work
-from atypicality.cli.options import Seed
+from atypicality.cli.options import Memory, Scratch, Seed, large_work
 from atypicality.cli.parts import choose_part
 from atypicality.cli.printing import say, say_json
 

@@ -3,30 +3,47 @@
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, load_head, load_rows
+from atypicality.cli.files import (
+    ClassNames,
+    Names,
+    Sha256,
+    check_page,
+    is_answer_head,
+    load_head,
+    load_outputs,
+    load_rows,
+    load_together,
+)
 from atypicality.cli.printing import say, say_json
+from atypicality.terminal import listed
+
+if TYPE_CHECKING:
+    from atypicality.outputs import ModelOutputs
 
 __all__ = ["ALARMED", "EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
 atypicality monitor head watch monday.npz --at 2026-01-05 --out monitor.html
+atypicality monitor head watch monday.npz --late-labels late.csv --at 2026-01-09
 atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl
 """
 
 ALARMED = 3  # exit code where these rows raised an alarm, and as long as anything is outside its band
+WAIT = 60.0  # seconds that a call waits for another one that counts into the same folder
 
 
 def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
     state: Annotated[Path, typer.Argument(help="Folder of the monitor; made if it is not there.")],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Outputs, or answers (.jsonl), to count, in the order of time.")
+        list[Path] | None,
+        typer.Argument(help="Outputs, or for an answer head answers (.jsonl), to count, in the order of time."),
     ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Labelled outputs that the head was not fitted on, for a new monitor.")
@@ -41,13 +58,18 @@ def command(
         str | None,
         typer.Option(help="When all these rows came: 2026-01-31T12:00:00+00:00, a date of UTC, or now (now)."),
     ] = None,
+    late_labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels that came late, as columns ids and labels, for these files: rows counted before."),
+    ] = None,
     labels_only: Annotated[
-        bool, typer.Option("--labels-only", help="Count labels that came late, of rows counted before.")
+        bool, typer.Option("--labels-only", help="Count only the labels in these files, of rows counted before.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     rolling: Annotated[int, typer.Option(help="Windows taken together in history and newest estimate.", min=1)] = 1,
     names: Names = None,
     class_names: ClassNames = None,
+    sha256: Sha256 = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Count a model's outputs over time and report what moved.
@@ -55,20 +77,28 @@ def command(
     The exit code is 3 where these rows raised an alarm, and as long as anything is outside its band.
     """
     from atypicality.blocks.progress import working
-    from atypicality.outputs.paths import check_target
+    from atypicality.outputs.paths import held
     from atypicality.shipping.bundle.folder import check_place
 
     check_place(state)
     if out is not None:
-        check_target(out)
-    fitted = load_head(head)
+        check_page(out)
+    fitted = load_head(head, sha256)
     rows = partial(load_rows, fitted, names=names, class_names=class_names)
-    monitor = _monitor(fitted, state, None if reference is None else rows(reference), alpha, window)
-    raised = []
-    with working("counting"):
-        for file in files or []:
-            raised += (monitor.add_labels if labels_only else monitor.add)(rows(file), at=at)
-    monitor.save(state)  # once: a call that failed has changed nothing and can be repeated
+    settings: dict[str, Any] = {"alpha": alpha, "window": window, "reference": reference}
+    _check_settings(state, [name for name, value in settings.items() if value is not None], files)
+    settings["reference"] = None if reference is None else rows(reference)
+    with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
+        monitor = _monitor(fitted, state, settings)
+        with working("counting"):
+            if late_labels is None:
+                raised, again = _count(monitor, files or [], rows, labels_only, at)
+            else:
+                late = _late(fitted, late_labels, files or [], names, class_names)
+                raised, again = _count_late(monitor, *late, late_labels, at)
+        monitor.save(state)  # once: a call that failed has counted nothing and can be repeated
+    for told in again:
+        say(f"atypicality: {told}", err=True)
     if out is not None:
         monitor.to_html(out, rolling=rolling)
     if as_json:
@@ -79,18 +109,87 @@ def command(
         raise typer.Exit(ALARMED)
 
 
-def _monitor(head: Any, state: Path, reference: Any, alpha: float | None, window: str | None) -> Any:
+def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> None:
+    from atypicality.shipping.bundle.document import NAME
+
+    there = (state / NAME).exists()
+    if there and given:
+        raise ValueError(f"--{given[0]} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
+    if not (there or given or files):
+        raise ValueError(
+            f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha or --window to "
+            "make a new one."
+        )
+
+
+def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
     """The monitor in the folder, or a new one with these settings."""
     from atypicality.monitoring import Monitor
     from atypicality.shipping.bundle.document import NAME
 
-    options = {"alpha": alpha, "window": window, "reference": reference}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if (state / NAME).exists():
-        if given:
-            raise ValueError(f"--{next(iter(given))} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
         return Monitor.load(state, head)
-    if window is not None:
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "window" in given:
         with contextlib.suppress(ValueError):
-            given["window"] = float(window)
+            given["window"] = float(given["window"])
     return Monitor(head, **given)
+
+
+def _count(
+    monitor: Any, files: list[Path], rows: Any, labels_only: bool, at: str | None
+) -> tuple[list[Any], list[str]]:
+    """New alarms, and what was counted before, in words."""
+    raised, again = [], []
+    for file in files:
+        outputs = rows(file)
+        key = outputs.fingerprint()
+        if key in monitor.counted:
+            again.append(_told(monitor, file, key))
+        else:
+            raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at, key=key)
+    return raised, again
+
+
+def _late(
+    head: Any, labels: Path, files: list[Path], names: list[str] | None, class_names: Path | None
+) -> "tuple[ModelOutputs, list[ModelOutputs]]":
+    """Late labels, and the rows of the files."""
+    if is_answer_head(head):
+        return load_outputs(labels, head=head), [load_rows(head, file, names, class_names) for file in files]
+    found = load_together({"--late-labels": labels} | {str(file): file for file in files}, names, class_names, head)
+    return found.pop("--late-labels"), list(found.values())
+
+
+def _count_late(
+    monitor: Any, late: "ModelOutputs", batches: "list[ModelOutputs]", file: Path, at: str | None
+) -> tuple[list[Any], list[str]]:
+    """As `_count`, of labels with ids: each is for the row of that name in one of the batches."""
+    import numpy as np
+
+    codes, ids = (np.asarray(part) for part in late.need("labels", "ids"))
+    given, ids = codes if late.class_names is None else late.class_names[codes], ids.astype(str)
+    key = late.fingerprint()
+    if f"{key} 0" in monitor.counted:
+        return [], [_told(monitor, file, f"{key} 0")]
+    raised: list[Any] = []
+    found, n_parts = np.zeros(ids.size, bool), 0
+    for outputs in batches:
+        here = np.isin(ids, np.asarray(outputs.need("ids")).astype(str))
+        if (both := here & found).any():
+            raise ValueError(f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them.")
+        if here.any():
+            raised += monitor.add_labels(outputs, given[here], ids=ids[here], at=at, key=f"{key} {n_parts}")
+            found, n_parts = found | here, n_parts + 1
+    if not found.all():
+        raise ValueError(
+            f"--late-labels must be of rows in the files: {(~found).sum():,} of {ids.size:,} ids are in none, such as "
+            f"{listed(ids[~found][:1])}. Give the files of outputs that hold these rows."
+        )
+    return raised, []
+
+
+def _told(monitor: Any, file: Path, key: str) -> str:
+    from atypicality.monitoring.windows import as_text
+
+    return f"{file} was counted before, at {as_text(monitor.counted[key])}, and is not counted again."

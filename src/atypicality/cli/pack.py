@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from atypicality.cli.files import ClassNames, Names, parse_names
-from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
 __all__ = ["EXAMPLES", "command"]

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, load_head, load_rows
-from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.files import ClassNames, Names, Sha256, load_head, load_rows
+from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
 __all__ = ["DRIFTED", "EXAMPLES", "command"]
@@ -36,6 +36,7 @@ def command(
     ] = None,
     names: Names = None,
     class_names: ClassNames = None,
+    sha256: Sha256 = None,
     memory: Memory = None,
     scratch: Scratch = None,
     exit_code: Annotated[
@@ -53,7 +54,7 @@ def command(
 
     check_place(out)
     with large_work("predicting", memory, scratch):
-        fitted = load_head(head)
+        fitted = load_head(head, sha256)
         answer = fitted.predict(load_rows(fitted, file, names, class_names), max_risk=max_risk)
         stage("writing")
         answer.save(out)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from atypicality.cli.files import ANSWERS, ClassNames, Names, is_answer_head, load_answers, load_head, load_together
-from atypicality.cli.memory import Memory, Scratch, large_work
+from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]

@@ -1,10 +1,14 @@
 """`atypicality serve`: a saved head as an HTTP service."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from atypicality.cli.files import Sha256
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -25,7 +29,7 @@ def command(
         float | None,
         typer.Option(help="Also say which predictions to keep so that at most this share is wrong, as in predict."),
     ] = None,
-    sha256: Annotated[str | None, typer.Option(help="Serve the head with this hash and no other.")] = None,
+    sha256: Sha256 = None,
     watch: Annotated[float, typer.Option(help="Seconds between looks for a new bundle; 0 never looks.", min=0)] = 0.0,
     control: Annotated[bool, typer.Option("--control", help="Let clients ask for a reload.")] = False,
     max_bytes: Annotated[int, typer.Option(help="Most bytes of a request's body.", min=1)] = 16 * 2**20,
@@ -48,5 +52,20 @@ def command(
 
     limits = Limits(max_bytes=max_bytes, max_rows=max_rows, max_waiting=max_waiting, seconds=timeout)
     app = make_app(head, name=name, max_risk=max_risk, sha256=sha256, limits=limits, watch=watch, control=control)
-    told = "answering on {}; stop with Ctrl+C"
-    run_app(app, host=host, port=port, header_seconds=timeout, started=lambda address: say(told.format(address)))
+    with _log_lines():
+        told = f"serving {app.state.model()} on {{}}; stop with Ctrl+C"
+        run_app(app, host=host, port=port, header_seconds=timeout, started=lambda address: say(told.format(address)))
+
+
+@contextlib.contextmanager
+def _log_lines() -> Iterator[None]:
+    """What the service logs, such as a reload, as lines on stderr."""
+    log, handler = logging.getLogger("atypicality.serving"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("atypicality: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)

@@ -143,6 +143,7 @@ class _Vertex:
         self._move_to_basis()
         self.below = self.residuals < 0
         self.below[self.basis] = False
+        self._weigh()
 
     def _start(self) -> Integers:
         """One row from each of d cells whose phi are independent, near the tau-quantile of its cell."""
@@ -161,6 +162,15 @@ class _Vertex:
             self.coefficients += self.inverse @ (target - rows @ self.coefficients)
         self.residuals = self.scores - (self.groups @ self.coefficients)[self.cells]
         self.residuals[self.basis] = 0.0
+
+    def _weigh(self) -> None:
+        """What slopes at this vertex are made of, whatever pulls: most cells have the optimum of the one before."""
+        own = self.weights[self.basis]
+        counts = self.tau * self.per_cell - np.bincount(self.cells, self.weights * self.below, len(self.groups))
+        np.subtract.at(counts, self.cells[self.basis], self.tau * own)
+        self.balance, self.above, self.beneath = counts @ self.groups, self.tau * own, (1 - self.tau) * own
+        self.flat = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
+        self.lengths = np.sqrt((self.inverse**2).sum(axis=0))
 
     def cutoff(self, cell: int) -> float:
         """The cutoff of a cell: steps from where the last one ended."""
@@ -210,20 +220,16 @@ class _Vertex:
 
         On the first side, 1, the row that leaves the basis comes to be below the vertex, on the other, -1, above.
         """
-        own = self.weights[self.basis]
-        counts = self.tau * self.per_cell - np.bincount(self.cells, self.weights * self.below, len(self.groups))
-        np.subtract.at(counts, self.cells[self.basis], self.tau * own)
-        gradient = -(counts @ self.groups + pull) @ self.inverse
-        return np.stack([gradient + (1 - self.tau) * own, self.tau * own - gradient])
+        gradient = -(self.balance + pull) @ self.inverse
+        return np.stack([gradient + self.beneath, self.above - gradient])
 
     def _steepest(self, pull: Doubles) -> tuple[int, float, float] | None:
         """Place in the basis, side and slope of the edge that falls fastest; None at the optimum."""
         slopes = self._slopes(pull)
-        scale = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
-        lengths = np.sqrt((self.inverse**2).sum(axis=0))
-        side, place = np.unravel_index(np.argmin(np.where(slopes < -scale, slopes / lengths, 0.0)), slopes.shape)
+        falls = np.where(slopes < -self.flat, slopes / self.lengths, 0.0)
+        side, place = np.unravel_index(np.argmin(falls), slopes.shape)
         slope = float(slopes[side, place])
-        return None if slope >= -scale[place] else (int(place), 1.0 - 2.0 * float(side), slope)
+        return None if slope >= -self.flat[place] else (int(place), 1.0 - 2.0 * float(side), slope)
 
     def _step(self, place: int, side: float, slope: float) -> bool:
         """Along an edge to the row at which the objective stops falling; False where it falls for ever."""
@@ -243,6 +249,7 @@ class _Vertex:
         self.basis[place] = rows[crossed[-1]]
         self.below[self.basis[place]] = False
         self._move_to_basis()
+        self._weigh()
         return True
 
     def _rounded_up(self, groups: Doubles) -> float:

@@ -231,7 +231,9 @@ class Selection:
         """Where a selection is quicker than the formula itself: scores that need a sort, and many classes."""
         return None if n_classes <= NARROW or not isinstance(sets, GridSets) or sets.rule.name == "lac" else cls(sets)
 
-    def __call__(self, xp: Any, probs: FloatArray, confidence: Doubles, atypicality: Any, draws: Any = None) -> Bools:
+    def __call__(
+        self, xp: Any, probs: FloatArray, confidence: Doubles, atypicality: Any, draws: Any = None, top: Any = None
+    ) -> Bools:
         """Sets, bool (n, k), of one block of rows."""
         rule, (n, k) = self.sets.rule, probs.shape
         if not n:

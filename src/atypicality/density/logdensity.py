@@ -73,10 +73,13 @@ class RelativeGaussians(TiedGaussians):
         Of all rows, centred and whitened.
     spread : ndarray of shape (r, q)
         V of `formula.RelativeDensity`.
+    mixing : ndarray of shape (k, q), or None
+        E of `formula.RelativeDensity`, where products are in float64 and there are no more classes than columns.
     """
 
     mean: Annotated[Float64, kinds.Array("r", kinds.FINITE)]
-    spread: Annotated[FloatArray, kinds.Array("r *", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    spread: Annotated[FloatArray, kinds.Array("r q", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    mixing: Annotated[Float64 | None, kinds.Later(kinds.optional(kinds.Array("c q", kinds.FINITE)), absent=None)] = None
     _stored = Record()
 
     @classmethod
@@ -84,29 +87,35 @@ class RelativeGaussians(TiedGaussians):
         """From the Gaussians of the classes and how many rows each has."""
         shares = counts / counts.sum()
         mean = shares @ classes.means
-        spread = _spread(np.sqrt(shares)[:, None] * (classes.means - mean))
-        spread = np.ascontiguousarray(spread, classes.centre.dtype)
-        return cls(classes.centre, classes.whitening, classes.means, classes.log_peak, mean, spread)
+        weights, dtype = np.sqrt(shares)[:, None], classes.centre.dtype
+        spread, mixing = _spread(weights * (classes.means - mean))
+        mixing = None if mixing is None or dtype != np.float64 else np.ascontiguousarray(weights * mixing)
+        spread = np.ascontiguousarray(spread, dtype)
+        return cls(classes.centre, classes.whitening, classes.means, classes.log_peak, mean, spread, mixing)
 
     @cached_property
     def _formula(self) -> RelativeDensity:
         plain = TiedDensity.of(self.centre, self.whitening, self.means, self.log_peak)
-        return RelativeDensity(**vars(plain), mean=self.mean, spread=self.spread)
+        return RelativeDensity.against(plain, self.mean, self.spread, self.mixing)
 
 
-def _spread(means: Float64) -> Float64:
-    """V (r, q) with ``V V^T = I - (I + B)^-1``, where ``B = M^T M`` of weighted means M (k, r), and q is at most k.
+def _spread(means: Float64) -> tuple[Float64, Float64 | None]:
+    """V (r, q) with ``V V^T = I - (I + B)^-1``, where ``B = M^T M`` of weighted means M (k, r), and q is below k.
 
-    By the eigenvectors of the smaller of M M^T and M^T M, in a third of the time of a singular value decomposition. No
-    small eigenvalue divides, so that what rounding does to it does not show.
+    Also E (k, q) with ``V = M^T E``, unless k is above r. By the eigenvectors of the smaller of M M^T and M^T M, in a
+    third of the time of a singular value decomposition. No small eigenvalue divides, so that what rounding does to it
+    does not show; those of M M^T that are rounding alone, one at least as M^T has the weights in its null space, are
+    left out, so that the other columns of E, times the weights, sum to 0.
     """
     k, r = means.shape
     if k > r:
         squares, directions = np.linalg.eigh(means.T @ means)
         squares = np.maximum(squares, 0.0)
-        return np.asarray(directions * np.sqrt(squares / (1.0 + squares)))
+        return np.asarray(directions * np.sqrt(squares / (1.0 + squares))), None
     squares, directions = np.linalg.eigh(means @ means.T)
-    return np.asarray((means.T @ directions) / np.sqrt(1.0 + np.maximum(squares, 0.0)))
+    counts = squares > k * np.finfo(np.float64).eps * squares[-1]
+    mixing = np.asarray(directions[:, counts] / np.sqrt(1.0 + squares[counts]))
+    return means.T @ mixing, mixing
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,9 @@ def grouped(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     values = scored.column(metric)
     if metric in ("coverage", "followed"):
         return _binomial(count, np.bincount(codes, values, minlength=n_groups), count, exact_interval)
-    reach = mean_interval if options.intervals else lambda _: UNKNOWN
-    return each_group(lambda _, part: (values[part].mean(), *reach(values[part])), codes, n_groups)
+    if not options.intervals:
+        return _means(values, codes, n_groups)
+    return each_group(lambda _, part: (values[part].mean(), *mean_interval(values[part])), codes, n_groups)
 
 
 def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int, options: Options) -> Column:
@@ -83,11 +84,22 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
         cut: dict[str, Any] = {"groups": codes, "names": n_groups, "n_resamples": N_RESAMPLES}
         table = metrics.by_group(measured, confidence=confidence, correct=correct, random_state=options.seed, **cut)
         return table.count, table.value, table.standard_error, table.low, table.high
+    if metric == "accuracy":
+        return _means(correct, codes, n_groups)
+    if metric == "overconfidence":
+        return _means(pairs.confidence - correct, codes, n_groups)
 
     def value(group: int, part: NDArray[np.intp]) -> tuple[float, ...]:
         return measured(confidence=confidence[part], correct=correct[part]), *UNKNOWN
 
     return each_group(value, codes, n_groups)
+
+
+def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Column:
+    """Counts and means over the groups, NaN in an empty one, without intervals: one pass for all groups."""
+    count, total = np.bincount(codes, minlength=n_groups), np.bincount(codes, values, minlength=n_groups)
+    mean = np.divide(total, count, out=np.full(n_groups, np.nan), where=count > 0)
+    return count, mean, *np.full((3, n_groups), np.nan)
 
 
 def _binomial(count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[Any], interval: Callable[..., Any]) -> Column:

@@ -17,6 +17,7 @@ from atypicality.formula.advice import (
     advice_texts,
     choice_size,
     longest_choice,
+    set_sizes,
 )
 from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity, TwoDensities
 from atypicality.formula.head import HeadFormula, Outcome, Rarity, guarded, reads_of
@@ -84,6 +85,7 @@ __all__ = [
     "named_arrays",
     "reads_of",
     "scores_along",
+    "set_sizes",
     "softmax",
     "speaks_for",
 ]

@@ -13,7 +13,7 @@ from atypicality.formula.rows import Xp
 
 __all__ = [
     *("ADVICE", "ASK", "CHOOSE", "AdviceRule"),
-    *("advice", "advice_numbers", "advice_texts", "choice_size", "longest_choice"),
+    *("advice", "advice_numbers", "advice_texts", "choice_size", "longest_choice", "set_sizes"),
 ]
 
 ADVICE = ("trust", "trust, but rare", "choose among k", "ask a person")
@@ -95,6 +95,17 @@ def choice_size(xp: Xp, size: Any) -> Any:
     return xp.where(size > 1, size, 2)
 
 
+def set_sizes(xp: Xp, sets: Any) -> Any:
+    """Classes in each set (n, 1), of sets (n, k); NumPy counts them eight at a time.
+
+    >>> set_sizes(np, np.array([[True, False, True], [False, False, False]])).tolist()
+    [[2], [0]]
+    """
+    if isinstance(sets, np.ndarray):
+        return np.bitwise_count(np.packbits(sets, axis=1)).sum(axis=1, dtype=np.int64, keepdims=True)
+    return xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
+
+
 def longest_choice(n_classes: int) -> int:
     """Most classes that a person is asked to choose among: ten, and never all of them.
 
@@ -170,7 +181,7 @@ class AdviceRule:
 
         `covariate` is the atypicality that recalibration uses, where it is another.
         """
-        size = xp.sum(xp.astype(sets, xp.int64), axis=1, keepdims=True)
+        size = set_sizes(xp, sets)
         kept = self.within(confidence, atypicality, covariate)
         known = self.atypicality is not None and atypicality is not None
         return advice(

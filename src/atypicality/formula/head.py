@@ -93,10 +93,11 @@ class HeadFormula:
         """The verdict on rows of logits (n, k) with what is known of their rarity, and draws (n, 1)."""
         proba, known = self.recalibration(xp, rarity.rows(logits, masked=masked))
         atypicality = rarity.atypicality
-        top = xp.astype(xp.max(proba, axis=1, keepdims=True), xp.float64, copy=False)
-        confidence = xp.where(top < 1.0, top, 1.0)  # rounding may have put it a little above
+        top = xp.max(proba, axis=1, keepdims=True)
+        wide = xp.astype(top, xp.float64, copy=False)
+        confidence = xp.where(wide < 1.0, wide, 1.0)  # rounding may have put it a little above
         label = xp.argmax(proba, axis=1, keepdims=True)
-        sets = self.sets(xp, proba, confidence, atypicality, draws)
+        sets = self.sets(xp, proba, confidence, atypicality, draws, top=top)
         quantile = quadrant = None
         if self.scale is not None and self.quadrant is not None:
             quantile = self.scale.quantiles(xp, atypicality)

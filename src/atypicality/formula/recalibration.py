@@ -171,17 +171,21 @@ class Quadratic:
     def at(self, xp: Xp, values: Mapping[str, Any]) -> list[Any]:
         """Weights (n, 1) of covariates (n, 1) by name; numbers where they have none."""
         x = {j: self._standardised(xp, j, values[name]) for j, name in enumerate(self.names) if name in values}
-        first, *others = (self._polynomial(x, one) for one in self.coefficients)
+        first, *others = (self._polynomial(x, *one) for one in self._used)
         if self.limits is not None and not isinstance(first, float):
             first = _held(xp, first, *self.limits)
         return [first, *others]
 
-    def _polynomial(self, x: Mapping[int, Any], coefficients: tuple[float, ...]) -> Any:
-        total: Any = coefficients[0]
-        for power, coefficient in zip(self.powers[1:], coefficients[1:], strict=False):
-            if coefficient:
-                total = total + coefficient * (x[power[0]] if len(power) == 1 else x[power[0]] * x[power[1]])
-        return total
+    @property
+    def _used(self) -> list[tuple[float, list[tuple[tuple[int, ...], float]]]]:
+        """The first of each coefficients, and the others but for zeros with what they multiply."""
+        pairs = ((one[0], zip(self.powers[1:], one[1:], strict=False)) for one in self.coefficients)
+        return [(first, [(power, weight) for power, weight in others if weight]) for first, others in pairs]
+
+    def _polynomial(self, x: Mapping[int, Any], first: Any, others: list[tuple[tuple[int, ...], float]]) -> Any:
+        for power, coefficient in others:
+            first = first + coefficient * (x[power[0]] if len(power) == 1 else x[power[0]] * x[power[1]])
+        return first
 
     def _covariate(self, xp: Xp, name: str, rows: Rows) -> Any:
         return margins(xp, rows.logits, self.numbers) if name == "margin" else getattr(rows, name)
@@ -278,8 +282,8 @@ class Neighbours:
         if self.whole is not None:
             return values @ self.whole
         if self.sparse is not None and isinstance(values, np.ndarray):
-            starts = range(0, values.shape[0], SPARSE_ROWS)
-            parts = [(self.sparse @ values[start : start + SPARSE_ROWS].T).T for start in starts]
+            starts, weights = range(0, values.shape[0], SPARSE_ROWS), self.sparse.astype(values.dtype, copy=False)
+            parts = [(weights @ values[start : start + SPARSE_ROWS].T).T for start in starts]
             return np.concatenate(parts) if parts else values
         return sum(
             xp.take(values, one, axis=1) * weight for one, weight in zip(self.columns, self.weights, strict=True)

@@ -14,7 +14,9 @@ __all__ = [
     "largest_of",
     "margins",
     "mean_of_shown",
+    "placed",
     "softmax",
+    "squared_lengths",
     "unit_rows",
     "within",
 ]
@@ -26,15 +28,37 @@ TINY = float(np.finfo(np.float64).tiny)
 
 def unit_rows(xp: Xp, rows: Any) -> Any:
     """Rows (n, d) divided by their Euclidean length, in float64; NaN where a row is zero."""
+    single = rows.dtype == xp.float32
     rows = xp.astype(rows, xp.float64, copy=False)
-    rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)  # first, so that no square overflows or vanishes
-    return rows / xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
+    if not single:  # squares of float32 numbers fit into float64; others might overflow or vanish
+        rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)
+    rows /= xp.sqrt(squared_lengths(xp, rows))
+    return rows
+
+
+def squared_lengths(xp: Xp, rows: Any) -> Any:
+    """Sum of squares of each row (n, 1), without an array of the squares where a library can."""
+    return xp.vecdot(rows, rows)[:, None] if hasattr(xp, "vecdot") else xp.sum(rows * rows, axis=1, keepdims=True)
+
+
+def placed(xp: Xp, values: Any, numbers: Any, places: Any, column: Any) -> Any:
+    """Values (n, k) with the column (n, 1) or number at one place (n,) of each row; NumPy's are overwritten.
+
+    `numbers` are 0 to k - 1.
+    """
+    if not isinstance(values, np.ndarray):
+        return xp.where(numbers == places[:, None], column, values)
+    values[np.arange(len(values)), places] = column if isinstance(column, float) else column[:, 0]
+    return values
 
 
 def below_top(xp: Xp, values: Any, hidden: Any = None) -> Any:
     """Rows (n, k) less their maximum, in float64; hidden entries, which are -inf, become 0."""
-    below = xp.astype(values, xp.float64, copy=False)
-    below = below - xp.max(below, axis=1, keepdims=True)
+    top = xp.max(values, axis=1, keepdims=True)
+    if isinstance(values, np.ndarray):
+        below = np.subtract(values, top, dtype=np.float64)  # one pass where two types meet
+    else:
+        below = xp.astype(values, xp.float64, copy=False) - xp.astype(top, xp.float64, copy=False)
     return below if hidden is None else xp.where(hidden, 0.0, below)
 
 
@@ -44,6 +68,8 @@ def within(xp: Xp, below: Any, reach: float | None) -> Any:
         return below
     floor = max(reach, TINY)  # no row divides by a spread of 0
     spread = -xp.min(below, axis=1, keepdims=True)
+    if isinstance(below, np.ndarray) and not (spread > floor).any():
+        return below
     return below * (floor / xp.where(spread > floor, spread, floor))
 
 
@@ -80,7 +106,7 @@ def softmax(xp: Xp, scores: Any, hidden: Any, floor: float = 0.0) -> Any:
     if hidden is not None:
         scores = xp.where(hidden, -xp.inf, scores)
     scores -= xp.max(scores, axis=1, keepdims=True)
-    weights = xp.exp(scores)
+    weights = np.exp(scores, out=scores) if isinstance(scores, np.ndarray) else xp.exp(scores)
     total = xp.sum(weights, axis=1, keepdims=True)
     if not floor:
         weights /= total

@@ -14,7 +14,7 @@ from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import warn
 
 __all__ = [
-    "agreement", "check_calibration", "check_order", "cut", "first_and_rest", "in_one_order", "stride",
+    "agreement", "check_calibration", "check_order", "cut", "first_and_rest", "in_one_order", "some_rows",
     "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
@@ -66,9 +66,12 @@ def cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, Mod
     return calibration._part(chosen), calibration._part(~chosen), None
 
 
-def stride(outputs: ModelOutputs) -> int:
-    """Distance of evenly spaced rows of which there are at most `LOOKED_AT`."""
-    return -(-len(outputs) // LOOKED_AT)
+def some_rows(outputs: ModelOutputs, scored: Any) -> tuple[ModelOutputs, Any]:
+    """Evenly spaced rows of which there are at most `LOOKED_AT`, and their scores where those of all are known."""
+    step = -(-len(outputs) // LOOKED_AT)
+    some = outputs._part(np.arange(0, len(outputs), step))
+    known = None if scored is None else tuple(None if part is None else part[::step, ...] for part in scored)
+    return some, known
 
 
 def first_and_rest(parts: Parts) -> tuple[ModelOutputs, ModelOutputs]:
@@ -104,12 +107,11 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
     return float(above[np.arange(n), classes].sum() / variance**0.5) if variance > 1e-12 * n else np.inf
 
 
-def check_order(head: Any, outputs: ModelOutputs) -> None:
-    """Warn where labels or embeddings of some rows seem to be those of others."""
-    some = outputs._part(np.arange(0, len(outputs), stride(outputs)))
-    densities = None
-    if hasattr(head.density_, "class_log_density"):
-        densities = to_host(in_columns(head._scores(some.need("embeddings"))[2], head._sources()))
+def check_order(head: Any, outputs: ModelOutputs, scored: Any) -> None:
+    """Warn where labels or embeddings of some rows seem to be those of others; `scored` are the scores of all."""
+    (some, known), densities = some_rows(outputs, scored), None
+    if known is not None and known[2] is not None:
+        densities = to_host(in_columns(known[2], head._sources()))
     warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
 

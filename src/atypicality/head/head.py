@@ -21,7 +21,16 @@ from atypicality.density.family import DensityFamily
 from atypicality.density.logdensity import score_rows
 from atypicality.density.ratio import NeighborRatio
 from atypicality.estimators import BaseEstimator, check_is_fitted, clone
-from atypicality.formula import ASK, HeadFormula, Outcome, RelativeDensity, TwoDensities, advice_texts, reads_of
+from atypicality.formula import (
+    ASK,
+    HeadFormula,
+    Outcome,
+    RelativeDensity,
+    TwoDensities,
+    advice_texts,
+    reads_of,
+    set_sizes,
+)
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import (
@@ -38,7 +47,7 @@ from atypicality.head.calibration_parts import (
     check_order,
     cut,
     in_one_order,
-    stride,
+    some_rows,
     warn_of_training_rows,
 )
 from atypicality.head.consistency import check_consistent
@@ -244,9 +253,12 @@ class ReliabilityHead(BaseEstimator):
         self.density_, known = self._chosen(self._fit_density(train, whole), first)
         self.fingerprint_, self.cross_fitted_ = fingerprint, False
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
+        if known is None and self.density_ is not None:
+            with first._numbered():
+                known = self._scores(first.need("embeddings"))
         self._fit_calibration(first, rest, edge_rows, train_rows, known)
         if not aligned:
-            check_order(self, first)
+            check_order(self, first, known)
         return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
@@ -335,11 +347,11 @@ class ReliabilityHead(BaseEstimator):
         progress.stage("fitting the recalibration")
         with first._numbered():
             self._fit_recalibration(first, scored)
-            probs = None if self.acceptance is None else self._at_own_mix()._probabilities(first)[0]
+            probs = None if self.acceptance is None else self._at_own_mix()._scored(first, scored)[0]
             self.acceptance_ = None if probs is None else fitted_score(self, probs, first)
         progress.stage("fitting the prediction sets")
         with rest._numbered():
-            probs, labels = self._fit_thresholds(first, rest, edge_rows)
+            probs, labels = self._fit_thresholds(first, rest, edge_rows, scored)
         self.metrics_ = before_and_after(rest.need("logits"), probs, labels)
         thresholds = getattr(self.prediction_sets_, "n_calibration_", len(rest))
         edges = getattr(self.prediction_sets_, "n_edge_", len(rest) - thresholds)
@@ -353,20 +365,20 @@ class ReliabilityHead(BaseEstimator):
         return at_class_prior(self, None) if estimates else self
 
     def _fit_thresholds(
-        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None
+        self, first: ModelOutputs, rest: ModelOutputs, edge_rows: NDArray[np.bool_] | None, scored: Scores | None
     ) -> tuple[Any, Any]:
-        """Sets, abstention and quantiles from the `rest`; its probabilities and labels."""
+        """Sets, abstention and quantiles from the `rest`; its probabilities and labels. `first` has been `scored`."""
         head = self._at_own_mix()
         probs, atypicality, covariate = head._scored(rest)
         self.recalibration_quantiles_ = None if covariate is None else QuantileScale.from_rows(to_host(covariate))
         labels = rest.need("labels")
         self._fit_sets(probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
-        some = first._part(np.arange(0, len(first), stride(first)))
-        self.abstention_ = fitted_abstention(self, probs, rest, head._probabilities(some)[0], some)
+        some, known = some_rows(first, scored)
+        self.abstention_ = fitted_abstention(self, probs, rest, head._scored(some, known)[0], some)
         self._remember(probs, labels, atypicality)
         chosen = unthresholded_rows(self.prediction_sets_, len(rest), edge_rows)
         if chosen is None:
-            recalibrated, rarity = head._probabilities(first)
+            recalibrated, rarity, _ = head._scored(first, scored)
             self.advice_ = measured_advice(self, recalibrated, rarity, first)
         else:
             rarity = None if atypicality is None else take_rows(atypicality, chosen)
@@ -472,8 +484,7 @@ class ReliabilityHead(BaseEstimator):
         self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
     ) -> Reliability:
         quadrant = None if found.quadrant is None else QUADRANT_TEXTS[to_host(found.quadrant)]
-        xp = namespace(found.prediction_set)
-        size = to_host(xp.sum(xp.astype(found.prediction_set, xp.int64), axis=1))
+        size = to_host(set_sizes(namespace(found.prediction_set), found.prediction_set))
         return Reliability(
             label=found.label,
             confidence=found.confidence,
@@ -495,12 +506,9 @@ class ReliabilityHead(BaseEstimator):
         found = call_with_known(self.prediction_sets_.predict_set, probs, **offered)
         return found if on_device(probs) else np.asarray(found, bool)
 
-    def _probabilities(self, outputs: ModelOutputs) -> tuple[FloatArray, NDArray[np.float64] | None]:
-        return self._scored(outputs)[:2]
-
-    def _scored(self, outputs: ModelOutputs) -> tuple[FloatArray, Any, Any]:
+    def _scored(self, outputs: ModelOutputs, scored: Scores | None = None) -> tuple[FloatArray, Any, Any]:
         """Probabilities, atypicality, and that of recalibration where it is another."""
-        atypicality, offered = self._rarity(outputs)
+        atypicality, offered = self._rarity(outputs, scored)
         probs = call_with_known(self.recalibration_.predict_proba, outputs.need("logits"), **offered)
         return probs, atypicality, None if self.recalibration_density_ is None else offered["atypicality"]
 

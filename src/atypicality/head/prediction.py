@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -27,14 +27,19 @@ from atypicality.recalibration.prediction import any_masked, check_known
 from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
 from atypicality.validation.device import any_logits
 
-__all__ = ["at_class_prior", "at_estimated_mix", "known_formula", "missing_formulas", "predicted", "verdict_rows"]
+__all__ = [
+    "at_class_prior", "at_estimated_mix", "input_widths", "known_formula", "missing_formulas", "predicted",
+    "verdict_rows",
+]  # fmt: skip
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
+ALONE_BYTES = blocks.CACHE_BYTES // 3
+"""Of a block of rows on one thread, which hands no lock over: less memory is given back and asked for again."""
 PRODUCT_ROWS = 1024
 """Rows that enter one matrix product on the host: enough for its full rate, few enough that what follows is cached."""
 WIDE = ("proba", "prediction_set")
-_formulas: WeakKeyDictionary[Any, tuple[float | None, list[Any], HeadFormula | None]] = WeakKeyDictionary()
+_formulas: WeakKeyDictionary[Any, "_Known"] = WeakKeyDictionary()
 """By head, what its formula was built from and the formula: building one takes as long as answering for a row."""
 _on_devices: dict[int, tuple[ref[HeadFormula], Any, HeadFormula]] = {}
 """By the number of a formula, its parameters on a device: to move them takes as long as the products of 50,000 rows."""
@@ -70,14 +75,33 @@ def predicted(
 
 def known_formula(head: Any, max_risk: float | None) -> HeadFormula | None:
     """The head's formula at this risk, or None where a part has none; built again when an attribute was replaced."""
-    parts = (vars(part).values() for part in vars(head).values() if hasattr(part, "__dict__"))
-    state = [*vars(head).values(), *chain.from_iterable(parts)]
-    held = _formulas.get(head)
-    if held is not None and held[0] == max_risk and len(held[1]) == len(state) and all(map(is_, held[1], state)):
-        return held[2]
+    own, held = list(vars(head).values()), _formulas.get(head)
+    if held is not None and held.risk == max_risk and _same(held.own, own) and _same(held.inner, held.now()):
+        return held.formula
+    parts = [vars(part) for part in own if hasattr(part, "__dict__")]
     found = None if missing_formulas(head) else head.formula(max_risk)
-    _formulas[head] = max_risk, state, found
+    held = _formulas[head] = _Known(max_risk, own, parts, [], found)
+    held.inner.extend(held.now())
     return found
+
+
+class _Known(NamedTuple):
+    """A head's formula at a risk, and what it was built from: attributes of the head, and those of its parts."""
+
+    risk: float | None
+    own: list[Any]
+    parts: list[dict[str, Any]]
+    inner: list[Any]
+    formula: HeadFormula | None
+
+    def now(self) -> list[Any]:
+        """The attributes of the parts as they are now."""
+        return list(chain.from_iterable(map(dict.values, self.parts)))
+
+
+def _same(first: list[Any], second: list[Any]) -> bool:
+    """Whether both hold the same objects."""
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 def at_estimated_mix(head: Any, outputs: ModelOutputs, first_row: int) -> tuple[Any, ClassMix | None]:
@@ -170,7 +194,9 @@ def verdict_rows(
     """
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order)
-    inner = blocks.block_rows(8 * logits.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
+    alone = host and 8 * logits.size > ALONE_BYTES and blocks.n_threads() == 1
+    cached = ALONE_BYTES if alone else blocks.CACHE_BYTES
+    inner = blocks.block_rows(8 * logits.shape[1], budget=cached if host else BLOCK_BYTES)
     outer = inner
     if host and embeddings is not None:
         widest = 8 * (2 * embeddings.shape[1] + logits.shape[1])
@@ -246,3 +272,13 @@ def _reordered(xp: Any, found: Outcome, order: NDArray[np.intp] | None) -> Outco
     label = xp.reshape(xp.take(columns, xp.reshape(found.label, (-1,)), axis=0), found.label.shape)
     sets = xp.take(found.prediction_set, back, axis=1)
     return found._replace(label=label, proba=xp.take(found.proba, back, axis=1), prediction_set=sets)
+
+
+def input_widths(head: Any) -> dict[str, int]:
+    """Columns of the arrays that a fitted `ReliabilityHead` reads, by name; 0 for one number per row."""
+    found = {"logits": int(head.n_classes_)}
+    if head.density_ is not None:
+        found["embeddings"] = int(head.density_.n_features_in_)
+    elif head.quantiles_ is not None:
+        found["atypicality"] = 0
+    return found

@@ -11,8 +11,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
+from sklearn.utils import _safe_indexing, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
@@ -21,6 +20,16 @@ from atypicality.density import GaussianAtypicality
 from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
+from atypicality.integrations.sklearn_checks import (
+    check_answers,
+    check_index,
+    check_kind,
+    decisions,
+    few,
+    index_name,
+    index_of,
+    log_probs,
+)
 from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
@@ -32,16 +41,14 @@ from atypicality.integrations.sklearn_folds import (
     density_of,
     fit_crossed,
 )
-from atypicality.integrations.sklearn_tables import default_embedder, inner_estimator
+from atypicality.integrations.sklearn_tables import default_embedder
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.model_outputs import check_attributes
-from atypicality.validation import caught_warnings, check_choice, check_integer, check_number, name_rows
+from atypicality.validation import caught_warnings, check_choice, check_integer, check_number
 
 __all__ = ["AtypicalityAwareClassifier"]
 
-SMALLEST = np.finfo(np.float64).tiny
-MOST_WORDS = 10  # classes that an error lists
 PROBED = 1000  # rows on which the scores of an estimator are compared with its predictions
 
 
@@ -134,7 +141,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             raise ValueError("y must be given: requires y to be passed, but the target y is None.")
         X, y = indexable(X, y)
         targets = column_or_1d(y, warn=True)
-        _check_kind(targets)
+        check_kind(targets)
         check_classification_targets(targets)
         self.cross_conformal_: CrossConformal | None = None
         self.coverage_guarantee_: float | None = None
@@ -165,7 +172,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         if embedder is not None and not prefit:
             embedder = clone(embedder).fit(train_rows, targets[first])
         self.zero_proba_ = 1 / (targets if prefit else first).size
-        _check_answers(estimator, _safe_indexing(X, second[:PROBED]))
+        check_answers(estimator, _safe_indexing(X, second[:PROBED]))
         self.estimators_ = [estimator]
         self.embedder_ = default_embedder(estimator, train_rows) if embedder is None else embedder
         self.classes_, codes = np.unique(np.r_[targets, estimator.classes_], return_inverse=True)
@@ -224,7 +231,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         if len(self.estimators_) > 1:
             self.embedder_ = None if self.embedder_ is None else clone(self.embedder_).fit(X, targets)
             return
-        _check_answers(estimator, probed)
+        check_answers(estimator, probed)
         own = self.embedder
         self.embedder_ = default_embedder(estimator, X) if own is None else clone(own).fit(X, targets)
 
@@ -276,7 +283,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             embeddings=self._features(X),
             attributes=attributes,
             class_names=self.classes_,
-            ids=_index_of(X),
+            ids=index_of(X),
         )
         return outputs._replaced(labels=labels)
 
@@ -287,9 +294,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def _logits_by(self, estimator: Any, X: Any) -> NDArray[np.float64]:
         if hasattr(estimator, "predict_proba"):
-            known = _log(np.asarray(estimator.predict_proba(X), np.float64), self.zero_proba_)
+            known = log_probs(np.asarray(estimator.predict_proba(X), np.float64), self.zero_proba_)
         else:
-            known = _decisions(estimator, X)
+            known = decisions(estimator, X)
         columns = np.searchsorted(self.classes_, estimator.classes_)
         if columns.size == self.classes_.size:
             return known
@@ -311,9 +318,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ModelOutputs(297 rows, 10 classes; logits float64 (297, 10), embeddings float64 (297, 4), labels)
         """
         check_is_fitted(self, "head_")
-        _check_index(X, y, "y")
+        check_index(X, y, "y")
         for name, column in check_attributes(attributes).items():
-            _check_index(X, column, f"attributes[{name!r}]")
+            check_index(X, column, f"attributes[{name!r}]")
         labels = None if y is None else self._codes(column_or_1d(y))
         if labels is not None and labels.size != _num_samples(X):
             raise ValueError(f"y must have one label per row of X; got {labels.size} for {_num_samples(X)} rows.")
@@ -321,7 +328,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
 
     def _codes(self, targets: NDArray[Any]) -> NDArray[np.intp]:
         """Positions of labels in `classes_`."""
-        _check_kind(targets)
+        check_kind(targets)
         codes = np.minimum(np.searchsorted(self.classes_, targets), self.classes_.size - 1)
         unknown = targets[self.classes_[codes] != targets]
         if unknown.size:
@@ -331,8 +338,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
                 for word, count in zip(words.tolist(), counts, strict=True)
             ]
             raise ValueError(
-                f"y must hold classes that were there in fit; it holds {_few(held)}. "
-                f"The classes are {_few([repr(name) for name in self.classes_.tolist()])}."
+                f"y must hold classes that were there in fit; it holds {few(held)}. "
+                f"The classes are {few([repr(name) for name in self.classes_.tolist()])}."
             )
         return codes
 
@@ -344,14 +351,14 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         check_is_fitted(self, "head_")
         if self.cross_conformal_ is None:
             answer = self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
-            return replace(answer, ids_name=_index_name(X))
+            return replace(answer, ids_name=index_name(X))
         each = [self._logits_by(estimator, X) for estimator in self.estimators_]
         outputs = self._outputs(X, logits=averaged(each))
         answer = self.head_.predict(outputs, max_risk=max_risk, first_row=first_row)
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
         advice = self.head_._advised(answer, outputs, sets)
-        return replace(answer, prediction_set=sets, advice=advice, ids_name=_index_name(X))
+        return replace(answer, prediction_set=sets, advice=advice, ids_name=index_name(X))
 
     def evaluate(
         self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | None = None, **options: Any
@@ -431,108 +438,3 @@ def _dependent(rows: NDArray[Any], codes: NDArray[np.intp]) -> bool:
         return False
     with caught_warnings():
         return bool(np.any(GaussianAtypicality().fit(rows, codes).rank_ < d))
-
-
-def _check_answers(estimator: Any, X: Any) -> None:
-    """Refuse an estimator whose columns are not one score per class, as its own words and predictions on X tell."""
-    name, classes = type(estimator).__name__, getattr(estimator, "classes_", None)
-    if classes is None:
-        raise ValueError(f"estimator must be a classifier; {name} has no classes_ when fitted.")
-    if isinstance(classes, list) or np.ndim(classes) != 1 or np.ndim(said := estimator.predict(X)) != 1:
-        raise ValueError(f"estimator must give one label per row; {name} gives several. Fit one estimator per output.")
-    if hasattr(estimator, "predict_proba"):
-        return
-    if not hasattr(estimator, "decision_function"):
-        raise TypeError(f"estimator must have predict_proba or decision_function; {name} has neither. Calibrate it.")
-    if len(classes) < 3:
-        return
-    if getattr(_last(estimator), "decision_function_shape", None) == "ovo":
-        raise ValueError(
-            'estimator must score classes; decision_function_shape="ovo" scores pairs of them. Set it to "ovr".'
-        )
-    agreement = np.mean(np.asarray(classes)[_decisions(estimator, X).argmax(axis=1)] == said)
-    if agreement < 0.5:  # scores of classes agree with predict but for ties; of pairs hardly more than by chance
-        raise ValueError(
-            f"estimator must have one column per class in decision_function, in the order of classes_; the largest "
-            f"column of {name} is the predicted class in {agreement:.0%} of {len(said)} rows only."
-        )
-
-
-def _decisions(estimator: Any, X: Any) -> NDArray[np.float64]:
-    """Decision values (n, k); those of a binary estimator become [0, z]."""
-    values, k = np.asarray(estimator.decision_function(X), np.float64), len(estimator.classes_)
-    if k == 2 and values.size == len(values):
-        values = np.c_[np.zeros(len(values)), values.reshape(-1)]
-    if values.ndim != 2 or values.shape[1] != k:
-        raise ValueError(
-            f"estimator must have one column per class in decision_function; {type(estimator).__name__} has shape "
-            f"{values.shape} for {k} classes. Pairs of classes are not classes: use one-versus-rest scores."
-        )
-    return values
-
-
-def _last(estimator: Any) -> Any:
-    """What answers in the end, behind searches, pipelines and frozen estimators."""
-    while True:
-        inner = inner_estimator(estimator)
-        if not isinstance(inner, Pipeline):
-            return inner
-        estimator = inner[-1]
-
-
-def _check_kind(targets: NDArray[Any]) -> None:
-    """Refuse missing labels, and text beside other kinds, which cannot be sorted."""
-    if targets.dtype.kind == "f":
-        assert_all_finite(targets, input_name="y")
-    if targets.dtype.kind == "O":
-        text = np.array([isinstance(value, str) for value in targets], bool)
-        if text.any() and not text.all():
-            rows = name_rows(np.flatnonzero(~text), "does", "do")
-            raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
-
-
-def _few(words: list[str]) -> str:
-    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
-
-
-def _check_index(X: Any, column: Any, name: str) -> None:
-    """Refuse a column whose index names other rows than that of X, or the same in another order."""
-    ours, theirs = getattr(X, "index", ()), getattr(column, "index", ())
-    if any(callable(index) or _counts(index) for index in (ours, theirs)) or len(ours) != len(theirs):
-        return
-    if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
-        raise ValueError(
-            f"{name} must have the index of X, in its order, since rows go by position; it has another. Pass "
-            "column.loc[X.index], or column.to_numpy() where the order is right."
-        )
-
-
-def _counts(index: Any) -> bool:
-    """Whether an index is a count from 0."""
-    values = np.asarray(index)
-    return values.dtype.kind in "iu" and np.array_equal(values, np.arange(values.size))
-
-
-def _index_of(X: Any) -> Any:
-    """Whole numbers or text that name the rows of a DataFrame, where they are more than a count from 0."""
-    index = getattr(X, "index", None)
-    if callable(index) or index is None or getattr(index, "nlevels", 1) > 1:
-        return None
-    values = np.asarray(index)
-    if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
-        return None
-    return None if _counts(index) or values.dtype.kind not in "iuUO" else values
-
-
-def _index_name(X: Any) -> str | None:
-    name = getattr(getattr(X, "index", None), "name", None)
-    return name if isinstance(name, str) else None
-
-
-def _log(probs: NDArray[np.float64], zero: float) -> NDArray[np.float64]:
-    """Logarithms (n, k) of probabilities, with `zero` or half of the row's smallest positive one instead of 0."""
-    ruled_out = probs <= 0
-    if ruled_out.any():
-        smallest = np.where(ruled_out, 1.0, probs).min(axis=1, keepdims=True)
-        probs = np.where(ruled_out, np.minimum(zero, smallest / 2), probs)
-    return np.log(np.maximum(probs, SMALLEST))

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from atypicality.conformal import SplitConformal
-from atypicality.density import GaussianAtypicality
-from atypicality.estimators import BaseEstimator, check_is_fitted, clone
+from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.evaluation import Evaluation
 from atypicality.formula import ADVICE, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
@@ -21,9 +20,10 @@ from atypicality.head.head import DENSITIES
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
+from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
 from atypicality.llm.answer_evaluation import evaluate_answers
 from atypicality.llm.answers import Answers
-from atypicality.llm.signals import FEWEST, SignalModel, signals_of
+from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
 from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import auroc
@@ -37,11 +37,8 @@ from atypicality.validation import check_choice, check_integer, warn
 __all__ = ["CLASSES", "AnswerHead"]
 
 CLASSES = ("wrong", "correct")  # the two classes, in the order of the columns
-EMBEDDED = {"prompt_atypicality": "prompt_embeddings", "answer_atypicality": "answer_embeddings"}
-"""Signals that a density gives, and what it is of."""
 LIKELIHOOD = "prompt_log_likelihood"  # the score whose negative is atypicality where there are no embeddings of prompts
 RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
-FOLDS = 5  # parts of the rows that are each scored by a density of the others
 
 REPORTED = ("nll", "ece", "auroc")
 REMEDY = "give more answers that somebody has checked, or other signals"
@@ -173,7 +170,9 @@ class AnswerHead(BaseEstimator):
         seed = check_integer(self.random_state, "random_state", low=0)
         chosen = ModelOutputs(labels=known.astype(np.intp))._chosen(RECALIBRATION_SHARE, seed)
         self.score_names_, self.n_classes_ = tuple(answers.scores), len(CLASSES)
-        signals = self._fit_densities(answers[chosen], train) | signals_of(answers[chosen])
+        fitted, signals = fit_densities(self.density, answers[chosen], train, seed)
+        self.prompt_density_, self.answer_density_ = fitted
+        signals |= signals_of(answers[chosen])
         if not signals:
             raise ValueError(
                 "answers must have at least one signal: log_probs, samples, scores or embeddings; got texts alone."
@@ -186,39 +185,6 @@ class AnswerHead(BaseEstimator):
         self.fingerprint_ = outputs.fingerprint()
         return self
 
-    def _fit_densities(self, answers: Answers, train: Answers | None) -> dict[str, Vector]:
-        """Densities of what is embedded, and the atypicality of these rows by densities of other rows."""
-        found = {}
-        for signal, part in EMBEDDED.items():
-            rows = getattr(answers, part)
-            setattr(self, signal.replace("atypicality", "density_"), None)
-            if self.density is None or rows is None or np.count_nonzero(~np.isnan(rows[:, 0])) < FEWEST:
-                continue
-            reference = rows if train is None else getattr(train, part)
-            if reference is None:
-                raise ValueError(f"train must have {part}, as the answers have; it has none.")
-            fitted = self._density(reference)
-            setattr(self, signal.replace("atypicality", "density_"), fitted)
-            found[signal] = _scored(fitted, rows) if train is not None else self._crossed(rows)
-        return found
-
-    def _density(self, embeddings: Any) -> Any:
-        if isinstance(self.density, str):
-            check_choice(self.density, "density, where it is text,", ("auto",))
-            density: Any = GaussianAtypicality(shrinkage="ledoit-wolf", normalize="l2")
-        else:
-            density = clone(self.density)
-        known = embeddings[~np.isnan(embeddings[:, 0])]
-        return density.fit(known, np.zeros(len(known), np.intp))
-
-    def _crossed(self, embeddings: Any) -> Vector:
-        """Atypicality (n,) of each row by a density of other rows; its own would call it typical."""
-        folds = np.random.default_rng(self.random_state).permutation(len(embeddings)) % FOLDS
-        found = np.full(len(embeddings), np.nan)
-        for fold in range(FOLDS):
-            found[folds == fold] = _scored(self._density(embeddings[folds != fold]), embeddings[folds == fold])
-        return found
-
     def _signals(self, answers: Answers) -> dict[str, Vector]:
         """All signals of answers to judge."""
         if unknown := [name for name in answers.scores if name not in self.score_names_]:
@@ -226,11 +192,12 @@ class AnswerHead(BaseEstimator):
                 f"scores must be among those of fit, {listed(self.score_names_) or 'none'}; got {listed(unknown)}. "
                 "Leave them out, or fit again with them."
             )
-        found = {}
-        for signal, part in EMBEDDED.items():
-            density = getattr(self, signal.replace("atypicality", "density_"))
-            if density is not None and (rows := getattr(answers, part)) is not None:
-                found[signal] = _scored(density, rows)
+        densities = (self.prompt_density_, self.answer_density_)
+        found = {
+            signal: scored(density, rows)
+            for (signal, part), density in zip(EMBEDDED.items(), densities, strict=True)
+            if density is not None and (rows := getattr(answers, part)) is not None
+        }
         return found | signals_of(answers)
 
     def _choose_atypicality(self, signals: dict[str, Vector]) -> None:
@@ -484,14 +451,6 @@ def _need_correct(answers: Answers, correct: ArrayLike | None) -> NDArray[np.boo
     if (given := answers.correct if correct is None else correct) is None:
         raise ValueError("correct must be given, or be in the answers: whether each answer is right.")
     return check_correct(given, len(answers))
-
-
-def _scored(density: Any, embeddings: Any) -> Vector:
-    """Atypicality (n,), NaN of rows without an embedding."""
-    found, known = np.full(len(embeddings), np.nan), ~np.isnan(embeddings[:, 0])
-    if known.any():
-        found[known] = density.atypicality(embeddings[known])
-    return found
 
 
 def _rarity(signals: dict[str, Vector], name: str) -> Vector:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from atypicality.validation import warn
 
 __all__ = ["AGREEMENT", "TOKENS", "SignalColumns", "SignalModel", "agreement", "signals_of"]
 
-TOKENS = {
+TOKENS: dict[str, Any] = {
     "log_prob_sum": np.sum,
     "log_prob_mean": np.mean,
     "log_prob_min": np.min,

@@ -68,7 +68,14 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
     >>> auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])  # 3 of 4 pairs in order and one tied
     0.875
     """
-    return auroc_and_error(np.asarray(scores, np.float64), np.asarray(positive, bool))[0]
+    from scipy.stats import rankdata
+
+    chosen = np.asarray(positive, bool)
+    n = int(chosen.sum())
+    if not n or n == chosen.size:
+        return float("nan")
+    in_order = rankdata(np.asarray(scores, np.float64))[chosen].sum() - n * (n + 1) / 2  # halves: sums are exact
+    return float(in_order / n / (chosen.size - n))
 
 
 def auroc_and_error(scores: Float64, positive: NDArray[np.bool_]) -> tuple[float, float]:
@@ -200,7 +207,7 @@ def logistic_coefficients(
         """The objective, scores, and ``exp(-|score|)``, of which losses and chances are made."""
         scores = rows @ theta
         small = np.exp(-np.abs(scores))
-        loss = np.log1p(small).sum() + np.maximum(sign * scores, 0.0).sum()
+        loss = np.log(1.0 + small).sum() + np.maximum(sign * scores, 0.0).sum()
         return float(loss + 0.5 * ridge @ theta**2), scores, small
 
     theta = np.zeros(rows.shape[1]) if start is None else start

@@ -16,8 +16,9 @@ from atypicality.monitoring.counting import count_rows, judged, n_bins, profile_
 from atypicality.monitoring.sequences import sequence_interval
 from atypicality.monitoring.state import Alarm, Counted, MonitorState
 from atypicality.monitoring.streams import ShareTests, make_streams, window_rows
+from atypicality.monitoring.summary import summarised
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
-from atypicality.outputs import ModelOutputs
+from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import encode_labels
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.shipping.bundle import read_part, write_part
@@ -82,6 +83,7 @@ class Monitor:
                 "each call. Monitor a head without class_prior='estimate', and give class_mix= to estimated_accuracy."
             )
         if reference is not None:
+            self._check_reference(head, reference)
             held_out = reference_of(*judged(head, reference))
         empty = np.zeros((0, profile_size(head.n_classes_)), np.int64)
         state = MonitorState(
@@ -97,6 +99,14 @@ class Monitor:
         )
         tests = self._use(head, state)
         self._state = replace(state, cells=np.zeros((0, tests.n_cells), np.int64))
+
+    @staticmethod
+    def _check_reference(head: Any, reference: ModelOutputs) -> None:
+        if check_outputs(reference).fingerprint() == head.fingerprint_:
+            raise ValueError(
+                "reference must be rows that the head was not fitted on; these are its calibration rows, which it fits "
+                "better than new ones. Leave reference out, or give other labelled rows."
+            )
 
     def _use(self, head: Any, state: MonitorState) -> ShareTests:
         names = np.arange(head.n_classes_).astype(str) if head.class_names_ is None else head.class_names_
@@ -120,12 +130,18 @@ class Monitor:
         """Alarms so far, each when it was first raised."""
         return list(self._state.alarms)
 
-    def add(self, outputs: ModelOutputs, *, at: Any = None) -> list[Alarm]:
+    @property
+    def counted(self) -> dict[str, float]:
+        """When batches with a key came, in seconds since 1970, by key; of the newest 10,000."""
+        return dict(self._state.counted)
+
+    def add(self, outputs: ModelOutputs, *, at: Any = None, key: str | None = None) -> list[Alarm]:
         """Count the rows of `outputs` and look: the alarms that are new.
 
         Labels, where the outputs have them, are counted too. `at` is when the rows came: None or "now", seconds
         since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row.
-        It must not go backwards. Rows that cannot be judged change nothing.
+        It must not go backwards. A batch may have a `key`, such as `outputs.fingerprint()`: one that was counted before
+        is refused, so that a job that is repeated counts no row twice. Rows that cannot be judged change nothing.
 
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
@@ -135,17 +151,18 @@ class Monitor:
         >>> print(*[alarm for alarm in monitor.add(shirts, at=0) if alarm.item == "Shirt"])
         class Shirt rose: ...
         """
+        self._check_key(key)
         answer, ordered = judged(self.head, outputs, self.n_rows)
         seconds, keys = self._when(at, len(ordered))
         parts = []
-        for key in np.unique(keys):
-            rows = np.flatnonzero(keys == key)
+        for window in np.unique(keys):
+            rows = np.flatnonzero(keys == window)
             part, labels = answer[rows], ordered.labels
-            counted = count_rows(self._tests, part, ordered[rows], int(key))
+            counted = count_rows(self._tests, part, ordered[rows], int(window))
             if labels is not None:
                 counted.cells[:] += self._labelled(part, to_host(labels)[rows])
             parts.append(counted)
-        return self._look(self._state.with_rows(parts, float(seconds[-1])))
+        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
 
     def add_labels(
         self,
@@ -154,6 +171,7 @@ class Monitor:
         *,
         ids: ArrayLike | None = None,
         at: Any = None,
+        key: str | None = None,
     ) -> list[Alarm]:
         """Count labels that came late, for rows that were added without them: the alarms that are new.
 
@@ -166,13 +184,16 @@ class Monitor:
         ids : array-like of shape (m,), optional
             Which rows of `outputs`, by their ids, the labels are for; by default all, in order.
         at : as in `add`
-            When the labels came.
+            When the labels came: the window that they are counted in.
+        key : str, optional
+            As in `add`.
 
         Returns
         -------
         list of Alarm
             Those that are new.
         """
+        self._check_key(key)
         if isinstance(outputs, Reliability):
             answer, given = outputs.on_host(), None
             if answer.proba.shape[1] != self.head.n_classes_:
@@ -185,11 +206,15 @@ class Monitor:
         seconds, keys = self._when(at, codes.size)
         empty = np.zeros(self._state.profile.shape[1], np.int64)
         parts = []
-        for key in np.unique(keys):
-            chosen = keys == key
+        for window in np.unique(keys):
+            chosen = keys == window
             cells = self._labelled(answer[rows[chosen]], codes[chosen])
-            parts.append(Counted(int(key), cells, empty, {}))
-        return self._look(self._state.with_rows(parts, float(seconds[-1])))
+            parts.append(Counted(int(window), cells, empty, {}))
+        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
+
+    def _check_key(self, key: str | None) -> None:
+        if key is not None and (when := self._state.counted.get(key)) is not None:
+            raise ValueError(f"key must be new; {key!r} was counted at {as_text(when)}. Leave these rows out.")
 
     def _codes(self, answer: Reliability, labels: ArrayLike | None, given: Any) -> NDArray[np.intp]:
         """Labels as columns of the answer."""
@@ -213,7 +238,7 @@ class Monitor:
         if seconds[0] < self._state.last:
             raise ValueError(
                 f"at must not go backwards: {as_text(seconds[0])} is before {as_text(self._state.last)}, when the "
-                "newest rows came. Set the clock, or give at= when they came in."
+                "newest rows came. Set the clock, or say when these came (at; --at in a shell)."
             )
         return seconds, window_keys(seconds, self._state.window)
 
@@ -265,7 +290,7 @@ class Monitor:
     def moved(self) -> dict[str, list[Alarm]]:
         """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
-        for alarm in sorted(self._raised(self._state), key=_gap, reverse=True):
+        for alarm in sorted(self._raised(self._state), key=lambda alarm: alarm.gap, reverse=True):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 
@@ -307,6 +332,8 @@ class Monitor:
             raise TypeError(f"other must be a Monitor; got {type(other).__name__}.")
         if differing := self._state.differing(other._state):
             raise ValueError(f"other must be a monitor like this one; it differs in {listed(differing)}.")
+        if both := sorted(self._state.counted.keys() & other._state.counted.keys()):
+            raise ValueError(f"other must be of other rows; both have counted those with the key {both[0]!r}.")
         merged = object.__new__(type(self))
         merged._use(self.head, self._state.merged(other._state))
         merged._look(merged._state)
@@ -322,7 +349,10 @@ class Monitor:
         reference = need_reference(head)
         state: MonitorState = read_part(MonitorState, folder, what="monitor")
         if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:
-            raise ValueError("head must be the one that the monitor was made for; this one has other calibration rows.")
+            raise ValueError(
+                "head must be the one that the monitor was made for; this one has other calibration rows. A new head "
+                "needs a new monitor: give it a folder of its own, and keep this one for its history."
+            )
         monitor = object.__new__(cls)
         monitor._use(head, state)
         widths = state.cells.shape[1], state.profile.shape[1]
@@ -363,52 +393,11 @@ class Monitor:
         write_monitor(self.to_dict(rolling=rolling), path, title=title)
 
     def summary(self) -> str:
-        """Rows, alarms and the accuracy, of the newest window first, as a few lines of text."""
-        state = self._state
-        windows = f"{state.keys.size} window{'' if state.keys.size == 1 else 's'}"
-        lines = [
-            f"Monitor: {self.n_rows:,} rows, {self.n_labelled:,} labels, {windows}; "
-            f"false alarms over its life: at most {state.alpha:.2%}",
-            f"  reference {state.reference.n_rows:,} rows",
-            *self._alarm_lines(),
-        ]
-        if not state.alarms:
-            lines.append("  no alarm")
-        name = state.window if isinstance(state.window, str) else "window"
-        if state.keys.size > 1:
-            lines.append(f"  newest {name}: {self._accuracy(1)}")
-        return "\n".join([*lines, *([f"  all rows: {self._accuracy(None)}"] if state.keys.size else [])])
-
-    def _alarm_lines(self) -> Iterator[str]:
-        """Alarms of the life; quantiles of one stream that were raised together are one line, with the widest gap."""
-        outside = {alarm.what for found in self.moved().values() for alarm in found}
-        together: dict[Any, list[Alarm]] = {}
-        for alarm in self._state.alarms:
-            item = "" if alarm.item.startswith("quantile ") else alarm.item
-            key = alarm.stream, item, alarm.direction, alarm.at, alarm.what in outside
-            together.setdefault(key, []).append(alarm)
-        for (*_, at, still), alarms in together.items():
-            rest = f"; and {len(alarms) - 1} more of its quantiles" if len(alarms) > 1 else ""
-            yield f"  alarm {as_text(at)} {max(alarms, key=_gap)}{rest}{'' if still else '; inside again'}"
-
-    def _accuracy(self, last: int | None) -> str:
-        """The accuracy of the newest `last` windows or of all in words: estimated, and measured where labels came."""
-        rows, (wrong, right) = (
-            self._state.recent("profile", last)[0],
-            self._state.recent("cells", last)[self._place("error")],
-        )
-        said = str(self.estimated_accuracy(last=last)) if rows else "no rows to estimate the accuracy of"
-        if not wrong + right:
-            return said
-        return f"{said.removesuffix('.')}; measured on {wrong + right:,} labels: {right / (wrong + right):.3f}"
+        """Rows, what is outside now, and the accuracy, of the newest window first, as a few lines of text."""
+        return summarised(self, self._state, self._tests)
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
-
-
-def _gap(alarm: Alarm) -> float:
-    """Distance between the sequence and the band."""
-    return max(alarm.reference_low - alarm.high, alarm.low - alarm.reference_high)
 
 
 def _plain(alarm: Alarm) -> dict[str, Any]:

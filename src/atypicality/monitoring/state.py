@@ -21,6 +21,8 @@ RATES = {
     "error": ("errors", "labelled rows are wrong"),
     "miss": ("misses", "labelled rows have a set without their label"),
 }
+MOST_KEYS = 10_000
+"""Batches whose keys are remembered, the newest: an hourly job's of a year."""
 SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
 
 
@@ -66,6 +68,11 @@ class Alarm:
         """By which it is told from other alarms."""
         return self.stream, self.item, self.direction
 
+    @property
+    def gap(self) -> float:
+        """Distance between the sequence and the band."""
+        return max(self.reference_low - self.high, self.low - self.reference_high)
+
     def __str__(self) -> str:
         name, which = self._words()
         low, high = _percent(self.reference_low), _percent(self.reference_high)
@@ -105,7 +112,7 @@ class MonitorState:
     `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of
     its sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums
     of probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first`
-    window is -1 before there is one; `last` is the time of the newest row.
+    window is -1 before there is one; `last` is the time of the newest row; `counted` says when batches came, by key.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -123,15 +130,20 @@ class MonitorState:
     first: Annotated[int, kinds.Integer(-1)] = -1
     last: Annotated[float, kinds.Number(0)] = 0.0
     alarms: Annotated[list[Alarm], kinds.ListOf(Part(Alarm))] = field(default_factory=list)
+    counted: Annotated[
+        dict[str, float],
+        kinds.Later(kinds.MappingOf(kinds.Number(0), keys=r"[\s\S]{1,200}"), absent=lambda made: {}),
+    ] = field(default_factory=dict)
 
-    def with_rows(self, parts: list[Counted], last: float) -> Self:
-        """The state with more rows; this one is left as it is."""
+    def with_rows(self, parts: list[Counted], last: float, key: str | None = None) -> Self:
+        """The state with more rows, of a batch with this key; this one is left as it is."""
         keys = np.array([part.key for part in parts], np.int64)
         cells, profile = (np.stack([getattr(part, name) for part in parts]) for name in ("cells", "profile"))
         words = self.words
         for part in parts:
             words = _added(words, part.words)
-        return self._with(keys, cells, profile, words, last)
+        found = self._with(keys, cells, profile, words, last)
+        return found if key is None else replace(found, counted=_newest(found.counted | {key: last}))
 
     def merged(self, other: Self) -> Self:
         """The state of a monitor that saw the rows of both; alarms of both, each from when it was first raised."""
@@ -139,7 +151,7 @@ class MonitorState:
         raised: dict[tuple[str, str, str], Alarm] = {}
         for alarm in sorted([*self.alarms, *other.alarms], key=lambda alarm: (alarm.at, alarm.what)):
             raised.setdefault(alarm.what, alarm)
-        return replace(found, alarms=list(raised.values()))
+        return replace(found, alarms=list(raised.values()), counted=_newest(self.counted | other.counted))
 
     def _with(self, keys: Counts, cells: Counts, profile: Counts, words: Any, last: float) -> Self:
         every = np.concatenate([self.keys, keys])
@@ -181,6 +193,10 @@ class MonitorState:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g}%"
+
+
+def _newest(counted: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(counted.items(), key=lambda pair: (pair[1], pair[0]))[-MOST_KEYS:])
 
 
 def _added(one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:

@@ -51,9 +51,10 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
             refuse_two_readings(codes, class_names, "labels")
         return codes
     if class_names is None:
+        what = "text labels" if array.dtype.kind in "US" else f"labels of dtype {array.dtype}"
         raise TypeError(
-            f"labels of dtype {array.dtype} need class_names, in the order of the columns; integers are column indices."
-            " From the shell: --class-names FILE."
+            f"{what} need class_names, in the order of the columns; integers are column indices. From the shell: "
+            "--class-names FILE."
         )
     order = np.argsort(class_names)
     values = check_names(labels, "labels").astype(class_names.dtype.type)

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "check_new_folder", "check_source", "check_target", "is_empty", "members", "new_folder", "remove_leftovers",
-    "replacing", "temporary_file",
+    "check_new_folder", "check_source", "check_target", "held", "is_empty", "members", "new_folder",
+    "remove_leftovers", "replacing", "temporary_file",
 ]  # fmt: skip
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
+msvcrt: Any = importlib.import_module("msvcrt") if os.name == "nt" else None
 
 AnyPath = str | os.PathLike[str]
 
@@ -115,6 +116,37 @@ def new_folder(path: AnyPath) -> Iterator[Path]:
     with _temporary(target.parent, _make_folder, _mode(target, 0o777)) as new:
         yield new
         os.replace(new, target)  # replaces an empty folder, fails on any other
+
+
+@contextlib.contextmanager
+def held(path: Path, *, seconds: float) -> Iterator[None]:
+    """A lock on the file `path`, which is made and stays; it ends with the block, or with the process however it ends.
+
+    Waits up to `seconds` for another process that holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, last = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), time.monotonic() + seconds
+    try:
+        while not _taken(handle):
+            if time.monotonic() > last:
+                raise TimeoutError(
+                    f"{str(path.parent)!r} is in use by another process; waited {seconds:g} seconds. Try again."
+                )
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)  # which unlocks it
+
+
+def _taken(handle: int) -> bool:
+    try:
+        if fcntl is None:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # on Windows the second
+        return False
+    return True
 
 
 @contextlib.contextmanager

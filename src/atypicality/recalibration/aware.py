@@ -304,7 +304,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     def _available(self) -> tuple[str, ...]:
         """The requested terms that can be had."""
-        missing = set() if self.class_log_prior_ is not None else {"class_prior"}
+        prior = self.class_log_prior_  # equal shares move no probability
+        missing = set() if prior is not None and np.ptp(prior) > 0 else {"class_prior"}
         missing |= set() if self.similarity_ is not None else {"similar_logits", "similar_probabilities"}
         return tuple(name for name in self._requested() if name not in missing)
 

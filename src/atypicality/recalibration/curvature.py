@@ -46,11 +46,10 @@ def _add_shared(
     others: list[tuple[slice, Vector, FloatArray]], where: slice, weighted: Vector, moved: FloatArray, hessian: Vector
 ) -> None:
     """Second moments of one shared term with those up to itself, from its probabilities times its field, `moved`."""
-    for other, features, field in others:
-        share = (weighted * np.vecdot(moved, field)[:, None]).T @ features
-        hessian[where, other] += share
-        if other != where:
-            hessian[other, where] += share.T
+    expected = np.concatenate([features * np.vecdot(moved, field)[:, None] for _, features, field in others], axis=1)
+    shares = weighted.T @ expected  # these terms are the first parameters, in order
+    hessian[where, : where.stop] += shares
+    hessian[: where.start, where] += shares[:, : where.start].T
 
 
 def _add_own_scores(problem: Problem, gradient: Vector, hessian: Vector) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.recalibration.parameters import Vector
-from atypicality.recalibration.problem import Problem
+from atypicality.recalibration.problem import Problem, Term
 from atypicality.recalibration.row_statistics import FloatArray
 
 __all__ = ["Buffers", "Fields", "contract", "expected_inputs", "predictor", "read_fields", "shared_terms", "softmax"]
@@ -24,7 +24,10 @@ SCORE_RANGE = 40.0
 
 @dataclass(frozen=True)
 class Fields:
-    """The standardised inputs of a block: u (maximum 0), x (centred, for mixing), terms (maximum 0), masked entries."""
+    """The inputs of a block: u (maximum 0), x (centred, for mixing), terms (maximum 0), masked entries.
+
+    All are standardised but for terms, which are left to be divided by `Problem.unit_left`.
+    """
 
     u: FloatArray
     x: FloatArray | None
@@ -33,7 +36,7 @@ class Fields:
 
 
 def read_fields(problem: Problem, rows: slice, buffers: Buffers, dtype: np.dtype[Any] | None = None) -> Fields:
-    """Standardised inputs of a block of rows; masked entries become 0 and are marked in `hidden`."""
+    """Inputs of a block of rows; masked entries become 0 and are marked in `hidden`."""
     z, dtype = problem.logits[rows], dtype or problem.dtype
     u = np.subtract(z, problem.rows.top[rows, None], out=buffers("u", z.shape, dtype))
     u *= dtype.type(1 / problem.scale)
@@ -46,13 +49,18 @@ def read_fields(problem: Problem, rows: slice, buffers: Buffers, dtype: np.dtype
         x = np.add(u, offset[:, None].astype(dtype), out=buffers("x", z.shape, dtype))
         if hidden is not None:
             x[hidden] = 0
-    terms = []
-    for term in problem.terms:
-        out = buffers(f"field {term.name}", z.shape, dtype)  # a name alone could be one of the others
-        field = np.subtract(term.matrix[rows], term.rows.top[rows, None], out=out)
-        field *= dtype.type(1 / problem.term_scales[term.name])
-        terms.append(field)
-    return Fields(u, x, terms, hidden)
+    return Fields(u, x, [_read_term(problem, term, rows, buffers, dtype) for term in problem.terms], hidden)
+
+
+def _read_term(problem: Problem, term: Term, rows: slice, buffers: Buffers, dtype: np.dtype[Any]) -> FloatArray:
+    """The matrix of a term in a block, with maximum 0: as it lies where it has that already."""
+    values, scale = term.matrix[rows], problem.term_scales[term.name]
+    as_it_is = problem.unit_left(term.name) == scale
+    if as_it_is and values.dtype == dtype and not term.rows.top[rows].any():
+        return np.asarray(values)
+    out = buffers(f"field {term.name}", values.shape, dtype)  # a name alone could be one of the others
+    field: FloatArray = np.subtract(values, term.rows.top[rows, None], out=out)
+    return field if as_it_is else np.multiply(field, dtype.type(1 / scale), out=field)
 
 
 def predictor(
@@ -63,7 +71,7 @@ def predictor(
     dtype = out.dtype
     np.multiply(fields.u, (problem.features[rows] @ c)[:, None].astype(dtype), out=out)
     for term, field in zip(problem.terms, fields.terms, strict=True):
-        weight = (term.features[rows] @ unknowns[term.name])[:, None].astype(dtype)
+        weight = (term.features[rows] @ unknowns[term.name] / problem.unit_left(term.name))[:, None].astype(dtype)
         out += np.multiply(field, weight, out=buffers("term", out.shape, dtype))
     if w is not None and fields.x is not None:
         w, mixed = w.astype(dtype), buffers("term", out.shape, dtype)
@@ -134,5 +142,8 @@ def shared_terms(problem: Problem, fields: Fields, rows: slice) -> list[tuple[sl
     others = zip(problem.terms, fields.terms, strict=True)
     return [
         (layout.features, problem.features[rows], fields.u),
-        *((layout.terms[term.name], term.features[rows], field) for term, field in others),
+        *(
+            (layout.terms[term.name], term.features[rows] / problem.unit_left(term.name), field)
+            for term, field in others
+        ),
     ]

@@ -233,17 +233,22 @@ def _shared_sums(
     weights, terms, n_shared = problem.weights[rows], shared_terms(problem, fields, rows), problem.layout.mixing.start
     shared, crossed = np.empty((n_shared, n_shared)), np.empty((n_shared, len(inputs), problem.n_classes))
     means = [np.vecdot(p, values) for _, _, values in terms]
-    expected, moved = [_times(p, own) for own in inputs], np.empty_like(p)
+    scaled = np.concatenate([features * weights[:, None] for _, features, _ in terms], axis=1).astype(p.dtype)
+    shifted = scaled * np.repeat(np.stack(means, axis=1), [features.shape[1] for _, features, _ in terms], axis=1)
+    for a, own in enumerate(inputs):
+        crossed[:, a] = -(shifted.T @ _times(p, own))
+    moved = np.empty_like(p)
     for place, ((where, features, values), mean) in enumerate(zip(terms, means, strict=True)):
         np.multiply(p, values, out=moved)
-        for (there, others, right), right_mean in zip(terms[: place + 1], means, strict=False):
-            spread = weights * (np.vecdot(moved, right) - mean * right_mean)
-            shared[where, there] = (features * spread[:, None]).T @ others
-            shared[there, where] = shared[where, there].T
-        scaled = (features * weights[:, None]).astype(p.dtype)
-        shifted = (scaled * mean[:, None]).T
+        spreads = [
+            np.vecdot(moved, right) - mean * other
+            for (_, _, right), other in zip(terms, means[: place + 1], strict=False)
+        ]
+        others = [one * spread[:, None] for (_, one, _), spread in zip(terms, spreads, strict=False)]
+        shared[where, : where.stop] = (features * weights[:, None]).T @ np.concatenate(others, axis=1)
+        shared[: where.start, where] = shared[where, : where.start].T
         for a, own in enumerate(inputs):
-            crossed[where, a] = scaled.T @ _times(moved, own) - shifted @ expected[a]
+            crossed[where, a] += scaled[:, where].T @ _times(moved, own)
     return shared, crossed
 
 

@@ -41,8 +41,8 @@ SMALL = 2**21
 """Up to this many logits a pass works in float64 whatever the input: it costs milliseconds and carries no noise."""
 MANY = 2**18
 """From so many on passes that only need some digits work in the type of the logits: in two thirds of the time."""
-
-
+MODERATE = 1e6
+"""Scale of a term up to which, and down to whose inverse, its matrix is read as it is."""
 WILD = 1e8
 """Spread of a row over that of the median row from which on its curvature hides that of all others."""
 
@@ -80,6 +80,13 @@ class Term:
         """The same term of some rows, with their matrix."""
         known = None if self.rows is None else self.rows.take(rows)
         return replace(self, matrix=matrix, features=blocks.take_rows(self.features, rows), rows=known)
+
+    def rounded(self, dtype: np.dtype[Any]) -> "Term":
+        """The same term with a matrix of another type, less the maximum of each row, so that no pass converts it."""
+        if self.matrix.dtype == dtype:
+            return self
+        matrix = np.subtract(self.matrix, self.rows.top[:, None], dtype=dtype, casting="same_kind")
+        return replace(self, matrix=matrix, rows=replace(self.rows, top=np.zeros(len(matrix), dtype)))
 
 
 @dataclass(frozen=True)
@@ -257,6 +264,14 @@ class Problem:
             units[where] = self.term_scales[name]
         return units
 
+    def unit_left(self, name: str) -> float:
+        """What the matrix of a term is still to be divided by where a pass reads it: its scale, or 1.
+
+        A number for every row is divided instead of the matrix where squares of the latter fit as well.
+        """
+        scale = self.term_scales[name]
+        return scale if MODERATE > scale > 1 / MODERATE else 1.0
+
     def with_ridge(self, ridge: Ridge) -> "Problem":
         """The same rows with other strengths; nothing is read again."""
         other = copy.copy(self)
@@ -272,10 +287,11 @@ class Problem:
     def rounded(self) -> "Problem":
         """The same rows with passes in the type of the logits where these are many: enough to come near an optimum."""
         many = not self.on_device and self.logits.size > MANY and 1e-25 < self.scale < 1e25
-        if not many or self.dtype == self.logits.dtype or self.remote is not None:
+        if not many or self.remote is not None:
             return self
         other = copy.copy(self)
         other.dtype = self.logits.dtype
+        other.terms = tuple(term.rounded(other.dtype) for term in self.terms)
         return other
 
     def with_terms(

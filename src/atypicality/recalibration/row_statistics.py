@@ -112,12 +112,15 @@ def _runner_up(values: FloatArray, best: NDArray[np.intp], others: FloatArray) -
 
 def _quick_moments(values: FloatArray, top: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Mean (less the maximum) and standard deviation from plain sums, or None where these lose too many digits."""
-    width = values.shape[1]
+    width, tiny = values.shape[1], np.finfo(values.dtype).tiny * 1e6
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         mean = np.matmul(values, np.ones(width, values.dtype)).astype(np.float64) / width
         square = np.vecdot(values, values).astype(np.float64) / width
         variance = square - mean**2
-    safe = np.isfinite(square) & (variance > 0.1 * square) & (square > np.finfo(values.dtype).tiny * 1e6)
+        if not (variance > 0.1 * square).all():
+            centred = values - mean[:, None].astype(values.dtype)
+            variance = square = np.vecdot(centred, centred).astype(np.float64) / width
+    safe = np.isfinite(square) & (square > tiny) & (variance > 1e-6 * mean**2)
     return (mean - top, np.sqrt(variance)) if safe.all() else None
 
 

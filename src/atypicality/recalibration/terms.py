@@ -198,7 +198,8 @@ def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | 
     """
     found = []
     if class_prior is not None:
-        row = to_device(class_prior.astype(problem.dtype), problem.logits)
+        row = to_device(class_prior - class_prior.max(), problem.logits)
+        row = namespace(row).astype(row, problem.logits.dtype, copy=False)
         found.append(Term("class_prior", namespace(row).broadcast_to(row, problem.logits.shape)))
     for name, matrix in zip(fields, _matrices(list(fields.values()), problem.logits), strict=True):
         found.append(Term(name, matrix, problem.features[:, :n_linear] if is_linear(name) else None))
@@ -206,23 +207,34 @@ def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | 
 
 
 def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
-    """Matrices (n, k) of terms in the type of the logits, on their device, which are read once."""
+    """Matrices (n, k) of terms, with maximum 0 in every row, in the type of the logits, which are read once.
+
+    They are computed in that type too: a fit sums over rows, and rounding each entry once more changes nothing there.
+    """
     if not fields:
         return ()
     xp, host = namespace(logits), isinstance(logits, np.ndarray)
-    fields = fields if host else [moved(field, lambda array: to_device(array, logits)) for field in fields]
+    fields = [moved(field, lambda array: _beside(xp, array, logits)) for field in fields]
 
     def block(rows: slice) -> list[tuple[Any, ...]]:
         z = logits[rows, :]
         hidden = xp.isinf(z)
         hidden = hidden if bool(xp.any(hidden)) else None
-        below, known = below_top(xp, z, hidden), Rows(z)
-        return [tuple(xp.astype(field(xp, known, below, hidden), z.dtype, copy=False) for field in fields)]
+        below, known = z - xp.max(z, axis=1, keepdims=True), Rows(z)
+        below = below if hidden is None else xp.where(hidden, 0.0, below)
+        found = [xp.astype(field(xp, known, below, hidden), z.dtype, copy=False) for field in fields]
+        return [tuple(one - xp.max(one, axis=1, keepdims=True) for one in found)]
 
     budget = blocks.CACHE_BYTES if host else BLOCK_BYTES
     return blocks.compute(
         block, logits.shape[0], block=blocks.block_rows(8 * logits.shape[1], budget=budget), host=host
     )
+
+
+def _beside(xp: Any, array: Any, logits: Any) -> Any:
+    """An array on the device of the logits and, where it holds real numbers, in their type."""
+    array = to_device(array, logits)
+    return xp.astype(array, logits.dtype, copy=False) if xp.isdtype(array.dtype, "real floating") else array
 
 
 def log_prior(shares: Vector) -> Vector:

@@ -88,11 +88,12 @@ def _header(data: Mapping[str, Any], title: str) -> str:
 
 def _cards(data: Mapping[str, Any]) -> str:
     n = len(data["alarms"])
+    hint = "<p>Something has moved, so this may be too high: label some rows.</p>" if data.get("moved") else ""
     said = f"{n} alarm{'s' if n > 1 else ''}, listed below." if n else "No alarm."
     return (
         f'<section class="cards">\n<div class="card {"warn" if n else "good"}"><h2>Alarms</h2><p>{said}</p></div>\n'
-        f'<div class="card"><h2>Accuracy without labels, newest</h2>{_estimate(data["newest_accuracy"])}</div>\n'
-        f'<div class="card"><h2>Accuracy without labels, all</h2>{_estimate(data["estimated_accuracy"])}</div>\n'
+        f'<div class="card"><h2>Accuracy without labels, newest</h2>{_estimate(data["newest_accuracy"], hint)}</div>\n'
+        f'<div class="card"><h2>Accuracy without labels, all</h2>{_estimate(data["estimated_accuracy"], hint)}</div>\n'
         "</section>"
     )
 
@@ -110,7 +111,7 @@ def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
     return f'<section><h2>Alarms</h2><div class="prose scroll">{table}</div></section>' if alarms else ""
 
 
-def _estimate(found: Mapping[str, Any] | None) -> str:
+def _estimate(found: Mapping[str, Any] | None, hint: str) -> str:
     if found is None:
         return "<p>No rows.</p>"
     if found["refusal"] is not None:
@@ -118,7 +119,7 @@ def _estimate(found: Mapping[str, Any] | None) -> str:
     else:
         said = (
             f"<p><b>{found['accuracy']:.3f}</b>, {found['level']:.0%} interval {found['low']:.3f} to "
-            f"{found['high']:.3f}</p>"
+            f"{found['high']:.3f}</p>{hint}"
         )
     return said + "<ul>" + "".join(f"<li>{_text(k)}: {v:.3f}</li>" for k, v in found["estimates"].items()) + "</ul>"
 

@@ -32,6 +32,8 @@ class Metrics:
         self._words = counter("atypicality_rows_by", "Rows by what was said of them.", ["field", "value"])
         tenths = "Rows by tenth of the held-out rows' atypicality; without drift, equal."
         self._quantiles = counter("atypicality_rows_by_quantile", tenths, ["tenth"])
+        for tenth in TENTHS:  # a series that begins at its first row has no rate there
+            self._quantiles.labels(tenth)
         self._reloads = counter("atypicality_reloads", "Bundles read anew.", ["result"])
         self._model = Info("atypicality_model", "The head that answers.", registry=registry)
         Gauge("atypicality_waiting_rows", "Rows that wait.", registry=registry).set_function(waiting)

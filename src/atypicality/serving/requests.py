@@ -80,8 +80,20 @@ def _numbers(values: Any, name: str, dtype: Any = np.float64) -> NDArray[Any]:
     except (ValueError, OverflowError):
         found = np.array(None)
     if found.dtype.kind not in "iuf":
-        raise ValueError(f"{name} must be numbers, in rows of equal length.")
+        raise ValueError(f"{name} must be numbers, in rows of equal length{_first_odd(values)}.")
     return found.astype(dtype)
+
+
+def _first_odd(values: Any) -> str:
+    """Which row of several is not as the first, or holds what is no number."""
+    if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
+        return ""
+    for place, row in enumerate(values):
+        if len(row) != len(values[0]):
+            return f"; row {place} has {len(row)}, and row 0 {len(values[0])}"
+        if not all(type(value) in (int, float) for value in row):
+            return f"; row {place} holds something else"
+    return ""
 
 
 def _texts(values: Any, name: str) -> list[str]:

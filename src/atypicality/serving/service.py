@@ -151,6 +151,7 @@ class _Service:
         routes = [Route(path, self._measured(path, handler), methods=[method]) for method, path, handler in handlers]
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: _no_route})
         app.state.reload = self.reload
+        app.state.model = lambda: f"{self.name} {self.store.current.version}"
         return app
 
     @contextlib.asynccontextmanager
@@ -316,10 +317,10 @@ class _Service:
                 self.metrics.reloaded("failed")
                 log.warning("the bundle was not reloaded: %s", error)
                 return str(error)
-            self.store.current = served
+            before, self.store.current = self.store.current.version, served
             self.metrics.reloaded("done")
             self.metrics.serving(self.name, served.version)
-            log.info("version %s answers now", served.version)
+            log.info("reloaded %s: %s -> %s", self.name, before, served.version)
             return None
 
     async def _watch(self) -> None:

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atypicality.head.prediction import missing_formulas, predicted
+from atypicality.head.prediction import input_widths, missing_formulas, predicted
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import AnyPath
-from atypicality.shipping.bundle import MAX_JSON_BYTES, BundleError, load
-from atypicality.shipping.bundle.document import NAME, parse
-from atypicality.shipping.bundle.folder import read_regular
+from atypicality.shipping.bundle import BundleError, load, saved_sha256
+from atypicality.shipping.bundle.document import NAME
 from atypicality.validation.refusals import is_refusal
 
 __all__ = ["HeadStore", "Judge", "Served"]
@@ -42,11 +41,7 @@ class Judge:
             )
         self.head, self._max_risk, self._served = head, max_risk, 0
         self._formula = None if missing_formulas(head) else head.formula(max_risk)
-        self.inputs = {"logits": head.n_classes_}
-        if head.density_ is not None:
-            self.inputs["embeddings"] = head.density_.n_features_in_
-        elif head.quantiles_ is not None:
-            self.inputs["atypicality"] = 0
+        self.inputs = input_widths(head)
         zeros: dict[str, Any] = {
             name: np.zeros((1, width) if width else 1, np.float32) for name, width in self.inputs.items()
         }
@@ -125,18 +120,15 @@ class HeadStore:
     def load(self) -> Served:
         """The head that is in the folder now, ready to answer; `current` stays as it is."""
         for attempt in range(ATTEMPTS):
-            seal = self._seal()
+            seal = saved_sha256(self.folder)
             try:
                 head = load(self.folder, sha256=self._sha256 or seal)
             except BundleError:  # perhaps a writer put another bundle there between two looks
-                if self._sha256 is not None or attempt + 1 == ATTEMPTS or self._seal() == seal:
+                if self._sha256 is not None or attempt + 1 == ATTEMPTS or saved_sha256(self.folder) == seal:
                     raise
                 continue
             return Served(Judge(head, self._max_risk), seal[:VERSION_LENGTH])
         raise AssertionError("the last attempt raises")
-
-    def _seal(self) -> str:
-        return parse(read_regular(self.folder, NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).sha256
 
     def changed(self) -> bool:
         """Whether the folder's bundle was replaced since the last call, or since the start."""

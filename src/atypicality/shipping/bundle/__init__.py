@@ -13,7 +13,7 @@ from atypicality.stored.records import Part
 from atypicality.terminal import listed
 from atypicality.validation import check_integer
 
-__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save", "saved_class"]
+__all__ = ["MAX_BYTES", "MAX_JSON_BYTES", "BundleError", "load", "save", "saved_class", "saved_sha256"]
 
 MAX_BYTES = 2 * 2**30  # most bytes of tensors that `load` reads unless told otherwise
 MAX_JSON_BYTES = 8 * 2**20  # most bytes of JSON that `load` reads unless told otherwise
@@ -146,8 +146,10 @@ def read_part(
         "max_bytes": check_integer(max_bytes, "max_bytes", low=1),
         "max_json_bytes": check_integer(max_json_bytes, "max_json_bytes", low=1),
     }
+    if sha256 is not None and len(sha256) != 64:
+        raise BundleError(f"sha256 must be all 64 hexadecimal digits; got {len(sha256)}. A version is its first 12.")
     document, tensors = _read_files(Path(folder), **limits)
-    if sha256 is not None and document.sha256 != sha256:
+    if sha256 is not None and document.sha256 != sha256.lower():
         raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
     try:
         found = Part(made_as).read(document.head, Place.start(tensors))
@@ -161,6 +163,16 @@ def read_part(
 def saved_class(folder: str | os.PathLike[str]) -> str | None:
     """Name of the class that a bundle says it holds; None where it names none.
 
+    Parameters
+    ----------
+    folder : path
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
     >>> import tempfile
     >>> from atypicality.head.quantiles import QuantileScale
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -168,9 +180,36 @@ def saved_class(folder: str | os.PathLike[str]) -> str | None:
     ...     saved_class(folder)
     'QuantileScale'
     """
-    head = parse(read_regular(Path(folder), NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes")).head
+    head = _document(folder).head
     name = head.get("class") if isinstance(head, dict) else None
     return name if isinstance(name, str) else None
+
+
+def saved_sha256(folder: str | os.PathLike[str]) -> str:
+    """The hash that seals a bundle, as `save` gave it; its tensors are not read.
+
+    Parameters
+    ----------
+    folder : path
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from atypicality.head.quantiles import QuantileScale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     seal = write_part(QuantileScale.from_rows([1.0, 2.0]), QuantileScale, folder, card="A scale.")
+    ...     saved_sha256(folder) == seal
+    True
+    """
+    return _document(folder).sha256
+
+
+def _document(folder: str | os.PathLike[str]) -> Document:
+    return parse(read_regular(Path(folder), NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes"))
 
 
 def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:

@@ -1,0 +1,71 @@
+"""A monitor in a few lines of text: what is outside its band now, and the accuracy, estimated and measured."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from atypicality.monitoring.state import Alarm, MonitorState
+from atypicality.monitoring.streams import ShareTests
+from atypicality.monitoring.windows import as_text
+
+__all__ = ["summarised"]
+
+APART = 3
+"""Items of one stream that have a line each; of more, the furthest speaks for all."""
+CAUTION = " (something has moved, so this may be too high: label some rows)"
+ITEMS = {"input": "embedding columns", "class": "classes"}
+
+
+def summarised(monitor: Any, state: MonitorState, tests: ShareTests) -> str:
+    """As `Monitor.summary`."""
+    windows = f"{state.keys.size} window{'' if state.keys.size == 1 else 's'}"
+    lines = [
+        f"Monitor: {monitor.n_rows:,} rows, {monitor.n_labelled:,} labels, {windows}; "
+        f"false alarms over its life: at most {state.alpha:.2%}",
+        f"  reference {state.reference.n_rows:,} rows",
+    ]
+    outside = {alarm.what for found in monitor.moved().values() for alarm in found}
+    lasting = [alarm for alarm in state.alarms if alarm.what in outside]
+    lines += [f"  alarm {line}" for line in _alarm_lines(lasting, tests)]
+    if over := len(state.alarms) - len(lasting):
+        lines.append(f"  {over} alarm{'s are' if over > 1 else ' is'} over, inside again: the page and JSON list them")
+    if not state.alarms:
+        lines.append("  no alarm")
+    name, caution = state.window if isinstance(state.window, str) else "window", CAUTION if outside else ""
+    if state.keys.size > 1:
+        lines.append(f"  newest {name}: {_accuracy(monitor, state, 1, caution, f' that came in this {name}')}")
+    if state.keys.size:
+        lines.append(f"  all rows: {_accuracy(monitor, state, None, caution)}")
+    return "\n".join(lines)
+
+
+def _alarm_lines(alarms: list[Alarm], tests: ShareTests) -> Iterator[str]:
+    """One line for an alarm; quantiles of a stream that were raised together, and many items of one, share a line."""
+    together: dict[Any, list[Alarm]] = {}
+    for alarm in alarms:
+        quantile = alarm.item.startswith("quantile ")
+        together.setdefault((alarm.stream, alarm.direction, alarm.at) if quantile else alarm.stream, []).append(alarm)
+    sizes = {stream.name: len(stream.items) for stream in tests.streams}
+    for group, found in together.items():
+        most = max(found, key=lambda alarm: alarm.gap)
+        if isinstance(group, tuple):
+            rest = f"; and {len(found) - 1} more of its quantiles" if len(found) > 1 else ""
+            yield f"{as_text(most.at)} {most}{rest}"
+        elif len(found) <= APART:
+            yield from (f"{as_text(alarm.at)} {alarm}" for alarm in found)
+        else:
+            moved = len({alarm.item for alarm in found})
+            items = ITEMS.get(group, f"values of {group}")
+            yield f"{as_text(found[0].at)} {moved} of {sizes[group]} {items} moved, most: {most}"
+
+
+def _accuracy(monitor: Any, state: MonitorState, last: int | None, caution: str, when: str = "") -> str:
+    """The accuracy of the newest `last` windows or of all in words: estimated, and measured where labels came."""
+    place = monitor._place("error")
+    rows, (wrong, right) = state.recent("profile", last)[0], state.recent("cells", last)[place]
+    said = "no rows to estimate the accuracy of"
+    if rows:
+        estimate = monitor.estimated_accuracy(last=last)
+        said = str(estimate) + (caution if estimate.accuracy is not None else "")
+    if not wrong + right:
+        return said
+    return f"{said.removesuffix('.')}; measured on {wrong + right:,} labels{when}: {right / (wrong + right):.3f}"
