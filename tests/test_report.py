@@ -71,6 +71,7 @@ def test_every_number_of_the_summary_is_the_evaluations(page_text):
     evaluation, _ = evaluation_and_head()
     numbers = Elements(page_text).numbers
     assert len(numbers) > 20
+    assert "<h2>No clear change</h2>" in page_text
     for attributes, text in numbers:
         value = value_of(evaluation, attributes["data-source"])
         assert float(attributes["value"]) == value
@@ -84,13 +85,59 @@ def test_the_summary_says_rose_and_fell_and_overlap(metric):
     evaluation, _ = evaluation_and_head()
     first, last = (evaluation.table("overall", method=m, metric=metric)[0] for m in ("uncalibrated", "head"))
     summary = summarise(evaluation, "uncalibrated", "head")
-    sentences = [s for s in (*summary.improved, *summary.worse) if isinstance(s[1], SourcedNumber)]
+    sentences = [s for s in (*summary.improved, *summary.unclear, *summary.worse) if isinstance(s[1], SourcedNumber)]
     [sentence] = [s for s in sentences if s[1].table == "overall" and s[1].where["metric"] == metric]
     direction = "rose from " if last["value"] > first["value"] else "fell from "
     assert sentence[0].endswith(direction)
     assert (sentence[1].value, sentence[3].value) == (first["value"], last["value"])
     parted = last["high"] < first["low"] or first["high"] < last["low"]
     assert sentence[-1] == (")." if parted else "; they overlap).")
+
+
+def text_of(sentence):
+    return "".join(part if isinstance(part, str) else part.text for part in sentence)
+
+
+@pytest.mark.parametrize("scale", [1.05, 3.0])  # a change within the intervals, and one beyond
+def test_what_improved_is_beyond_its_intervals(scale):
+    world = make_world(600, random_state=0)
+    sharp = scipy.special.softmax(scale * world.logits, axis=1)
+    evaluation = aty.evaluate({"sharp": sharp, "model": world.probs}, world.outputs())
+    summary = summarise(evaluation, "sharp", "model")
+    assert not any(
+        "overlap" in text_of(sentence) or "adds nothing" in text_of(sentence) for sentence in summary.improved
+    )
+    assert any(text_of(s).startswith("The log loss fell") for s in (summary.unclear if scale < 2 else summary.improved))
+    assert any(text_of(sentence).startswith("Accuracy stayed") for sentence in summary.unclear)
+
+
+def kept_step(correct):
+    """The first next step where predictions, the most confident first, are right or not."""
+    top = np.linspace(0.99, 0.6, len(correct))
+    probs = np.c_[top, 1 - top]
+    outputs = aty.ModelOutputs(np.log(probs), labels=(~np.asarray(correct)).astype(int))
+    return text_of(next_steps(aty.evaluate({"model": probs}, outputs), "model")[0])
+
+
+def test_where_no_share_can_be_kept_the_step_says_what_would_be_enough():
+    # 58 right, then 2 wrong: 97% of 60 are 59, 96% are 58. Wilson's upper end of 0 of n is z^2 / (n + z^2): 6.2% of 58,
+    # and 5% from 3.8415 x 19 = 73 on, which are 96% of 76
+    step = kept_step([True] * 58 + [False] * 2)
+    assert "of the most confident 96%, which are 58, 0.0% are wrong (95% interval 0.0% to 6.2%)" in step
+    assert "about 76 labelled samples show it; until then send all to a person." in step
+    step = kept_step([False, True] * 30)
+    assert step.endswith("). Send all to a person.")
+    assert "is shown to err at a rate below 5%" in step
+
+
+@pytest.mark.parametrize(("score", "words"), [(0.001, "look first at the 1 whose"), (0.02, "no label among them has")])
+def test_errors_of_the_model_are_not_called_wrong_labels(score, words):
+    evaluation, _ = evaluation_and_head()
+    listed = {"row": [3, 4], "label": [1, 1], "suggested": [0, 0], "score": [score, 0.3]}
+    with_suspects = dataclasses.replace(evaluation, tables=dict(evaluation.tables) | {"suspects": listed})
+    [step] = [text for text in map(text_of, next_steps(with_suspects, "head")) if "more credible" in text]
+    assert step.startswith("In the 2 samples listed below another class is more credible than the label")
+    assert words in step
 
 
 def test_the_weakest_class_is_named():
@@ -477,6 +524,6 @@ def test_no_number_of_a_summary_is_unknown():
     for evaluation in (evaluation_and_head()[0], comparison()):
         summary = summarise(evaluation, evaluation.methods[0], evaluation.methods[-1])
         steps = next_steps(evaluation, evaluation.methods[-1])
-        cards = (*summary.improved, *summary.worse, *summary.caution, *steps)
+        cards = (*summary.improved, *summary.unclear, *summary.worse, *summary.caution, *steps)
         parts = [part for sentence in cards for part in sentence]
         assert all(math.isfinite(part.value) for part in parts if isinstance(part, SourcedNumber))

@@ -1,5 +1,6 @@
 """Intervals that hold what they say: for shares, means, differences, and errors that cannot be negative."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from atypicality.validation import check_number
 
 __all__ = [
     "bootstrap", "check_level", "difference_interval", "exact_bounds", "exact_interval", "mean_interval",
-    "norm_interval", "wilson_interval",
+    "norm_interval", "wilson_interval", "wilson_rows",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
@@ -30,6 +31,17 @@ def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95)
     spread = z * np.sqrt(size * share * (1 - share) + z**2 / 4)
     scale = size + z**2
     return np.clip((centre - spread) / scale, 0, 1), np.clip((centre + spread) / scale, 0, 1)
+
+
+def wilson_rows(share: float, limit: float, level: float = 0.95) -> int:
+    """Rows from which on Wilson's interval of an observed `share` ends at `limit`, which is above it, or below.
+
+    >>> n = wilson_rows(0.042, 0.05)
+    >>> n, [bool(wilson_interval(0.042 * rows, rows)[1] <= 0.05) for rows in (n - 1, n)]
+    (2852, [False, True])
+    """
+    z = float(ndtri((1 + check_level(level)) / 2))  # the interval holds p with |p - share| <= z sqrt(p (1 - p) / n)
+    return math.ceil(z**2 * limit * (1 - limit) / (limit - share) ** 2)
 
 
 def exact_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:

@@ -3,10 +3,12 @@
 from typing import Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.metrics.intervals import wilson_rows
 from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNumber
 
 __all__ = ["next_steps"]
 
+DOUBTFUL = 0.01  # probability of a label, given the sample, below which it is looked at first
 RISK = 0.05  # the share of errors among kept predictions that the next steps are told for
 
 
@@ -25,8 +27,7 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
     if not rows or rows[-1]["high"] <= RISK:
         return [facts.say("All {predictions} can be kept at an error rate of 5%.")] if rows else []
     if not kept:
-        none = "No share of the {predictions} has an error rate below 5% beyond its interval: send all to a person."
-        return [facts.say(none)]
+        return [_too_few(facts, min(rows, key=lambda row: row["high"]))]
     best = max(kept, key=lambda row: row["percent"])
     return [
         facts.say(
@@ -37,6 +38,23 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
             ends=facts.interval("{:.1%}", "risk_coverage", best),
         )
     ]
+
+
+def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
+    """Why no share can be kept, from the share whose interval ends lowest, and how many rows would be enough."""
+    enough = "Send all to a person."
+    if best["value"] < RISK:
+        needed = 100 * wilson_rows(best["value"], RISK) // best["percent"]
+        enough = (
+            f"If they go on to err as rarely, about {needed:,} {{labelled}} show it; until then send all to a person."
+        )
+    return facts.say(
+        f"No share of the {{predictions}} is shown to err at a rate below {RISK:.0%}: of the most confident "
+        f"{best['percent']}%, which are {{count}}, {{risk}} are wrong (95% interval {{ends}}). {enough}",
+        count=facts.count("risk_coverage", best),
+        risk=facts.share("risk_coverage", best),
+        ends=facts.interval("{:.1%}", "risk_coverage", best),
+    )
 
 
 def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
@@ -56,15 +74,21 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
 
 
 def _labels(facts: Facts) -> list[Sentence]:
-    """Labels to look at, by the class that has most of them."""
+    """Samples whose label is not the most credible class: errors of the model, and of labels among the first."""
     suspects, twins = facts.evaluation.table("suspects"), facts.evaluation.table("duplicates")
     said: list[Sentence] = []
     if suspects:
         classes = [row["label"] for row in suspects]
         most = max(dict.fromkeys(classes), key=classes.count)
-        name = Name(facts.class_names.get(most) or str(most))
-        said.append((f"Look at the {len(suspects):,} labels that may be wrong, listed below; most of them, "
-                     f"{classes.count(most):,}, are labelled ", name, "."))  # fmt: skip
+        doubtful = sum(row["score"] < DOUBTFUL for row in suspects)
+        look = f"no label among them has a probability below {DOUBTFUL:.0%}, so they are rather errors of the model"
+        if doubtful:
+            look = f"look first at the {doubtful:,} whose label has a probability below {DOUBTFUL:.0%} and may be wrong"
+        words = (
+            f"In the {len(suspects):,} {{samples}} listed below another class is more credible than the label, the "
+            f"least credible label first: {look}. Most of them, {classes.count(most):,}, are labelled {{name}}."
+        )
+        said.append(facts.say(words, name=Name(facts.class_names.get(most) or str(most))))
     if twins:
         known = f"{len(twins):,} {{samples}} are nearly training rows, listed below: evaluate without them."
         said.append(facts.say(known))

@@ -41,22 +41,27 @@ Sentence = tuple[str | SourcedNumber | Name, ...]
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Sentences for the top of the report, a card each; of `worse`, the first `certain` are beyond their intervals."""
+    """Sentences for the top of the report, a card each; of `worse`, the first `certain` are beyond their intervals.
+
+    `unclear` are changes for the better, and gains, that are within their intervals.
+    """
 
     improved: tuple[Sentence, ...]
     worse: tuple[Sentence, ...]
     caution: tuple[Sentence, ...]
     certain: int = 0
+    unclear: tuple[Sentence, ...] = ()
 
 
 def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
     """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak."""
     facts = Facts(evaluation, before, after)
     better = [*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets()]
+    unclear = (*facts.overall(clear=False), *facts.most_atypical(clear=False), *facts.signal(clear=False))
     certain, perhaps = facts.worse()
     caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.weakest(), *facts.gaps()]
     selected = (*caution, _SELECTED) if caution else ()
-    return ReportSummary(tuple(better), (*certain, *perhaps), selected, len(certain))
+    return ReportSummary(tuple(better), (*certain, *perhaps), selected, len(certain), unclear)
 
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
@@ -123,9 +128,10 @@ class Facts:
         found = self.rows(table, method=method or self.after, metric=metric, **where)
         return found[0] if found and math.isfinite(found[0]["value"]) else None
 
-    def overall(self) -> list[Sentence]:
-        """Changes of metrics over all samples that are not worse."""
-        wanted = {metric: words for metric, words in _OVERALL.items() if not self.worsened(metric)}
+    def overall(self, clear: bool = True) -> list[Sentence]:
+        """Changes of metrics over all samples that are not worse, beyond their intervals or within them."""
+        better = {metric: words for metric, words in _OVERALL.items() if not self.worsened(metric)}
+        wanted = {metric: words for metric, words in better.items() if self.clear("overall", metric) == clear}
         return [said for metric, words in wanted.items() if (said := self.change("overall", metric, *words))]
 
     def pair(self, table: str, metric: str, **where: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -133,6 +139,11 @@ class Facts:
         before = None if self.before is None else self.at(table, metric, self.before, **where)
         after = self.at(table, metric, **where)
         return None if before is None or after is None else (before, after)
+
+    def clear(self, table: str, metric: str, **where: Any) -> bool:
+        """Whether a change is beyond the intervals; what has nothing to be compared with is no change."""
+        both = self.pair(table, metric, **where)
+        return both is None or _parted(*both)
 
     def worsened(self, metric: str, table: str = "overall", **where: Any) -> bool:
         """Whether a metric is worse after than before, by as much as is shown."""
@@ -229,8 +240,8 @@ class Facts:
             return ("unknown",)
         return (self.number(form, table, row, "low"), " to ", self.number(form, table, row, "high"))
 
-    def most_atypical(self) -> list[Sentence]:
-        """What changed for the most atypical group."""
+    def most_atypical(self, clear: bool = True) -> list[Sentence]:
+        """What changed for the most atypical group, beyond the intervals or within them."""
         rows = self.rows("atypicality_groups", method=self.after, metric="accuracy")
         if not rows:
             return []
@@ -240,14 +251,15 @@ class Facts:
             self.change("atypicality_groups", metric, f"{start} {text}", "{:.1%}", group=last["group"])
             for metric, text in _SHORT.items()
             if not self.worsened(metric, "atypicality_groups", group=last["group"])
+            and self.clear("atypicality_groups", metric, group=last["group"]) == clear
         ]
         end = self.say(" The group has {count} {samples}.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
 
-    def signal(self) -> list[Sentence]:
-        """How much atypicality adds to confidence, or that it adds nothing that these samples show."""
+    def signal(self, clear: bool = True) -> list[Sentence]:
+        """How much atypicality adds to confidence, or, which is no improvement, nothing that these samples show."""
         gain, alone = self.at("overall", "atypicality_gain"), self.at("overall", "atypicality_auroc")
-        if gain is None or alone is None:
+        if gain is None or alone is None or (self.before is None or gain["low"] > 0) != clear:
             return []
         adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
         said = self.say(

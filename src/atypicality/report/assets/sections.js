@@ -133,7 +133,7 @@ function drawSuspects() {
   const wrong = DATA.suspects;
   const pairs = DATA.duplicates;
   put("suspects",
-    wrong?.row.length ? dataTable({ id: "suspect-table", caption: "Labels that may be wrong", order: "the least credible first", columns: [
+    wrong?.row.length ? dataTable({ id: "suspect-table", caption: "Labels that are less credible than another class", order: "the least credible first", columns: [
       { title: "row", value: (k) => wrong.row[k], show: (k) => rowLink(wrong.row[k]) },
       { title: "label", text: true, value: (k) => className(wrong.label[k]), show: (k) => name(className(wrong.label[k])) },
       { title: "may be", text: true, value: (k) => className(wrong.suggested[k]), show: (k) => name(className(wrong.suggested[k])) },
