@@ -233,7 +233,7 @@ def test_lengths_without_meaning_are_normalised_away(criterion, rng):
     assert table[choice.name].behind <= table[choice.name].behind_error
     assert all(row.cost >= table[choice.name].cost or row.behind > row.behind_error for row in choice.candidates)
     assert [row.cost for row in choice.candidates] == sorted(row.cost for row in choice.candidates)
-    assert f"{choice.name} of 4, by 2,000 rows with {(~right).sum():,} errors: AUROC" in str(choice)
+    assert f"{choice.name}, best of 4 candidates by 2,000 rows with {(~right).sum():,} errors: AUROC" in str(choice)
 
 
 def test_equal_scores_are_decided_by_cost(rng):

@@ -82,6 +82,14 @@ def test_predict_tells_a_scheduler_of_drift(folder, capsys, moved, code):
     assert told["estimates"]["accuracy"] == answer.confidence.mean()
 
 
+def test_probabilities_in_the_place_of_logits_are_warned_of(folder, capsys):
+    test = aty.ModelOutputs.load(folder / "test")
+    probs = np.exp(test.logits) / np.exp(test.logits).sum(axis=1, keepdims=True)
+    aty.ModelOutputs(probs, embeddings=test.embeddings).save(folder / "probs.npz")
+    with pytest.warns(UserWarning, match=r"the logits of 'probs.npz' .* are these probabilities"):
+        assert run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz")[0] == 0
+
+
 def test_answers_hold_the_probabilities(folder, capsys):
     for ending in ("jsonl", "npz"):
         assert run(capsys, "predict", folder / "head", folder / "test", "--out", folder / f"p.{ending}")[0] == 0

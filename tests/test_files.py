@@ -177,6 +177,17 @@ def test_names_that_do_not_agree_are_refused(folder):
         aty.ModelOutputs.load([])
 
 
+def test_columns_named_by_their_classes_are_logits_and_class_names(tmp_path):
+    (tmp_path / "t.csv").write_text("ids,logit_cat,logit_dog,labels\na,1.5,-2,dog\nb,0,3,cat\n")
+    found = aty.ModelOutputs.load(tmp_path / "t.csv", names={"logits": "logit_*"})
+    assert (found.class_names.tolist(), found.logits.tolist()) == (["cat", "dog"], [[1.5, -2.0], [0.0, 3.0]])
+    assert found.labels.tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"class_names must be those of 't\.csv'"):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"logits": "logit_*"}, class_names=["dog", "cat"])
+    with pytest.raises(ValueError, match=r"has no array 'score_\*' for logits"):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"logits": "score_*"})
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

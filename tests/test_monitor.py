@@ -26,10 +26,12 @@ from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.counting import words_of
 from atypicality.monitoring.sequences import log_evidence, rank_band, sequence_interval
+from atypicality.monitoring.state import MonitorState
 from atypicality.monitoring.windows import as_text, first_second, times, window_keys
 from atypicality.outputs.paths import held
 from atypicality.report import render_monitor
 from atypicality.shipping.bundle import BundleError, read_part, write_part
+from atypicality.stored import Part, kinds
 
 DAY = 86400.0
 
@@ -600,6 +602,15 @@ def test_counts_with_ties_can_be_stored(tmp_path):
     again = read_part(HeldOutCounts, tmp_path)
     assert (again.confidence.edges.tolist(), again.atypicality.edges.size) == ([0.9], 8)
     assert (again.confidence.low.tolist(), again.confidence.high.tolist()) == ([10], [198])
+
+
+def test_a_state_from_before_keys_were_remembered_is_read():
+    counts = HeldOutCounts.from_rows([0.5, 0.9], np.array([0, 1]), np.array([0, 0]), n_classes=2)
+    none = np.zeros((0, 3), np.int64)
+    state = MonitorState("ab", 0.01, "day", 3, counts, 0, none[:, 0], none, none, counted={"a": 1.0})
+    stored = Part(MonitorState).write(state, kinds.Place.start(tensors := {}))
+    assert stored["fitted"].pop("counted") == {"a": 1.0}
+    assert Part(MonitorState).read(stored, kinds.Place.start(tensors)).counted == {}
 
 
 def test_counts_of_a_reference_are_checked_when_they_are_read():

@@ -1,13 +1,19 @@
 """Two heads on one file, and one head on two files, beside each other in one report."""
 
+import copy
+import html
+import re
+
 import numpy as np
 import pytest
 from report_cases import CALIBRATION, TEST, TRAIN, Opened, evaluation_and_head, needs_chromium, world_outputs
+from scipy.stats import ttest_rel
 
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.cli.report import _examples as examples_of
 from atypicality.evaluation.beside import beside
+from atypicality.evaluation.paired import compared
 from atypicality.evaluation.schema import TABLES
 from atypicality.head import ReliabilityHead
 from atypicality.report.examples import read_examples
@@ -68,6 +74,32 @@ def test_two_days_have_their_own_samples(browser, folder):
         page.select_option('[data-filter="right"]', label="wrong")
         marks = page.locator("#reliability figure")
         assert [marks.nth(side).locator("path.mark").count() > 0 for side in (0, 1)] == [True, True]
+
+
+def test_two_heads_are_compared_row_by_row(folder, capsys):
+    page = written(folder, "old", "new", "tuesday.npz")
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("log-loss of new minus"))
+    assert html.escape(said) in page.read_text()
+    test = world_outputs()[DAYS[1]]
+    old, new = (aty.load(folder / name).predict(test).proba for name in ("old", "new"))
+    rows = np.arange(len(test)), test.labels
+    found = ttest_rel(-np.log(new[rows]), -np.log(old[rows]))
+    interval = found.confidence_interval(0.95)
+    numbers = [float(number) for number in re.findall(r"[+-]\d\.\d{4}", said)]
+    np.testing.assert_allclose(numbers, [np.log(old[rows] / new[rows]).mean(), *interval], atol=6e-5)  # four digits
+    verdict = "new is better" if interval.high < 0 else "old is better" if interval.low > 0 else "no difference shown"
+    assert said.endswith(f"): {verdict}")
+
+
+def test_a_worse_head_is_found_worse_and_the_same_one_not_different():
+    world = world_outputs()
+    good = evaluation_and_head()[1]
+    bad = copy.deepcopy(good)
+    bad.predict = lambda outputs: good.predict(outputs._replaced(logits=outputs.logits / 3))
+    assert compared(good, bad, world[TEST], ("old", "new")).endswith("): old is better")
+    assert compared(bad, good, world[TEST], ("old", "new")).endswith("): new is better")
+    assert "+0.0000 (95 % interval +0.0000 to +0.0000): no diff" in compared(good, good, world[TEST], ("old", "new"))
+    assert "not comparable" in compared(good, bad, world[TEST][:1], ("old", "new"))
 
 
 def test_beside_keeps_every_row_of_both():

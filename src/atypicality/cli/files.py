@@ -24,11 +24,15 @@ __all__ = [
     "parse_names",
 ]
 
+LOOKED_AT = 1000  # rows that are looked at for a mistake
 ANSWERS = ".jsonl"  # ending of files of answers
 
 Names = Annotated[
     list[str] | None,
-    typer.Option(help="Our name of an array and the file's, where they differ: logits=scores,labels=label."),
+    typer.Option(
+        help="Our name of an array and the file's, where they differ: logits=scores,labels=label. For columns "
+        "logit_cat, logit_dog, ... it is logits=logit_*."
+    ),
 ]
 ClassNames = Annotated[
     Path | None,
@@ -60,9 +64,9 @@ def check_page(path: Path) -> None:
     """Refuse, before any work, a path that no HTML page can be written to."""
     from atypicality.outputs.paths import check_target
 
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--out is an HTML page and must end in .html; got {path.name!r}. --json prints data.")
     check_target(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out is an HTML page and must end in .html; got {path.name!r}.")
 
 
 def load_head(folder: Path, sha256: str | None = None) -> Any:
@@ -131,6 +135,7 @@ def load_together(
         if head is not None and _has_text_labels(parts):
             parts.setdefault("class_names", head.class_names_)
         found[purpose] = ModelOutputs(**parts)
+        _warn_of_probabilities(found[purpose], path)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
@@ -142,6 +147,17 @@ def _refuse_answers(path: Path) -> None:
         raise ValueError(
             f"{path.name!r} holds answers, as `predict` or `llm answers` write them; a classifier's head takes the "
             "model's outputs: logits, and embeddings or atypicality, as in a .npz or .parquet file."
+        )
+
+
+def _warn_of_probabilities(outputs: "ModelOutputs", path: Path) -> None:
+    from atypicality.outputs.packing import look_like_probabilities
+    from atypicality.validation import warn
+
+    if outputs.logits is not None and look_like_probabilities(outputs.logits[:LOOKED_AT]):
+        warn(
+            f"the logits of {path.name!r} lie between 0 and 1 and sum to 1 in every row: are these probabilities? "
+            "`atypicality pack --probabilities` stores their logarithms."
         )
 
 

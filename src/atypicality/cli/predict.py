@@ -40,7 +40,10 @@ def command(
     memory: Memory = None,
     scratch: Scratch = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with code 3 where the rows have drifted; answers are written too.")
+        bool,
+        typer.Option(
+            "--exit-code", help="End with code 3 where the rows' atypicality has drifted: of embeddings, not logits."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:

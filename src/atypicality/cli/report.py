@@ -1,11 +1,21 @@
 """`atypicality report`: saved heads against the bare model, or one head on two files, as one HTML page."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ANSWERS, ClassNames, Names, is_answer_head, load_answers, load_head, load_together
+from atypicality.cli.files import (
+    ANSWERS,
+    ClassNames,
+    Names,
+    check_page,
+    is_answer_head,
+    load_answers,
+    load_head,
+    load_together,
+)
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say
 
@@ -54,9 +64,8 @@ def command(
     It is one HTML file that needs no network.
     """
     from atypicality.blocks.progress import stage
-    from atypicality.outputs.paths import check_target
 
-    check_target(out)
+    check_page(out)
     with large_work("evaluating", memory, scratch):
         heads, files = _sorted(places)
         shown = None if examples is None else _examples(examples)
@@ -65,12 +74,13 @@ def command(
             shown = texts if shown is None else shown
         else:
             paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
-            outputs = load_together(paths, names, class_names)
+            saved = [load_head(head) for head in heads]
+            outputs = load_together(paths, names, class_names, saved[0])
             options = {"train": outputs.get("train"), "suspects": LISTED, "max_risk": max_risk}
-            result, fitted, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, options)
+            result, fitted, sides = _evaluated(heads, saved, [outputs[str(file)] for file in files], files, options)
         stage("drawing")
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
-    say(f"wrote {out}")
+    say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
 
 
 def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -86,20 +96,21 @@ def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _evaluated(
-    heads: list[Path], outputs: list[Any], files: list[Path], options: dict[str, Any]
+    heads: list[Path], fitted: list[Any], outputs: list[Any], files: list[Path], options: dict[str, Any]
 ) -> tuple[Any, Any, tuple[str, str]]:
     """The evaluation, the head whose card is shown, and the methods to show side by side."""
     from atypicality.evaluation import evaluate
     from atypicality.evaluation.beside import beside
+    from atypicality.evaluation.paired import compared
 
     names = _names(heads if len(heads) == 2 else files)
-    fitted = [load_head(head) for head in heads]
     if any(map(is_answer_head, fitted)):
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {files[0].name!r}.")
     if len(heads) == 2:
         methods = {"model": "uncalibrated"} | dict(zip(names, fitted, strict=True))
         result = evaluate(methods, outputs[0], **options)
-        return result, fitted[-1], (names[0], names[1])
+        note = compared(fitted[0], fitted[1], outputs[0], (names[0], names[1]))
+        return replace(result, notes=(note, *result.notes)), fitted[-1], (names[0], names[1])
     methods = {"model": "uncalibrated", "head": fitted[0]}
     found = [evaluate(methods, part, **options) for part in outputs]
     if len(files) == 1:

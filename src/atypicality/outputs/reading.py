@@ -33,9 +33,12 @@ def read_parts(
 ) -> dict[str, Any]:
     """The arguments of `ModelOutputs` that some files hold; `names` maps ours to theirs.
 
+    A name that ends in `*` is that of all numeric columns that begin so, in their order; of logits, the rest names the
+    classes.
+
     A name that no file has is an error, or joins `absent` where that is given.
     """
-    file, arrays = _file_names(paths), _read_together(paths, max_bytes)
+    file, arrays = _file_names(paths), _gathered(_read_together(paths, max_bytes), names)
     if absent is not None:
         absent |= {theirs for theirs in names.values() if theirs not in arrays}
         names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
@@ -78,6 +81,21 @@ def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str
             )
         found |= arrays
     return found
+
+
+def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """The arrays, with columns that a name with a star stands for as one matrix of that name."""
+    for ours, theirs in names.items():
+        start = theirs.removesuffix("*")
+        columns = [name for name in arrays if theirs != start and name.startswith(start)]
+        columns = [name for name in columns if arrays[name].ndim == 1 and arrays[name].dtype.kind in "iuf"]
+        if not columns:
+            continue
+        if ours == "logits":
+            classes = np.array([name[len(start) :] for name in columns])
+            arrays["class_names"] = _agreed_names(classes, arrays.get("class_names"), theirs)
+        arrays[theirs] = np.stack([arrays.pop(name) for name in columns], axis=1)
+    return arrays
 
 
 def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArray[Any]:
