@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
+from sklearn.utils import _safe_indexing, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, column_or_1d
 
@@ -21,7 +21,7 @@ from atypicality.density import GaussianAtypicality
 from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
-from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier
+from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier, guaranteed_coverage
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
     TABLE,
@@ -32,17 +32,25 @@ from atypicality.integrations.sklearn_folds import (
     density_of,
     fit_crossed,
 )
+from atypicality.integrations.sklearn_rows import (
+    check_index,
+    check_kind,
+    few,
+    group_column,
+    index_name,
+    index_of,
+    warn_of_few_rows,
+    warn_of_other_labels,
+)
 from atypicality.integrations.sklearn_tables import default_embedder, inner_estimator
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.model_outputs import check_attributes
-from atypicality.validation import caught_warnings, check_choice, check_integer, check_number, name_rows
+from atypicality.validation import caught_warnings, check_choice, check_integer, check_number
 
 __all__ = ["AtypicalityAwareClassifier"]
 
 SMALLEST = np.finfo(np.float64).tiny
-MOST_WORDS = 10
-"""Classes that an error lists."""
 PROBED = 1000
 """Rows on which the scores of an estimator are compared with its predictions."""
 
@@ -89,8 +97,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         The only one of `estimators_`.
     cross_conformal_ : CrossConformal or None
     coverage_guarantee_ : float or None
-        Least probability that a set holds the label of a new row drawn like the others, over the rows of `fit` too;
-        None with ``ensemble=False``.
+        Least probability that a set holds the label of a new row drawn like the others, over the rows of `fit` too:
+        1 - alpha without folds, less with them. None where none is guaranteed: with ``ensemble=False``, and for
+        prediction sets that state no guarantee.
     zero_proba_ : float
         What a probability of 0 counts as, 1 / rows that trained the estimator (that were given, with "prefit"), or half
         of the row's smallest probability if that is less. Forests and neighbours give 0 to classes without a vote among
@@ -134,12 +143,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         )
         if y is None:
             raise ValueError("y must be given: requires y to be passed, but the target y is None.")
+        check_index(X, y, "y")
         X, y = indexable(X, y)
         targets = column_or_1d(y, warn=True)
-        _check_kind(targets)
+        check_kind(targets)
         check_classification_targets(targets)
         self.cross_conformal_: CrossConformal | None = None
-        self.coverage_guarantee_: float | None = None
         if n_folds:
             self._fit_folds(X, targets, n_folds)
         else:
@@ -173,8 +182,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.classes_, codes = np.unique(np.r_[targets, estimator.classes_], return_inverse=True)
         codes = codes[: targets.size]
         train = ModelOutputs(embeddings=self._features(train_rows), class_names=self.classes_)
-        calibration = self._outputs(_safe_indexing(X, second), codes[second])
         head = self._head()
+        rows = _safe_indexing(X, second)
+        calibration = self._outputs(rows, codes[second], group_column(head, rows))
+        warn_of_few_rows(second.size, prefit)
+        warn_of_other_labels(calibration.need("logits"), codes[second], prefit)
         if isinstance(head.density, str) and _dependent(train.need("embeddings"), codes[first]):
             head.set_params(density=clone(TABLE))
         self.head_ = head._fit(  # errors name the rows of X
@@ -186,7 +198,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def _fit_folds(self, X: Any, targets: NDArray[Any], n_folds: int) -> None:
         """Fit an estimator without each fold, and the head on what they say of the folds they left out."""
         head = self._head()
-        check_crossed(head)
+        check_crossed(head, self.ensemble)
         folds = cut_folds(targets.size, n_folds, check_integer(self.random_state, "random_state", low=0))
         self.classes_, codes = np.unique(targets, return_inverse=True)
         self.zero_proba_ = 1 / (targets.size - len(folds[0]))
@@ -203,11 +215,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             if measured is not None:
                 features = self._features(_safe_indexing(X, train))
                 measured.measure(held_out, self._features(rows), features, codes[train])
-        self.head_ = fit_crossed(head, logits, codes, self.classes_, measured)
+        warn_of_other_labels(logits, codes, prefit=False)
+        self.head_ = fit_crossed(head, logits, codes, self.classes_, measured, group_column(head, X))
         if self.ensemble:
-            alpha = getattr(self.head_.prediction_sets_, "alpha", head.alpha)
-            crossed = CrossConformal(alpha).fit(softmax(logits, axis=1), codes, folds=fold_of)
-            self.cross_conformal_, self.coverage_guarantee_ = crossed, crossed.level_
+            sets = CrossConformal(head.alpha).fit(softmax(logits, axis=1), codes, folds=fold_of)
+            self.cross_conformal_ = sets
         else:
             self.zero_proba_, self.estimators_ = 1 / targets.size, []
             self._fit_member(X, targets, _safe_indexing(X, folds[0][:PROBED]))
@@ -243,6 +255,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             raise AttributeError("estimator_ is one estimator; with folds there are several, estimators_.")
         return self.estimators_[0]
 
+    @property
+    def coverage_guarantee_(self) -> float | None:
+        """Least probability that a set holds the label, where one is guaranteed."""
+        return guaranteed_coverage(self)
+
     def _cut(self, n_rows: int, fraction: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Plain random parts: stratifying would make the calibration rows unlike new ones."""
         order = np.random.default_rng(check_integer(self.random_state, "random_state", low=0)).permutation(n_rows)
@@ -273,12 +290,14 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         attributes: Any = None,
         logits: NDArray[np.float64] | None = None,
     ) -> ModelOutputs:
+        if attributes is None:
+            attributes = group_column(self.head_, X)
         outputs = ModelOutputs(
             self._logits(X) if logits is None else logits,
             embeddings=self._features(X),
             attributes=attributes,
             class_names=self.classes_,
-            ids=_index_of(X),
+            ids=index_of(X),
         )
         return outputs._replaced(labels=labels)
 
@@ -313,17 +332,17 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ModelOutputs(297 rows, 10 classes; logits float64 (297, 10), embeddings float64 (297, 4), labels)
         """
         check_is_fitted(self, "head_")
-        _check_index(X, y, "y")
+        check_index(X, y, "y")
         for name, column in check_attributes(attributes).items():
-            _check_index(X, column, f"attributes[{name!r}]")
+            check_index(X, column, f"attributes[{name!r}]")
         labels = None if y is None else self._codes(column_or_1d(y))
         if labels is not None and labels.size != _num_samples(X):
             raise ValueError(f"y must have one label per row of X; got {labels.size} for {_num_samples(X)} rows.")
-        return self._outputs(X, labels, attributes)
+        return self._outputs(X, labels, {**group_column(self.head_, X), **check_attributes(attributes)})
 
     def _codes(self, targets: NDArray[Any]) -> NDArray[np.intp]:
         """Positions of labels in `classes_`."""
-        _check_kind(targets)
+        check_kind(targets)
         codes = np.minimum(np.searchsorted(self.classes_, targets), self.classes_.size - 1)
         unknown = targets[self.classes_[codes] != targets]
         if unknown.size:
@@ -333,8 +352,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
                 for word, count in zip(words.tolist(), counts, strict=True)
             ]
             raise ValueError(
-                f"y must hold classes that were there in fit; it holds {_few(held)}. "
-                f"The classes are {_few([repr(name) for name in self.classes_.tolist()])}."
+                f"y must hold classes that were there in fit; it holds {few(held)}. "
+                f"The classes are {few([repr(name) for name in self.classes_.tolist()])}."
             )
         return codes
 
@@ -346,13 +365,13 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         check_is_fitted(self, "head_")
         if self.cross_conformal_ is None:
             answer = self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
-            return replace(answer, ids_name=_index_name(X))
+            return replace(answer, ids_name=index_name(X))
         each = [self._logits_by(estimator, X) for estimator in self.estimators_]
         answer = self.head_.predict(self._outputs(X, logits=averaged(each)), max_risk=max_risk, first_row=first_row)
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
         advice = self.head_._advised(answer, sets)
-        return replace(answer, prediction_set=sets, advice=advice, ids_name=_index_name(X))
+        return replace(answer, prediction_set=sets, advice=advice, ids_name=index_name(X))
 
     def evaluate(
         self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | None = None, **options: Any
@@ -368,7 +387,10 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         >>> model.evaluate(X[1500:, 10:14], y[1500:]).methods
         ('uncalibrated', 'classifier')
         """
-        return evaluate_classifier(self, self.outputs(X, y, attributes=attributes), self.reliability(X), options)
+        outputs, answer = self.outputs(X, y, attributes=attributes), None
+        if self.cross_conformal_ is not None:  # whose sets no outputs tell
+            answer = self.reliability(X, max_risk=options.get("max_risk"))
+        return evaluate_classifier(self, outputs, answer, options)
 
     def _card(self) -> str:
         check_is_fitted(self, "head_")
@@ -479,55 +501,6 @@ def _last(estimator: Any) -> Any:
         if not isinstance(inner, Pipeline):
             return inner
         estimator = inner[-1]
-
-
-def _check_kind(targets: NDArray[Any]) -> None:
-    """Refuse missing labels, and text beside other kinds, which cannot be sorted."""
-    if targets.dtype.kind == "f":
-        assert_all_finite(targets, input_name="y")
-    if targets.dtype.kind == "O":
-        text = np.array([isinstance(value, str) for value in targets], bool)
-        if text.any() and not text.all():
-            rows = name_rows(np.flatnonzero(~text), "does", "do")
-            raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
-
-
-def _few(words: list[str]) -> str:
-    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
-
-
-def _check_index(X: Any, column: Any, name: str) -> None:
-    """Refuse a column whose index names other rows than that of X, or the same in another order."""
-    ours, theirs = getattr(X, "index", ()), getattr(column, "index", ())
-    if any(callable(index) or _counts(index) for index in (ours, theirs)) or len(ours) != len(theirs):
-        return
-    if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
-        raise ValueError(
-            f"{name} must have the index of X, in its order, since rows go by position; it has another. Pass "
-            "column.loc[X.index], or column.to_numpy() where the order is right."
-        )
-
-
-def _counts(index: Any) -> bool:
-    """Whether an index is a count from 0."""
-    values = np.asarray(index)
-    return values.dtype.kind in "iu" and np.array_equal(values, np.arange(values.size))
-
-
-def _index_of(X: Any) -> Any:
-    """Whole numbers or text that name the rows of a DataFrame, where they are more than a count from 0."""
-    index = getattr(X, "index", None)
-    if callable(index) or index is None or getattr(index, "nlevels", 1) > 1:
-        return None
-    values = np.asarray(index)
-    if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
-        return None
-    return None if _counts(index) or values.dtype.kind not in "iuUO" else values
-
-
-def _index_name(X: Any) -> str | None:
-    name = getattr(getattr(X, "index", None), "name", None)
-    return name if isinstance(name, str) else None
 
 
 def _log(probs: NDArray[np.float64], zero: float) -> NDArray[np.float64]:

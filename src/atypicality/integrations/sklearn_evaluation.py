@@ -9,15 +9,24 @@ from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.card import model_card
 
-__all__ = ["classifier_card", "evaluate_classifier"]
+__all__ = ["classifier_card", "evaluate_classifier", "guaranteed_coverage"]
 
 
 def evaluate_classifier(
-    model: Any, outputs: ModelOutputs, answer: Reliability, options: Mapping[str, Any]
+    model: Any, outputs: ModelOutputs, answer: Reliability | None, options: Mapping[str, Any]
 ) -> Evaluation:
-    """`evaluate` of the estimator, "uncalibrated", and of the classifier, whose `answer` for these rows is known."""
-    judged = model.head_ if model.cross_conformal_ is None else _AsHead(model, answer)
+    """`evaluate` of the estimator, "uncalibrated", and of the classifier: its head, or its `answer` for these rows."""
+    judged = model.head_ if answer is None else _AsHead(model, answer)
     return evaluate({"uncalibrated": "uncalibrated", "classifier": judged}, outputs, **options)
+
+
+def guaranteed_coverage(model: Any) -> float | None:
+    """What is guaranteed for the prediction sets of a fitted classifier; None where nothing is."""
+    if model.cross_conformal_ is not None:
+        return float(model.cross_conformal_.level_)
+    head = model.head_
+    valid = hasattr(head.prediction_sets_, "_guarantee") and getattr(head.prediction_sets_, "mode", "valid") == "valid"
+    return 1 - float(head.prediction_sets_.alpha) if valid and not head.cross_fitted_ else None
 
 
 def classifier_card(model: Any) -> str:
@@ -40,8 +49,8 @@ class _AsHead:
     def prediction_sets_(self) -> Any:
         return self.model.cross_conformal_ or self.model.head_.prediction_sets_
 
-    def predict(self, outputs: ModelOutputs) -> Reliability | None:
-        """What the classifier said of these rows."""
+    def predict(self, outputs: ModelOutputs, *, max_risk: float | None = None) -> Reliability | None:
+        """What the classifier said of these rows, when it was asked for `max_risk`."""
         return self.answer
 
     def _usage(self) -> str:

@@ -77,7 +77,6 @@ def load_classifier(model: Any, folder: AnyPath, trusted: Iterable[str]) -> Any:
         setattr(model, name, state[name])
     model.head_, model.head = head, clone(head) if state["own_head"] else None
     model.cross_conformal_ = _crossed(state["scores"], head)
-    model.coverage_guarantee_ = None if model.cross_conformal_ is None else model.cross_conformal_.level_
     return model
 
 
