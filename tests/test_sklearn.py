@@ -1,4 +1,6 @@
-"""The meta-estimator obeys scikit-learn's rules and keeps the head's promises."""
+"""The meta-estimator obeys scikit-learn's rules, and its sets and answers are those of the head."""
+
+import ast
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from atypicality.head import ReliabilityHead
 from atypicality.integrations.sklearn import AtypicalityAwareClassifier, _log
 from atypicality.integrations.sklearn_tables import TableEmbedder
 from atypicality.report import render_report
+from atypicality.shipping.card import model_card
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
@@ -237,7 +240,10 @@ def test_answers_have_names_and_the_index_of_the_frame(table):
     model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
     frame = model.reliability(X[1500:].rename_axis("order")).to_frame()
     assert frame.index.name == "order"
-    assert frame.index.tolist() == X.index[1500:].tolist() == frame["id"].tolist()
+    assert frame.index.tolist() == X.index[1500:].tolist()
+    assert "id" not in frame  # it is the index
+    assert frame["label"].tolist() == model.reliability(X[1500:]).label_names().tolist()
+    assert model.reliability(X[1500:]).to_frame().index.name == "id"
     assert frame["label"].tolist() == model.predict(X[1500:]).tolist()
     assert X[1500:].join(frame["quadrant"])["quadrant"].notna().all()
     assert model.reliability(X[1500:].reset_index(drop=True)).ids is None
@@ -717,9 +723,14 @@ def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
     assert not (tmp_path / "odd").exists()
     trees = AtypicalityAwareClassifier(RandomForestClassifier(3, random_state=0), head=QUICK).fit(X, y)
     trees.save(tmp_path / "trees")
-    with pytest.raises(TypeError, match=r"skops does not trust: .*sklearn\.tree\._tree\.Tree.*pass them as trusted="):
+    with pytest.raises(TypeError, match=r"skops does not trust.*pass trusted=\[") as error:
         AtypicalityAwareClassifier.load(tmp_path / "trees")
-    loaded = AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=["sklearn.tree._tree.Tree", "numpy.dtype"])
+    trusted = ast.literal_eval(str(error.value).partition("pass trusted=")[2].rstrip("."))
+    assert sorted(trusted) == ["numpy.dtype", "sklearn.tree._tree.Tree"]
+    loaded = AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=trusted)
+    card = (tmp_path / "trees" / "README.md").read_text()
+    assert all(f"        {name!r},\n" in card for name in trusted)
+    assert "trusted=[],  # the types that the error names" in model_card(trees)
     np.testing.assert_array_equal(loaded.predict_proba(X), trees.predict_proba(X))
     other = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK).fit(X, y)
     other.head_.save(tmp_path / "trees" / "head")  # a head of another classifier

@@ -393,7 +393,6 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         return evaluate_classifier(self, outputs, answer, options)
 
     def _card(self) -> str:
-        check_is_fitted(self, "head_")
         return classifier_card(self)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -430,8 +429,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def load(cls, folder: str | os.PathLike[str], *, trusted: Iterable[str] = ()) -> Self:
         """Read what `save` wrote to `folder`, under the same version of scikit-learn.
 
-        skops makes no object of a type that it does not trust: an error names them, and `trusted` lists those that you
-        do. Trees are among them, since a forged one can crash the process: trust files that you wrote yourself.
+        skops makes no object of a type that it does not trust: an error lists them as `trusted` takes them, and so does
+        the README.md in the folder. Trees are among them, since a forged one can crash the process: trust files that
+        you wrote yourself.
         """
         found: Self = load_classifier(cls(), folder, trusted)
         return found

@@ -1,8 +1,10 @@
 """A fitted classifier on labelled rows: its own prediction sets and advice, where those of its head are others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
 
 from atypicality.evaluation import Evaluation, evaluate
 from atypicality.head.reliability import Reliability
@@ -29,9 +31,13 @@ def guaranteed_coverage(model: Any) -> float | None:
     return 1 - float(head.prediction_sets_.alpha) if valid and not head.cross_fitted_ else None
 
 
-def classifier_card(model: Any) -> str:
-    """The card of the head, with how the classifier is loaded and the coverage that is guaranteed for its sets."""
-    return model_card(_AsHead(model))
+def classifier_card(model: Any, untrusted: Sequence[str] | None = None) -> str:
+    """The card of the head, with how the classifier is loaded and the coverage that is guaranteed for its sets.
+
+    `untrusted` are the types that its file holds and skops does not trust; None before there is a file.
+    """
+    check_is_fitted(model, "head_")
+    return model_card(_AsHead(model, untrusted=untrusted))
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class _AsHead:
 
     model: Any
     answer: Reliability | None = None
+    untrusted: Sequence[str] | None = None
     cross_fitted_ = False  # that is said of the sets of its head alone
 
     def __getattr__(self, name: str) -> Any:
@@ -54,9 +61,14 @@ class _AsHead:
         return self.answer
 
     def _usage(self) -> str:
+        if self.untrusted is None:
+            trusted = "    trusted=[],  # the types that the error names, if there is one: those of trees, say\n"
+        else:
+            trusted = "".join(f"        {name!r},\n" for name in self.untrusted)
+            trusted = f"    trusted=[\n{trusted}    ],\n" if trusted else ""
         return (
-            "```python\nimport atypicality as aty\n\n"
-            'model = aty.AtypicalityAwareClassifier.load("path/to/the/folder")\n'
+            "```python\nimport atypicality as aty\n\nmodel = aty.AtypicalityAwareClassifier.load(\n"
+            f'    "path/to/the/folder",\n{trusted})\n'
             "answer = model.reliability(X)\n```"
         )
 
