@@ -8,6 +8,7 @@ import scipy.stats
 from evaluation_cases import FakeHead, column, outputs_of, sets_of, train_of, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
 
 import atypicality as aty
 from atypicality import metrics
@@ -139,6 +140,9 @@ def test_a_class_without_rows_keeps_its_row(train):
     assert column(evaluation, "classes", "count", metric="accuracy").tolist() == [1, 2, 0, 0]
     assert column(evaluation, "class_info", "class_atypicality").tolist() == [0.5, 1.0, np.inf, 2.0]
     assert column(evaluation, "class_info", "group").tolist() == [0, 0, 1, 1]
+    more = aty.evaluate("uncalibrated", outputs)  # five groups of four classes are four
+    assert column(more, "class_groups", "count", metric="accuracy").tolist() == [1, 2, 0, 0]
+    assert not any("classes" in note and "groups of" in note for note in more.notes)
     assert aty.Evaluation.from_json(evaluation.to_json()) == evaluation
 
 
@@ -194,7 +198,8 @@ def test_a_temperature_that_rests_on_no_error_is_noted_and_has_no_standard_error
 def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
     brightness = np.linspace(0.0, 1.0, len(world))
     brightness[:100] = np.nan
-    attributes = {"site": np.arange(len(world)) % 3, "brightness": brightness, "patient": np.arange(len(world))}
+    numbers = np.arange(len(world))
+    attributes = {"site": numbers % 3, "brightness": brightness, "patient": numbers, "months": numbers % 24}
     outputs = aty.ModelOutputs(labels=world.labels, attributes=attributes)
     evaluation = aty.evaluate({"model": world.probs}, outputs, n_groups=4)
     sites = evaluation.table("subgroups", attribute="site", metric="accuracy")
@@ -209,6 +214,8 @@ def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
     low, middle, high = (f"{edge:.4g}" for edge in edges)
     names = (f"up to {low}", f"{low} to {middle}", f"{middle} to {high}", f"above {high}")
     assert counts == {"missing": 100} | {f"group {i} ({name})": 275 for i, name in enumerate(names, start=1)}
+    months = evaluation.table("subgroups", attribute="months", metric="accuracy")
+    assert [row["count"] for row in months] == [300] * 4  # 24 values: a quantity, not 24 subgroups
     assert not evaluation.table("subgroups", attribute="patient")
     assert any("attribute patient has 1200 values" in note for note in evaluation.notes)
 
@@ -336,6 +343,20 @@ def test_fitted_recalibrators_are_asked_with_what_they_need(outputs, train):
     evaluation = aty.evaluate({"by side": by_side}, outputs, groups="side")
     probs = by_side.predict_proba(outputs.logits, groups=outputs.attributes["side"])
     assert column(evaluation, "overall", metric="nll") == pytest.approx(metrics.nll(probs, outputs.labels))
+
+
+def test_classes_are_listed_by_name():
+    outputs = aty.ModelOutputs(np.eye(3), labels=[0, 1, 2], class_names=["ok", "late", "lost"])
+    rows = aty.evaluate("uncalibrated", outputs).table("classes", metric="accuracy", class_name="late")
+    assert [(row["class_index"], row["count"]) for row in rows] == [(1, 1)]
+
+
+def test_a_classifier_of_rows_is_told_to_bring_its_probabilities(outputs):
+    rows = LogisticRegression().fit(outputs.embeddings, outputs.labels)
+    with pytest.raises(
+        TypeError, match=r"method 'own': LogisticRegression is a classifier of rows X.*predict_proba\(X\)"
+    ):
+        aty.evaluate({"own": rows}, outputs)
 
 
 def test_coverage_has_exact_binomial_intervals(outputs, world, train):

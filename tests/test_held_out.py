@@ -76,6 +76,15 @@ def test_where_the_sequence_starts_is_no_matter_of_held_out_labels_and_never_of_
     assert counts[-1] == 1000
 
 
+def test_where_nothing_is_accepted_the_risk_that_would_do_is_named(rng):
+    rule = AbstentionRule.from_rows(rng.random(700), rng.random(700) > 0.15)  # 15 % are wrong, wherever they are
+    with pytest.warns(UserWarning, match=r"nothing is accepted.*allow more risk, at least 0\.\d+\.") as caught:
+        rule.warn_where_none(np.zeros(5, bool), 0.1)
+    least = float(str(caught[0].message).rpartition(" ")[2].rstrip("."))
+    assert rule.threshold(least) < np.inf
+    assert all(rule.threshold(percent / 100) == np.inf for percent in range(10, round(100 * least)))
+
+
 def test_the_sequence_starts_where_rows_without_an_error_can_pass():
     # 0.95^58 > 0.05 >= 0.95^59: 58 rows without an error bound nothing by 5 %, 59 do
     for n, expected in ((58, np.inf), (59, 0.0)):

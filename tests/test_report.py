@@ -7,6 +7,7 @@ import math
 import os
 import re
 import socket
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -527,3 +528,57 @@ def test_no_number_of_a_summary_is_unknown():
         cards = (*summary.improved, *summary.unclear, *summary.worse, *summary.caution, *steps)
         parts = [part for sentence in cards for part in sentence]
         assert all(math.isfinite(part.value) for part in parts if isinstance(part, SourcedNumber))
+
+
+def class_sets(right, held, counts):
+    """An evaluation of classes "a", "b", ... of these counts, with how many rows of each are right and held by sets."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    place = np.concatenate([np.arange(count) for count in counts])
+    k, rows = len(counts), np.arange(labels.size)
+    said = np.where(place < np.repeat(right, counts), labels, (labels + 1) % k)
+    probs = np.full((labels.size, k), 0.2 / (k - 1))
+    probs[rows, said] = 0.8
+    sets = np.zeros_like(probs, bool)
+    sets[rows, said] = True
+    sets[rows, labels] = place < np.repeat(held, counts)
+    outputs = aty.ModelOutputs(labels=labels, class_names=list("abcd")[:k], class_atypicality=np.arange(k) / 1.0)
+    found = aty.evaluate({"model": (probs, sets)}, outputs)
+    return replace(found, settings=dict(found.settings) | {"alpha": {"model": 0.1}, "guaranteed": {"model": 0.7977}})
+
+
+def sentences(card):
+    return ["".join(part if isinstance(part, str) else part.text for part in sentence) for sentence in card]
+
+
+def test_classes_that_sets_miss_are_named_and_small_ones_too():
+    """By hand: a is held in 300 of 300 rows, b in 62 of 102 (Clopper and Pearson: up to 70.3 %), c in 0 of 14."""
+    evaluation = class_sets([280, 28, 0], [300, 62, 0], [300, 102, 14])
+    said = sentences(summarise(evaluation, None, "model").caution)
+    missed = "Prediction sets hold the true class less often than the target for the class b: 60.8% of 102 samples, "
+    assert f"{missed}where the target is 90%." in said
+    assert "The class of at least 30 samples that is recognised least is b: 27.5% of 102 samples are right." in said
+    small = "Classes of fewer than 30 samples are not judged above: c, 0.0% of 14 right, 0.0% in their prediction sets."
+    assert said[-1] == small
+    steps = sentences(next_steps(evaluation, "model"))
+    assert any('ConditionalConformal(groups="class rarity")' in step for step in steps)
+    group = [text for text in said if "group of classes" in text]
+    assert group == [text for text in group if "group of classes 2 (b)" in text]
+    assert "(target: 90%; guaranteed: 79.77%)" in sentences(summarise(evaluation, None, "model").improved)[-1]
+
+
+def test_sets_that_hold_every_class_are_said_to():
+    evaluation = class_sets([90, 90], [98, 98], [100, 100])
+    said = sentences(summarise(evaluation, None, "model").caution)
+    kinds = "No confidence group, group of classes or class of at least 30 samples has prediction sets that fall short "
+    assert f"{kinds}of the target beyond their 95% interval." in said
+    assert not any("ConditionalConformal" in step for step in sentences(next_steps(evaluation, "model")))
+
+
+def test_the_ece_of_rows_of_one_label_is_not_called_worse():
+    """All rows are right, at a confidence of 95 % and then of 55 %: worse overall, and of no label in particular."""
+    labels = np.repeat([0, 1], 200)
+    before, after = (np.where(np.eye(2)[labels] == 1, confidence, 1 - confidence) for confidence in (0.95, 0.55))
+    outputs = aty.ModelOutputs(labels=labels, class_atypicality=[0.0, 1.0])
+    worse = sentences(summarise(aty.evaluate({"one": before, "two": after}, outputs), "one", "two").worse)
+    assert any("(ECE)" in text for text in worse)
+    assert not any("group of classes" in text for text in worse)

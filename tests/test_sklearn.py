@@ -1,4 +1,6 @@
-"""The meta-estimator obeys scikit-learn's rules and keeps the head's promises."""
+"""The meta-estimator obeys scikit-learn's rules, and its sets and answers are those of the head."""
+
+import ast
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from atypicality.integrations.sklearn import AtypicalityAwareClassifier
 from atypicality.integrations.sklearn_checks import log_probs
 from atypicality.integrations.sklearn_tables import TableEmbedder
 from atypicality.report import render_report
+from atypicality.shipping.card import model_card
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
@@ -238,7 +241,10 @@ def test_answers_have_names_and_the_index_of_the_frame(table):
     model = AtypicalityAwareClassifier(prepared(LogisticRegression()), head=QUICK).fit(X[:1500], y[:1500])
     frame = model.reliability(X[1500:].rename_axis("order")).to_frame()
     assert frame.index.name == "order"
-    assert frame.index.tolist() == X.index[1500:].tolist() == frame["id"].tolist()
+    assert frame.index.tolist() == X.index[1500:].tolist()
+    assert "id" not in frame  # it is the index
+    assert frame["label"].tolist() == model.reliability(X[1500:]).label_names().tolist()
+    assert model.reliability(X[1500:]).to_frame().index.name == "id"
     assert frame["label"].tolist() == model.predict(X[1500:]).tolist()
     assert X[1500:].join(frame["quadrant"])["quadrant"].notna().all()
     assert model.reliability(X[1500:].reset_index(drop=True)).ids is None
@@ -469,12 +475,12 @@ def test_sparse_columns_become_dense_or_are_projected(three):
 # -- cross-fitting -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:y fits what the estimator says")
 def test_every_row_is_judged_by_an_estimator_that_never_saw_it():
     """One neighbour knows its own rows by heart: with noise for labels, recalibration learns that it knows nothing."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((600, 3)), rng.integers(0, 3, 600)
-    head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal("lac"))
-    model = AtypicalityAwareClassifier(KNeighborsClassifier(1), head=head, cv=5).fit(X, y)
+    model = AtypicalityAwareClassifier(KNeighborsClassifier(1), head=QUICK, cv=5).fit(X, y)
     assert model.predict_proba(X).max() < 0.6  # 1 / 3, and what chance gives 600 rows
     assert len(model.estimators_) == 5
     assert all(len(each._fit_X) == 480 for each in model.estimators_)
@@ -563,6 +569,83 @@ def test_what_cannot_be_cross_fitted_is_refused(estimator, head, message, three)
         AtypicalityAwareClassifier(estimator, head=head, cv=3).fit(*three)
 
 
+@pytest.mark.parametrize("max_risk", [0.25, 0.3])
+def test_a_cross_fitted_classifier_is_evaluated_at_a_risk(max_risk, three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=5).fit(X[:800], y[:800])
+    evaluation = model.evaluate(X[800:], y[800:], max_risk=max_risk)
+    kept = model.reliability(X[800:], max_risk=max_risk).accepted
+    wrong = (model.predict(X[800:]) != y[800:])[kept]
+    for metric, value in (("accepted_share", kept.mean()), ("accepted_risk", wrong.mean())):
+        assert evaluation.table("overall", method="classifier", metric=metric)[0]["value"] == pytest.approx(value)
+
+
+def test_sets_that_folds_would_not_use_are_refused(three):
+    X, y = three
+    asked = ReliabilityHead(prediction_sets=aty.ConditionalConformal(groups="class rarity"))
+    with pytest.raises(ValueError, match=r"ConditionalConformal would not be used\. Leave cv out.*ensemble=False"):
+        AtypicalityAwareClassifier(GaussianNB(), head=asked, cv=3).fit(X, y)
+    used = AtypicalityAwareClassifier(GaussianNB(), head=asked, cv=3, ensemble=False).fit(X, y)
+    assert used.head_.prediction_sets_.class_group_names_[0] == "class rarity 1 of 3"
+
+
+@pytest.mark.filterwarnings("ignore:logits are no better than chance")
+@pytest.mark.parametrize("options", [{}, {"cv": "prefit"}, {"cv": 4}, {"cv": 4, "ensemble": False}], ids=str)
+def test_labels_in_another_order_are_noticed(options, three):
+    """A shuffle passes for the right order in 2 % of fits, and with "prefit" in 0.003 %; the seed is none of these."""
+    X, y = three
+    base = GaussianNB().fit(X[800:], y[800:]) if options.get("cv") == "prefit" else GaussianNB()
+    model = AtypicalityAwareClassifier(base, head=QUICK, **options)
+    model.fit(X[:800], y[:800])
+    with pytest.warns(UserWarning, match=r"y fits .* no better than shuffled labels would; it is right in \d+\.\d% of"):
+        model.fit(X[:800], np.random.default_rng(1).permutation(y[:800]))
+
+
+@pytest.mark.parametrize("cv", [None, "prefit", 3])
+def test_fit_refuses_labels_with_the_index_of_other_rows(cv, table):
+    X, y = table
+    base = prepared(GaussianNB())
+    model = AtypicalityAwareClassifier(base.fit(X, y) if cv == "prefit" else base, head=QUICK, cv=cv)
+    counted = X[:900].reset_index(drop=True), y[:900].reset_index(drop=True)
+    for rows, labels in ((X, y.sort_index()), (X[:900], y[900:1800]), (counted[0], counted[1].sample(frac=1))):
+        with pytest.raises(
+            ValueError, match=r"y must have the index of X.*column\.to_numpy\(\) where the order is right"
+        ):
+            model.fit(rows, labels)
+
+
+@pytest.mark.parametrize("options", [{}, {"cv": 3, "ensemble": False}], ids=str)
+def test_groups_by_a_column_are_taken_from_the_frame(options, table):
+    X, y = table
+    head = ReliabilityHead(
+        recalibration=aty.TemperatureScaling(), prediction_sets=aty.ConditionalConformal(groups="city")
+    )
+    model = AtypicalityAwareClassifier(prepared(GaussianNB()), head=head, **options).fit(X[:1500], y[:1500])
+    assert model.head_.prediction_sets_.attribute_values_.tolist() == ["Oslo", "Rome"]
+    new, truth = X[1500:], y[1500:]
+    given = model.outputs(new, truth, attributes={"city": new["city"], "d": new["d"]})
+    np.testing.assert_array_equal(model.predict_set(new), model.head_.predict(given).prediction_set)
+    assert {row["attribute"] for row in model.evaluate(new, truth).table("subgroups")} == {"city"}
+    with pytest.raises(ValueError, match=r"groups='city' .* must be a column of a DataFrame X"):
+        AtypicalityAwareClassifier(GaussianNB(), head=head, **options).fit(X[list("bcdef")], y)
+
+
+def test_the_guarantee_is_stated_where_there_is_one(three):
+    X, y = three
+    own = aty.AtypicalityAwareConformal(alpha=0.2, n_groups=(2, 2), mode="paper")
+    for sets, expected in (("auto", 0.8), (aty.SplitConformal(alpha=0.05), 0.95), (own, None)):
+        head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=sets, alpha=0.2)
+        assert AtypicalityAwareClassifier(GaussianNB(), head=head).fit(X, y).coverage_guarantee_ == expected
+
+
+def test_few_calibration_rows_are_warned_of(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK)
+    with pytest.warns(UserWarning, match="60 rows calibrate, where 500 are better.*Set cv=5"):
+        model.fit(X[:150], y[:150])
+    model.fit(X[:250], y[:250])  # 100
+
+
 def covertype_like(n, seed):
     """Seven classes of very unequal shares, ten numbers of several scales, and a soil of twelve kinds, one-hot."""
     world, rng = np.random.default_rng(1), np.random.default_rng(seed)
@@ -641,9 +724,14 @@ def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
     assert not (tmp_path / "odd").exists()
     trees = AtypicalityAwareClassifier(RandomForestClassifier(3, random_state=0), head=QUICK).fit(X, y)
     trees.save(tmp_path / "trees")
-    with pytest.raises(TypeError, match=r"skops does not trust: .*sklearn\.tree\._tree\.Tree.*pass them as trusted="):
+    with pytest.raises(TypeError, match=r"skops does not trust.*pass trusted=\[") as error:
         AtypicalityAwareClassifier.load(tmp_path / "trees")
-    loaded = AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=["sklearn.tree._tree.Tree", "numpy.dtype"])
+    trusted = ast.literal_eval(str(error.value).partition("pass trusted=")[2].rstrip("."))
+    assert sorted(trusted) == ["numpy.dtype", "sklearn.tree._tree.Tree"]
+    loaded = AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=trusted)
+    card = (tmp_path / "trees" / "README.md").read_text()
+    assert all(f"        {name!r},\n" in card for name in trusted)
+    assert "trusted=[],  # the types that the error names" in model_card(trees)
     np.testing.assert_array_equal(loaded.predict_proba(X), trees.predict_proba(X))
     other = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK).fit(X, y)
     other.head_.save(tmp_path / "trees" / "head")  # a head of another classifier
@@ -664,7 +752,10 @@ def test_an_evaluation_has_the_classifiers_own_sets(three):
     assert measured["set_size"] == pytest.approx(sets.sum(axis=1).mean())
     advice = [row["advice"] for row in evaluation.table("predictions", method="classifier")]
     assert advice == model.reliability(X[400:]).advice.tolist()
-    assert 1 - evaluation.settings["alpha"]["classifier"] == pytest.approx(model.coverage_guarantee_)
+    assert evaluation.settings["alpha"]["classifier"] == 0.1  # the target; what is guaranteed stands beside it
+    assert evaluation.settings["guaranteed"] == {"classifier": model.coverage_guarantee_}
+    target = {row["target"] for row in evaluation.table("coverage_gaps", method="classifier")}
+    assert target == {0.9}
     page = render_report(evaluation, head=model)
     assert f"at least {model.coverage_guarantee_:.4g}" in page
     assert "at least 0.9 " not in page

@@ -39,10 +39,14 @@ def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Eva
     parts = [_renamed(one, name) for one, name in zip((first, second), names, strict=True)]
     tables = {table: _joined(table, parts[0][table], parts[1][table], first.n_samples) for table in TABLES}
     _renumber_subgroups(tables, first, second)
-    alpha = {
-        f"{method}, {name}": value
-        for one, name in zip((first, second), names, strict=True)
-        for method, value in one.settings.get("alpha", {}).items()
+    levels = {
+        key: {
+            f"{method}, {name}": value
+            for one, name in zip((first, second), names, strict=True)
+            for method, value in one.settings.get(key, {}).items()
+        }
+        for key in ("alpha", "guaranteed")
+        if key in (*first.settings, *second.settings)
     }
     prints = [str(one.settings.get("fingerprint")) for one in (first, second)]
     return Evaluation(
@@ -53,7 +57,7 @@ def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Eva
         n_samples=first.n_samples + second.n_samples,
         n_classes=first.n_classes,
         n_splits=first.n_splits,
-        settings=dict(first.settings) | {"alpha": alpha, "fingerprint": ", ".join(prints)},
+        settings=dict(first.settings) | levels | {"fingerprint": ", ".join(prints)},
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
         tables={table: to_columns(table, rows) for table, rows in tables.items()},
     )

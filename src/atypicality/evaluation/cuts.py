@@ -16,6 +16,7 @@ __all__ = ["NO_ATYPICALITY", "NO_CLASSES", "Axis", "Cuts", "Edges", "first_known
 
 Codes = NDArray[np.intp]
 
+MOST_WHOLE = 20  # values of an attribute of whole numbers that are subgroups as they are
 MOST_SUBGROUPS = 200  # an attribute with more values is a name or a number, not a subgroup
 NO_ATYPICALITY = "no atypicality is known, so nothing is shown by it; give train=, or outputs with atypicality."
 NO_CLASSES = "the atypicality of the classes is not known, so nothing is shown by it."
@@ -126,26 +127,24 @@ class Cuts:
         if rarity is None or (rarity == rarity[0]).all():
             self._note(NO_CLASSES if rarity is None else NO_CLASSES.replace("not known", "the same for all"))
             return None
-        with caught_warnings() as caught:
-            groups = ClassGroups(self.n_groups).fit(rarity)
-        for warning in caught:
-            self._note(f"classes: {warning}")
+        n_groups = min(self.n_groups, rarity.size)
+        groups = ClassGroups(n_groups).fit(rarity)
         self.class_group_of = groups.class_groups_
         codes = groups.assign(self.context.outputs.need("labels"))
-        tops = [rarity[groups.class_groups_ <= group].max(initial=-np.inf) for group in range(self.n_groups)]
+        tops = [rarity[groups.class_groups_ <= group].max(initial=-np.inf) for group in range(n_groups)]
         self._add_ranges("class", "", np.r_[-np.inf, tops], codes)
-        return Axis("class_groups", _numbered(self.n_groups), codes)
+        return Axis("class_groups", _numbered(n_groups), codes)
 
     def _subgroups(self) -> Iterator[Axis]:
         for attribute, values in self.context.outputs.attributes.items():
-            names = self._cut_numbers(attribute, values) if values.dtype.kind == "f" else values.astype(str)
+            names = self._cut_numbers(attribute, values) if _is_measured(values) else values.astype(str)
             found, codes = np.unique(names, return_inverse=True)
             if found.size > MOST_SUBGROUPS:
                 self._note(f"attribute {attribute} has {found.size} values, too many for subgroups.")
                 continue
             yield Axis("subgroups", [{"attribute": attribute, "subgroup": name} for name in found.tolist()], codes)
 
-    def _cut_numbers(self, attribute: str, values: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
+    def _cut_numbers(self, attribute: str, values: NDArray[Any]) -> NDArray[np.str_]:
         """Numbers as named quantile groups, those that are missing apart."""
         names = np.full(values.size, "missing", dtype="<U64")
         known = ~np.isnan(values)
@@ -180,6 +179,11 @@ def _crossed(table: str, rows: Axis, columns: Axis) -> Axis:
 
 def _numbered(n_groups: int) -> list[Row]:
     return [{"group": group} for group in range(n_groups)]
+
+
+def _is_measured(values: NDArray[Any]) -> bool:
+    """Whether an attribute is a quantity: floats, or whole numbers of many values that are no row's own."""
+    return values.dtype.kind == "f" or (values.dtype.kind in "iu" and MOST_WHOLE < np.unique(values).size < values.size)
 
 
 def _between(low: float, high: float) -> str:

@@ -50,10 +50,11 @@ def evaluate(
         Training embeddings and labels, or a density fitted on them: where atypicality, class densities and class
         atypicality come from, unless the outputs have them. Without it a head's own density is used.
     n_groups : int, default=5
-        Groups of atypicality, of class atypicality, and of attributes that are numbers. Edges of atypicality that a
-        head has stored are used instead of the quantiles of these rows, where they belong to the same atypicality.
-        All methods are cut by one: that given with the outputs, or estimated from `train`, or else measured by the
-        first head; `settings["atypicality"]` says which.
+        Groups of atypicality, of class atypicality (at most as many as classes), and of attributes that are floats or
+        whole numbers of more than 20 values. Edges of atypicality that a head has stored are used instead of the
+        quantiles of these rows, where they belong to the same atypicality. All methods are cut by one: that given with
+        the outputs, or estimated from `train`, or else measured by the first head; `settings["atypicality"]` says
+        which.
     grid : pair of int, default=(6, 6)
         Groups of atypicality and of confidence.
     n_bins : int, default=10

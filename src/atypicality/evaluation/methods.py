@@ -53,7 +53,8 @@ class Answer:
     """What a method says of n rows: probabilities (n, k), and sets, bool (n, k), and advice (n,) where it has them.
 
     `predicted` (n,) is the class whose probability is the confidence, where that is not the most probable one, and
-    `accepted` (n,) whether a head that is asked for a risk keeps the prediction.
+    `accepted` (n,) whether a head that is asked for a risk keeps the prediction. `guaranteed` is the coverage of sets
+    that are guaranteed less than 1 - `alpha`, as CV+ is.
     """
 
     probs: NDArray[np.floating[Any]]
@@ -64,6 +65,7 @@ class Answer:
     advice: NDArray[np.intp] | None = None
     predicted: NDArray[np.intp] | None = None
     accepted: NDArray[np.bool_] | None = None
+    guaranteed: float | None = None
 
 
 def named_methods(methods: Any) -> dict[str, Any]:
@@ -128,6 +130,11 @@ def _ask(method: Any, context: Context) -> Answer:
     if method is None:
         return Answer(softmax_rows(context.outputs.need("logits")))
     if hasattr(method, "predict_proba"):
+        if next(iter(inspect.signature(method.predict_proba).parameters), None) == "X":
+            raise TypeError(
+                f"{type(method).__name__} is a classifier of rows X, which outputs do not hold. Pass the probabilities "
+                "that it gives them, predict_proba(X), with columns in the order of the outputs' classes."
+            )
         probs = call_with_known(method.predict_proba, context.outputs.need("logits"), **context.extras())
         return Answer(_check_answer(probs, context), class_scores=_class_scores(method))
     if hasattr(method, "predict_set"):
@@ -233,6 +240,7 @@ def _ask_head(head: Any, context: Context) -> Answer:
         None if getattr(said, "advice", None) is None else advice_numbers(said.advice),
         None if getattr(said, "label", None) is None else to_numpy(said.label, "label"),
         None if getattr(said, "accepted", None) is None else to_numpy(said.accepted, "accepted"),
+        getattr(conformal, "level_", None),
     )
 
 
@@ -250,9 +258,6 @@ def _check_answer(probs: Any, context: Context) -> NDArray[np.floating[Any]]:
 
 
 def _alpha(conformal: Any) -> float | None:
-    """Allowed share of misses; that of a lower guarantee, `level_` of CV+, where there is one."""
-    if hasattr(conformal, "level_"):
-        return 1 - float(conformal.level_)
     alpha = getattr(conformal, "alpha", None)
     return None if alpha is None else float(alpha)
 

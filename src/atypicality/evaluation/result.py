@@ -30,8 +30,9 @@ class Evaluation:
     n_samples, n_classes, n_splits : int
         Rows of the outputs; columns of the logits; 1 for `evaluate`.
     settings : mapping
-        The options it was made with: `n_groups`, `grid`, `n_bins`, `random_state`, `alpha` per method with sets, whose
-        `atypicality` the rows are cut by, and the `fingerprint` of the outputs.
+        The options it was made with: `n_groups`, `grid`, `n_bins`, `random_state`, `alpha` per method with sets,
+        `guaranteed` coverage per method where that is less than 1 - alpha, whose `atypicality` the rows are cut by, and
+        the `fingerprint` of the outputs.
     notes : tuple of str
         What a reader should know: groups that merged, tables that could not be made and why.
     tables : mapping of str to mapping of str to tuple
@@ -67,14 +68,14 @@ class Evaluation:
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
     def table(self, name: str, **where: Any) -> list[Row]:
-        """Rows of the table `name` as dictionaries, those whose columns equal `where`.
+        """Rows of the table `name` as dictionaries, those whose columns equal `where`; classes with their `class_name`.
 
         >>> import atypicality as aty
         >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
         >>> len(evaluation.table("calibration_curve", method="uncalibrated", metric="accuracy"))
         10
         """
-        columns = self.tables[check_choice(name, "name", tuple(TABLES))]
+        columns = self._columns(name)
         for key in where:
             check_choice(key, "a column", tuple(columns))
         chosen = zip(*columns.values(), strict=True)
@@ -96,7 +97,17 @@ class Evaluation:
             raise ModuleNotFoundError(
                 "Evaluation.to_frame needs pandas: pip install pandas, or use Evaluation.table.", name="pandas"
             ) from error
-        return DataFrame(rows, columns=list(TABLES[name]))
+        return DataFrame(rows, columns=list(self._columns(name)))
+
+    def _columns(self, name: str) -> Columns:
+        """Columns of a table, in which the name of a class follows its index: it is stored once, in `class_info`."""
+        columns = self.tables[check_choice(name, "name", tuple(TABLES))]
+        if "class_index" not in columns or "name" in columns:
+            return columns
+        info = self.tables["class_info"]
+        names = dict(zip(info["class_index"], info["name"], strict=True))
+        found = tuple(map(names.get, columns["class_index"]))
+        return {"method": columns["method"], "class_index": columns["class_index"], "class_name": found, **columns}
 
     def report(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write one self-contained HTML page to `path`; `options` are those of `atypicality.report.write_report`.

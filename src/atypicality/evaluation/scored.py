@@ -62,6 +62,7 @@ class Scored:
     members: NDArray[np.int32] | None = None  # (n, 10): see `_members`
     listed: NDArray[np.bool_] | None = None  # see `_listed`
     accepted: NDArray[np.bool_] | None = None
+    guaranteed: float | None = None
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """The number per row whose mean is the metric."""
@@ -124,6 +125,7 @@ def score(name: str, answer: Answer, labels: NDArray[np.intp], options: Options)
         None if sets is None or not options.keep_samples else _members(probs, sets),
         None if sets is None else _listed(probs, sets, labels),
         answer.accepted,
+        answer.guaranteed,
     )
 
 

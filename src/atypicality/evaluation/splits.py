@@ -108,7 +108,7 @@ def merge(parts: Sequence[Measured]) -> Measured:
     """What several splits measured as one: averages of the rows, and every note once."""
     rows = {name: average(name, [part.rows[name] for part in parts]) for name in TABLES}
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
-    return Measured(rows, notes, parts[0].alphas, parts[0].n_classes)
+    return Measured(rows, notes, parts[0].alphas, parts[0].n_classes, parts[0].guaranteed)
 
 
 def average(table: str, parts: Sequence[list[Row]]) -> list[Row]:

@@ -66,6 +66,7 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     alphas: dict[str, float] = field(default_factory=dict)
     n_classes: int = 0
+    guaranteed: dict[str, float] = field(default_factory=dict)
 
     def add(self, rows: Iterable[tuple[str, list[Row]]], scored: Scored) -> None:
         """Take in the rows of one method."""
@@ -74,6 +75,8 @@ class Measured:
         self.n_classes = scored.n_classes
         if scored.alpha is not None:
             self.alphas[scored.name] = scored.alpha
+        if scored.guaranteed is not None:
+            self.guaranteed[scored.name] = scored.guaranteed
 
 
 def measure(
@@ -149,7 +152,7 @@ def assemble(
         "level": 0.95,
         "alpha": dict(measured.alphas),
         "fingerprint": outputs.fingerprint(),
-    }
+    } | ({"guaranteed": dict(measured.guaranteed)} if measured.guaranteed else {})
     return Evaluation(
         kind=kind,
         methods=tuple(methods),

@@ -124,9 +124,16 @@ class AbstentionRule:
             + (
                 f"That takes at least {fewest:,} rows without an error; calibrate with more."
                 if n < fewest
-                else f"Of the {self.kept[first]:,} most confident {self.errors[first]:,} are wrong; allow more risk."
+                else f"Of the {self.kept[first]:,} most confident {self.errors[first]:,} are wrong; "
+                + self._enough(max_risk)
             )
         )
+
+    def _enough(self, max_risk: float) -> str:
+        """The smallest risk, in whole percent, at which something is accepted."""
+        percents = range(math.floor(100 * max_risk) + 1, 100)
+        found = next((one for one in percents if self.threshold(one / 100) < math.inf), None)
+        return "calibrate with more rows." if found is None else f"allow more risk, at least {found / 100:g}."
 
     def _tested(self, max_risk: float) -> Counts:
         """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""

@@ -50,7 +50,7 @@ class Reliability:
     Attributes
     ----------
     label : ndarray of int, of shape (n,)
-        Predicted column; `class_names[label]` is its name where names are known.
+        Predicted column; `label_names()` has its name, which text labels are compared with.
     confidence : ndarray of shape (n,)
         Recalibrated probability of `label`.
     proba : ndarray of shape (n, k)
@@ -125,6 +125,15 @@ class Reliability:
         """
         return np.arange(self.proba.shape[1]).astype(str) if self.class_names is None else self.class_names
 
+    def label_names(self) -> NDArray[Any]:
+        """Name of the predicted class of each sample (n,): `names()[label]`, to compare with labels that are text.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> replace(answer, class_names=np.array(["stay", "leave"])).label_names().tolist()
+        ['leave']
+        """
+        return np.asarray(self.names()[to_host(self.label)])
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array (n,) per column of the table; sets as text (dtype object), names separated by " | ".
 
@@ -132,10 +141,10 @@ class Reliability:
         >>> answer.columns()["prediction_set"].tolist()
         ['1']
         """
-        names, here = self.names(), self.on_host()
+        here = self.on_host()
         parts = {
             "id": here.ids,
-            "label": names[here.label],
+            "label": here.label_names(),
             "confidence": here.confidence,
             "atypicality": here.atypicality,
             "atypicality_quantile": here.atypicality_quantile,
@@ -225,14 +234,16 @@ class Reliability:
         return (self._take(rows).on_host() for rows in blocks.watched(len(self), height))
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame, whose index are the ids where there are any, with their name.
+        """The table as a pandas DataFrame, whose index are the ids where there are any, called `ids_name` or "id".
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.to_frame().shape
         (1, 4)
         """
         pandas = require("pandas", feature="to_frame")
-        return pandas.DataFrame(self.columns(), index=self.ids).rename_axis(self.ids_name)
+        columns = self.columns()
+        ids = columns.pop("id", None)
+        return pandas.DataFrame(columns, index=ids).rename_axis(None if ids is None else self.ids_name or "id")
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table to `path` as CSV; text that a spreadsheet would run as a formula gets a leading quote.

@@ -20,17 +20,8 @@ from atypicality.density import GaussianAtypicality
 from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
-from atypicality.integrations.sklearn_checks import (
-    check_answers,
-    check_index,
-    check_kind,
-    decisions,
-    few,
-    index_name,
-    index_of,
-    log_probs,
-)
-from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier
+from atypicality.integrations.sklearn_checks import check_answers, decisions, log_probs
+from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier, guaranteed_coverage
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier
 from atypicality.integrations.sklearn_folds import (
     TABLE,
@@ -40,6 +31,16 @@ from atypicality.integrations.sklearn_folds import (
     cut_folds,
     density_of,
     fit_crossed,
+)
+from atypicality.integrations.sklearn_rows import (
+    check_index,
+    check_kind,
+    few,
+    group_column,
+    index_name,
+    index_of,
+    warn_of_few_rows,
+    warn_of_other_labels,
 )
 from atypicality.integrations.sklearn_tables import default_embedder
 from atypicality.outputs import ModelOutputs
@@ -94,8 +95,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         The only one of `estimators_`.
     cross_conformal_ : CrossConformal or None
     coverage_guarantee_ : float or None
-        Least probability that a set holds the label of a new row drawn like the others, over the rows of `fit` too;
-        None with ``ensemble=False``.
+        Least probability that a set holds the label of a new row drawn like the others, over the rows of `fit` too:
+        1 - alpha without folds, less with them. None where none is guaranteed: with ``ensemble=False``, and for
+        prediction sets that state no guarantee.
     zero_proba_ : float
         What a probability of 0 counts as, 1 / rows that trained the estimator (that were given, with "prefit"), or half
         of the row's smallest probability if that is less. Forests and neighbours give 0 to classes without a vote among
@@ -139,12 +141,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         )
         if y is None:
             raise ValueError("y must be given: requires y to be passed, but the target y is None.")
+        check_index(X, y, "y")
         X, y = indexable(X, y)
         targets = column_or_1d(y, warn=True)
         check_kind(targets)
         check_classification_targets(targets)
         self.cross_conformal_: CrossConformal | None = None
-        self.coverage_guarantee_: float | None = None
         if n_folds:
             self._fit_folds(X, targets, n_folds)
         else:
@@ -178,8 +180,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.classes_, codes = np.unique(np.r_[targets, estimator.classes_], return_inverse=True)
         codes = codes[: targets.size]
         train = ModelOutputs(embeddings=self._features(train_rows), class_names=self.classes_)
-        calibration = self._outputs(_safe_indexing(X, second), codes[second])
         head = self._head()
+        rows = _safe_indexing(X, second)
+        calibration = self._outputs(rows, codes[second], group_column(head, rows))
+        warn_of_few_rows(second.size, prefit)
+        warn_of_other_labels(calibration.need("logits"), codes[second], prefit)
         if isinstance(head.density, str) and _dependent(train.need("embeddings"), codes[first]):
             head.set_params(density=clone(TABLE))
         self.head_ = head._fit(  # errors name the rows of X
@@ -191,7 +196,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def _fit_folds(self, X: Any, targets: NDArray[Any], n_folds: int) -> None:
         """Fit an estimator without each fold, and the head on what they say of the folds they left out."""
         head = self._head()
-        check_crossed(head)
+        check_crossed(head, self.ensemble)
         folds = cut_folds(targets.size, n_folds, check_integer(self.random_state, "random_state", low=0))
         self.classes_, codes = np.unique(targets, return_inverse=True)
         self.zero_proba_ = 1 / (targets.size - len(folds[0]))
@@ -208,11 +213,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             if measured is not None:
                 features = self._features(_safe_indexing(X, train))
                 measured.measure(held_out, self._features(rows), features, codes[train])
-        self.head_ = fit_crossed(head, logits, codes, self.classes_, measured)
+        warn_of_other_labels(logits, codes, prefit=False)
+        self.head_ = fit_crossed(head, logits, codes, self.classes_, measured, group_column(head, X))
         if self.ensemble:
-            alpha = getattr(self.head_.prediction_sets_, "alpha", head.alpha)
-            crossed = CrossConformal(alpha).fit(softmax(logits, axis=1), codes, folds=fold_of)
-            self.cross_conformal_, self.coverage_guarantee_ = crossed, crossed.level_
+            sets = CrossConformal(head.alpha).fit(softmax(logits, axis=1), codes, folds=fold_of)
+            self.cross_conformal_ = sets
         else:
             self.zero_proba_, self.estimators_ = 1 / targets.size, []
             self._fit_member(X, targets, _safe_indexing(X, folds[0][:PROBED]))
@@ -248,6 +253,11 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             raise AttributeError("estimator_ is one estimator; with folds there are several, estimators_.")
         return self.estimators_[0]
 
+    @property
+    def coverage_guarantee_(self) -> float | None:
+        """Least probability that a set holds the label, where one is guaranteed."""
+        return guaranteed_coverage(self)
+
     def _cut(self, n_rows: int, fraction: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Plain random parts: stratifying would make the calibration rows unlike new ones."""
         order = np.random.default_rng(check_integer(self.random_state, "random_state", low=0)).permutation(n_rows)
@@ -278,6 +288,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         attributes: Any = None,
         logits: NDArray[np.float64] | None = None,
     ) -> ModelOutputs:
+        if attributes is None:
+            attributes = group_column(self.head_, X)
         outputs = ModelOutputs(
             self._logits(X) if logits is None else logits,
             embeddings=self._features(X),
@@ -324,7 +336,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         labels = None if y is None else self._codes(column_or_1d(y))
         if labels is not None and labels.size != _num_samples(X):
             raise ValueError(f"y must have one label per row of X; got {labels.size} for {_num_samples(X)} rows.")
-        return self._outputs(X, labels, attributes)
+        return self._outputs(X, labels, {**group_column(self.head_, X), **check_attributes(attributes)})
 
     def _codes(self, targets: NDArray[Any]) -> NDArray[np.intp]:
         """Positions of labels in `classes_`."""
@@ -374,10 +386,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         >>> model.evaluate(X[1500:, 10:14], y[1500:]).methods
         ('uncalibrated', 'classifier')
         """
-        return evaluate_classifier(self, self.outputs(X, y, attributes=attributes), self.reliability(X), options)
+        outputs, answer = self.outputs(X, y, attributes=attributes), None
+        if self.cross_conformal_ is not None:  # whose sets no outputs tell
+            answer = self.reliability(X, max_risk=options.get("max_risk"))
+        return evaluate_classifier(self, outputs, answer, options)
 
     def _card(self) -> str:
-        check_is_fitted(self, "head_")
         return classifier_card(self)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -414,8 +428,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def load(cls, folder: str | os.PathLike[str], *, trusted: Iterable[str] = ()) -> Self:
         """Read what `save` wrote to `folder`, under the same version of scikit-learn.
 
-        skops makes no object of a type that it does not trust: an error names them, and `trusted` lists those that you
-        do. Trees are among them, since a forged one can crash the process: trust files that you wrote yourself.
+        skops makes no object of a type that it does not trust: an error lists them as `trusted` takes them, and so does
+        the README.md in the folder. Trees are among them, since a forged one can crash the process: trust files that
+        you wrote yourself.
         """
         found: Self = load_classifier(cls(), folder, trusted)
         return found

@@ -1,21 +1,16 @@
-"""What an estimator, its labels and the index of its table must be, and its scores as logits."""
+"""What an estimator must be, and its scores as logits."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
-from sklearn.utils import assert_all_finite
 
 from atypicality.integrations.sklearn_tables import inner_estimator
-from atypicality.validation import name_rows
 
-__all__ = [
-    "check_answers", "check_index", "check_kind", "decisions", "few", "index_name", "index_of", "log_probs",
-]  # fmt: skip
+__all__ = ["check_answers", "decisions", "log_probs"]
 
 SMALLEST = np.finfo(np.float64).tiny
-MOST_WORDS = 10  # classes that an error lists
 
 
 def check_answers(estimator: Any, X: Any) -> None:
@@ -63,57 +58,6 @@ def _last(estimator: Any) -> Any:
         if not isinstance(inner, Pipeline):
             return inner
         estimator = inner[-1]
-
-
-def check_kind(targets: NDArray[Any]) -> None:
-    """Refuse missing labels, and text beside other kinds, which cannot be sorted."""
-    if targets.dtype.kind == "f":
-        assert_all_finite(targets, input_name="y")
-    if targets.dtype.kind == "O":
-        text = np.array([isinstance(value, str) for value in targets], bool)
-        if text.any() and not text.all():
-            rows = name_rows(np.flatnonzero(~text), "does", "do")
-            raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
-
-
-def few(words: list[str]) -> str:
-    """The first of some words, and how many more there are."""
-    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
-
-
-def check_index(X: Any, column: Any, name: str) -> None:
-    """Refuse a column whose index names other rows than that of X, or the same in another order."""
-    ours, theirs = getattr(X, "index", ()), getattr(column, "index", ())
-    if any(callable(index) or _counts(index) for index in (ours, theirs)) or len(ours) != len(theirs):
-        return
-    if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
-        raise ValueError(
-            f"{name} must have the index of X, in its order, since rows go by position; it has another. Pass "
-            "column.loc[X.index], or column.to_numpy() where the order is right."
-        )
-
-
-def _counts(index: Any) -> bool:
-    """Whether an index is a count from 0."""
-    values = np.asarray(index)
-    return values.dtype.kind in "iu" and np.array_equal(values, np.arange(values.size))
-
-
-def index_of(X: Any) -> Any:
-    """Whole numbers or text that name the rows of a DataFrame, where they are more than a count from 0."""
-    index = getattr(X, "index", None)
-    if callable(index) or index is None or getattr(index, "nlevels", 1) > 1:
-        return None
-    values = np.asarray(index)
-    if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
-        return None
-    return None if _counts(index) or values.dtype.kind not in "iuUO" else values
-
-
-def index_name(X: Any) -> str | None:
-    """What the index of a DataFrame is called."""
-    name = getattr(getattr(X, "index", None), "name", None)
-    return name if isinstance(name, str) else None
 
 
 def log_probs(probs: NDArray[np.float64], zero: float) -> NDArray[np.float64]:

@@ -9,10 +9,10 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from atypicality.conformal.cross import CrossConformal, cross_conformal_level
+from atypicality.integrations.sklearn_evaluation import classifier_card
 from atypicality.outputs.paths import check_source, check_target, replacing
 from atypicality.shipping.bundle import load as load_head
 from atypicality.shipping.bundle import save as save_head
-from atypicality.shipping.card import model_card
 from atypicality.validation import require
 
 __all__ = ["load_classifier", "save_classifier"]
@@ -36,23 +36,26 @@ def save_classifier(model: Any, folder: AnyPath) -> None:
     crossed = model.cross_conformal_
     state["scores"] = None if crossed is None else crossed.scores_
     state |= {"format": FORMAT, "own_head": model.head is not None, "head": ""}
-    _check_readable(skops, state)
+    untrusted = _check_readable(skops, state)
     state["head"] = save_head(model.head_, target / HEAD)
     with replacing(target / FILE) as temporary:
         Path(temporary).write_bytes(skops.dumps(state))
     with replacing(target / CARD) as temporary:
-        Path(temporary).write_text(model_card(model), encoding="utf-8")
+        Path(temporary).write_text(classifier_card(model, untrusted), encoding="utf-8")
 
 
-def _check_readable(skops: Any, state: dict[str, Any]) -> None:
+def _check_readable(skops: Any, state: dict[str, Any]) -> list[str]:
+    """The types that must be trusted to read the file."""
     try:
         data = skops.dumps(state)
-        skops.loads(data, trusted=skops.get_untrusted_types(data=data))
+        untrusted = skops.get_untrusted_types(data=data)
+        skops.loads(data, trusted=untrusted)
     except Exception as error:
         raise TypeError(
             f"the estimators cannot be saved without pickle, which this library does not use: {error}. Replace what "
             "skops cannot hold (functions of your own, say), or save head_ alone and keep the estimator as you do."
         ) from error
+    return [name for name in untrusted if name not in OURS]
 
 
 def load_classifier(model: Any, folder: AnyPath, trusted: Iterable[str]) -> Any:
@@ -66,8 +69,9 @@ def load_classifier(model: Any, folder: AnyPath, trusted: Iterable[str]) -> Any:
     unknown = [name for name in skops.get_untrusted_types(data=data) if name not in {*OURS, *trusted}]
     if unknown:
         raise TypeError(
-            f"{os.fspath(place / FILE)!r} holds types that skops does not trust: {', '.join(unknown)}. A forged file "
-            "could run code or crash the process with them. If you wrote the file yourself, pass them as trusted=."
+            f"{os.fspath(place / FILE)!r} holds types that skops does not trust: they are parts of the estimators, "
+            "trees say, and a forged file could run code or crash the process with them. If you wrote the file "
+            f"yourself, pass trusted={unknown!r}."
         )
     state = skops.loads(data, trusted=[*OURS, *trusted])
     if not isinstance(state, dict) or state.get("format") != FORMAT:
@@ -77,7 +81,6 @@ def load_classifier(model: Any, folder: AnyPath, trusted: Iterable[str]) -> Any:
         setattr(model, name, state[name])
     model.head_, model.head = head, clone(head) if state["own_head"] else None
     model.cross_conformal_ = _crossed(state["scores"], head)
-    model.coverage_guarantee_ = None if model.cross_conformal_ is None else model.cross_conformal_.level_
     return model
 
 

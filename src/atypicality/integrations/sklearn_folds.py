@@ -39,8 +39,18 @@ def cut_folds(n_rows: int, n_folds: int, seed: int) -> list[Rows]:
     return list(np.array_split(np.random.default_rng(seed).permutation(n_rows), n_folds))
 
 
-def check_crossed(head: ReliabilityHead) -> None:
-    """Refuse a head whose recalibration reads embeddings: those of one fold are not those of another."""
+def check_crossed(head: ReliabilityHead, ensemble: bool) -> None:
+    """Refuse a head with sets that an ensemble does not use, or whose recalibration reads embeddings.
+
+    Embeddings of one fold are not those of another.
+    """
+    if ensemble and not isinstance(head.prediction_sets, str):
+        raise ValueError(
+            'head must have prediction_sets="auto" where cv is a number and ensemble=True: the sets are then '
+            f"cross-conformal (CV+) at the head's alpha, and {type(head.prediction_sets).__name__} would not be used. "
+            "Leave cv out, so that it has rows of its own and its guarantee; or set ensemble=False, which uses it but "
+            "guarantees no coverage."
+        )
     part = head.recalibration
     if isinstance(part, str):
         return
@@ -98,14 +108,19 @@ def density_of(head: ReliabilityHead) -> Any:
     return TABLE if isinstance(head.density, str) else head.density
 
 
-def fit_crossed(head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDArray[Any], measured: Any) -> Any:
+def fit_crossed(
+    head: ReliabilityHead, logits: Doubles, codes: Rows, names: NDArray[Any], measured: Any, attributes: Any
+) -> Any:
     """A head fitted on out-of-fold logits (n, k) and what was `measured` of the rows, an `OutOfFold` or None.
+
+    `attributes` are those that the head's sets read.
 
     Sets, abstention, quantiles and metrics are of rows that its recalibration did not see, as in any head; then
     recalibration is fitted once more, on all rows.
     """
     numbers = np.arange(float(codes.size))[:, None]
-    outputs = ModelOutputs(logits, embeddings=None if measured is None else numbers, class_names=names)
+    embeddings = None if measured is None else numbers
+    outputs = ModelOutputs(logits, embeddings=embeddings, attributes=attributes, class_names=names)
     outputs = outputs._replaced(labels=codes)
     parts = three_way_split(outputs, random_state=head.random_state)
     fitted = clone(head)._fit(measured, parts, aligned=True)

@@ -15,7 +15,7 @@ RISK = 0.05  # the share of errors among kept predictions that the next steps ar
 def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
     """What a person can do next about the method `after`, the most useful first."""
     facts = Facts(evaluation, None, after)
-    return (*_for_a_person(facts), *_labels(facts), *_collect(facts), *_refit(facts))
+    return (*_for_a_person(facts), *_labels(facts), *_collect(facts), *_cover(facts), *_refit(facts))
 
 
 def _for_a_person(facts: Facts) -> list[Sentence]:
@@ -128,6 +128,18 @@ def _named(facts: Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentenc
     return [(*parts, ".")]
 
 
+def _cover(facts: Facts) -> list[Sentence]:
+    """What guarantees coverage by class, where classes are covered too rarely."""
+    if not facts.short("classes"):
+        return []
+    return [
+        (
+            "Coverage is guaranteed over all classes together. For coverage of rare ones too, fit a head whose "
+            'prediction sets are ConditionalConformal(groups="class rarity"), or have a mapping of classes to groups.',
+        )
+    ]
+
+
 def _refit(facts: Facts) -> list[Sentence]:
     """Whether the head should be fitted again, or on more rows."""
     coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
@@ -139,5 +151,5 @@ def _refit(facts: Facts) -> list[Sentence]:
     elif over is not None and over["low"] > 0.01:
         said = "Recalibrate: {confidence} is above accuracy beyond its interval."
     elif coverage is not None:
-        said = "No refit is called for: coverage and advice hold on these {samples}."
+        said = "No refit is called for: coverage over all {samples} and advice hold."
     return [] if said is None else [facts.say(said)]

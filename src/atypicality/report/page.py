@@ -239,6 +239,8 @@ _SETTINGS = {
     "n_bins": "bins of {confidence}",
     "level": "level of intervals",
     "alpha": "{alpha}",
+    "guaranteed": "coverage that is guaranteed, where it is less than the target",
+    "density": "density, where a head chose it",
     "random_state": "random seed",
     "groups": "attribute given to methods as groups",
     "stored_edges": "edges of groups are those that a head has stored",

@@ -61,7 +61,8 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     certain, perhaps = facts.worse()
     caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.weakest(), *facts.gaps()]
     selected = (*caution, _SELECTED) if caution else ()
-    return ReportSummary(tuple(better), (*certain, *perhaps), selected, len(certain), unclear)
+    cautions = (*selected, *facts.unjudged())
+    return ReportSummary(tuple(better), (*certain, *perhaps), cautions, len(certain), unclear)
 
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
@@ -79,11 +80,12 @@ _RISES = ("accuracy", "coverage")  # metrics of which more is better; of the oth
 _COMPARED = {
     "atypicality_groups": ("accuracy", "ece"),
     "classes": ("accuracy",),
-    "class_groups": ("accuracy", "ece"),
+    "class_groups": ("accuracy",),
     "subgroups": ("accuracy", "ece"),
 }
-"""Where a change is looked for, group by group."""
+"""Where a change is looked for, group by group; the ECE of rows of one label is no matter of calibration."""
 MOST_WORSE = 4  # metrics, and groups, that are named
+MOST_NAMED = 3  # classes that are named
 _SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
 
 
@@ -188,7 +190,17 @@ class Facts:
             return self.class_names.get(row["class_index"]) or str(row["class_index"])
         if table == "subgroups":
             return f"{row['attribute']}: {row['subgroup']}"
-        return f"{'atypicality group' if table == 'atypicality_groups' else 'group of classes'} {row['group'] + 1}"
+        if table == "quadrants":
+            return str(row["quadrant"])
+        name = f"{_AXES[table]} {row['group'] + 1}"
+        return f"{name} ({self.members(row['group'])})" if table == "class_groups" else name
+
+    def members(self, group: int) -> str:
+        """Classes of a group of classes, the first by name."""
+        info = self.evaluation.table("class_info", group=group)
+        names = [self.class_names.get(row["class_index"]) or str(row["class_index"]) for row in info]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return ", ".join(names[:MOST_NAMED]) + more
 
     def words(self) -> list[Sentence]:
         """Advice that does not hold: right for fewer than the target, beyond the interval."""
@@ -280,7 +292,9 @@ class Facts:
         if coverage is None or size is None:
             return []
         alpha = self.evaluation.settings["alpha"].get(self.after)
-        asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%)"
+        level = self.evaluation.settings.get("guaranteed", {}).get(self.after)
+        proved = "" if level is None else f"; guaranteed: {100 * level:.4g}%"
+        asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%{proved})"
         words = f"Prediction sets hold the true class for {{coverage}} of the {{samples}}{asked}, "
         size_text = self.number("{:.2f}", "overall", size)
         words += "with {size} classes on average."
@@ -328,7 +342,10 @@ class Facts:
 
     def weakest(self) -> list[Sentence]:
         """The class and the subgroup with the lowest accuracy."""
-        said = {"classes": "The class that is recognised least", "subgroups": "The subgroup with the lowest accuracy"}
+        said = {
+            "classes": f"The class of at least {ENOUGH} {{samples}} that is recognised least",
+            "subgroups": f"The subgroup of at least {ENOUGH} {{samples}} with the lowest accuracy",
+        }
         found = {table: row for table in said if (row := self.lowest(table)) is not None}
         return [
             self.say(
@@ -345,41 +362,63 @@ class Facts:
         rows = [row for row in self.rows(table, method=self.after, metric="accuracy") if row["count"] >= ENOUGH]
         return min(rows, key=lambda row: row["value"], default=None)
 
+    def unjudged(self) -> list[Sentence]:
+        """Classes with too few samples for the sentences above: what little is known of them."""
+        rows = self.rows("classes", method=self.after, metric="accuracy")
+        few = sorted((row for row in rows if 0 < row["count"] < ENOUGH), key=lambda row: row["value"])
+        if not few:
+            return []
+        parts: list[str | SourcedNumber | Name] = [
+            *self.say(f"Classes of fewer than {ENOUGH} {{samples}} are not judged above: ")
+        ]
+        for place, row in enumerate(few[:MOST_NAMED]):
+            held = self.at("classes", "coverage", class_index=row["class_index"])
+            parts += ["; " if place else "", Name(self.place_name("classes", row)), ", "]
+            parts += [self.share("classes", row), " of ", self.count("classes", row), " right"]
+            parts += [] if held is None else [", ", self.share("classes", held), " in their prediction sets"]
+        return [(*parts, f"; and {len(few) - MOST_NAMED} more." if len(few) > MOST_NAMED else ".")]
+
+    def short(self, table: str) -> list[dict[str, Any]]:
+        """Groups with enough samples whose sets cover less than the target beyond the interval, the lowest first."""
+        alpha = self.evaluation.settings.get("alpha", {}).get(self.after)
+        rows = self.rows(table, method=self.after, metric="coverage")
+        found = [row for row in rows if alpha is not None and row["count"] >= ENOUGH and row["high"] < 1 - alpha]
+        return sorted(found, key=lambda row: row["value"])
+
     def gaps(self) -> list[Sentence]:
-        """Groups whose sets cover less than the target."""
-        rows = [row for row in self.rows("coverage_gaps", method=self.after) if row["axis"] in _AXES]
-        short = [row for row in rows if row["count"] >= ENOUGH and row["high"] < row["target"]]
-        if rows and not short:
-            return [("No group’s prediction sets fall short of the target beyond their 95% interval.",)]
+        """The group of every kind whose sets cover least, where that is less than the target."""
+        alpha = self.evaluation.settings.get("alpha", {}).get(self.after)
+        known = [table for table in _AXES if self.rows(table, method=self.after, metric="coverage")]
+        if alpha is None or not known:
+            return []
+        short = {table: rows for table in known if (rows := self.short(table))}
+        if not short:
+            names = [_AXES[table] for table in known]
+            kinds = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+            none = f"No {kinds} of at least {ENOUGH} {{samples}} has prediction sets that fall short of the target "
+            return [self.say(none + "beyond their 95% interval.")]
         return [
             self.say(
-                f"Prediction sets hold the true class less often than the target for the {_AXES[row['axis']]} "
-                f"{{name}}: {{share}} of {{count}} {{samples}}, where the target is {100 * row['target']:.4g}%.",
-                name=Name(self.group_name(row)),
-                share=self.share("coverage_gaps", row),
-                count=self.count("coverage_gaps", row),
+                f"Prediction sets hold the true class less often than the target for the {_PREFIX.get(table, '')}"
+                f"{{name}}: {{share}} of {{count}} {{samples}}, where the target is {100 * (1 - alpha):.4g}%"
+                + (f"; and for {len(rows) - 1} more." if len(rows) > 1 else "."),
+                name=Name(self.place_name(table, rows[0])),
+                share=self.share(table, rows[0]),
+                count=self.count(table, rows[0]),
             )
-            for row in short
+            for table, rows in short.items()
         ]
-
-    def group_name(self, row: Mapping[str, Any]) -> str:
-        """The group that is covered least, by name."""
-        worst = str(row["worst"])
-        if row["axis"] == "class":
-            return self.class_names.get(int(worst)) or worst
-        if row["axis"] in ("quadrant", "subgroup"):
-            return worst
-        return ", ".join(str(int(part) + 1) for part in worst.split(", "))
 
 
 _AXES = {
-    "atypicality": "atypicality group",
-    "confidence": "{confidence} group",
-    "class_atypicality": "group of classes",
-    "class": "class",
-    "quadrant": "quadrant",
-    "subgroup": "subgroup",
+    "atypicality_groups": "atypicality group",
+    "confidence_groups": "{confidence} group",
+    "class_groups": "group of classes",
+    "classes": "class",
+    "quadrants": "quadrant",
+    "subgroups": "subgroup",
 }
+_PREFIX = {table: f"{_AXES[table]} " for table in ("classes", "quadrants", "subgroups")}
 
 
 def _finer(form: str, values: list[float]) -> str:

@@ -178,7 +178,8 @@ def check_labels(
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(
             f"{name} must be integer column indices; got dtype {array.dtype}. "
-            "Encode them in column order, or give class_names to ModelOutputs."
+            "Encode them in column order, for a scikit-learn model by np.searchsorted(model.classes_, labels), or give "
+            "class_names to ModelOutputs."
         )
     if n_rows is not None:
         check_length(array, name, n_rows)
