@@ -11,6 +11,7 @@ from scipy.special import softmax
 from atypicality import blocks
 from atypicality.recalibration import passes, problem
 from atypicality.recalibration.problem import Term
+from atypicality.recalibration.row_statistics import read_rows
 from atypicality.recalibration.solver import (
     TOLERANCE,
     NotConvergedError,
@@ -390,3 +391,29 @@ def test_a_term_may_have_any_name(name):
         for one in (name, "another")
     )  # fmt: skip
     assert found.objective == pytest.approx(expected.objective, abs=1e-14)
+
+
+def test_how_a_term_is_read_changes_no_derivative(rng):
+    """As it lies, less its rows' maxima, or divided by its scale: the scale decides, and the type."""
+    logits, matrix = (rng.normal(size=(60, 5)).astype(np.float32) for _ in range(2))
+    matrix, labels = matrix - matrix.max(axis=1, keepdims=True), rng.integers(0, 5, 60)
+    theta, found = np.array([0.8, -0.6]), []
+    for other in (matrix, matrix + np.float32(2.0), matrix * np.float32(2.0**40), matrix.astype(np.float64)):
+        built = Problem(logits, labels, terms=[Term("one", other)])
+        built.dtype = np.dtype(np.float32)
+        found.append(passes.evaluate(built, theta, "exact"))
+    for one in found[1:]:  # adding 2 rounds the matrix in the seventh digit
+        assert one.objective == pytest.approx(found[0].objective, abs=2e-6)
+        np.testing.assert_allclose(one.gradient, found[0].gradient, atol=2e-6)
+        np.testing.assert_allclose(one.curvature, found[0].curvature, atol=2e-6)
+
+
+def test_moments_of_rows_far_from_zero_are_those_of_float64(rng):
+    for matrix in (rng.normal(-30, 1, (50, 40)), np.exp(-rng.gamma(4, 4, (50, 40))) - 1, rng.normal(1e5, 1, (50, 40))):
+        matrix = matrix.astype(np.float32)
+        rows, wide = read_rows(matrix, np.zeros(50, int), lambda *_: None), matrix.astype(np.float64)
+        np.testing.assert_allclose(rows.deviation, wide.std(axis=1), rtol=1e-4)
+        # 40 rounded sums of entries as large as the mean
+        np.testing.assert_allclose(
+            rows.mean, (wide - wide.max(axis=1, keepdims=True)).mean(axis=1), atol=40 * 6e-8 * 40
+        )

@@ -289,3 +289,15 @@ def test_rounded_passes_lead_to_the_same_strengths(seed):
         for one in (wide, Problem(wide.logits.astype(np.float64), labels, class_scores=True, pseudo_rows=True))
     )
     assert abs(np.log(found / expected)) < 0.1  # each ends where its logarithm changes by less than 0.05
+
+
+def test_where_precisions_start_does_not_decide_where_they_end(rng, monkeypatch):
+    problem = mixed_problem(rng, "diagonal")
+    groups, found = groups_of(problem), []
+    keep_all(monkeypatch)
+    for first in (1.0, 10.0, 100.0):
+        monkeypatch.setattr(chosen, "FIRST", first)
+        found.append(choose_strengths(problem, groups, problem.n_rows))
+    for name in ("multiplier", "class_scaling"):
+        logs = np.log([one.strengths[name] for one in found])
+        assert np.ptp(logs) < 0.1 * max(1.0, 1 / found[0].effective[name])  # each ends where it changes by 0.05

@@ -87,10 +87,11 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         The form of W; by default a full matrix up to 24 classes, its diagonal up to 256, then none (see `terms_`).
     terms : "auto" or tuple of str, default="auto"
         Further terms, by default all that can be had. "class_prior": logarithm of the class's share in the training
-        rows, where `fit` is given it. "rank": minus the logarithm of the class's place in its row, in octaves up to 64.
-        "top": ``exp(b (z - max z))``, b the multiplier of temperature scaling, weighed linearly in the covariates.
-        "similar_logits", "similar_probabilities": the mean logit, and the logarithm of the mean probability, of classes
-        whose calibration logits are correlated with the class's (the 16 most similar of more than 256 classes).
+        rows, where `fit` is given shares that differ. "rank": minus the logarithm of the class's place in its row, in
+        octaves up to 64. "top": ``exp(b (z - max z))``, b the multiplier of temperature scaling, weighed linearly in
+        the covariates. "similar_logits", "similar_probabilities": the mean logit, and the logarithm of the mean
+        probability, of classes whose calibration logits are correlated with the class's (the 16 most similar of more
+        than 256 classes).
     strength : "auto", float or mapping of str to float, default="auto"
         Half of it times the squared standardised parameters is added to the mean loss. By default one for each of
         the groups ``multiplier``, ``class_density``, those named in `terms`, ``class_scaling`` (the diagonal of W),
@@ -250,13 +251,14 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: Vector | None) -> None:
         options = self._terms(inputs.logits.shape[1])
         shares = np.full(labels.size, 1 / labels.size) if weight is None else weight / weight.sum()
-        values = covariates_of(self.covariates, inputs)
+        problem = Problem(inputs.logits, labels, sample_weight=weight, **options)
+        values = covariates_of(self.covariates, inputs, margin=-problem.rows.pair[:, 1])
         self.n_effective_ = float(labels.size if weight is None else weight.sum())
         self.polynomial_ = Polynomial.of(values, shares, self._tail(effective_rows(self.n_effective_, shares)))
         columns = self.polynomial_.columns(values, n_rows=labels.size, clip=self.extrapolation == "clip")
         features, back = standardise(columns, shares)
         density = inputs.need_class_log_density() if self._uses_density(inputs.class_log_density) else None
-        problem = Problem(inputs.logits, labels, features=features, sample_weight=weight, **options)
+        problem = problem.with_features(features)
         self._learn_prior(inputs.class_log_prior, problem.n_classes)
         plain = self.strength == "auto" or problem.mixing is not None or bool(self._requested())
         start = self._learn_top(temperature_start(problem) if plain else None)
@@ -551,11 +553,14 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         return moved
 
 
-def covariates_of(names: Iterable[str], inputs: Inputs) -> dict[str, Vector]:
-    """Covariates (n,) of rows by name."""
+def covariates_of(names: Iterable[str], inputs: Inputs, margin: Vector | None = None) -> dict[str, Vector]:
+    """Covariates (n,) of rows by name; `margin` is that of the logits, where it is known."""
     found: dict[str, Vector] = {}
     for name in names:
-        found[name] = margins(inputs.logits) if name == "margin" else inputs.need_vector(name)
+        if name != "margin":
+            found[name] = inputs.need_vector(name)
+        else:
+            found[name] = margins(inputs.logits) if margin is None else margin
     return found
 
 

@@ -15,7 +15,17 @@ from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem, Term
 from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["Buffers", "Fields", "contract", "expected_inputs", "predictor", "read_fields", "shared_terms", "softmax"]
+__all__ = [
+    "Buffers",
+    "Fields",
+    "contract",
+    "expected_inputs",
+    "exponentials",
+    "predictor",
+    "read_fields",
+    "shared_terms",
+    "softmax",
+]
 
 Buffers = Callable[..., NDArray[Any]]
 SCORE_RANGE = 40.0
@@ -59,8 +69,8 @@ def _read_term(problem: Problem, term: Term, rows: slice, buffers: Buffers, dtyp
     if as_it_is and values.dtype == dtype and not term.rows.top[rows].any():
         return np.asarray(values)
     out = buffers(f"field {term.name}", values.shape, dtype)  # a name alone could be one of the others
-    field: FloatArray = np.subtract(values, term.rows.top[rows, None], out=out)
-    return field if as_it_is else np.multiply(field, dtype.type(1 / scale), out=field)
+    np.subtract(values, term.rows.top[rows, None], out=out)
+    return out if as_it_is else np.multiply(out, dtype.type(1 / scale), out=out)
 
 
 def predictor(
@@ -86,6 +96,13 @@ def softmax(
 ) -> tuple[FloatArray, Vector, Vector]:
     """Exponentials below 1 (b, k), their row sums, and what was subtracted from each row before."""
     out = predictor(problem, fields, rows, theta, buffers("e", fields.u.shape, fields.u.dtype), buffers)
+    return exponentials(problem, fields, rows, theta, out)
+
+
+def exponentials(
+    problem: Problem, fields: Fields, rows: slice, theta: Vector, out: FloatArray
+) -> tuple[FloatArray, Vector, Vector]:
+    """As `softmax`, from the predictor (b, k), which is overwritten."""
     if fields.hidden is not None:
         out[fields.hidden] = -np.inf
     bounds = _upper_bounds(problem, rows, theta, out)

@@ -10,7 +10,15 @@ import numpy as np
 from atypicality import blocks
 from atypicality.recalibration import device_solver
 from atypicality.recalibration.curvature import exact_derivatives
-from atypicality.recalibration.kernels import Buffers, contract, expected_inputs, predictor, read_fields, softmax
+from atypicality.recalibration.kernels import (
+    Buffers,
+    contract,
+    expected_inputs,
+    exponentials,
+    predictor,
+    read_fields,
+    softmax,
+)
 from atypicality.recalibration.metric import sparse_curvature
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
@@ -77,9 +85,9 @@ def row_losses(problem: Problem, theta: Vector) -> Vector:
         with problem.workspace.borrow() as buffers:
             fields = read_fields(problem, rows, buffers, WIDE)
             chosen = (np.arange(rows.stop - rows.start), problem.labels[rows])
-            out = buffers("e", fields.u.shape)
-            at_label = predictor(problem, fields, rows, theta, out, buffers)[chosen]
-            _, totals, bounds = softmax(problem, fields, rows, theta, buffers)
+            out = predictor(problem, fields, rows, theta, buffers("e", fields.u.shape), buffers)
+            at_label = out[chosen]
+            _, totals, bounds = exponentials(problem, fields, rows, theta, out)
             losses[rows] = np.log(totals) + bounds - at_label
 
     blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, False))

@@ -110,7 +110,9 @@ def label_losses(problem: Problem, solution: Solution, most: int) -> tuple[Vecto
         losses = problem.remote_losses(problem.standardise(solution), most)
         return losses, np.ones(losses.size)
     used = np.flatnonzero(problem.weights > 0)
-    part = problem if problem.n_rows <= most else problem.take(used[:: -(-used.size // most)])
+    step = -(-used.size // most)
+    rows = slice(None, None, step) if used.size == problem.n_rows else used[::step]  # a slice is not copied
+    part = problem if problem.n_rows <= most else problem.take(rows)
     return row_losses(part, solution), part.n_effective * part.weights
 
 

@@ -42,10 +42,12 @@ __all__ = [
 
 Groups = Mapping[str, NDArray[np.intp]]
 
-FIRST = 100.0
-"""Where every group's precision starts, in units in which temperature scaling's multiplier is 1: a tenth of it.
+FIRST, FIRST_ROWS, MOST_FIRST = 10.0, 500, 10.0
+"""Where every group's precision starts, in units in which temperature scaling's multiplier is 1, for so many rows or
+fewer; of more rows it grows with them, at most that many times.
 
-From ten times weaker priors the first optimum is far away, overfitted, and takes half of all passes; they end alike.
+It must be weak beside what the rows say: a group that it hides at first can stay hidden. Many rows say more, and from
+the weakest prior their first optimum is far away, overfitted, and takes half of all passes.
 """
 CAUTION = 1.0
 """Standard errors that are added to the logarithm of a strength."""
@@ -174,7 +176,7 @@ def choose_strengths(
     largest = LARGEST / unit
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
-    strengths = dict.fromkeys(groups, FIRST / unit)
+    strengths = dict.fromkeys(groups, FIRST * min(max(n_effective / FIRST_ROWS, 1.0), MOST_FIRST) / unit)
     theta, read = problem.standardise(solution), problem.rounded()
     near, there = (max(ROUGH, nats / n_effective) for nats in (NEAR, THERE))
     for _ in range(max_iter):

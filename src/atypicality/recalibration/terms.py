@@ -137,7 +137,11 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
         centred = centred - xp.mean(centred, axis=0)
     length = xp.sqrt(xp.sum(centred * centred, axis=0))
     centred = centred / xp.where(length > 1e-12 * xp.max(length), length, xp.inf)
-    return to_host(centred.T @ centred).astype(np.float64)
+    centred = xp.astype(centred, logits.dtype, copy=False)
+    height = blocks.block_rows(4 * centred.shape[1], budget=blocks.GEMM_BYTES)
+    threads = None if isinstance(centred, np.ndarray) else 1  # a device has its own
+    parts = (lambda rows: centred[rows, :].T @ centred[rows, :]), centred.shape[0]
+    return to_host(blocks.reduce_rows(*parts, block=height, threads=threads)).astype(np.float64)
 
 
 def _largest(matrix: Vector) -> tuple[NDArray[np.intp], Vector]:
@@ -209,19 +213,18 @@ def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | 
 def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
     """Matrices (n, k) of terms, with maximum 0 in every row, in the type of the logits, which are read once.
 
-    They are computed in that type too: a fit sums over rows, and rounding each entry once more changes nothing there.
+    On the host they are computed in that type, too: a fit sums over rows, and half as many bytes are moved.
     """
     if not fields:
         return ()
     xp, host = namespace(logits), isinstance(logits, np.ndarray)
-    fields = [moved(field, lambda array: _beside(xp, array, logits)) for field in fields]
+    fields = [moved(field, lambda array: _beside(array, logits)) for field in fields]
 
     def block(rows: slice) -> list[tuple[Any, ...]]:
         z = logits[rows, :]
         hidden = xp.isinf(z)
         hidden = hidden if bool(xp.any(hidden)) else None
-        below, known = z - xp.max(z, axis=1, keepdims=True), Rows(z)
-        below = below if hidden is None else xp.where(hidden, 0.0, below)
+        below, known = below_top(xp, z, hidden) if not host or hidden is not None else _below(z), Rows(z)
         found = [xp.astype(field(xp, known, below, hidden), z.dtype, copy=False) for field in fields]
         return [tuple(one - xp.max(one, axis=1, keepdims=True) for one in found)]
 
@@ -231,10 +234,16 @@ def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
     )
 
 
-def _beside(xp: Any, array: Any, logits: Any) -> Any:
-    """An array on the device of the logits and, where it holds real numbers, in their type."""
-    array = to_device(array, logits)
-    return xp.astype(array, logits.dtype, copy=False) if xp.isdtype(array.dtype, "real floating") else array
+def _below(logits: NDArray[Any]) -> NDArray[Any]:
+    """`below_top` in the type of the logits, none of which is hidden."""
+    return np.asarray(logits - logits.max(axis=1, keepdims=True))
+
+
+def _beside(array: NDArray[Any], logits: Any) -> Any:
+    """An array of a formula where the logits are; on the host real numbers take their type."""
+    if not isinstance(logits, np.ndarray):
+        return to_device(array, logits)
+    return array.astype(logits.dtype, copy=False) if array.dtype.kind == "f" else array
 
 
 def log_prior(shares: Vector) -> Vector:
