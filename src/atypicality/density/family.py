@@ -125,11 +125,9 @@ class DensityFamily(BaseEstimator):
 def cost(density: GaussianAtypicality) -> int:
     """Multiply-adds to score a row."""
     formula = density.formula()
-    mixing = getattr(formula, "mixing", None)
-    matrices = [formula.whitening, formula.targets, getattr(formula, "spread", None) if mixing is None else mixing]
-    return int(sum(matrix.size for matrix in matrices if matrix is not None)) + (
-        0 if density.normalize is None else density.n_features_in_
-    )
+    matrices = ("whitening", "targets", "spread")
+    sizes = [getattr(formula, name).size for name in matrices if hasattr(formula, name)]
+    return int(sum(sizes)) + (0 if density.normalize is None else density.n_features_in_)
 
 
 def _gathered(embeddings: Any, labels: Any) -> Both:
