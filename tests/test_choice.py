@@ -249,7 +249,7 @@ def test_costs_are_multiply_adds(rng):
     x, labels, right = rows_of(rng, 800, 0.0)  # 6 columns, 4 classes
     choice = choose_density(DensityFamily().fit(x, labels), x, confidence=np.full(800, 0.9), correct=right)
     assert {row.name: row.cost for row in choice.candidates} == dict(
-        zip(NAMES, [36 + 24, 36 + 24 + 6, 36 + 24 + 12, 36 + 24 + 12 + 6], strict=True)  # 4 scores span 3 directions
+        zip(NAMES, [36 + 24, 36 + 24 + 6, 36 + 24 + 24, 36 + 24 + 24 + 6], strict=True)
     )
 
 

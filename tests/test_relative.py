@@ -61,7 +61,7 @@ def test_scores_of_the_classes_stand_in_for_products_with_the_rows(normalize, ro
     # the background's directions are combinations of the class means: of 4 classes 3, and none of 6 columns is left out
     x, labels = rows
     formula = RelativeAtypicality(normalize=normalize).fit(x, labels).formula()
-    assert formula.mixing.shape == (4, 3)
+    assert formula.mixing.shape == (4, 3)  # and a column of 0 in the spread
     np.testing.assert_allclose(formula.mixing.sum(axis=0), 0, atol=1e-14)
     plain = replace(formula, mixing=None)
     for first, second in ((formula, plain), (formula.alone(), plain.alone())):

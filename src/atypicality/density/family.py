@@ -52,7 +52,7 @@ class DensityFamily(BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> family = DensityFamily().fit(rng.normal(size=(60, 3)), np.arange(60) % 2)
     >>> list(family.members_)[:2]
-    ['GaussianAtypicality()', 'RelativeAtypicality()']
+    ['GaussianAtypicality()', "GaussianAtypicality(normalize='l2')"]
     """
 
     statistics_: Both
@@ -132,12 +132,10 @@ class DensityFamily(BaseEstimator):
 
 def cost(density: GaussianAtypicality) -> int:
     """Multiply-adds to score a row."""
-    formula: Any = density.formula()
-    mixing = getattr(formula, "mixing", None)
-    matrices = [formula.whitening, formula.targets, getattr(formula, "spread", None) if mixing is None else mixing]
-    return int(sum(matrix.size for matrix in matrices if matrix is not None)) + (
-        0 if density.normalize is None else density.n_features_in_
-    )
+    formula = density.formula()
+    matrices = ("whitening", "targets", "spread")
+    sizes = [getattr(formula, name).size for name in matrices if hasattr(formula, name)]
+    return int(sum(sizes)) + (0 if density.normalize is None else density.n_features_in_)
 
 
 def _gathered(embeddings: Any, labels: Any) -> Both:

@@ -73,13 +73,13 @@ class RelativeGaussians(TiedGaussians):
         Of all rows, centred and whitened.
     spread : ndarray of shape (r, q)
         V of `formula.RelativeDensity`.
-    mixing : ndarray of shape (k, q), or None
+    mixing : ndarray of shape (k, p), or None
         E of `formula.RelativeDensity`, where products are in float64 and there are no more classes than columns.
     """
 
     mean: Annotated[Float64, kinds.Array("r", kinds.FINITE)]
-    spread: Annotated[FloatArray, kinds.Array("r q", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
-    mixing: Annotated[Float64 | None, kinds.Later(kinds.optional(kinds.Array("c q", kinds.FINITE)), absent=None)] = None
+    spread: Annotated[FloatArray, kinds.Array("r *", kinds.FINITE, dtypes=kinds.ANY_FLOAT)]
+    mixing: Annotated[Float64 | None, kinds.Later(kinds.optional(kinds.Array("c *", kinds.FINITE)), absent=None)] = None
     _stored = Record()
 
     @classmethod
@@ -100,12 +100,12 @@ class RelativeGaussians(TiedGaussians):
 
 
 def _spread(means: Float64) -> tuple[Float64, Float64 | None]:
-    """V (r, q) with ``V V^T = I - (I + B)^-1``, where ``B = M^T M`` of weighted means M (k, r), and q is below k.
+    """V (r, q) with ``V V^T = I - (I + B)^-1``, where ``B = M^T M`` of weighted means M (k, r), and q is at most k.
 
-    Also E (k, q) with ``V = M^T E``, unless k is above r. By the eigenvectors of the smaller of M M^T and M^T M, in a
-    third of the time of a singular value decomposition. No small eigenvalue divides, so that what rounding does to it
-    does not show; those of M M^T that are rounding alone, one at least as M^T has the weights in its null space, are
-    left out, so that the other columns of E, times the weights, sum to 0.
+    Also E (k, p) with ``V V^T = M^T E E^T M``, unless k is above r. By the eigenvectors of the smaller of M M^T and
+    M^T M, in a third of the time of a singular value decomposition. No small eigenvalue divides, so that what rounding
+    does to it does not show. E leaves out those of M M^T that are rounding alone, one at least as M^T has the weights
+    in its null space, so that its columns, times the weights, sum to 0.
     """
     k, r = means.shape
     if k > r:
@@ -114,8 +114,8 @@ def _spread(means: Float64) -> tuple[Float64, Float64 | None]:
         return np.asarray(directions * np.sqrt(squares / (1.0 + squares))), None
     squares, directions = np.linalg.eigh(means @ means.T)
     counts = squares > k * np.finfo(np.float64).eps * squares[-1]
-    mixing = np.asarray(directions[:, counts] / np.sqrt(1.0 + squares[counts]))
-    return means.T @ mixing, mixing
+    directions = directions / np.sqrt(1.0 + np.maximum(squares, 0.0))
+    return means.T @ directions, directions[:, counts]
 
 
 @dataclass(frozen=True)

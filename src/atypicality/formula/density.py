@@ -168,10 +168,10 @@ class RelativeDensity(TiedDensity):
         Of all training rows, centred and whitened: 0 but for the rounding of the centre.
     spread : array of shape (r, q)
         V, in the type of the products.
-    mixing : array of shape (k, q), or None
-        E with V = M^T E, M the class means about that mean, whose columns sum to 0: z V then follows from the scores
-        of the classes, of which there are fewer than columns.
-    offset : array of shape (q,), or None
+    mixing : array of shape (k, p), or None
+        E with V V^T = M^T E E^T M, M the class means about that mean, whose columns sum to 0: |z V| then follows from
+        the scores of the classes, of which there are no more than columns.
+    offset : array of shape (p,), or None
         What the scores hold of the biases and of the mean of all rows, times E.
     """
 
@@ -233,9 +233,9 @@ class RelativeScores:
     bias : array of shape (k,)
     spread : array of shape (d, q), or None
         What rows are multiplied by, where `mixing` is None.
-    mixing : array of shape (k, q), or None
+    mixing : array of shape (k, p), or None
         What scores are multiplied by instead.
-    offset : array of shape (q,)
+    offset : array of shape (q,), or (p,)
         Of the mean of all rows, which the centre is up to rounding, or of the bias.
     normalize : {None, "l2"}
     """

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -155,13 +155,18 @@ class Quadratic:
     limits: tuple[float, float] | None
     numbers: Any
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """Names of the covariates that a coefficient other than 0 multiplies; without any all weights are numbers."""
-        if not any(any(one[1:]) for one in self.coefficients):
-            return frozenset()
-        each = (zip(self.powers, one, strict=False) for one in self.coefficients)
-        return frozenset(self.names[j] for pairs in each for power, weight in pairs if weight for j in power)
+    reads = frozenset[str]()
+    """Names of the covariates that a coefficient other than 0 multiplies; without any all weights are numbers."""
+    _used: ClassVar[tuple[Any, ...]] = ()
+    """The first of each coefficients, and the others but for zeros with what they multiply."""
+
+    def __post_init__(self) -> None:
+        """Work out once what every block of rows asks for."""
+        pairs = ((one[0], zip(self.powers[1:], one[1:], strict=False)) for one in self.coefficients)
+        used = tuple((first, [(power, weight) for power, weight in others if weight]) for first, others in pairs)
+        read = frozenset(self.names[j] for _, others in used for power, _ in others for j in power)
+        object.__setattr__(self, "_used", used)
+        object.__setattr__(self, "reads", read)
 
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
         """Weights (n, 1)."""
@@ -171,17 +176,15 @@ class Quadratic:
     def at(self, xp: Xp, values: Mapping[str, Any]) -> list[Any]:
         """Weights (n, 1) of covariates (n, 1) by name; numbers where they have none."""
         x = {j: self._standardised(xp, j, values[name]) for j, name in enumerate(self.names) if name in values}
-        first, *others = (self._polynomial(x, one) for one in self.coefficients)
+        first, *others = (self._polynomial(x, *one) for one in self._used)
         if self.limits is not None and not isinstance(first, float):
             first = _held(xp, first, *self.limits)
         return [first, *others]
 
-    def _polynomial(self, x: Mapping[int, Any], coefficients: tuple[float, ...]) -> Any:
-        total: Any = coefficients[0]
-        for power, coefficient in zip(self.powers[1:], coefficients[1:], strict=False):
-            if coefficient:
-                total = total + coefficient * (x[power[0]] if len(power) == 1 else x[power[0]] * x[power[1]])
-        return total
+    def _polynomial(self, x: Mapping[int, Any], first: Any, others: list[tuple[tuple[int, ...], float]]) -> Any:
+        for power, coefficient in others:
+            first = first + coefficient * (x[power[0]] if len(power) == 1 else x[power[0]] * x[power[1]])
+        return first
 
     def _covariate(self, xp: Xp, name: str, rows: Rows) -> Any:
         return margins(xp, rows.logits, self.numbers) if name == "margin" else getattr(rows, name)
@@ -362,10 +365,13 @@ class LogitModel:
     reach: float | None = None
     floor: float = 0.0
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """What of a row it reads beside the logits: "atypicality" and "densities" are the costly ones."""
-        return frozenset(self.weighing.reads.union(*(getattr(term, "reads", ()) for term in self.terms)))
+    reads = frozenset[str]()
+    """What of a row it reads beside the logits: "atypicality" and "densities" are the costly ones."""
+
+    def __post_init__(self) -> None:
+        """Work out once what every block of rows asks for."""
+        read = self.weighing.reads.union(*(getattr(term, "reads", ()) for term in self.terms))
+        object.__setattr__(self, "reads", frozenset(read))
 
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
