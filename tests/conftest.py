@@ -13,6 +13,8 @@ from pathlib import Path
 # spend more time waiting for one another than computing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # one worker alone has all cores, as a user has
+    os.environ.setdefault("ATYPICALITY_NUM_THREADS", "1")
 
 import hypothesis
 import numpy as np
