@@ -13,6 +13,8 @@ from pathlib import Path
 # spend more time waiting for one another than computing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # one worker alone has all cores, as a user has
+    os.environ.setdefault("ATYPICALITY_NUM_THREADS", "1")
 
 import hypothesis
 import numpy as np
@@ -21,7 +23,7 @@ import pytest
 hypothesis.settings.register_profile("no clock", hypothesis.settings(), deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("no clock")
 
-LONG = ("experiments", "docs", "dask", "examples", "sklearn", "guarantees")
+LONG = ("docs", "experiments", "guarantees", "dask", "sklearn", "memory", "charts", "examples")
 """Files that take longest, without test_ and .py: begun first, so that no worker of pytest waits for one at the end."""
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 DOCTESTS = {  # examples in docstrings that need an optional package, by how their names begin

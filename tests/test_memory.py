@@ -386,7 +386,7 @@ def run_watched(arguments):
 
 @needs_proc
 def test_every_command_stays_below_its_ceiling_and_says_the_same(parts, head, tmp_path):
-    # Without a limit the commands take 240, 225 and 235 MB: logits of the test rows are 48 MB, their float64 softmax
+    # Without a limit the commands take 239, 223 and 233 MB: logits of the test rows are 48 MB, their float64 softmax
     # 96 MB, and the libraries alone take 110 to 130 MB.
     files = ("--train", parts / "train", "--calibration", parts / "calibration")
     _, fitting = run_watched(["fit", *files, "--out", tmp_path / "head", "--memory", CEILING])

@@ -1,11 +1,15 @@
 """README and the documentation show what the commands print."""
 
 import contextlib
+import io
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
+from test_words import RETIRED
 
 from atypicality.cli import main
 
@@ -17,15 +21,29 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
 
 
-def test_readmes_commands_run_on_what_the_demo_leaves_behind(capsys, tmp_path):
-    assert main(["demo", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-    with contextlib.chdir(tmp_path):
-        commands = [
-            shlex.split(line) for line in README.splitlines() if re.match("atypicality (fit|pred|eval|rep)", line)
-        ]
-        assert [command[1] for command in commands] == ["fit", "predict", "evaluate", "report"]
-        assert [main(command[1:]) for command in commands] == [0, 0, 0, 0]
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder that the demo leaves behind, and what it and README's commands print there."""
+    folder, printed = tmp_path_factory.mktemp("demo"), io.StringIO()
+    commands = [shlex.split(line) for line in README.splitlines() if re.match("atypicality (fit|pred|eval|rep)", line)]
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        codes = [main(["demo", "--out", "."]), *(main(command[1:]) for command in commands)]
+    assert [command[1] for command in commands] == ["fit", "predict", "evaluate", "report"]
+    assert codes == [0, 0, 0, 0, 0]
+    return folder, printed.getvalue()
+
+
+def test_readmes_commands_run_on_what_the_demo_leaves_behind(demo):
+    assert (demo[0] / "report.html").stat().st_size > 10_000
+
+
+def test_what_commands_print_and_write_has_no_retired_words(demo):
+    folder, printed = demo
+    written = [path for path in folder.rglob("*") if path.suffix in (".html", ".md", ".json")]
+    assert len(printed) > 2000
+    assert {path.name for path in written} >= {"report.html", "README.md", "head.json"}
+    found = [text for text in (printed, *(path.read_text("utf-8") for path in written)) if RETIRED.search(text)]
+    assert found == []
 
 
 def cells(text):

@@ -46,15 +46,3 @@ def test_help_has_no_retired_words(command, capsys):
     printed = capsys.readouterr().out
     assert "Usage" in printed
     assert RETIRED.findall(printed) == []
-
-
-def test_what_commands_print_and_write_has_no_retired_words(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["demo", "--out", "."]) == 0
-    assert main(["evaluate", "head", "test.npz"]) == 0
-    printed = capsys.readouterr().out
-    written = [path for path in Path().rglob("*") if path.suffix in (".html", ".md", ".json")]
-    assert len(printed) > 2000
-    assert {path.name for path in written} >= {"report.html", "README.md", "head.json"}
-    found = [text for text in (printed, *(path.read_text("utf-8") for path in written)) if RETIRED.search(text)]
-    assert found == []
