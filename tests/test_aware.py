@@ -600,7 +600,7 @@ def test_mixing_follows_the_number_of_classes_and_says_so(n_classes, shape, word
 
 def test_without_any_term_it_is_temperature_scaling():
     world = make_world(500, 3, temperature=2.0)
-    bare = fit(world, covariates=(), class_scores=False, class_mixing=False)
+    bare = fit(world, covariates=(), terms=(), class_scores=False, class_mixing=False)
     plain = fit(world, TemperatureScaling())
     mixed = (1 - 3 * bare.floor_) * predict(plain, world) + bare.floor_
     np.testing.assert_allclose(predict(bare, world), mixed, atol=2e-5)

@@ -38,7 +38,7 @@ def mixed_problem(rng, mixing, n=600, k=4):
 
 def keep_all(monkeypatch):
     """No group is left out, however little it is supported."""
-    for name, value in (("SUPPORTED", -1e9), ("USED", -1e9), ("FEW", 0.0)):
+    for name, value in (("SUPPORTED", -1e9), ("USED", -1e9), ("FEW", 1e-300)):
         monkeypatch.setattr(chosen, name, value)
 
 
@@ -113,12 +113,15 @@ def test_a_term_keeps_the_share_that_it_is_left(rng, monkeypatch, left):
     assert after[1] == pytest.approx(left * before[1], rel=1e-6)
 
 
-@pytest.mark.parametrize(("n", "left"), [(50, 0.75), (200, 0.75), (400, 0.875), (2000, 0.975)])
-def test_evidence_is_taken_off_where_rows_are_few(n, left):
+@pytest.mark.parametrize(
+    ("n", "much", "little"), [(50, 0.875, 1 / 12), (200, 0.875, 1 / 3), (400, 0.9375, 1 / 3), (2000, 0.9875, 0.480385)]
+)
+def test_less_is_kept_of_what_little_evidence_supports(n, much, little):
     gate = chosen._Gate(None, {}, n, 1.0)
-    gate._together = {"rank": 8.0, "class_scores": 16.0}
-    assert gate.share_left("rank") == pytest.approx(left)
-    assert gate.share_left("class_scores") == pytest.approx(1 - (1 - left) / 16)
+    gate._together = {"rank": 12.0, "top": 1.0, "class_scores": 16.0}
+    assert gate.share_left("rank") == pytest.approx(much)
+    assert gate.share_left("top") == pytest.approx(little, abs=1e-6)
+    assert gate.share_left("class_scores") == pytest.approx(1 - (1 - much) / 8)
 
 
 def test_groups_without_support_vanish(seed):

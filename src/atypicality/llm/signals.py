@@ -189,8 +189,8 @@ class SignalModel:
     In rows that lack another signal it has a third part: there it stands in for what the other would have told.
 
     The mean cross-entropy is one convex problem of two classes. Each part of each signal is shrunk with a strength of
-    its own, of maximal evidence, and left out where it has little: below 2 nats for all together, 0.1 for a straight
-    part and 3 for another.
+    its own, of maximal evidence, and left out where it has little: below 0.1 nats for all together or a straight part,
+    and 3 for another. Little more evidence keeps a part of them.
 
     Attributes
     ----------

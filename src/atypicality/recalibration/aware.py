@@ -63,9 +63,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     row, the largest logit, and the logits and probabilities of similar classes (see `terms`). o is the midpoint of the
     row's mean and maximum. The mean cross-entropy is convex in all parameters and is solved to a certified optimum.
     Temperature scaling is the special case of a constant :math:`\phi` and nothing else; every other term is shrunk
-    toward it with a strength of its own, chosen on the calibration rows by their likelihood, and left out where it has
-    little evidence: below 2 nats for all terms together or for class-wise parameters, 0.1 for one term. With few rows
-    the result is temperature scaling, but for a small share of the uniform distribution (see `floor_`). Terms may
+    toward it with a strength of its own, chosen on the calibration rows by their likelihood. What has little evidence
+    is left out, class-wise parameters below 2 nats and other terms below 0.1, or kept in part: of terms at least a
+    third, with fewer than 200 rows less. With few rows the result is temperature scaling but for that part and for a
+    small share of the uniform distribution (see `floor_`). Terms may
     change the order of classes. The loss has the weak prior of `TemperatureScaling`, one right and one wrong
     pseudo-row, so that few rows without an error do not make it certain. `paper` gives the form of the paper:
     :math:`\phi(a)` quadratic, free class scores, no shrinkage, no prior, no clipping.
