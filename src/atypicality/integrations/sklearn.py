@@ -184,7 +184,6 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         rows = _safe_indexing(X, second)
         calibration = self._outputs(rows, codes[second], group_column(head, rows))
         warn_of_few_rows(second.size, prefit)
-        warn_of_other_labels(calibration.need("logits"), codes[second], prefit)
         if isinstance(head.density, str) and _dependent(train.need("embeddings"), codes[first]):
             head.set_params(density=clone(TABLE))
         self.head_ = head._fit(  # errors name the rows of X
@@ -192,6 +191,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             calibration._replaced(_number=second.__getitem__),
             aligned=True,
         )
+        warn_of_other_labels(calibration.need("logits"), codes[second], prefit)
 
     def _fit_folds(self, X: Any, targets: NDArray[Any], n_folds: int) -> None:
         """Fit an estimator without each fold, and the head on what they say of the folds they left out."""
@@ -213,8 +213,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
             if measured is not None:
                 features = self._features(_safe_indexing(X, train))
                 measured.measure(held_out, self._features(rows), features, codes[train])
-        warn_of_other_labels(logits, codes, prefit=False)
         self.head_ = fit_crossed(head, logits, codes, self.classes_, measured, group_column(head, X))
+        warn_of_other_labels(logits, codes, prefit=False)
         if self.ensemble:
             sets = CrossConformal(head.alpha).fit(softmax(logits, axis=1), codes, folds=fold_of)
             self.cross_conformal_ = sets
