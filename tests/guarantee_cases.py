@@ -273,7 +273,7 @@ def cross_coverage(estimator, n, n_folds, alpha):
     @cache
     def one_repetition(seed):
         world = make_world(n + 200, 4, n_features=4, atypical_noise=1.0, random_state=seed)
-        head = aty.ReliabilityHead(None, aty.TemperatureScaling(), SplitConformal("lac", alpha))
+        head = aty.ReliabilityHead(None, aty.TemperatureScaling(), alpha=alpha)
         model = aty.AtypicalityAwareClassifier(estimator, head=head, cv=n_folds, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a head without a density
