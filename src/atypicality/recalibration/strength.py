@@ -226,7 +226,7 @@ class _Gate:
         few, worth = min(1.0, FEW / self._n), self._together[name]
         if name in CLASSWISE:
             return 1 - few * (SUPPORTED / worth) ** 2
-        return max(LEAST * min(1.0, self._n / FEW), 1 - few * (CHANCE / worth) ** 1.5)
+        return float(max(LEAST * min(1.0, self._n / FEW), 1 - few * (CHANCE / worth) ** 1.5))
 
     def _worth(self, strengths: Mapping[str, float], kept: list[str], removed: list[str]) -> float:
         """By how much the logarithm of the evidence falls without some of the groups that are kept."""
