@@ -42,8 +42,13 @@ __all__ = [
 
 Groups = Mapping[str, NDArray[np.intp]]
 
-FIRST = 10.0
-"""Where every group's precision starts, in units in which temperature scaling's multiplier is 1: a weak prior."""
+FIRST, FIRST_ROWS, MOST_FIRST = 10.0, 500, 10.0
+"""Where every group's precision starts, in units in which temperature scaling's multiplier is 1, for so many rows or
+fewer; of more rows it grows with them, at most that many times.
+
+It must be weak beside what the rows say: a group that it hides at first can stay hidden. Many rows say more, and from
+the weakest prior their first optimum is far away, overfitted, and takes half of all passes.
+"""
 CAUTION = 1.0
 """Standard errors that are added to the logarithm of a strength."""
 UNSUPPORTED = 1e-3
@@ -53,6 +58,11 @@ LARGEST = 1e8
 FALL, RISE = 10.0, 1000.0
 """Factors by which strengths may change before the loss is pictured anew: the picture fades with the distance that
 parameters move, and a larger strength moves them to 0 at most.
+"""
+NEAR, THERE = 1.0, 0.01
+"""Nats, of all rows together, that the loss may lie above its minimum while strengths still change, and at the end.
+
+The picture takes the Newton step that is left itself, and an optimum that the next strengths move needs no more digits.
 """
 INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
@@ -168,17 +178,18 @@ def choose_strengths(
     largest = LARGEST / unit
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
-    strengths = dict.fromkeys(groups, FIRST / unit)
+    strengths = dict.fromkeys(groups, FIRST * min(max(n_effective / FIRST_ROWS, 1.0), MOST_FIRST) / unit)
     theta, read = problem.standardise(solution), problem.rounded()
+    near, there = (max(ROUGH, nats / n_effective) for nats in (NEAR, THERE))
     for _ in range(max_iter):
         penalised = read.with_penalty(penalty_of(problem, groups, strengths))
-        found = find_optimum(penalised, penalised.project(theta), ROUGH)
+        found = find_optimum(penalised, penalised.project(theta), near)
         around, before = picture_at(penalised, found.at, found.gradient, found.curvature), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
-            if read is problem:
+            if found.certificate <= there:
                 break
-            read = problem  # with all digits from here on
+            near = there  # what is left is judged at the optimum itself
         theta, _ = around.move(penalty_of(problem, groups, strengths))  # one Newton step, and no pass for it
     gate = _Gate(around, groups, n_effective, largest)
     kept, evidence = gate.kept(strengths, {} if least is None else least)
@@ -226,7 +237,7 @@ class _Gate:
         few, worth = min(1.0, FEW / self._n), self._together[name]
         if name in CLASSWISE:
             return 1 - few * (SUPPORTED / worth) ** 2
-        return float(max(LEAST * min(1.0, self._n / FEW), 1 - few * (CHANCE / worth) ** 1.5))
+        return max(LEAST * min(1.0, self._n / FEW), 1 - few * float((CHANCE / worth) ** 1.5))
 
     def _worth(self, strengths: Mapping[str, float], kept: list[str], removed: list[str]) -> float:
         """By how much the logarithm of the evidence falls without some of the groups that are kept."""
