@@ -105,7 +105,8 @@ def _subgroup_values(result: Evaluation) -> Values:
 
 
 def _group_values(result: Evaluation, table: str) -> Values:
-    values = _read(result, table, QUALITY, lambda row: (_quantile(result, row),))
+    n_groups = 1 + max((row["group"] for row in result.table(table)), default=0)  # as many as classes, if these are few
+    values = _read(result, table, QUALITY, lambda row: (_quantile(n_groups, row),))
     return values | _overall(result, QUALITY, (ALL,))
 
 
@@ -158,12 +159,13 @@ def _rank_values(result: Evaluation) -> Values:
 
 def _temperature_values(result: Evaluation) -> Values:
     rows = result.table("temperatures")
-    return {("temperature", (_quantile(result, row),), "fitted"): row["value"] for row in rows}
+    n_groups = result.settings["n_groups"]
+    return {("temperature", (_quantile(n_groups, row),), "fitted"): row["value"] for row in rows}
 
 
-def _quantile(result: Evaluation, row: Row) -> str:
+def _quantile(n_groups: int, row: Row) -> str:
     """A group by its upper quantile, as the paper names it."""
-    return f"{(row['group'] + 1) / result.settings['n_groups']:g}"
+    return f"{(row['group'] + 1) / n_groups:g}"
 
 
 def _class_score_values(result: Evaluation) -> Values:
