@@ -799,7 +799,7 @@ def test_outputs_that_an_experiment_leaves_out_are_named_with_the_reason(tmp_pat
         "your model / tailed is not run here: its training classes count as long-tailed. It takes part in: "
         "imbalanced, subgroups, class-scores."
     )
-    assert found.notes == dict.fromkeys(names, [line])
+    assert found.notes == {name: [line] for name in names}
     assert found.to_text().count(line) == 4
     write_model(tmp_path / "cifar10-wrn28-10", seed)  # with something to run, outputs of a known kind are not named
     found = reproduce(["temperatures", "class-scores"], outputs=tmp_path, **options)

@@ -1,9 +1,9 @@
 """What the paper and its released code compute where the library does otherwise: `rmse`, sets, temperatures, quadrants.
 
 The text writes deterministic scores and mentions randomisation; the released code draws them, puts the crossing class
-into every set and has a switch, off by default, for the quantile 1 - alpha of a cell. `AtypicalityAwareConformal` in mode
-"paper" does the first two; rank and penalty grid are those of the text, ties are ours. Temperatures are those of cross-entropy alone, without the prior
-that the library's own carry.
+into every set and has a switch, off by default, for the quantile 1 - alpha of a cell. `AtypicalityAwareConformal` in
+mode "paper" does the first two; rank and penalty grid are those of the text, ties are ours. Temperatures are those of
+cross-entropy alone, without the prior that the library's own carry.
 """
 
 import math
@@ -25,7 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 ROWS_PER_BIN = 100
-RELEASED_RANK = ", quantile 1 - alpha"  # end of the name of a method whose thresholds have the rank of the released `aa_sub`
+RELEASED_RANK = (
+    ", quantile 1 - alpha"  # end of the name of a method whose thresholds have the rank of the released `aa_sub`
+)
 SETS = ("aps", "aa-aps", "raps", "aa-raps", "conditional", f"aa-aps{RELEASED_RANK}", f"aa-raps{RELEASED_RANK}")
 
 

@@ -291,7 +291,7 @@ def _plan(
 
 
 def _left_out(name: str, sources: list[Source]) -> list[str]:
-    """Why outputs that were given are not in an experiment: all where none is, else those of no setting of the paper."""
+    """Why given outputs are not in an experiment: all where none is, else those of no setting of the paper."""
     used = {source.name for source in sources if source.serves(name, EXPERIMENTS[name])}
     rest = (source for source in sources if source.name not in used)
     return [source.left_out(name) for source in rest if not used or source.setting is None]

@@ -63,9 +63,9 @@ SETTINGS = (
 )
 CLASSES = {
     "ImageNet": 1000, "CIFAR10": 10, "CIFAR100": 100, "MNLI": 3, "ImageNet-LT": 1000, "Places365-LT": 365,
-    "CIFAR10-LT": 10, "CIFAR100-LT": 100, "TREC": 6, "AG News": 4, "IMDB": 2,
+    "CIFAR10-LT": 10, "CIFAR100-LT": 100, "TREC": 6, "AG News": 4, "IMDB": 2, "Fitzpatrick17k": 9,
 }  # fmt: skip
-"""How many classes the paper's data sets have, where the paper says it."""
+"""How many classes the paper's data sets have."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,14 @@ EXPERIMENTS = {
     "class-scores": Experiment(
         "Class scores S_y against class atypicality", ("imbalanced",), ("aar",), claims=(5,), shown="Figure 11"
     ),
-    "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,), shown="Theorem 3.1 (theorem_1 here) and theorem G.2 (theorem_2)"),
+    "theory": Experiment(
+        "The two theorems, simulated",
+        (),
+        (),
+        ("",),
+        claims=(9,),
+        shown="Theorem 3.1 (theorem_1 here) and theorem G.2 (theorem_2)",
+    ),
 }
 """Experiments by the name of their command."""
 SHOWN = EXPERIMENTS | {
