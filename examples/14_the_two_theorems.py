@@ -22,7 +22,7 @@ for row in first.rows:
 
 # %%
 # Never negative, rising from left to right, and steeper the fewer rows there are. This
-# is theorem 1.
+# is theorem 3.1.
 
 assert all(row.rises and row.overconfidence[0] > 0 for row in first.rows)
 assert first.rows[0].rise < first.rows[1].rise < first.rows[2].rise
@@ -43,7 +43,7 @@ assert min(strong.overconfidence) > 0
 # %%
 # A temperature that follows atypicality
 # --------------------------------------
-# Theorem 2 compares what is left of the calibration error at nine levels of
+# Theorem G.2 compares what is left of the calibration error at nine levels of
 # atypicality: with no temperature, with one, and with one for each level.
 
 second = aty.theory.theorem_2(n_draws=50)

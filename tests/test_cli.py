@@ -44,7 +44,7 @@ def test_theory_prints_both_tables(capsys, monkeypatch):
     monkeypatch.setattr(theory_command, "_NORMS", (2.0,))
     code, out, err = run("theory", "--n-draws", "4", "--seed", "3", capsys=capsys)
     assert (code, err) == (0, "")  # nothing on stderr: no bar in a pipe
-    for words in ("Theorem 1", "Theorem 2", "rises", "no", "never above the other two", "cross-ent."):
+    for words in ("Theorem 3.1", "Theorem G.2", "rises", "no", "never above the other two", "cross-ent."):
         assert words in out
     assert "…" not in out  # 80 columns are enough
 

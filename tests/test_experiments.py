@@ -56,12 +56,12 @@ HOLDING = {  # what our numbers say over the seeds 0 to 9; nothing else may be m
     ("temperatures", "small CNN / Fashion-MNIST, GMM"): {TEMPERATURE},
     ("class-scores", "small CNN / Fashion-MNIST-LT, GMM"): {"class scores rise with class atypicality"},
     ("theory", "simulation"): {
-        "theorem 1: overconfidence is not negative in any group",
-        "theorem 1: overconfidence rises at every step of atypicality",
-        "theorem 1: it rises more for smaller training sets",
-        "theorem 2, norm 0.5, squared: an aware temperature is never worse",
-        "theorem 2, norm 0.5, cross-entropy: an aware temperature is never worse",
-        "theorem 2, norm 2, squared: an aware temperature is never worse",
+        "theorem 3.1: overconfidence is not negative in any group",
+        "theorem 3.1: overconfidence rises at every step of atypicality",
+        "after theorem 3.1: it rises more for smaller training sets",
+        "theorem G.2, norm 0.5, squared: an aware temperature is never worse",
+        "theorem G.2, norm 0.5, cross-entropy: an aware temperature is never worse",
+        "theorem G.2, norm 2, squared: an aware temperature is never worse",
     },
 }
 LONG_TAIL = "wrn28-4 / CIFAR10-LT (paper: ResNet18)"
@@ -403,6 +403,8 @@ def test_other_names_of_arrays_and_a_data_set_that_the_paper_has_or_not(tmp_path
     table = found.tables["balanced"][0]
     assert (table.dataset, table.cells[("1",), "aar"].paper) == ("CIFAR10", 0.041)
     assert "(paper: WideResNet28)" in table.title
+    [note] = [line for line in found.notes["balanced"] if "classes; " in line]
+    assert note.endswith(" (paper: WideResNet28): 4 classes; CIFAR10 has 10: not comparable with the paper's row")
     with pytest.raises(ValueError, match=r"names: 'test\.npz' has no array 'z'; it has: attribute\.age"):
         reproduce("balanced", **options, names_of={"logits": "z"})
 
@@ -584,7 +586,7 @@ def test_what_is_not_the_papers_is_marked(bundled):
     ours = {MOST, RAREST, "the gap in accuracy is smaller with AAR", "the gap in ECE is smaller with AAR"}
     assert {statement for statement, aside in asides.items() if aside == "our reading"} == ours
     outside = {statement for statement, aside in asides.items() if aside.startswith("outside the theorem's small-norm")}
-    assert outside == {statement for statement in asides if statement.startswith("theorem 2, norm 2, ")}
+    assert outside == {statement for statement in asides if statement.startswith("theorem G.2, norm 2, ")}
     assert ": 5 of 5 statements hold, 2 not counted (outside the theorem's" in bundled.to_text()
 
 
@@ -786,6 +788,23 @@ def test_where_there_is_nothing_to_run_no_file_is_written_over(tmp_path, seed, c
     assert main(["reproduce", "temperatures", *arguments, "--dataset", "cifar100"]) == 0
     assert "Nothing to run" in capsys.readouterr().out
     assert (tmp_path / "out" / "temperatures.csv").read_text() == before
+
+
+def test_outputs_that_an_experiment_leaves_out_are_named_with_the_reason(tmp_path, seed):
+    write_model(tmp_path / "tailed", seed, imbalance=20)
+    options = {"seeds": [0], "out": tmp_path / "out"}
+    names = ["balanced", "llm", "conformal", "temperatures"]
+    found = reproduce(names, outputs=tmp_path / "tailed", **options)
+    line = (
+        "your model / tailed is not run here: its training classes count as long-tailed. It takes part in: "
+        "imbalanced, subgroups, class-scores."
+    )
+    assert found.notes == {name: [line] for name in names}
+    assert found.to_text().count(line) == 4
+    write_model(tmp_path / "cifar10-wrn28-10", seed)  # with something to run, outputs of a known kind are not named
+    found = reproduce(["temperatures", "class-scores"], outputs=tmp_path, **options)
+    assert [note for note in found.notes["temperatures"] if "not run" in note] == [line]
+    assert [note for note in found.notes["class-scores"] if "not run" in note] == []
 
 
 def test_the_papers_numbers_are_shown_without_outputs(tmp_path, capsys):

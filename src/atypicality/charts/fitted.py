@@ -146,7 +146,7 @@ def theorem_1_curves(result: Any) -> Chart:
     names = list(dict.fromkeys(str(row["train"]) for row in rows))
     title = "Confidence minus accuracy"
     return style.error_lines(
-        base(rows, "theorem 1"),
+        base(rows, "theorem 3.1"),
         style.group_axis(),
         title,
         altair().Color("train:N", title="Training rows", scale=style.scale_of(names)),
@@ -188,7 +188,7 @@ def _errors(result: Any) -> Chart:
         for name, words in _ERRORS.items()
     ]
     alt, names = altair(), list(_ERRORS.values())
-    chart = base(rows, "theorem 2").properties(title=f"True coefficients of norm {result.norm:g}")
+    chart = base(rows, "theorem G.2").properties(title=f"True coefficients of norm {result.norm:g}")
     y = alt.Y(
         "error:Q",
         title="Mean squared calibration error",

@@ -56,7 +56,7 @@ def _plain(rise: "Theorem1", norms: "list[Theorem1]", temperatures: "list[Theore
 
 
 def _print_theorem_1(console: "Console", rise: "Theorem1", norms: "list[Theorem1]") -> None:
-    console.print("[bold]Theorem 1: overconfidence grows with atypicality, and more with less data[/]")
+    console.print("[bold]Theorem 3.1: overconfidence grows with atypicality, and more with less data[/]")
     console.print(
         f"Logistic regression on d = {rise.n_features} Gaussian features, true coefficients of norm {rise.norm:g}. "
         "Confidence minus accuracy, in percentage points, in five equally likely groups from the most typical inputs "
@@ -82,7 +82,7 @@ def _print_theorem_2(console: "Console", result: "Theorem2") -> None:
     from atypicality.paper.theory import OUTSIDE, SMALL_NORM
 
     norm = f"norm {result.norm:g}" + f", {OUTSIDE}" * (result.norm > SMALL_NORM)
-    console.print(f"[bold]Theorem 2: a temperature that follows atypicality ({norm})[/]")
+    console.print(f"[bold]Theorem G.2: a temperature that follows atypicality ({norm})[/]")
     console.print(
         f"Conditional calibration error, in millionths, at quantile levels of atypicality (n = {result.n_train}): "
         "with no temperature, with one for all inputs, and with one per level ('aware'). Temperatures are fitted by "

@@ -76,9 +76,9 @@ class AtypicalityAwareConformal(ScoredSets):
     Mode "paper" scores every label with one uniform draw u of its row: the mass up to the label less u times what the
     label itself adds, penalty included. All rows set edges, thresholds, `k_reg` and `penalty`; no cells are merged. A
     set holds every class whose mass before it is at most the threshold, so that it covers more than 1 - alpha:
-    scores are randomised and sets are not. The rank is the exact one of `conformal_rank`, at most the largest score,
-    where the released code takes the quantile 1 - alpha. Classes tied in a row share the score of the last of them,
-    where the released code ranks them by their index.
+    scores are randomised and sets are not. The rank is that of the paper's text, exact by `conformal_rank` and at most
+    the largest score; the released code has it too, and the quantile 1 - alpha behind a switch, `aa_sub`, off by
+    default. Classes tied in a row share the score of the last of them, where the released code ranks them by index.
 
     Examples
     --------
@@ -205,10 +205,12 @@ class AtypicalityAwareConformal(ScoredSets):
         short = np.flatnonzero(self.counts_ < minimum_rows(alpha))
         if short.size:
             counts = ", ".join(f"{self.counts_[region]} in region {region}" for region in short)
-            largest = " or have their largest score as threshold" * (self.mode == "paper")
+            then = ", whose sets hold all classes"
+            if self.mode == "paper":
+                then = ": a cell without rows has sets of all classes, any other its largest score as threshold"
             warn(
                 f"alpha={float(alpha):g} needs at least {minimum_rows(alpha)} threshold rows in every region; "
-                f"got {counts}, whose sets hold all classes{largest}. Give more rows, fewer groups or a larger alpha."
+                f"got {counts}{then}. Give more rows, fewer groups or a larger alpha."
             )
 
     @staticmethod

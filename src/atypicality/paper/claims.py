@@ -27,7 +27,7 @@ CLAIMS = {
     7: "AAR improves the worst subgroup without group labels, even against a temperature per group",
     8: "APS and RAPS under-cover atypical, low-confidence inputs while covering on average; aware sets correct it, "
     "AA-APS with smaller sets on average, AA-RAPS with larger ones that are smaller for confident inputs",
-    9: "Theorems 1 and 2, in simulation, for a small norm; the proof of theorem 2 needs squared loss",
+    9: "Theorems 3.1 and G.2, in simulation, for a small norm; the proof of theorem G.2 needs squared loss",
 }
 ESTIMATOR_FREE = {("imbalanced", 1), ("imbalanced", 2)}
 """Claims that no estimator enters, by experiment: class groups and the model's own confidence. They count once."""
@@ -359,18 +359,19 @@ def _theory(result: dict[str, Any]) -> Statistics:
     curves = np.array([row["overconfidence"] for row in rows])
     rises = [row["rise"] for row in rows]
     found: Statistics = {
-        Statement(9, "theorem 1: overconfidence is not negative in any group", "smallest value"): curves.min(),
-        Statement(9, "theorem 1: overconfidence rises at every step of atypicality", "smallest step"): (
+        Statement(9, "theorem 3.1: overconfidence is not negative in any group", "smallest value"): curves.min(),
+        Statement(9, "theorem 3.1: overconfidence rises at every step of atypicality", "smallest step"): (
             np.diff(curves, axis=1).min()
         ),
-        Statement(9, "theorem 1: it rises more for smaller training sets", "smallest change"): min(
+        Statement(9, "after theorem 3.1: it rises more for smaller training sets", "smallest change"): min(
             after - before for before, after in pairwise(rises)
         ),
     }
     for theorem in result["theorem_2"]:
         for loss in ("squared", "cross_entropy"):
             excess = max(row[f"excess_{loss}"] for row in theorem["rows"])
-            text = f"theorem 2, norm {theorem['norm']:g}, {loss.replace('_', '-')}: an aware temperature is never worse"
+            place = f"norm {theorem['norm']:g}, {loss.replace('_', '-')}"
+            text = f"theorem G.2, {place}: an aware temperature is never worse"
             aside = "" if theorem["norm"] <= SMALL_NORM else OUTSIDE
             statement = Statement(9, text, "minus the largest relative excess", aside)
             found[statement] = np.finfo(float).eps - excess  # "never worse" allows equality

@@ -34,7 +34,9 @@ FOLDS = 10  # parts of the test rows that are left out in turn where there is on
 THEORY_DRAWS = 20  # training draws per seed: 200 over the paper's ten seeds
 THEORY_NORMS = (0.5, 2.0)
 WITHOUT_CONTENT = "content-free calibration is left out: add content_free.npz, as `atypicality llm` writes it."
-SMALL_CELLS = "some cells have fewer rows than alpha needs: their threshold is their largest score, or the set is full."
+SMALL_CELLS = (
+    "some cells have fewer rows than alpha needs: their threshold is their largest score; without rows, sets are full."
+)
 GROUPS_FREE = ("uncalibrated", "ts", "adats", "group-ts", "content-free")
 """Methods that no estimator of atypicality enters: one fit serves all."""
 

@@ -1,9 +1,9 @@
 """What the paper and its released code compute where the library does otherwise: `rmse`, sets, temperatures, quadrants.
 
-The text writes deterministic scores and mentions randomisation; the code that made the tables draws them, puts the
-crossing class into every set and takes the quantile 1 - alpha of a cell. `AtypicalityAwareConformal(mode="paper")` does
-the first two; rank, ties and penalty grid are ours. Temperatures are those of cross-entropy alone, without the prior
-that the library's own carry.
+The text writes deterministic scores and mentions randomisation; the released code draws them, puts the crossing class
+into every set and has a switch, off by default, for the quantile 1 - alpha of a cell. `AtypicalityAwareConformal` in
+mode "paper" does the first two; rank and penalty grid are those of the text, ties are ours. Temperatures are those of
+cross-entropy alone, without the prior that the library's own carry.
 """
 
 import math
@@ -25,7 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 ROWS_PER_BIN = 100
-RELEASED_RANK = ", quantile 1 - alpha"  # end of the name of a method whose thresholds have the released rank
+RELEASED_RANK = (
+    ", quantile 1 - alpha"  # end of the name of a method whose thresholds have the rank of the released `aa_sub`
+)
 SETS = ("aps", "aa-aps", "raps", "aa-raps", "conditional", f"aa-aps{RELEASED_RANK}", f"aa-raps{RELEASED_RANK}")
 
 
@@ -87,7 +89,7 @@ class PriorFreeGroupTemperature(BaseEstimator):
 
 
 class _ReleasedRank(AtypicalityAwareConformal):
-    """Mode "paper" with the released rank: the quantile 1 - alpha of a cell, the next higher score."""
+    """Mode "paper" with the rank of the released switch `aa_sub`: the quantile 1 - alpha, the next higher score."""
 
     @staticmethod
     def _paper_threshold(scores: NDArray[np.float64], alpha: Fraction) -> float:

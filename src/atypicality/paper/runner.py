@@ -132,7 +132,7 @@ class Reproduction:
         parts = [f"{title}\n{'=' * len(title)}\nIn the paper: {shown}."]
         parts += [to_text(table, errors) for table in self.tables[name]]
         if not self.tables[name]:
-            parts.append("Nothing to run: see what is missing below. The paper's own numbers: --paper.")
+            parts.append("Nothing to run: see notes and what is missing below. The paper's own numbers: --paper.")
         parts += [_list(heading, lines) for heading, lines in self._claims(name)]
         return "\n\n".join([*parts, *([_list("Notes", self.notes[name])] if self.notes[name] else [])])
 
@@ -286,7 +286,15 @@ def _plan(
             lacks = source.lacks(experiment.estimators)
             found.missing[name] += [lacks] if lacks else []
             runs += [Run(name, source, estimator, alpha) for estimator in source.estimators(experiment.estimators)]
+        found.notes[name] += _left_out(name, sources if root and experiment.kinds else [])
     return runs
+
+
+def _left_out(name: str, sources: list[Source]) -> list[str]:
+    """Why given outputs are not in an experiment: all where none is, else those of no setting of the paper."""
+    used = {source.name for source in sources if source.serves(name, EXPERIMENTS[name])}
+    rest = (source for source in sources if source.name not in used)
+    return [source.left_out(name) for source in rest if not used or source.setting is None]
 
 
 def _run_all(
@@ -376,6 +384,8 @@ def _add_cautions(found: Reproduction, runs: list[Run], n_seeds: int) -> None:
     for run, source in ((run, run.source) for run in runs if run.source is not None):
         if source.setting is not None and source.setting.folder == source.name:
             said.setdefault(f"{source.title}: same architecture; weights not checked", run.experiment)
+        if differs := source.other_classes():
+            said.setdefault(differs, run.experiment)
         if n_seeds < FEW and not source.splits and source.data.calibration is None:
             said.setdefault(FEW_HALVES, run.experiment)
     for line, name in said.items():

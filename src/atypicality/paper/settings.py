@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from atypicality.paper.released import SETS
 
-__all__ = ["EXPERIMENTS", "SEEDS", "SETTINGS", "SHOWN", "Experiment", "Match", "Setting", "match_folder"]
+__all__ = ["CLASSES", "EXPERIMENTS", "SEEDS", "SETTINGS", "SHOWN", "Experiment", "Match", "Setting", "match_folder"]
 
 SEEDS = tuple(range(10))  # the paper's seeds (appendix C)
 
@@ -61,6 +61,11 @@ SETTINGS = (
     ),
     Setting("skin", "Fitzpatrick17k", "ResNet34", "fitzpatrick17k-resnet34", "", _probe(34), True),
 )
+CLASSES = {
+    "ImageNet": 1000, "CIFAR10": 10, "CIFAR100": 100, "MNLI": 3, "ImageNet-LT": 1000, "Places365-LT": 365,
+    "CIFAR10-LT": 10, "CIFAR100-LT": 100, "TREC": 6, "AG News": 4, "IMDB": 2, "Fitzpatrick17k": 9,
+}  # fmt: skip
+"""How many classes the paper's data sets have."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,14 @@ EXPERIMENTS = {
     "class-scores": Experiment(
         "Class scores S_y against class atypicality", ("imbalanced",), ("aar",), claims=(5,), shown="Figure 11"
     ),
-    "theory": Experiment("The two theorems, simulated", (), (), ("",), claims=(9,), shown="Theorems 1 and 2"),
+    "theory": Experiment(
+        "The two theorems, simulated",
+        (),
+        (),
+        ("",),
+        claims=(9,),
+        shown="Theorem 3.1 (theorem_1 here) and theorem G.2 (theorem_2)",
+    ),
 }
 """Experiments by the name of their command."""
 SHOWN = EXPERIMENTS | {

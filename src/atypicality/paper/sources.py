@@ -22,7 +22,7 @@ from atypicality.datasets import Splits, load_fashion_mnist, load_fashion_mnist_
 from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.files import read_arrays
-from atypicality.paper.settings import SETTINGS, Experiment, Setting, match_folder
+from atypicality.paper.settings import CLASSES, EXPERIMENTS, SETTINGS, Experiment, Setting, match_folder
 from atypicality.terminal import listed
 
 __all__ = ["Data", "Source", "content_free_path", "find_sources", "is_one_model", "missing", "of_dataset", "plain_name"]
@@ -32,6 +32,12 @@ ENDINGS = (".npz", ".safetensors", ".parquet", "")
 GIVEN = "given"  # the estimator of outputs that bring their own atypicality, and of which no other can be estimated
 IMBALANCE = 2.0
 """Training classes of unknown data count as long-tailed when the largest is more than this many times the smallest."""
+KINDS = {
+    "balanced": "its training classes count as balanced",
+    "imbalanced": "its training classes count as long-tailed",
+    "llm": "it is a language model",
+    "skin": "its rows have skin tones",
+}
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,20 @@ class Source:
         if experiment == "subgroups":
             return self.kind == "skin" or (self.kind != "llm" and self.data.subgroup_attribute() is not None)
         return self.kind in setting.kinds
+
+    def left_out(self, experiment: str) -> str:
+        """Why an experiment does not use these outputs, and which experiments do."""
+        no_groups = experiment == "subgroups" and self.kind != "llm"
+        why = "it has no attribute that names groups" if no_groups else KINDS[self.kind]
+        others = [name for name, setting in EXPERIMENTS.items() if self.serves(name, setting)]
+        return f"{self.title} is not run here: {why}. It takes part in: {listed(others)}."
+
+    def other_classes(self) -> str | None:
+        """What to know of outputs that have more or fewer classes than the paper's data set; None where they agree."""
+        expected, n_classes = CLASSES.get(self.dataset), self.data.test.n_classes
+        if self.setting is None or expected in (None, n_classes):
+            return None
+        return f"{self.title}: {n_classes} classes; {self.dataset} has {expected}: not comparable with the paper's row"
 
 
 def find_sources(outputs: Path | None, names: Mapping[str, str] | None = None) -> list[Source]:

@@ -30,13 +30,13 @@ __all__ = [
 
 Array = NDArray[np.float64]
 SMALL_NORM = 1.0
-"""The theorems assume a sufficiently small norm of the true coefficients; above this the rise of theorem 1 fades."""
+"""The theorems assume a sufficiently small norm of the true coefficients; above this the rise of theorem 3.1 fades."""
 OUTSIDE = "outside the theorem's small-norm assumption"
 
 
 @dataclass(frozen=True)
 class OverconfidenceRow:
-    """Theorem 1 for one sample size: means over the training draws, one entry per group, the most typical first.
+    """Theorem 3.1 for one sample size: means over the training draws, one entry per group, the most typical first.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Theorem1:
 
 @dataclass(frozen=True)
 class TemperatureRow:
-    """Theorem 2 at one level of atypicality: temperatures, and the conditional calibration errors they leave.
+    """Theorem G.2 at one level of atypicality: temperatures, and the conditional calibration errors they leave.
 
     Attributes
     ----------
@@ -213,9 +213,9 @@ def theorem_1(
 
     .. math:: E[u - P(Y = 1 \mid \hat p(X) = u) \mid a(X) \in (a_k, a_{k+1}],\, u > 1/2].
 
-    The theorem (section 3.2 of the paper) says that this is never negative and rises with k when the norm of
-    :math:`\beta^*` is small; it rises more for smaller n. It stops holding when the norm grows: with d = 50 the
-    rise is gone near 1.5, and at 2 the order is reversed, although the classifier stays overconfident.
+    Theorem 3.1 of the paper says that this is never negative and rises with k when the norm of :math:`\beta^*` is
+    small; that it rises more for smaller n is the sentence after it. It stops holding when the norm grows: with
+    d = 50 the rise is gone near 1.5, and at 2 the order is reversed, although the classifier stays overconfident.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def theorem_2(
 
     .. math:: \mathrm{CE}_\gamma(p) = E[(p - E[Y \mid \hat p(X), a(X)])^2 \mid a(X) = \gamma].
 
-    The paper (appendix, on recalibration) states that :math:`\tau(\gamma)` fitted by cross-entropy is never worse
+    The paper's theorem G.2 states that :math:`\tau(\gamma)` fitted by cross-entropy is never worse
     than one temperature or none. What is true by construction is the same for :math:`\tau(\gamma)` fitted by squared
     loss, which the proof needs, because :math:`\mathrm{CE}_\gamma` is the squared loss minus a constant. With
     cross-entropy no excess was seen at norm 0.5. At norm 2, outside the theorem's small-norm assumption, it fails at
