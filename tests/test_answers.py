@@ -44,11 +44,27 @@ def test_a_table_comes_back_from_its_file(tmp_path):
 
 
 def test_chat_completions_and_lists_say_the_same(tmp_path):
-    chat = {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}, {"token": ".", "logprob": -9999.0}]}
-    lines = [{"logprobs": chat}, {"logprobs": [-0.5, -9999]}, {"logprobs": None}, {"logprobs": {"content": None}}]
+    chat = {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}, {"token": ".", "logprob": -9998.0}]}
+    lines = [{"logprobs": chat}, {"logprobs": [-0.5, -9998]}, {"logprobs": None}, {"logprobs": {"content": None}}]
     (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps({"prompt": "p", "answer": "a"} | line) for line in lines))
     found = Answers.read(tmp_path / "a.jsonl").log_probs
-    assert [None if row is None else row.tolist() for row in found] == [[-0.5, -9999.0], [-0.5, -9999.0], None, None]
+    assert [None if row is None else row.tolist() for row in found] == [[-0.5, -9998.0], [-0.5, -9998.0], None, None]
+
+
+def test_a_token_that_the_server_did_not_score_makes_the_log_probs_unknown():
+    with pytest.warns(UserWarning, match=r"^rows 0, 2 have a log-probability of -9999 or less"):
+        answers = small(log_probs=[[-0.5, -9999.0], [-0.5, -20.0], [-1e30]])
+    assert [row is None for row in answers.log_probs] == [True, False, True]
+
+
+@pytest.mark.parametrize(("zeros", "tokens"), [(20, 1), (2, 1), (1, 1), (1, 2)])
+def test_log_probs_that_are_all_zero_are_warned_of_from_a_tenth_of_the_answers(zeros, tokens):
+    given = [[0.0] * tokens] * zeros + [[-0.1, 0.0]] * (20 - zeros) + [None] * 10
+    if zeros < 2:
+        small(30, log_probs=given)  # warnings are errors
+        return
+    with pytest.warns(UserWarning, match=rf"every log-probability is 0\.0 in {zeros} of 20 answers"):
+        small(30, log_probs=given)
 
 
 PLAIN = '{"prompt": "p", "answer": "a"}'
@@ -467,20 +483,40 @@ def test_what_cannot_be_fitted_or_judged_is_refused(fitted):
         AnswerHead().fit(answers, train=answer_world(10, 0)[0])
     with pytest.raises(ValueError, match="density, where it is text, must be one of 'auto'"):
         AnswerHead("gauss").fit(answers)
-    with pytest.raises(ValueError, match=r"among those of fit, verbalised, noise, prompt_log_likelihood; got new"):
-        head.predict(small(scores={"new": [1, 2, 3]}))
-    with pytest.raises(ValueError, match="answers must have the signal 'log_prob_"):
-        head.predict(small(scores={"verbalised": [0.5, 0.5, 0.5]}))
     with pytest.raises(ValueError, match="max_risk must be a finite number"):
         head.predict(answers, max_risk=0.0)
 
 
-def test_a_row_without_a_signal_that_was_always_there_is_warned_of(fitted):
+def test_a_row_without_a_signal_is_judged_alone_as_among_others(fitted, tmp_path):
     head, answers, _ = fitted
     answers = answers[np.arange(10)]
     answers.log_probs[4] = None
-    with pytest.warns(UserWarning, match=r"'log_prob_\w+' is missing in 1 rows"):
-        assert np.isfinite(head.predict(answers).confidence).all()
+    with pytest.warns(UserWarning, match=r"logprobs is missing in 1 row, .* the mean is used as log_prob_\w+"):
+        among = head.predict(answers).confidence[4]
+    answers[4:5].write(tmp_path / "one.jsonl")
+    with pytest.warns(UserWarning, match="logprobs is missing in 1 row,"):
+        [alone] = head.predict(Answers.read(tmp_path / "one.jsonl")).confidence
+    assert alone == among
+
+
+def test_what_is_missing_is_named_by_its_field(rng):
+    x, judge = rng.normal(size=(2, 400))
+    model = SignalModel.fit({"prompt_atypicality": x, "judge": judge}, rng.random(400) < expit(2 * x + 2 * judge))
+    with pytest.warns(UserWarning) as told:
+        model.log_odds({}, 2)
+    assert [str(one.message).partition(" is missing in 2 rows")[0] for one in told] == [
+        "prompt_embedding",
+        "scores['judge']",
+    ]
+
+
+def test_scores_of_no_meaning_to_the_head_are_left_out_with_a_warning(fitted):
+    head, answers, _ = fitted
+    more = answers[np.arange(5)]
+    more.scores["new"] = np.arange(5.0)
+    with pytest.warns(UserWarning, match=r"are not used: new\. It was fitted with verbalised, noise, prompt_log"):
+        found = head.predict(more).confidence
+    np.testing.assert_array_equal(found, head.predict(answers[np.arange(5)]).confidence)
 
 
 def test_what_says_too_little_is_no_signal(rng):

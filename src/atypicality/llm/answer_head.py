@@ -188,9 +188,9 @@ class AnswerHead(BaseEstimator):
     def _signals(self, answers: Answers) -> dict[str, Vector]:
         """All signals of answers to judge."""
         if unknown := [name for name in answers.scores if name not in self.score_names_]:
-            raise ValueError(
-                f"scores must be among those of fit, {listed(self.score_names_) or 'none'}; got {listed(unknown)}. "
-                "Leave them out, or fit again with them."
+            warn(
+                f"scores that the head was not fitted with are not used: {listed(unknown)}. It was fitted with "
+                f"{listed(self.score_names_) or 'none'}; fit again to use others."
             )
         densities = (self.prompt_density_, self.answer_density_)
         found = {

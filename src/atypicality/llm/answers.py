@@ -21,6 +21,8 @@ __all__ = ["Answers", "warn_of_one_kind"]
 FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", "prompt_embedding", "answer_embedding")
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
+UNKNOWN_LOG_PROB = -9999.0  # what servers give of a token that is not among the likeliest they have looked at
+ZERO_SHARE = 0.1  # of the answers with log-probabilities that may have zeros alone: a likely token can have 0.0
 FEW = 20  # rows from which on answers that are all correct, or all wrong, are worth a warning
 
 Vector = NDArray[np.float64]
@@ -34,7 +36,8 @@ class Answers:
     ----------
     prompts, answers : sequence of n str
     log_probs : sequence of n arrays of floats, or None for an answer without, optional
-        Log-probability of each token of the answer; none positive.
+        Log-probability of each token of the answer; none positive. An answer with a token of -9999 or less, by which
+        servers say that they do not know it, counts as one without; a warning says how many do.
     samples : sequence of n sequences of str, or None for an answer without, optional
         Further answers to the same prompt, to see how many agree.
     scores : mapping of str to array of shape (n,), optional
@@ -69,7 +72,7 @@ class Answers:
         self.prompts = _texts(prompts, "prompts")
         n_rows = self.prompts.size
         self.answers = _texts(answers, "answers", n_rows)
-        self.log_probs = None if log_probs is None else _per_row(log_probs, "log_probs", n_rows, _token_scores)
+        self.log_probs = None if log_probs is None else _log_probs(log_probs, n_rows)
         self.samples = None if samples is None else _per_row(samples, "samples", n_rows, _sampled)
         self.scores = {_name(name): _score(values, name, n_rows) for name, values in dict(scores or {}).items()}
         if len(self.scores) > MOST_SCORES:
@@ -202,6 +205,27 @@ def _per_row(values: Sequence[Any], name: str, n_rows: int, read: Any) -> NDArra
             found[row] = None if value is None else read(value)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name} of row {row}: {error}.") from None
+    return found
+
+
+def _log_probs(values: Sequence[ArrayLike | None], n_rows: int) -> NDArray[np.object_]:
+    """Log-probabilities of each answer, None where they are not known, with warnings of what servers get wrong."""
+    found = _per_row(values, "log_probs", n_rows, _token_scores)
+    unknown = np.flatnonzero([row is not None and bool((row <= UNKNOWN_LOG_PROB).any()) for row in found])
+    if unknown.size:
+        found[unknown] = None
+        warn(
+            f"{name_rows(unknown, 'has', 'have')} a log-probability of {UNKNOWN_LOG_PROB:.0f} or less, which marks "
+            "tokens that the server did not score: counted as answers without log-probabilities."
+        )
+    known = [row for row in found if row is not None]
+    zero = [row.size for row in known if not row.any()]
+    if sum(zero) > 1 and len(zero) >= ZERO_SHARE * len(known):
+        warn(
+            f"every log-probability is 0.0 in {len(zero):,} of {len(known):,} answers that have them, as of servers "
+            "that compute none: P(correct) of such answers means nothing. Look at the server's settings, or leave "
+            "these log-probabilities out."
+        )
     return found
 
 
