@@ -73,6 +73,27 @@ def test_a_monitor_counts_answers(run, folder):
     assert (code, json.loads(out)["reference_rows"]) == (0, 500)
 
 
+def test_late_labels_of_answers_are_true_or_false(run, folder):
+    lines = [json.loads(line) for line in (folder / "one.jsonl").read_text().splitlines()]
+    right = [line.pop("correct") for line in lines][:200]
+    (folder / "bare.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    told = {}
+    for name, first, words in (("correct", "id", ("false", "True")), ("labels", "ids", ("wrong", "correct"))):
+        rows = [f"{1000 + row},{words[value]}" for row, value in enumerate(right)]
+        (folder / f"late-{name}.csv").write_text("\n".join([f"{first},{name}", *rows]))
+        assert run(f"monitor head late-{name} bare.jsonl --at 2026-01-01")[0] == 0
+        code, out, err = run(
+            f"monitor head late-{name} bare.jsonl --late-labels late-{name}.csv --at 2026-01-02 --json"
+        )
+        assert code == 0, err
+        told[name] = json.loads(out)
+        assert told[name]["labelled"] == 200
+    assert told["correct"] == told["labels"]
+    (folder / "late.csv").write_text("ids,correct\n1000,yes\n")
+    code, _, err = run("monitor head late-correct bare.jsonl --late-labels late.csv")
+    assert (code, "true or false in the column correct; got 'yes'" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -502,7 +502,7 @@ def test_a_row_without_a_signal_is_judged_alone_as_among_others(fitted, tmp_path
 def test_what_is_missing_is_named_by_its_field(rng):
     x, judge = rng.normal(size=(2, 400))
     model = SignalModel.fit({"prompt_atypicality": x, "judge": judge}, rng.random(400) < expit(2 * x + 2 * judge))
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="is missing in 2 rows") as told:
         model.log_odds({}, 2)
     assert [str(one.message).partition(" is missing in 2 rows")[0] for one in told] == [
         "prompt_embedding",
@@ -589,6 +589,17 @@ def test_backward_of_the_wrong_candidate_is_noticed_and_a_preference_for_a_posit
             judgements(prompts, forward, 1 - backward)
     for _ in range(20):
         judgements(prompts, rng.random(400), rng.random(400))  # a judge that guesses
+
+
+def test_backward_of_the_wrong_candidate_is_noticed_by_what_people_say(rng):
+    quality, position = rng.normal(size=(2, 2000))  # alike in size: the orders do not correlate, turned round or not
+    prompts, better = ["p"] * 2000, rng.random(2000) < expit(3 * quality)
+    forward, backward = expit(quality + position), expit(-quality + position)
+    judgements(prompts, forward, backward, better=better)  # warnings are errors
+    with pytest.warns(UserWarning, match=r"turned round: .* the 2,000 judgements are right, and with 1 - backward 8"):
+        judgements(prompts, forward, 1 - backward, better=better)
+    for _ in range(20):
+        judgements(prompts, rng.random(2000), rng.random(2000), better=better)  # a judge that guesses
 
 
 @pytest.mark.parametrize(
