@@ -48,6 +48,9 @@ def test_fit_and_predict_say_what_the_head_says(run, by_hand, folder):
     said = head.predict(new, max_risk=0.2)
     with open(folder / "said.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice"]
+    n_shown = int(said.accepted.sum())
+    assert out.endswith(f"act on `accepted`: show {n_shown}, send {500 - n_shown} to a person\n")
     assert [float(row["confidence"]) for row in rows] == said.confidence.tolist()
     assert [row["accepted"] == "True" for row in rows] == said.accepted.tolist()
     code, out, _ = run("fit --calibration known.jsonl --train one.jsonl --out other --alpha 0.2 --density none --json")

@@ -305,6 +305,31 @@ def test_a_head_beats_every_single_signal_and_is_calibrated(fitted):
     assert head.evidence_["noise"] < 3
 
 
+def test_each_signal_alone_has_its_auroc(fitted):
+    head, answers, _ = fitted
+    chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
+    again = AnswerHead(None).fit(answers)
+    assert again.auroc_alone_.keys() == again.evidence_.keys()
+    values, right = answers.scores["verbalised"][chosen], answers.correct[chosen]
+    above = values[right][:, None] - values[~right]  # NaN in pairs without the score, which are no pairs
+    pairs = (above > 0) + 0.5 * (above == 0)
+    assert again.auroc_alone_["verbalised"] == pytest.approx(pairs[~np.isnan(above)].mean(), rel=1e-12)
+    assert f"{again.auroc_alone_['verbalised']:8.3f}\n" in again.summary()
+    assert head.auroc_alone_["prompt_atypicality"] < 0.5  # unlike prompts, wrong answers
+
+
+def test_tables_of_answers_leave_out_what_says_nothing_of_them(fitted, tmp_path):
+    head, answers, _ = fitted
+    said = head.predict(answers[:20], max_risk=0.2)
+    kept = ["id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice"]
+    assert list(said[:5].columns()) == kept
+    said.to_jsonl(tmp_path / "said.jsonl")
+    first = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
+    assert list(first) == [*kept, "proba"]
+    assert "not shown" not in repr(said[:1])
+    assert "quadrant" not in said._repr_html_()
+
+
 def test_accepted_answers_and_advice(fitted):
     head, answers, chance = fitted
     said = head.predict(answers, max_risk=0.2)

@@ -35,8 +35,8 @@ def command(
     places: Annotated[
         list[Path],
         typer.Argument(
-            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads, or two "
-            "files of outputs, are shown beside each other.",
+            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads (of "
+            "a classifier, not of answers), or two files, are shown beside each other.",
             metavar="HEAD [HEAD] FILE [FILE]",
         ),
     ],
