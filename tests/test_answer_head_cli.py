@@ -10,6 +10,7 @@ from report_cases import Opened, needs_chromium
 
 import atypicality as aty
 from atypicality.cli import main
+from atypicality.cli.fit import _more_answers
 from atypicality.llm import AnswerHead
 
 
@@ -55,6 +56,8 @@ def test_fit_and_predict_say_what_the_head_says(run, by_hand, folder):
     assert [row["accepted"] == "True" for row in rows] == said.accepted.tolist()
     code, out, _ = run("fit --calibration known.jsonl --train one.jsonl --out other --alpha 0.2 --density none --json")
     assert (code, json.loads(out)["sizes"]) == (0, head.sizes_)
+    with pytest.warns(UserWarning, match="--train and --calibration are the same file"):
+        _more_answers(folder / "one.jsonl", folder / "one.jsonl")
     found = AnswerHead.load(folder / "other")
     assert (found.alpha, found.density) == (0.2, None)
 
@@ -93,6 +96,9 @@ def test_late_labels_of_answers_are_true_or_false(run, folder):
         assert told[name]["labelled"] == 200
     assert told["correct"] == told["labels"]
     (folder / "late.csv").write_text("ids,correct\n1000,yes\n")
+    for words in ("fit --calibration bare.jsonl --out new", "evaluate head bare.jsonl", "report head bare.jsonl"):
+        code, _, err = run(words)
+        assert (code, "'bare.jsonl' must have the field 'correct' in every line" in err) == (2, True)
     code, _, err = run("monitor head late-correct bare.jsonl --late-labels late.csv")
     assert (code, "true or false in the column correct; got 'yes'" in err) == (2, True)
 

@@ -73,11 +73,11 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "Expecting property name"),
+        ("{", "line 3: is no JSON: Expecting property name enclosed in double quotes."),
         ("[1]", "must be an object"),
         ('"text"', "must be an object"),
-        ('{"prompt": "p"}', "must have 'answer'"),
-        ('{"prompt": 1, "answer": "a"}', "must have 'prompt'"),
+        ('{"prompt": "p"}', "'answer' is missing"),
+        ('{"prompt": 1, "answer": "a"}', "'prompt' must be a text"),
         (r'{"prompt": "\ud800", "answer": "a"}', "lone surrogates"),
         ('{"prompt": "p", "answer": "a", "logprobs": [NaN]}', "NaN is no JSON"),
         ('{"prompt": "p", "answer": "a", "logprobs": [0.5]}', "must not be positive; token 0 has 0.5"),
@@ -100,6 +100,7 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
         ('{"prompt": "p", "answer": "a", "id": 9223372036854775808}', "of at most 63 bits"),
         ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
+        ('{"prompt": "p", "answer": "a", "prompt_embedding": []}', "'prompt_embedding' must not be empty"),
         ("[" * 200_000, "nested too deeply"),
         (b'{"prompt": "\xff", "answer": "a"}', "can't decode byte"),
     ],
@@ -146,8 +147,17 @@ def test_files_that_are_no_table_are_refused(tmp_path):
         Answers.read(tmp_path / "a.jsonl")
     lines = [json.dumps({"prompt": "p", "answer": "a", "answer_embedding": [1.0] * size}) for size in (2, 3)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="'answer_embedding' must have as many numbers in every line; there are 2, 3"):
+    with pytest.raises(
+        ValueError, match="line 2: 'answer_embedding' must have 2 numbers, as in a line before; it has 3"
+    ):
         Answers.read(tmp_path / "a.jsonl")
+
+
+def test_repeated_ids_are_named(tmp_path):
+    lines = [json.dumps({"prompt": "p", "answer": "a", "id": name}) for name in ("q-1", "q-2", "q-2")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.warns(UserWarning, match=r"'a\.jsonl' has the same 'id' in several lines, 'q-2' and 0 more"):
+        assert len(Answers.read(tmp_path / "a.jsonl")) == 3
 
 
 @pytest.mark.parametrize(
@@ -563,9 +573,9 @@ def test_signals_of_any_size_say_the_same(rng):
 
 
 def test_few_rows_give_the_base_rate():
-    answers, _ = answer_world(40, 1, useful=False)
+    answers, _ = answer_world(18, 1)
     head = AnswerHead().fit(answers)
-    assert head.recalibration_.coefficients == {}
+    assert head.recalibration_.signals == []  # nine rows fit, and a signal needs ten
     chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
     rate = (answers.correct[chosen].sum() + 1) / (chosen.sum() + 2)  # one right and one wrong pseudo-row
     np.testing.assert_allclose(head.predict(answers).confidence, rate, rtol=1e-6)

@@ -99,15 +99,20 @@ def load_rows(head: Any, path: Path, names: list[str] | None = None, class_names
     return found
 
 
-def load_answers(path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "Answers":
-    """Answers of a file, which takes no names of arrays or classes."""
+def load_answers(
+    path: Path, names: list[str] | None = None, class_names: Path | None = None, *, checked: bool = False
+) -> "Answers":
+    """Answers of a file, which takes no names of arrays or classes; `checked` ones say which are correct."""
     from atypicality.llm import Answers
 
     if path.suffix.lower() != ANSWERS:
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
     if names or class_names:
         raise ValueError("--names and --class-names are for files of arrays; answers have fields. Leave them out.")
-    return Answers.read(path)
+    found = Answers.read(path)
+    if checked and found.correct is None:
+        raise ValueError(f"{path.name!r} must have the field 'correct' in every line, true or false; it has none.")
+    return found
 
 
 def load_correct(path: Path, head: Any) -> "ModelOutputs":

@@ -18,7 +18,8 @@ from atypicality.validation import ODD_TEXT, check_groups, check_length, check_m
 
 __all__ = ["Answers", "warn_of_one_kind"]
 
-FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", "prompt_embedding", "answer_embedding")
+EMBEDDINGS = ("prompt_embedding", "answer_embedding")
+FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
 UNKNOWN_LOG_PROB = -9999.0  # what servers give of a token that is not among the likeliest they have looked at
@@ -128,7 +129,13 @@ class Answers:
         rows = read_objects(path, lines.read, FIELDS)
         if not rows:
             raise ValueError(f"{name} must have at least one line with an answer; it has none.")
-        return warn_of_one_kind(cls(**_columns(rows, list(lines.scores))), name)
+        found = warn_of_one_kind(cls(**_columns(rows, list(lines.scores))), name)
+        if found.ids is not None and len(again := _repeated(found.ids)):
+            warn(
+                f"{name} has the same 'id' in several lines, {listed(again[:1])!r:.60} and {len(again) - 1:,} more: "
+                "late labels cannot tell these answers apart."
+            )
+        return found
 
     def write(self, path: str | os.PathLike[str]) -> None:
         r"""Write JSON Lines to `path`, for `Answers.read`; log-probabilities as lists of numbers.
@@ -181,6 +188,11 @@ def warn_of_one_kind(answers: Some, source: str) -> Some:
             "learnt or measured from one kind. Add answers of the other, or look at how 'correct' was made."
         )
     return answers
+
+
+def _repeated(ids: NDArray[Any]) -> NDArray[Any]:
+    names, counts = np.unique(ids, return_counts=True)
+    return names[counts > 1]
 
 
 def _texts(values: Sequence[str], name: str, n_rows: int | None = None) -> NDArray[np.object_]:
@@ -278,6 +290,7 @@ class _OneFile:
     def __init__(self) -> None:
         self.first: dict[str, Any] | None = None
         self.scores: dict[str, None] = {}
+        self.widths: dict[str, int] = {}
 
     def read(self, record: Mapping[str, Any]) -> dict[str, Any]:
         row = _parse(record)
@@ -288,6 +301,11 @@ class _OneFile:
         for name in ("correct", "id"):
             if (name in self.first) != (name in row):
                 raise ValueError(f"{name!r} must be in every line or in none")
+        for name in EMBEDDINGS:
+            if (values := row[name]) is not None and len(values) != (
+                width := self.widths.setdefault(name, len(values))
+            ):
+                raise ValueError(f"{name!r} must have {width} numbers, as in a line before; it has {len(values)}")
         return row
 
 
@@ -295,8 +313,10 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     """One line's fields, checked; a ValueError says what is wrong with them."""
     known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
     for name in ("prompt", "answer"):
-        if not isinstance(known.get(name), str) or ODD_TEXT.search(known[name]):
-            raise ValueError(f"must have {name!r}, a text without NUL and lone surrogates")
+        if name not in known:
+            raise ValueError(f"{name!r} is missing")
+        if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
+            raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):
         raise ValueError("'correct' must be true or false")
     own: Any = known.get("id", "")
@@ -305,8 +325,10 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     known["logprobs"] = _token_scores(_chat_log_probs(known["logprobs"])) if "logprobs" in known else None
     known["samples"] = _sampled(_list(known["samples"], "samples", str)) if "samples" in known else None
     known["scores"] = {_name(name): _number(value, name) for name, value in _scores_of(known).items()}
-    for name in ("prompt_embedding", "answer_embedding"):
+    for name in EMBEDDINGS:
         known[name] = [_number(value, name) for value in _list(known[name], name)] if name in known else None
+        if known[name] == []:
+            raise ValueError(f"{name!r} must not be empty; leave it out where there is none")
     return known
 
 
@@ -351,16 +373,12 @@ def _columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
         given[name] = [row[field] for row in rows] if rows and field in rows[0] else None
     if given["ids"] is not None and any(isinstance(value, str) for value in given["ids"]):
         given["ids"] = list(map(str, given["ids"]))
-    for name, field in (("prompt_embeddings", "prompt_embedding"), ("answer_embeddings", "answer_embedding")):
-        given[name] = _matrix([row[field] for row in rows], field)
+    for field in EMBEDDINGS:
+        given[f"{field}s"] = _matrix([row[field] for row in rows])
     return given
 
 
-def _matrix(rows: Sequence[list[float] | None], name: str) -> Vector | None:
-    sizes = {len(row) for row in rows if row is not None}
-    if not sizes:
+def _matrix(rows: Sequence[list[float] | None]) -> Vector | None:
+    if (width := next((len(row) for row in rows if row is not None), None)) is None:
         return None
-    if len(sizes) > 1 or 0 in sizes:
-        raise ValueError(f"{name!r} must have as many numbers in every line; there are {listed(sorted(sizes)[:5])}.")
-    width = sizes.pop()
     return np.array([[np.nan] * width if row is None else row for row in rows], np.float64)
