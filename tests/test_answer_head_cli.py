@@ -10,6 +10,7 @@ from report_cases import Opened, needs_chromium
 
 import atypicality as aty
 from atypicality.cli import main
+from atypicality.cli.fit import _more_answers
 from atypicality.llm import AnswerHead
 
 
@@ -48,10 +49,15 @@ def test_fit_and_predict_say_what_the_head_says(run, by_hand, folder):
     said = head.predict(new, max_risk=0.2)
     with open(folder / "said.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice"]
+    n_shown = int(said.accepted.sum())
+    assert out.endswith(f"act on `accepted`: show {n_shown}, send {500 - n_shown} to a person\n")
     assert [float(row["confidence"]) for row in rows] == said.confidence.tolist()
     assert [row["accepted"] == "True" for row in rows] == said.accepted.tolist()
     code, out, _ = run("fit --calibration known.jsonl --train one.jsonl --out other --alpha 0.2 --density none --json")
     assert (code, json.loads(out)["sizes"]) == (0, head.sizes_)
+    with pytest.warns(UserWarning, match="--train and --calibration are the same file"):
+        _more_answers(folder / "one.jsonl", folder / "one.jsonl")
     found = AnswerHead.load(folder / "other")
     assert (found.alpha, found.density) == (0.2, None)
 
@@ -71,6 +77,30 @@ def test_a_monitor_counts_answers(run, folder):
     assert (code, json.loads(out)["rows"]) == (0, 1000)
     code, out, _ = run("monitor head other-watch --reference one.jsonl --json")
     assert (code, json.loads(out)["reference_rows"]) == (0, 500)
+
+
+def test_late_labels_of_answers_are_true_or_false(run, folder):
+    lines = [json.loads(line) for line in (folder / "one.jsonl").read_text().splitlines()]
+    right = [line.pop("correct") for line in lines][:200]
+    (folder / "bare.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    told = {}
+    for name, first, words in (("correct", "id", ("false", "True")), ("labels", "ids", ("wrong", "correct"))):
+        rows = [f"{1000 + row},{words[value]}" for row, value in enumerate(right)]
+        (folder / f"late-{name}.csv").write_text("\n".join([f"{first},{name}", *rows]))
+        assert run(f"monitor head late-{name} bare.jsonl --at 2026-01-01")[0] == 0
+        code, out, err = run(
+            f"monitor head late-{name} bare.jsonl --late-labels late-{name}.csv --at 2026-01-02 --json"
+        )
+        assert code == 0, err
+        told[name] = json.loads(out)
+        assert told[name]["labelled"] == 200
+    assert told["correct"] == told["labels"]
+    (folder / "late.csv").write_text("ids,correct\n1000,yes\n")
+    for words in ("fit --calibration bare.jsonl --out new", "evaluate head bare.jsonl", "report head bare.jsonl"):
+        code, _, err = run(words)
+        assert (code, "'bare.jsonl' must have the field 'correct' in every line" in err) == (2, True)
+    code, _, err = run("monitor head late-correct bare.jsonl --late-labels late.csv")
+    assert (code, "true or false in the column correct; got 'yes'" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

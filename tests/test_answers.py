@@ -44,11 +44,27 @@ def test_a_table_comes_back_from_its_file(tmp_path):
 
 
 def test_chat_completions_and_lists_say_the_same(tmp_path):
-    chat = {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}, {"token": ".", "logprob": -9999.0}]}
-    lines = [{"logprobs": chat}, {"logprobs": [-0.5, -9999]}, {"logprobs": None}, {"logprobs": {"content": None}}]
+    chat = {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}, {"token": ".", "logprob": -9998.0}]}
+    lines = [{"logprobs": chat}, {"logprobs": [-0.5, -9998]}, {"logprobs": None}, {"logprobs": {"content": None}}]
     (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps({"prompt": "p", "answer": "a"} | line) for line in lines))
     found = Answers.read(tmp_path / "a.jsonl").log_probs
-    assert [None if row is None else row.tolist() for row in found] == [[-0.5, -9999.0], [-0.5, -9999.0], None, None]
+    assert [None if row is None else row.tolist() for row in found] == [[-0.5, -9998.0], [-0.5, -9998.0], None, None]
+
+
+def test_a_token_that_the_server_did_not_score_makes_the_log_probs_unknown():
+    with pytest.warns(UserWarning, match=r"^rows 0, 2 have a log-probability of -9999 or less"):
+        answers = small(log_probs=[[-0.5, -9999.0], [-0.5, -20.0], [-1e30]])
+    assert [row is None for row in answers.log_probs] == [True, False, True]
+
+
+@pytest.mark.parametrize(("zeros", "tokens"), [(20, 1), (2, 1), (1, 1), (1, 2)])
+def test_log_probs_that_are_all_zero_are_warned_of_from_a_tenth_of_the_answers(zeros, tokens):
+    given = [[0.0] * tokens] * zeros + [[-0.1, 0.0]] * (20 - zeros) + [None] * 10
+    if zeros < 2:
+        small(30, log_probs=given)  # warnings are errors
+        return
+    with pytest.warns(UserWarning, match=rf"every log-probability is 0\.0 in {zeros} of 20 answers"):
+        small(30, log_probs=given)
 
 
 PLAIN = '{"prompt": "p", "answer": "a"}'
@@ -57,11 +73,11 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "Expecting property name"),
+        ("{", "line 3: is no JSON: Expecting property name enclosed in double quotes."),
         ("[1]", "must be an object"),
         ('"text"', "must be an object"),
-        ('{"prompt": "p"}', "must have 'answer'"),
-        ('{"prompt": 1, "answer": "a"}', "must have 'prompt'"),
+        ('{"prompt": "p"}', "'answer' is missing"),
+        ('{"prompt": 1, "answer": "a"}', "'prompt' must be a text"),
         (r'{"prompt": "\ud800", "answer": "a"}', "lone surrogates"),
         ('{"prompt": "p", "answer": "a", "logprobs": [NaN]}', "NaN is no JSON"),
         ('{"prompt": "p", "answer": "a", "logprobs": [0.5]}', "must not be positive; token 0 has 0.5"),
@@ -84,6 +100,7 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
         ('{"prompt": "p", "answer": "a", "id": 9223372036854775808}', "of at most 63 bits"),
         ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
+        ('{"prompt": "p", "answer": "a", "prompt_embedding": []}', "'prompt_embedding' must not be empty"),
         ("[" * 200_000, "nested too deeply"),
         (b'{"prompt": "\xff", "answer": "a"}', "can't decode byte"),
     ],
@@ -130,8 +147,17 @@ def test_files_that_are_no_table_are_refused(tmp_path):
         Answers.read(tmp_path / "a.jsonl")
     lines = [json.dumps({"prompt": "p", "answer": "a", "answer_embedding": [1.0] * size}) for size in (2, 3)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="'answer_embedding' must have as many numbers in every line; there are 2, 3"):
+    with pytest.raises(
+        ValueError, match="line 2: 'answer_embedding' must have 2 numbers, as in a line before; it has 3"
+    ):
         Answers.read(tmp_path / "a.jsonl")
+
+
+def test_repeated_ids_are_named(tmp_path):
+    lines = [json.dumps({"prompt": "p", "answer": "a", "id": name}) for name in ("q-1", "q-2", "q-2")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.warns(UserWarning, match=r"'a\.jsonl' has the same 'id' in several lines, 'q-2' and 0 more"):
+        assert len(Answers.read(tmp_path / "a.jsonl")) == 3
 
 
 @pytest.mark.parametrize(
@@ -287,6 +313,31 @@ def test_a_head_beats_every_single_signal_and_is_calibrated(fitted):
         alone = SignalModel.fit({name: values}, answers.correct)  # fitted on these very rows
         assert entropy(found) < entropy(expit(alone.log_odds({name: values}, len(answers)))), name
     assert head.evidence_["noise"] < 3
+
+
+def test_each_signal_alone_has_its_auroc(fitted):
+    head, answers, _ = fitted
+    chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
+    again = AnswerHead(None).fit(answers)
+    assert again.auroc_alone_.keys() == again.evidence_.keys()
+    values, right = answers.scores["verbalised"][chosen], answers.correct[chosen]
+    above = values[right][:, None] - values[~right]  # NaN in pairs without the score, which are no pairs
+    pairs = (above > 0) + 0.5 * (above == 0)
+    assert again.auroc_alone_["verbalised"] == pytest.approx(pairs[~np.isnan(above)].mean(), rel=1e-12)
+    assert f"{again.auroc_alone_['verbalised']:8.3f}\n" in again.summary()
+    assert head.auroc_alone_["prompt_atypicality"] < 0.5  # unlike prompts, wrong answers
+
+
+def test_tables_of_answers_leave_out_what_says_nothing_of_them(fitted, tmp_path):
+    head, answers, _ = fitted
+    said = head.predict(answers[:20], max_risk=0.2)
+    kept = ["id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice"]
+    assert list(said[:5].columns()) == kept
+    said.to_jsonl(tmp_path / "said.jsonl")
+    first = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
+    assert list(first) == [*kept, "proba"]
+    assert "not shown" not in repr(said[:1])
+    assert "quadrant" not in said._repr_html_()
 
 
 def test_accepted_answers_and_advice(fitted):
@@ -467,20 +518,40 @@ def test_what_cannot_be_fitted_or_judged_is_refused(fitted):
         AnswerHead().fit(answers, train=answer_world(10, 0)[0])
     with pytest.raises(ValueError, match="density, where it is text, must be one of 'auto'"):
         AnswerHead("gauss").fit(answers)
-    with pytest.raises(ValueError, match=r"among those of fit, verbalised, noise, prompt_log_likelihood; got new"):
-        head.predict(small(scores={"new": [1, 2, 3]}))
-    with pytest.raises(ValueError, match="answers must have the signal 'log_prob_"):
-        head.predict(small(scores={"verbalised": [0.5, 0.5, 0.5]}))
     with pytest.raises(ValueError, match="max_risk must be a finite number"):
         head.predict(answers, max_risk=0.0)
 
 
-def test_a_row_without_a_signal_that_was_always_there_is_warned_of(fitted):
+def test_a_row_without_a_signal_is_judged_alone_as_among_others(fitted, tmp_path):
     head, answers, _ = fitted
     answers = answers[np.arange(10)]
     answers.log_probs[4] = None
-    with pytest.warns(UserWarning, match=r"'log_prob_\w+' is missing in 1 rows"):
-        assert np.isfinite(head.predict(answers).confidence).all()
+    with pytest.warns(UserWarning, match=r"logprobs is missing in 1 row, .* the mean is used as log_prob_\w+"):
+        among = head.predict(answers).confidence[4]
+    answers[4:5].write(tmp_path / "one.jsonl")
+    with pytest.warns(UserWarning, match="logprobs is missing in 1 row,"):
+        [alone] = head.predict(Answers.read(tmp_path / "one.jsonl")).confidence
+    assert alone == among
+
+
+def test_what_is_missing_is_named_by_its_field(rng):
+    x, judge = rng.normal(size=(2, 400))
+    model = SignalModel.fit({"prompt_atypicality": x, "judge": judge}, rng.random(400) < expit(2 * x + 2 * judge))
+    with pytest.warns(UserWarning, match="is missing in 2 rows") as told:
+        model.log_odds({}, 2)
+    assert [str(one.message).partition(" is missing in 2 rows")[0] for one in told] == [
+        "prompt_embedding",
+        "scores['judge']",
+    ]
+
+
+def test_scores_of_no_meaning_to_the_head_are_left_out_with_a_warning(fitted):
+    head, answers, _ = fitted
+    more = answers[np.arange(5)]
+    more.scores["new"] = np.arange(5.0)
+    with pytest.warns(UserWarning, match=r"are not used: new\. It was fitted with verbalised, noise, prompt_log"):
+        found = head.predict(more).confidence
+    np.testing.assert_array_equal(found, head.predict(answers[np.arange(5)]).confidence)
 
 
 def test_what_says_too_little_is_no_signal(rng):
@@ -502,12 +573,22 @@ def test_signals_of_any_size_say_the_same(rng):
 
 
 def test_few_rows_give_the_base_rate():
-    answers, _ = answer_world(40, 1, useful=False)
+    answers, _ = answer_world(18, 1)
     head = AnswerHead().fit(answers)
+    assert head.recalibration_.signals == []  # nine rows fit, and a signal needs ten
+    np.testing.assert_allclose(head.predict(answers).confidence, base_rate(answers), rtol=1e-6)
+
+
+def test_of_signals_that_chance_supports_few_rows_keep_a_small_part():
+    answers, _ = answer_world(40, 1, useful=False)
+    found = AnswerHead().fit(answers).predict(answers).confidence
+    # 22 / 600 are kept: of log-odds of 3, a quarter of that in probability
+    np.testing.assert_allclose(found, base_rate(answers), atol=3 * 22 / 600 / 4)
+
+
+def base_rate(answers):
     chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
-    rate = (answers.correct[chosen].sum() + 1) / (chosen.sum() + 2)  # one right and one wrong pseudo-row
-    # of signals by chance 22 / 600 are kept: of log-odds of 3, a quarter of that in probability
-    np.testing.assert_allclose(head.predict(answers).confidence, rate, atol=3 * 22 / 600 / 4)
+    return (answers.correct[chosen].sum() + 1) / (chosen.sum() + 2)  # one right and one wrong pseudo-row
 
 
 # Pairwise judges
@@ -553,6 +634,17 @@ def test_backward_of_the_wrong_candidate_is_noticed_and_a_preference_for_a_posit
             judgements(prompts, forward, 1 - backward)
     for _ in range(20):
         judgements(prompts, rng.random(400), rng.random(400))  # a judge that guesses
+
+
+def test_backward_of_the_wrong_candidate_is_noticed_by_what_people_say(rng):
+    quality, position = rng.normal(size=(2, 2000))  # alike in size: the orders do not correlate, turned round or not
+    prompts, better = ["p"] * 2000, rng.random(2000) < expit(3 * quality)
+    forward, backward = expit(quality + position), expit(-quality + position)
+    judgements(prompts, forward, backward, better=better)  # warnings are errors
+    with pytest.warns(UserWarning, match=r"turned round: .* the 2,000 judgements are right, and with 1 - backward 8"):
+        judgements(prompts, forward, 1 - backward, better=better)
+    for _ in range(20):
+        judgements(prompts, rng.random(2000), rng.random(2000), better=better)  # a judge that guesses
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def command(
     with large_work("evaluating", memory, scratch):
         fitted = load_head(head, sha256)
         if is_answer_head(fitted):
-            result = fitted.evaluate(load_answers(file, names, class_names), max_risk=max_risk)
+            result = fitted.evaluate(load_answers(file, names, class_names, checked=True), max_risk=max_risk)
         else:
             methods = {"model": "uncalibrated", "head": fitted}
             result = evaluate(methods, load_outputs(file, names, class_names, fitted), max_risk=max_risk)

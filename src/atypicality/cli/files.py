@@ -17,6 +17,7 @@ __all__ = [
     "check_page",
     "is_answer_head",
     "load_answers",
+    "load_correct",
     "load_head",
     "load_outputs",
     "load_rows",
@@ -98,15 +99,41 @@ def load_rows(head: Any, path: Path, names: list[str] | None = None, class_names
     return found
 
 
-def load_answers(path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "Answers":
-    """Answers of a file, which takes no names of arrays or classes."""
+def load_answers(
+    path: Path, names: list[str] | None = None, class_names: Path | None = None, *, checked: bool = False
+) -> "Answers":
+    """Answers of a file, which takes no names of arrays or classes; `checked` ones say which are correct."""
     from atypicality.llm import Answers
 
     if path.suffix.lower() != ANSWERS:
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
     if names or class_names:
         raise ValueError("--names and --class-names are for files of arrays; answers have fields. Leave them out.")
-    return Answers.read(path)
+    found = Answers.read(path)
+    if checked and found.correct is None:
+        raise ValueError(f"{path.name!r} must have the field 'correct' in every line, true or false; it has none.")
+    return found
+
+
+def load_correct(path: Path, head: Any) -> "ModelOutputs":
+    """Late labels of an answer head: columns `ids` (or `id`) and `correct`, or `labels` that name its classes."""
+    import numpy as np
+
+    from atypicality.metrics.rows import check_correct
+    from atypicality.outputs import ModelOutputs
+    from atypicality.outputs.files import read_arrays
+
+    if path.suffix.lower() == ANSWERS or "correct" not in (arrays := read_arrays(path)):
+        return load_outputs(path, head=head)
+    if (ids := arrays.get("ids", arrays.get("id"))) is None:
+        raise ValueError(f"{path.name!r} must have a column ids beside correct, to say which answers these are.")
+    given = arrays["correct"]
+    if given.dtype.kind in "US":
+        words = np.char.lower(given.astype(str))
+        if (odd := given[~np.isin(words, ("true", "false"))]).size:
+            raise ValueError(f"{path.name!r} must have true or false in the column correct; got {str(odd[0])!r:.40}.")
+        given = words == "true"
+    return ModelOutputs(labels=check_correct(given, len(ids)).astype(np.intp), ids=ids, class_names=head.class_names_)
 
 
 def load_outputs(

@@ -33,7 +33,10 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder to save the head in.")],
     train: Annotated[
         Path | None,
-        typer.Option(help="Outputs with embeddings and labels of training rows; not needed with given atypicality."),
+        typer.Option(
+            help="Outputs with embeddings and labels of training rows; not needed with given atypicality. For an "
+            "answer head, other answers (.jsonl) to learn from which embeddings are common."
+        ),
     ] = None,
     density: Annotated[
         str, typer.Option(help="How rare an input is: auto, choose, none, gaussian, relative or neighbor.")
@@ -63,8 +66,8 @@ def command(
     with large_work("fitting", memory, scratch):
         if calibration.suffix.lower() == ANSWERS:
             head = _answer_head(**parameters)
-            known = {purpose: load_answers(file, names, class_names) for purpose, file in files.items()}
-            head.fit(known["calibration"], train=known.get("train"))
+            known = load_answers(calibration, names, class_names, checked=True)
+            head.fit(known, train=None if train is None else _more_answers(train, calibration))
         else:
             head = ReliabilityHead(**parameters).fit(**load_together(files, names, class_names))
         sha256 = head.save(out)
@@ -75,6 +78,17 @@ def command(
     say(head.summary())
     say(f"sha256 {sha256}")
     say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
+
+
+def _more_answers(train: Path, calibration: Path) -> Any:
+    from atypicality.validation import warn
+
+    if train.exists() and train.samefile(calibration):
+        warn(
+            "--train and --calibration are the same file: its answers look more typical than new ones. Leave --train "
+            "out, or give other answers there."
+        )
+    return load_answers(train)
 
 
 def _answer_head(recalibration: Any, prediction_sets: Any, **parameters: Any) -> Any:

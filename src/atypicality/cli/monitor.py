@@ -13,8 +13,8 @@ from atypicality.cli.files import (
     Sha256,
     check_page,
     is_answer_head,
+    load_correct,
     load_head,
-    load_outputs,
     load_rows,
     load_together,
 )
@@ -60,7 +60,10 @@ def command(
     ] = None,
     late_labels: Annotated[
         Path | None,
-        typer.Option(help="Labels that came late, as columns ids and labels, for these files: rows counted before."),
+        typer.Option(
+            help="Labels that came late, as columns ids and labels (of answers: ids and correct), for these files: "
+            "rows counted before."
+        ),
     ] = None,
     labels_only: Annotated[
         bool, typer.Option("--labels-only", help="Count only the labels in these files, of rows counted before.")
@@ -156,7 +159,7 @@ def _late(
 ) -> "tuple[ModelOutputs, list[ModelOutputs]]":
     """Late labels, and the rows of the files."""
     if is_answer_head(head):
-        return load_outputs(labels, head=head), [load_rows(head, file, names, class_names) for file in files]
+        return load_correct(labels, head), [load_rows(head, file, names, class_names) for file in files]
     found = load_together({"--late-labels": labels} | {str(file): file for file in files}, names, class_names, head)
     return found.pop("--late-labels"), list(found.values())
 

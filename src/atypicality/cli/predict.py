@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, Sha256, load_head, load_rows
+from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
@@ -50,7 +50,7 @@ def command(
     """Judge outputs with a saved head and write one answer per row.
 
     An answer is the label, its confidence, the atypicality, the quadrant and the prediction set. The confidence of an
-    answer head is P(correct).
+    answer head is P(correct), and it writes no label, quadrant and set.
     """
     from atypicality.blocks.progress import stage
     from atypicality.head.reliability import check_place
@@ -67,5 +67,8 @@ def command(
         say_json(json.dumps(told | {"out": str(out)}, indent=2))
     else:
         say(f"{answer!r}\nwritten to {out}")
+        if is_answer_head(fitted) and answer.accepted is not None:
+            shown = int(answer.accepted.sum())
+            say(f"act on `accepted`: show {shown:,}, send {len(answer) - shown:,} to a person")
     if exit_code and answer.drift is not None and answer.drift.significant:
         raise typer.Exit(DRIFTED)

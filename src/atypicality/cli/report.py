@@ -35,8 +35,8 @@ def command(
     places: Annotated[
         list[Path],
         typer.Argument(
-            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads, or two "
-            "files of outputs, are shown beside each other.",
+            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads (of "
+            "a classifier, not of answers), or two files, are shown beside each other.",
             metavar="HEAD [HEAD] FILE [FILE]",
         ),
     ],
@@ -129,7 +129,7 @@ def _of_answers(
 
     if len(heads) > 1 or train is not None:
         raise ValueError("answers take one saved answer head, and no --train. Write a report for each head.")
-    head, tables = AnswerHead.load(heads[0]), [load_answers(file) for file in files]
+    head, tables = AnswerHead.load(heads[0]), [load_answers(file, checked=True) for file in files]
     found = [head.evaluate(table, max_risk=max_risk) for table in tables]
     texts = {name: np.concatenate([table.texts()[name] for table in tables]) for name in tables[0].texts()}
     if len(files) == 1:

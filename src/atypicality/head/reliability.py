@@ -216,7 +216,7 @@ class Reliability:
         for row, members, listed, proba in zip(
             self.rows(), here.prediction_set, here.choices(), here.proba, strict=True
         ):
-            lists = {"prediction_set": members} | ({"choices": listed} if "choices" in row else {})
+            lists = {name: part for name, part in (("prediction_set", members), ("choices", listed)) if name in row}
             yield row | {name: names[part].tolist() for name, part in lists.items()} | {"proba": proba.tolist()}
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
@@ -405,7 +405,7 @@ class Reliability:
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
         rows, columns = list(head.rows()), list(head.columns())
-        if all(row.get("choices", "") in ("", row["prediction_set"]) for row in rows):
+        if all(row.get("choices", "") in ("", row.get("prediction_set")) for row in rows):
             columns = [name for name in columns if name != "choices"]  # the set, which is there
         return list(map(printable, columns)), [[_short(row[name]) for name in columns] for row in rows]
 
@@ -419,7 +419,7 @@ class Reliability:
                 lines = _text(header, rows, left_out)
         rest = [f"{len(self) - SHOWN} more"] if len(self) > SHOWN else []
         if rest or left_out != LEFT_OUT or len(self) == 1:
-            rest += [f"not shown: {', '.join(name for name in header if name in left_out)}"]
+            rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
         return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else [])])
 

@@ -1,4 +1,4 @@
-"""An answer head against token probability, in the tables of an evaluation and in words of answers."""
+"""What is told of answers: tables of a prediction, each signal alone, and a head against token probability."""
 
 import copy
 from dataclasses import replace
@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from atypicality.evaluation import Evaluation, evaluate
 from atypicality.evaluation.beside import with_part
 from atypicality.evaluation.cuts import NO_ATYPICALITY, NO_CLASSES
+from atypicality.head.reliability import Reliability
+from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import caught_warnings
 
-__all__ = ["ANSWERS", "TOKEN_PROBABILITY", "evaluate_answers"]
+__all__ = ["ANSWERS", "TOKEN_PROBABILITY", "AnswerReliability", "each_alone", "evaluate_answers"]
 
 ANSWERS = {"of": "answers"}  # the setting by which a report knows an evaluation of answers
 TOKEN_PROBABILITY = "token probability"
@@ -24,9 +26,29 @@ NOTES = {
     NO_CLASSES: None,
 }
 """What an evaluation of answers says instead of notes that are for classifiers."""
+COLUMNS = ("id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice")
 TOLD = ("proba", "label", "atypicality", "accepted", "advice")
 
 Vector = NDArray[np.float64]
+
+
+class AnswerReliability(Reliability):
+    """A `Reliability` whose table leaves out what says nothing of answers: label, quadrant, sets and choices."""
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted, advice."""
+        found = super().columns()
+        return {name: found[name] for name in COLUMNS if name in found}
+
+
+def each_alone(signals: dict[str, Vector], correct: NDArray[np.bool_]) -> dict[str, float]:
+    """AUROC of each signal on the rows that have it."""
+    found = {
+        name: auroc(values[there], correct[there])
+        for name, values in signals.items()
+        if (there := ~np.isnan(values)).any()
+    }
+    return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
 def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **options: Any) -> Evaluation:

@@ -21,7 +21,7 @@ from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
-from atypicality.llm.answer_evaluation import evaluate_answers
+from atypicality.llm.answer_evaluation import AnswerReliability, each_alone, evaluate_answers
 from atypicality.llm.answers import Answers
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
@@ -71,7 +71,10 @@ class AnswerHead(BaseEstimator):
     ----------
     recalibration_ : SignalModel
     evidence_ : dict of str to float
-        Nats by which each signal makes correctness more probable, most first.
+        Nats by which each signal makes correctness more probable beyond all others, most first.
+    auroc_alone_ : dict of str to float
+        Of each signal by itself, on the rows that fit P(correct): the chance that a correct answer has the larger
+        value. Below 0.5, smaller values are those of correct answers.
     prompt_density_, answer_density_ : fitted densities, or None
     atypicality_ : str or None
         The signal that was taken.
@@ -102,6 +105,9 @@ class AnswerHead(BaseEstimator):
     """
 
     recalibration_: Annotated[SignalModel, Part(SignalModel)]
+    auroc_alone_: Annotated[
+        dict[str, float], kinds.Later(kinds.MappingOf(kinds.Number(0, 1), keys=r"[\s\S]{1,80}"), absent={})
+    ]
     score_names_: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}"))]
     prompt_density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
     answer_density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
@@ -178,6 +184,7 @@ class AnswerHead(BaseEstimator):
                 "answers must have at least one signal: log_probs, samples, scores or embeddings; got texts alone."
             )
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
+        self.auroc_alone_ = each_alone({name: signals[name] for name in self.evidence_}, known[chosen])
         self._choose_atypicality(signals)
         outputs = self._outputs(answers, known)
         self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()), _proba(outputs[chosen])[:, 1])
@@ -188,9 +195,9 @@ class AnswerHead(BaseEstimator):
     def _signals(self, answers: Answers) -> dict[str, Vector]:
         """All signals of answers to judge."""
         if unknown := [name for name in answers.scores if name not in self.score_names_]:
-            raise ValueError(
-                f"scores must be among those of fit, {listed(self.score_names_) or 'none'}; got {listed(unknown)}. "
-                "Leave them out, or fit again with them."
+            warn(
+                f"scores that the head was not fitted with are not used: {listed(unknown)}. It was fitted with "
+                f"{listed(self.score_names_) or 'none'}; fit again to use others."
             )
         densities = (self.prompt_density_, self.answer_density_)
         found = {
@@ -295,7 +302,7 @@ class AnswerHead(BaseEstimator):
         -------
         Reliability
             `label` is "correct" for every row: what is judged is the answer that was given. `proba` has a column for
-            "wrong" and one for "correct".
+            "wrong" and one for "correct". Its tables and text files have no columns for label, quadrant and sets.
 
         Examples
         --------
@@ -321,7 +328,7 @@ class AnswerHead(BaseEstimator):
             quadrant = np.array(QUADRANTS)[self.quadrants_.formula().index(np, proba[:, 1], rarity)]
             if drift.significant:
                 warn(drift.message())
-        return Reliability(
+        return AnswerReliability(
             label=np.ones(len(proba), np.intp),
             confidence=proba[:, 1],
             proba=proba,
@@ -381,11 +388,14 @@ class AnswerHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         lines = ["AnswerHead", "  rows      " + ", ".join(f"{name} {size:,}" for name, size in self.sizes_.items())]
-        lines += ["  signals   nats of evidence"]
-        lines += [f"    {name:<20} {worth:8.1f}" for name, worth in self.evidence_.items()]
+        lines += ["  signals   nats of evidence beyond the others; AUROC alone"]
+        alone = {name: f"{value:8.3f}" for name, value in self.auroc_alone_.items()}
+        lines += [f"    {name:<20} {worth:8.1f}{alone.get(name, '')}" for name, worth in self.evidence_.items()]
         lines += ["  held-out rows      base rate -> head"]
         before, after = self.metrics_["base rate"], self.metrics_["head"]
-        lines += [f"    {name:<14} {before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED if name in before]
+        told = {name: f"{before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED if name in before}
+        told |= {"ece": f"{after['ece']:.4f}"} if "ece" in told else {}  # the base rate has none, and no use
+        lines += [f"    {name:<14} {values}" for name, values in told.items()]
         shown = [(word, self.advice_[word]) for word in ADVICE if word in self.advice_]
         return "\n".join(
             lines + [f"  {word:<16} right for {row['right']:,} of {row['count']:,}" for word, row in shown]

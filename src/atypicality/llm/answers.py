@@ -18,9 +18,12 @@ from atypicality.validation import ODD_TEXT, check_groups, check_length, check_m
 
 __all__ = ["Answers", "warn_of_one_kind"]
 
-FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", "prompt_embedding", "answer_embedding")
+EMBEDDINGS = ("prompt_embedding", "answer_embedding")
+FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
+UNKNOWN_LOG_PROB = -9999.0  # what servers give of a token that is not among the likeliest they have looked at
+ZERO_SHARE = 0.1  # of the answers with log-probabilities that may have zeros alone: a likely token can have 0.0
 FEW = 20  # rows from which on answers that are all correct, or all wrong, are worth a warning
 
 Vector = NDArray[np.float64]
@@ -34,7 +37,8 @@ class Answers:
     ----------
     prompts, answers : sequence of n str
     log_probs : sequence of n arrays of floats, or None for an answer without, optional
-        Log-probability of each token of the answer; none positive.
+        Log-probability of each token of the answer; none positive. An answer with a token of -9999 or less, by which
+        servers say that they do not know it, counts as one without; a warning says how many do.
     samples : sequence of n sequences of str, or None for an answer without, optional
         Further answers to the same prompt, to see how many agree.
     scores : mapping of str to array of shape (n,), optional
@@ -69,7 +73,7 @@ class Answers:
         self.prompts = _texts(prompts, "prompts")
         n_rows = self.prompts.size
         self.answers = _texts(answers, "answers", n_rows)
-        self.log_probs = None if log_probs is None else _per_row(log_probs, "log_probs", n_rows, _token_scores)
+        self.log_probs = None if log_probs is None else _log_probs(log_probs, n_rows)
         self.samples = None if samples is None else _per_row(samples, "samples", n_rows, _sampled)
         self.scores = {_name(name): _score(values, name, n_rows) for name, values in dict(scores or {}).items()}
         if len(self.scores) > MOST_SCORES:
@@ -125,7 +129,13 @@ class Answers:
         rows = read_objects(path, lines.read, FIELDS)
         if not rows:
             raise ValueError(f"{name} must have at least one line with an answer; it has none.")
-        return warn_of_one_kind(cls(**_columns(rows, list(lines.scores))), name)
+        found = warn_of_one_kind(cls(**_columns(rows, list(lines.scores))), name)
+        if found.ids is not None and len(again := _repeated(found.ids)):
+            warn(
+                f"{name} has the same 'id' in several lines, {listed(again[:1])!r:.60} and {len(again) - 1:,} more: "
+                "late labels cannot tell these answers apart."
+            )
+        return found
 
     def write(self, path: str | os.PathLike[str]) -> None:
         r"""Write JSON Lines to `path`, for `Answers.read`; log-probabilities as lists of numbers.
@@ -180,6 +190,11 @@ def warn_of_one_kind(answers: Some, source: str) -> Some:
     return answers
 
 
+def _repeated(ids: NDArray[Any]) -> NDArray[Any]:
+    names, counts = np.unique(ids, return_counts=True)
+    return names[counts > 1]
+
+
 def _texts(values: Sequence[str], name: str, n_rows: int | None = None) -> NDArray[np.object_]:
     """Texts as an array of objects (n,): one of fixed width would make all as long as the longest."""
     if isinstance(values, str):
@@ -202,6 +217,27 @@ def _per_row(values: Sequence[Any], name: str, n_rows: int, read: Any) -> NDArra
             found[row] = None if value is None else read(value)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name} of row {row}: {error}.") from None
+    return found
+
+
+def _log_probs(values: Sequence[ArrayLike | None], n_rows: int) -> NDArray[np.object_]:
+    """Log-probabilities of each answer, None where they are not known, with warnings of what servers get wrong."""
+    found = _per_row(values, "log_probs", n_rows, _token_scores)
+    unknown = np.flatnonzero([row is not None and bool((row <= UNKNOWN_LOG_PROB).any()) for row in found])
+    if unknown.size:
+        found[unknown] = None
+        warn(
+            f"{name_rows(unknown, 'has', 'have')} a log-probability of {UNKNOWN_LOG_PROB:.0f} or less, which marks "
+            "tokens that the server did not score: counted as answers without log-probabilities."
+        )
+    known = [row for row in found if row is not None]
+    zero = [row.size for row in known if not row.any()]
+    if sum(zero) > 1 and len(zero) >= ZERO_SHARE * len(known):
+        warn(
+            f"every log-probability is 0.0 in {len(zero):,} of {len(known):,} answers that have them, as of servers "
+            "that compute none: P(correct) of such answers means nothing. Look at the server's settings, or leave "
+            "these log-probabilities out."
+        )
     return found
 
 
@@ -254,6 +290,7 @@ class _OneFile:
     def __init__(self) -> None:
         self.first: dict[str, Any] | None = None
         self.scores: dict[str, None] = {}
+        self.widths: dict[str, int] = {}
 
     def read(self, record: Mapping[str, Any]) -> dict[str, Any]:
         row = _parse(record)
@@ -264,6 +301,11 @@ class _OneFile:
         for name in ("correct", "id"):
             if (name in self.first) != (name in row):
                 raise ValueError(f"{name!r} must be in every line or in none")
+        for name in EMBEDDINGS:
+            if (values := row[name]) is not None and len(values) != (
+                width := self.widths.setdefault(name, len(values))
+            ):
+                raise ValueError(f"{name!r} must have {width} numbers, as in a line before; it has {len(values)}")
         return row
 
 
@@ -271,8 +313,10 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     """One line's fields, checked; a ValueError says what is wrong with them."""
     known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
     for name in ("prompt", "answer"):
-        if not isinstance(known.get(name), str) or ODD_TEXT.search(known[name]):
-            raise ValueError(f"must have {name!r}, a text without NUL and lone surrogates")
+        if name not in known:
+            raise ValueError(f"{name!r} is missing")
+        if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
+            raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):
         raise ValueError("'correct' must be true or false")
     own: Any = known.get("id", "")
@@ -281,8 +325,10 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     known["logprobs"] = _token_scores(_chat_log_probs(known["logprobs"])) if "logprobs" in known else None
     known["samples"] = _sampled(_list(known["samples"], "samples", str)) if "samples" in known else None
     known["scores"] = {_name(name): _number(value, name) for name, value in _scores_of(known).items()}
-    for name in ("prompt_embedding", "answer_embedding"):
+    for name in EMBEDDINGS:
         known[name] = [_number(value, name) for value in _list(known[name], name)] if name in known else None
+        if known[name] == []:
+            raise ValueError(f"{name!r} must not be empty; leave it out where there is none")
     return known
 
 
@@ -327,16 +373,12 @@ def _columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
         given[name] = [row[field] for row in rows] if rows and field in rows[0] else None
     if given["ids"] is not None and any(isinstance(value, str) for value in given["ids"]):
         given["ids"] = list(map(str, given["ids"]))
-    for name, field in (("prompt_embeddings", "prompt_embedding"), ("answer_embeddings", "answer_embedding")):
-        given[name] = _matrix([row[field] for row in rows], field)
+    for field in EMBEDDINGS:
+        given[f"{field}s"] = _matrix([row[field] for row in rows])
     return given
 
 
-def _matrix(rows: Sequence[list[float] | None], name: str) -> Vector | None:
-    sizes = {len(row) for row in rows if row is not None}
-    if not sizes:
+def _matrix(rows: Sequence[list[float] | None]) -> Vector | None:
+    if (width := next((len(row) for row in rows if row is not None), None)) is None:
         return None
-    if len(sizes) > 1 or 0 in sizes:
-        raise ValueError(f"{name!r} must have as many numbers in every line; there are {listed(sorted(sizes)[:5])}.")
-    width = sizes.pop()
     return np.array([[np.nan] * width if row is None else row for row in rows], np.float64)

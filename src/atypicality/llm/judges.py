@@ -59,8 +59,9 @@ def judgements(
     Warns
     -----
     UserWarning
-        Where the orders contradict each other more than by chance, as they do where `backward` is of the first
-        candidate instead of the one shown first.
+        Where the orders contradict each other more than by chance, as they can where `backward` is of the first
+        candidate instead of the one shown first; and where, with `better`, 1 - backward makes more judgements right,
+        by more than chance.
 
     Examples
     --------
@@ -85,6 +86,8 @@ def judgements(
         raise ValueError(f"scores must not be called {', '.join(taken)}: these follow from forward and backward.")
     preferred = margin >= 0
     right = None if better is None else check_correct(better, len(prompts)) == preferred
+    if right is not None:
+        _warn_of_turned(right[both], (there - back >= 0)[both] == (right == preferred)[both])
     words = np.where(preferred, FIRST, SECOND).tolist()
     return Answers(prompts, words, scores=own | dict(scores or {}), correct=right, ids=ids)
 
@@ -137,6 +140,17 @@ def _warn_of_opposed(there: Vector, back: Vector) -> None:
             f"forward and backward contradict each other: the log-odds of the first candidate have a correlation of "
             f"{correlation:.2f} between the two orders, over {there.size} pairs. Each must be the probability that the "
             "candidate shown first is better: give 1 - backward if yours is of the same candidate in both."
+        )
+
+
+def _warn_of_turned(right: NDArray[np.bool_], turned: NDArray[np.bool_]) -> None:
+    """Warn where judgements (n,) of 1 - backward are right more often than chance allows, by a sign test."""
+    wins, losses = int((turned & ~right).sum()), int((right & ~turned).sum())
+    if wins - losses > OPPOSED * np.sqrt(wins + losses):
+        warn(
+            f"backward looks turned round: {right.mean():.1%} of the {right.size:,} judgements are right, and with "
+            f"1 - backward {turned.mean():.1%}. It must be the probability that the candidate shown first is better: "
+            "give 1 - backward if yours is of the same candidate in both orders."
         )
 
 

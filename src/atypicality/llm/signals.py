@@ -26,6 +26,9 @@ TOKENS: dict[str, Any] = {
     "log_prob_first": lambda values: values[0],
 }
 AGREEMENT = "agreement"
+FIELDS = dict.fromkeys(TOKENS, "logprobs") | {AGREEMENT: "samples"}
+FIELDS |= {f"{part}_atypicality": f"{part}_embedding" for part in ("prompt", "answer")}
+"""Fields of a file of answers, by the signals that follow from them; all others are scores."""
 RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "multiplier", *CLASSWISE)
 """Names of signals and of groups of parameters, which no score may have."""
 SHAPE = " (shape)"  # what follows the name of a signal in that of its bent part
@@ -257,25 +260,26 @@ class SignalModel:
 
     def log_odds(self, signals: Signals, n_rows: int) -> Vector:
         """Log-odds of being correct (n,), from the signals that were fitted."""
-        self._check(signals)
         known = {one.name: signals.get(one.name, np.full(n_rows, np.nan)) for one in self.signals}
+        self._warn_of_missing(known)
         total = np.full(n_rows, self.intercept)
         for name, part in _parts(self.signals, known):
             if name in self.coefficients:
                 total += part @ self.coefficients[name]
         return total
 
-    def _check(self, signals: Signals) -> None:
-        """Refuse signals that are gone where they never were, and warn of rows without one."""
-        for one in self.signals:
-            if one.missing or not set(one.parts) & set(self.coefficients):
-                continue
-            if one.name not in signals:
-                raise ValueError(
-                    f"answers must have the signal {one.name!r}, as when the head was fitted; they do not."
+    def _warn_of_missing(self, signals: Signals) -> None:
+        """Warn of rows without a signal that nearly all fitted rows had, once for each field of a file of answers."""
+        used = [one.name for one in self.signals if not one.missing and set(one.parts) & set(self.coefficients)]
+        fields: dict[str, list[str]] = {}
+        for name in used:
+            fields.setdefault(FIELDS.get(name, f"scores[{name!r}]"), []).append(name)
+        for field, names in fields.items():
+            if gone := int(np.isnan(signals[names[0]]).sum()):
+                warn(
+                    f"{field} is missing in {gone:,} row{'s' * (gone > 1)}, and in fewer than {FEWEST} of those that "
+                    f"fit P(correct), too few to learn from: the mean is used as {listed(names)}."
                 )
-            if gone := int(np.isnan(signals[one.name]).sum()):
-                warn(f"{one.name!r} is missing in {gone} rows, and was in hardly any when fitted: its mean is used.")
 
     @property
     def signal_evidence(self) -> dict[str, float]:

@@ -66,6 +66,8 @@ def read_objects(
                 found.append(read(record))
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 reason = "is nested too deeply" if isinstance(error, RecursionError) else printable(error)
+                if isinstance(error, json.JSONDecodeError):  # whose own position is within the line
+                    reason = f"is no JSON: {printable(error.msg)}"
                 raise ValueError(f"{name}, line {number}: {reason.rstrip('.')}.") from None
             others |= dict.fromkeys(record.keys() - (fields or record))
     if others:
