@@ -69,19 +69,6 @@ def test_scores_of_the_classes_stand_in_for_products_with_the_rows(normalize, ro
         assert_close(found, expected, 6, 1e-13)
 
 
-@pytest.mark.parametrize(("precision", "digits"), [("float64", 1e-14), ("float32", 1e-5)])
-def test_a_product_with_the_triangle_is_the_product_with_the_matrix(precision, digits, rows):
-    x, labels = rows
-    formula = GaussianAtypicality(precision=precision).fit(x, labels).formula()
-    assert formula.triangular
-    whole, kept = x.copy(), replace(formula, triangular=False)
-    for first, second in zip(formula.products(np, whole), kept.products(np, x), strict=True):
-        np.testing.assert_allclose(first, second, rtol=0, atol=digits * np.abs(second).max())
-    np.testing.assert_array_equal(whole, x)  # the rows themselves are not overwritten
-    projected = GaussianAtypicality(n_components=3).fit(x, labels).formula()
-    assert not projected.triangular
-
-
 def test_class_log_densities_and_attributes_are_those_of_the_gaussian(rows):
     x, labels = rows
     relative, gaussian = RelativeAtypicality().fit(x, labels), GaussianAtypicality().fit(x, labels)

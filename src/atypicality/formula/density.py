@@ -27,22 +27,6 @@ SPARE = 8
 """Neighbours beyond those asked for that are measured directly: products may order near ones wrongly."""
 
 
-TALL = 32
-"""Rows from which on a product with a triangle pays for its call."""
-
-
-def _is_triangular(matrix: Any) -> bool:
-    return matrix.shape[0] == matrix.shape[1] and not np.tril(matrix, -1).any()
-
-
-def _by_triangle(rows: Any, upper: Any) -> Any:
-    """``rows @ upper`` of NumPy rows, which are overwritten, and an upper triangular matrix."""
-    from scipy.linalg.blas import get_blas_funcs
-
-    (multiply,) = get_blas_funcs(("trmm",), (upper,))
-    return multiply(1.0, upper.T, rows.T, lower=1, overwrite_b=1).T
-
-
 def aligned(xp: Xp, densities: Any, sources: Any) -> Any:
     """Columns of class log-densities (n, m) by their number (k,); one beyond the last is the row minimum."""
     return xp.take(xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1), sources, axis=1)
@@ -77,8 +61,6 @@ class TiedDensity:
         Where atypicality is of the marginal density.
     normalize : {None, "l2"}
         Whether rows are divided by their length first; those of zeros then score NaN.
-    triangular : bool
-        Whether the whitening is upper triangular, which NumPy rows are multiplied by in little more than half the time.
     """
 
     centre: Any
@@ -90,7 +72,6 @@ class TiedDensity:
     log_peak: float
     log_prior: Any = None
     normalize: str | None = None
-    triangular: bool = False
 
     @classmethod
     def of(
@@ -106,15 +87,13 @@ class TiedDensity:
         dtype = centre.dtype
         bias = (-0.5 * np.vecdot(means, means)).astype(dtype)
         targets = np.ascontiguousarray(means.T, dtype)
-        numbers, triangular = np.arange(len(means)), _is_triangular(whitening)
-        peak = float(log_peak)
-        return cls(centre, whitening, targets, bias, means, numbers, peak, log_prior, normalize, triangular)
+        numbers = np.arange(len(means))
+        return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize)
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
         rows = prepared(xp, rows, self.normalize)
-        z = xp.astype(rows - self.centre, self.centre.dtype, copy=False)
-        z = _by_triangle(z, self.whitening) if self._halved(z) else z @ self.whitening
+        z = xp.astype(rows - self.centre, self.centre.dtype, copy=False) @ self.whitening
         scores = z @ self.targets
         scores += self.bias
         return z, scores
@@ -141,9 +120,6 @@ class TiedDensity:
     def gaussian_atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """`atypicality` (n, 1) of the Gaussians of the classes, without a background."""
         return TiedDensity.atypicality(self, xp, products[:2])
-
-    def _halved(self, rows: Any) -> bool:
-        return self.triangular and isinstance(rows, np.ndarray) and len(rows) >= TALL
 
     def _half(self, xp: Xp, z: Any, best: Any) -> Any:
         """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
