@@ -326,7 +326,7 @@ def test_worst_best_and_gap_of_subgroups_are_what_their_names_say_over_models_pe
 
 
 def test_content_free_is_compared_where_its_file_is_and_said_to_be_missing_elsewhere(tmp_path, seed):
-    world = make_world(1200, 3, temperature=3.0, random_state=seed)
+    world = make_world(1200, 6, temperature=3.0, random_state=seed)
     outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
     outputs.save(tmp_path / "trec.npz")
     without = reproduce("llm", outputs=tmp_path, seeds=[0, 1], out=tmp_path / "out")
@@ -337,7 +337,7 @@ def test_content_free_is_compared_where_its_file_is_and_said_to_be_missing_elsew
     for statement in ("AAR is more accurate than content-free", "AAR has a lower ECE than content-free"):
         assert (said[statement].verdict, said[statement].missing) == ("not tested", "content_free.npz")
     assert "2 not tested" in without.to_text()
-    aty.ModelOutputs(np.zeros((3, 3))).save(tmp_path / "trec.content_free.npz")
+    aty.ModelOutputs(np.zeros((3, 6))).save(tmp_path / "trec.content_free.npz")
     found = reproduce("llm", outputs=tmp_path, seeds=[0, 1], out=tmp_path / "out")
     table = found.tables["llm"][0]
     assert table.rows == [("0.25",), ("0.5",), ("0.75",), ("1",), ("all",)]
