@@ -73,10 +73,17 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 3: is no JSON: Expecting property name enclosed in double quotes."),
+        (
+            "{",
+            "line 3: is no JSON at character 2: Expecting property name enclosed in double quotes; the line is cut off.",
+        ),
+        ('{"prompt": "cut o', "is no JSON at character 12: Unterminated string; the line is cut off."),
+        ('{"prompt" "p"}', "is no JSON at character 11: Expecting ':' delimiter."),
         ("[1]", "must be an object"),
         ('"text"', "must be an object"),
-        ('{"prompt": "p"}', "'answer' is missing"),
+        ('{"prompt": "p"}', "'answer' is missing; the fields are prompt."),
+        ('{"question": "q", "answer": "a"}', "names={'prompt': 'question'}, in a shell --names prompt=question."),
+        ('{"promt": "q", "answer": "a"}', "the fields are promt, answer. Name it: names={'prompt': 'promt'}"),
         ('{"prompt": 1, "answer": "a"}', "'prompt' must be a text"),
         (r'{"prompt": "\ud800", "answer": "a"}', "lone surrogates"),
         ('{"prompt": "p", "answer": "a", "logprobs": [NaN]}', "NaN is no JSON"),
@@ -96,7 +103,6 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "scores": {"s": "x"}}', "'s' must hold finite numbers; got 'x'"),
         ('{"prompt": "p", "answer": "a", "scores": {"": 1}}', "names of 1 to 80 printable"),
         ('{"prompt": "p", "answer": "a", "correct": "yes"}', "'correct' must be true or false"),
-        ('{"prompt": "p", "answer": "a", "correct": true}', "'correct' must be in every line or in none"),
         ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
         ('{"prompt": "p", "answer": "a", "id": 9223372036854775808}', "of at most 63 bits"),
         ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
@@ -156,7 +162,7 @@ def test_files_that_are_no_table_are_refused(tmp_path):
 def test_repeated_ids_are_named(tmp_path):
     lines = [json.dumps({"prompt": "p", "answer": "a", "id": name}) for name in ("q-1", "q-2", "q-2")]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.warns(UserWarning, match=r"'a\.jsonl' has the same 'id' in several lines, 'q-2' and 0 more"):
+    with pytest.warns(UserWarning, match=r"'a\.jsonl' has the same 'id' in several lines, 'q-2': late labels"):
         assert len(Answers.read(tmp_path / "a.jsonl")) == 3
 
 
@@ -331,7 +337,9 @@ def test_each_signal_alone_has_its_auroc(fitted):
 def test_tables_of_answers_leave_out_what_says_nothing_of_them(fitted, tmp_path):
     head, answers, _ = fitted
     said = head.predict(answers[:20], max_risk=0.2)
-    kept = ["id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice"]
+    kept = ["id", "confidence", "atypicality", "atypicality_quantile", "accepted"]
+    assert list(head.predict(answers[:20]).columns()) == [*kept[:-1], "advice"]
+    assert repr(said).startswith(f"Reliability: 20 answers, mean P(correct) {said.confidence.mean():.3f}, ")
     assert list(said[:5].columns()) == kept
     said.to_jsonl(tmp_path / "said.jsonl")
     first = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
@@ -458,7 +466,27 @@ def test_a_monitor_watches_answers(fitted):
     assert (monitor.n_rows, monitor.n_labelled) == (1500, 1500)
     worse = answers[:500]
     worse.correct = np.zeros(500, bool)
-    assert {alarm.stream for alarm in monitor.add(head.outputs(worse), at=1)} == {"error", "miss"}
+    assert {alarm.stream for alarm in monitor.add(head.outputs(worse), at=1)} == {"error"}
+
+
+def test_errors_of_accepted_answers_are_alarms_against_the_risk(fitted):
+    head, answers, _ = fitted
+    said = head.predict(answers, max_risk=0.2)
+    right = answers.correct.astype(int)
+    monitor = aty.Monitor(head, max_risk=0.2)
+    assert monitor.add_labels(said, right, at=0) == []
+    kept = np.flatnonzero(said.accepted)
+    wrong = right.copy()
+    wrong[kept[: int(0.4 * kept.size)]] = 0
+    [alarm] = [one for one in monitor.add_labels(said, wrong, at=86400) if one.stream == "risk"]
+    n_wrong = np.count_nonzero(wrong[kept] == 0)
+    assert (alarm.n_rows, alarm.share, alarm.reference_high) == (kept.size, n_wrong / kept.size, 0.2)
+    assert "labelled rows that are accepted are wrong, at most 20% allowed" in str(alarm)
+    assert f"of {2 * kept.size:,} accepted ones are wrong, at most 20% allowed" in monitor.summary()
+    with pytest.raises(ValueError, match=r"predict them with max_risk=0\.2"):
+        monitor.add_labels(head.predict(answers), right, at=2 * 86400)
+    with pytest.raises(ValueError, match=r"differs in max_risk"):
+        monitor.merge(aty.Monitor(head, max_risk=0.1))
 
 
 def test_a_bundle_is_the_same_head(fitted, tmp_path):

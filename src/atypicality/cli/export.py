@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import Sha256, load_head
+from atypicality.cli.files import Sha256, load_head, refuse_answer_head
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -36,6 +36,7 @@ def command(
     from atypicality.outputs.paths import check_target
 
     check_target(out)
+    refuse_answer_head(head, "has no graph: its signals come from texts")
     with working("exporting"):
         load_head(head, sha256).export_onnx(out, max_risk=max_risk, network=network, verify=verify)
     say(f"written to {out}" + (", and its answers equal the head's" if verify else ""))

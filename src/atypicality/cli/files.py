@@ -22,7 +22,9 @@ __all__ = [
     "load_outputs",
     "load_rows",
     "load_together",
+    "load_with_checked",
     "parse_names",
+    "refuse_answer_head",
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
@@ -32,7 +34,8 @@ Names = Annotated[
     list[str] | None,
     typer.Option(
         help="Our name of an array and the file's, where they differ: logits=scores,labels=label. For columns "
-        "logit_cat, logit_dog, ... it is logits=logit_*."
+        "logit_cat, logit_dog, ... it is logits=logit_*. Of answers, names of fields: "
+        "prompt=question,scores.judge=judge."
     ),
 ]
 ClassNames = Annotated[
@@ -91,28 +94,65 @@ def is_answer_head(head: Any) -> bool:
     return type(head).__name__ == "AnswerHead"
 
 
-def load_rows(head: Any, path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":
-    """Outputs of a file for a head; those that an answer head makes of answers."""
+def load_rows(
+    head: Any,
+    path: Path,
+    names: list[str] | None = None,
+    class_names: Path | None = None,
+    *,
+    checked: bool = False,
+) -> "ModelOutputs":
+    """Outputs of a file for a head; those that an answer head makes of answers, or of `checked` ones alone."""
     if not is_answer_head(head):
         return load_outputs(path, names, class_names, head)
-    found: ModelOutputs = head.outputs(load_answers(path, names, class_names))
+    found: ModelOutputs = head.outputs(load_answers(path, names, class_names, checked=checked))
     return found
+
+
+def load_with_checked(
+    head: Any, path: Path, names: list[str] | None = None, class_names: Path | None = None
+) -> "tuple[ModelOutputs, ModelOutputs | None]":
+    """As `load_rows`; where only some answers are checked, these again, with labels."""
+    import numpy as np
+
+    if not is_answer_head(head):
+        return load_outputs(path, names, class_names, head), None
+    answers = load_answers(path, names, class_names)
+    some, outputs = answers.checked, head.outputs(answers)
+    if some.all() or not some.any():
+        return outputs, None
+    return outputs, outputs[some]._replaced(labels=np.asarray(answers[some].correct, np.intp))
 
 
 def load_answers(
     path: Path, names: list[str] | None = None, class_names: Path | None = None, *, checked: bool = False
 ) -> "Answers":
-    """Answers of a file, which takes no names of arrays or classes; `checked` ones say which are correct."""
+    """Answers of a file, with names of its fields; of `checked` ones, those that say whether they are correct."""
     from atypicality.llm import Answers
+    from atypicality.llm.answers import only_checked
 
     if path.suffix.lower() != ANSWERS:
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
-    if names or class_names:
-        raise ValueError("--names and --class-names are for files of arrays; answers have fields. Leave them out.")
-    found = Answers.read(path)
+    if class_names:
+        raise ValueError("--class-names is for files of arrays; answers are correct or not. Leave it out.")
+    found = Answers.read(path, names=parse_names(names))
     if checked and found.correct is None:
-        raise ValueError(f"{path.name!r} must have the field 'correct' in every line, true or false; it has none.")
-    return found
+        raise ValueError(
+            f"{path.name!r} must have the field 'correct', true or false, in the lines of answers that were checked; "
+            "it has none."
+        )
+    return only_checked(found) if checked else found
+
+
+def refuse_answer_head(folder: Path, why: str) -> None:
+    """Refuse a saved answer head where it cannot be used, and say what to do instead."""
+    from atypicality.shipping.bundle import saved_class
+
+    if (folder / "head.json").is_file() and saved_class(folder) == "AnswerHead":
+        raise ValueError(
+            f"{str(folder)!r} is an answer head, which {why}. Judge files with `atypicality predict {folder} "
+            "answers.jsonl --out said.csv`, or in a service of yours with AnswerHead.load(...).predict(...)."
+        )
 
 
 def load_correct(path: Path, head: Any) -> "ModelOutputs":

@@ -67,7 +67,7 @@ def command(
         if calibration.suffix.lower() == ANSWERS:
             head = _answer_head(**parameters)
             known = load_answers(calibration, names, class_names, checked=True)
-            head.fit(known, train=None if train is None else _more_answers(train, calibration))
+            head.fit(known, train=None if train is None else _more_answers(train, calibration, names))
         else:
             head = ReliabilityHead(**parameters).fit(**load_together(files, names, class_names))
         sha256 = head.save(out)
@@ -80,7 +80,7 @@ def command(
     say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
 
 
-def _more_answers(train: Path, calibration: Path) -> Any:
+def _more_answers(train: Path, calibration: Path, names: list[str] | None = None) -> Any:
     from atypicality.validation import warn
 
     if train.exists() and train.samefile(calibration):
@@ -88,7 +88,7 @@ def _more_answers(train: Path, calibration: Path) -> Any:
             "--train and --calibration are the same file: its answers look more typical than new ones. Leave --train "
             "out, or give other answers there."
         )
-    return load_answers(train)
+    return load_answers(train, names)
 
 
 def _answer_head(recalibration: Any, prediction_sets: Any, **parameters: Any) -> Any:

@@ -17,6 +17,7 @@ from atypicality.cli.files import (
     load_head,
     load_rows,
     load_together,
+    load_with_checked,
 )
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import listed
@@ -31,7 +32,7 @@ atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
 atypicality monitor head watch monday.npz --at 2026-01-05 --out monitor.html
 atypicality monitor head watch monday.npz --late-labels late.csv --at 2026-01-09
 atypicality monitor head watch late.npz --labels-only --names labels=y --json
-atypicality monitor answer-head watch monday.jsonl
+atypicality monitor answer-head watch monday.jsonl --max-risk 0.1
 """
 
 ALARMED = 3  # exit code where these rows raised an alarm, and as long as anything is outside its band
@@ -53,6 +54,10 @@ def command(
     ] = None,
     window: Annotated[
         str | None, typer.Option(help="hour, day, week, month, or seconds, for a new monitor (day).")
+    ] = None,
+    max_risk: Annotated[
+        float | None,
+        typer.Option(help="Risk that predict is asked with, for a new monitor: errors of accepted rows are tested."),
     ] = None,
     at: Annotated[
         str | None,
@@ -87,10 +92,11 @@ def command(
     if out is not None:
         check_page(out)
     fitted = load_head(head, sha256)
-    rows = partial(load_rows, fitted, names=names, class_names=class_names)
-    settings: dict[str, Any] = {"alpha": alpha, "window": window, "reference": reference}
+    rows = partial(load_with_checked, fitted, names=names, class_names=class_names)
+    settings: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
     _check_settings(state, [name for name, value in settings.items() if value is not None], files)
-    settings["reference"] = None if reference is None else rows(reference)
+    if reference is not None:
+        settings["reference"] = load_rows(fitted, reference, names, class_names, checked=True)
     with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
         monitor = _monitor(fitted, state, settings)
         with working("counting"):
@@ -117,7 +123,8 @@ def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> 
 
     there = (state / NAME).exists()
     if there and given:
-        raise ValueError(f"--{given[0]} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
+        option = given[0].replace("_", "-")
+        raise ValueError(f"--{option} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
     if not (there or given or files):
         raise ValueError(
             f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha or --window to "
@@ -145,12 +152,16 @@ def _count(
     """New alarms, and what was counted before, in words."""
     raised, again = [], []
     for file in files:
-        outputs = rows(file)
+        outputs, checked = rows(file)
+        if labels_only and checked is not None:
+            outputs, checked = checked, None
         key = outputs.fingerprint()
         if key in monitor.counted:
             again.append(_told(monitor, file, key))
-        else:
-            raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at, key=key)
+            continue
+        raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at, key=key)
+        if checked is not None:
+            raised += monitor.add_labels(checked, at=at)
     return raised, again
 
 

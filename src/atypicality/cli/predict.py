@@ -42,7 +42,9 @@ def command(
     exit_code: Annotated[
         bool,
         typer.Option(
-            "--exit-code", help="End with code 3 where the rows' atypicality has drifted: of embeddings, not logits."
+            "--exit-code",
+            help="End with code 3 where the rows' atypicality has drifted (of embeddings, not logits), or where "
+            "answers lack a field far more often than the held-out ones.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -70,5 +72,11 @@ def command(
         if is_answer_head(fitted) and answer.accepted is not None:
             shown = int(answer.accepted.sum())
             say(f"act on `accepted`: show {shown:,}, send {len(answer) - shown:,} to a person")
-    if exit_code and answer.drift is not None and answer.drift.significant:
+    lacking = getattr(answer, "lacking", ())
+    if exit_code and answer.drift is None:
+        tested = ", only what answers lack" if is_answer_head(fitted) else ""
+        say(
+            f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
+        )
+    if exit_code and (lacking or (answer.drift is not None and answer.drift.significant)):
         raise typer.Exit(DRIFTED)

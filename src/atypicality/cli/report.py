@@ -70,7 +70,8 @@ def command(
         heads, files = _sorted(places)
         shown = None if examples is None else _examples(examples)
         if any(file.suffix.lower() == ANSWERS for file in files):
-            result, fitted, sides, texts = _of_answers(heads, files, train, max_risk)
+            tables = [load_answers(file, names, class_names, checked=True) for file in files]
+            result, fitted, sides, texts = _of_answers(heads, files, tables, train, max_risk)
             shown = texts if shown is None else shown
         else:
             paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
@@ -119,7 +120,7 @@ def _evaluated(
 
 
 def _of_answers(
-    heads: list[Path], files: list[Path], train: Path | None, max_risk: float | None
+    heads: list[Path], files: list[Path], tables: list[Any], train: Path | None, max_risk: float | None
 ) -> tuple[Any, Any, tuple[str, str], dict[str, Any]]:
     """As `_evaluated`, of an answer head; and the texts of the answers."""
     import numpy as np
@@ -129,7 +130,7 @@ def _of_answers(
 
     if len(heads) > 1 or train is not None:
         raise ValueError("answers take one saved answer head, and no --train. Write a report for each head.")
-    head, tables = AnswerHead.load(heads[0]), [load_answers(file, checked=True) for file in files]
+    head = AnswerHead.load(heads[0])
     found = [head.evaluate(table, max_risk=max_risk) for table in tables]
     texts = {name: np.concatenate([table.texts()[name] for table in tables]) for name in tables[0].texts()}
     if len(files) == 1:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import Sha256
+from atypicality.cli.files import Sha256, refuse_answer_head
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -45,6 +45,7 @@ def command(
     """
     from atypicality.validation import require
 
+    refuse_answer_head(head, "`serve` does not take")
     for module in ("uvicorn", "starlette", "httptools", "prometheus_client"):
         require(module, extra="serve", feature="the service")
     from atypicality.serving.server import run_app

@@ -41,7 +41,8 @@ def command(
     names = described["classes"]
     more = "" if len(names) <= MOST_NAMES else f", and {len(names) - MOST_NAMES} more"
     say(fitted.summary())
-    say(f"  classes         {listed(names[:MOST_NAMES])}{more}")
+    if not is_answer_head(fitted):
+        say(f"  classes         {listed(names[:MOST_NAMES])}{more}")
     if described["inputs"]:
         say(f"  inputs          {', '.join(f'{name} {width or 1}' for name, width in described['inputs'].items())}")
     for name in ("alpha", "calibration", "written", "sha256"):

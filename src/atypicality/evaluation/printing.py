@@ -19,6 +19,10 @@ GROUPED = {
     "atypicality_groups": "input atypicality, the most typical first",
     "class_groups": "class atypicality, the most common first",
 }
+MORE_THAN_ALLOWED = (
+    "That is more than max_risk allows: it happens to one head in 20, or these rows differ from the calibration rows. "
+    "Fit again with more and newer rows."
+)
 METHODS_ACROSS = 3  # more do not fit into a hundred characters
 
 
@@ -74,6 +78,7 @@ def _accepted(evaluation: "Evaluation") -> Iterator[str]:
         yield (
             f"Accepted at max_risk={evaluation.settings['max_risk']:g}, {kept['method']}: {kept['value']:.1%}"
             + (f", of which {wrong['value']:.1%} are wrong {ends}." if wrong["count"] else ".")
+            + (f" {MORE_THAN_ALLOWED}" if wrong["low"] > evaluation.settings["max_risk"] else "")
         )
 
 

@@ -1,7 +1,8 @@
 """What is told of answers: tables of a prediction, each signal alone, and a head against token probability."""
 
 import copy
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,19 +27,56 @@ NOTES = {
     NO_CLASSES: None,
 }
 """What an evaluation of answers says instead of notes that are for classifiers."""
+MERGED = re.compile("confidence of .*: (values has ties: )?n_groups=")
+"""Notes of groups of confidence that merged: P(correct) often has ties, and nobody has chosen these groups."""
 COLUMNS = ("id", "confidence", "atypicality", "atypicality_quantile", "accepted", "advice")
 TOLD = ("proba", "label", "atypicality", "accepted", "advice")
 
 Vector = NDArray[np.float64]
 
 
+@dataclass(frozen=True, repr=False)
 class AnswerReliability(Reliability):
-    """A `Reliability` whose table leaves out what says nothing of answers: label, quadrant, sets and choices."""
+    """A `Reliability` whose table leaves out what says nothing of answers: label, quadrant, sets and choices.
+
+    With `accepted` there is no column of advice: what to do then is in `accepted` alone.
+
+    Attributes
+    ----------
+    lacking : tuple of str
+        Fields that these answers lack far more often than the held-out ones.
+    """
+
+    lacking: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted, advice."""
+        """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted or advice."""
         found = super().columns()
+        if "accepted" in found:
+            found.pop("advice", None)
         return {name: found[name] for name in COLUMNS if name in found}
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and means over all answers, without those of sets."""
+        found = super().summary() | ({"lacking": list(self.lacking)} if self.lacking else {})
+        dropped = ("mean_set_size", "quadrants", *(("advice",) if self.accepted is not None else ()))
+        return {name: value for name, value in found.items() if name not in dropped}
+
+    def _headline(self) -> str:
+        """As of a classifier, in words for answers; of one answer alone, what to do and why."""
+        found = self.summary()
+        if not len(self):
+            return "0 answers"
+        if len(self) == 1:
+            parts = [f"1 answer, P(correct) {found['mean_confidence']:.3f}"]
+            if self.accepted is not None:
+                return f"{parts[0]}, {'accepted' if self.accepted[0] else 'not accepted'}"
+            return parts[0] + ("" if self.advice is None else f"; {self.advice[0]}: {self.reasons()[0]}")
+        parts = [f"{len(self)} answers", f"mean P(correct) {found['mean_confidence']:.3f}"]
+        if self.accepted is not None:
+            parts.append(f"{found['accepted']:.1%} accepted")
+        shares = {name: share for name, share in found.get("advice", {}).items() if share}
+        return ", ".join(parts) + "".join(f"; {name} {share:.1%}" for name, share in shares.items())
 
 
 def each_alone(signals: dict[str, Vector], correct: NDArray[np.bool_]) -> dict[str, float]:
@@ -67,6 +105,7 @@ def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **
     >>> {row["method"]: row["count"] for row in found.table("overall", metric="ece")}
     {'token probability': 200.0, 'head': 400.0}
     """
+    outputs = outputs._replaced(attributes={})  # which say what is missing, for monitors
     rows, asked = np.flatnonzero(~np.isnan(mean_log_prob)), _asked(head)
     both = {TOKEN_PROBABILITY: _fixed(np.exp(mean_log_prob[rows])), "head": asked}
     if rows.size == len(outputs):
@@ -108,6 +147,6 @@ def _of_answers(evaluation: Evaluation, *notes: str) -> Evaluation:
     return replace(
         evaluation,
         settings=dict(evaluation.settings) | ANSWERS,
-        notes=tuple(note for note in told if note),
+        notes=tuple(note for note in told if note and not MERGED.match(note)),
         tables=dict(evaluation.tables) | tables,
     )

@@ -22,7 +22,8 @@ from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
 from atypicality.llm.answer_evaluation import AnswerReliability, each_alone, evaluate_answers
-from atypicality.llm.answers import Answers
+from atypicality.llm.answers import Answers, only_checked
+from atypicality.llm.shifts import lacking_words
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
 from atypicality.metrics.rows import check_correct
@@ -154,7 +155,7 @@ class AnswerHead(BaseEstimator):
         answers : Answers
             With at least one signal.
         correct : array-like of bool, of shape (n,), optional
-            By default that of the answers.
+            By default that of the answers; where only some are checked, these are used, and a warning says how many.
         train : Answers, optional
             Whose embeddings densities are fitted on. By default those of the first half, each row of which is then
             scored by a density of other rows.
@@ -166,7 +167,7 @@ class AnswerHead(BaseEstimator):
         >>> AnswerHead().fit(Answers(texts, texts, scores={"judge": score}), rng.random(500) < score).sizes_
         {'recalibration': 250, 'thresholds': 250}
         """
-        known = _need_correct(answers, correct)
+        answers, known = _need_correct(answers, correct)
         if known.all() or not known.any():
             raise ValueError(
                 f"correct must hold right and wrong answers; all {known.size} are {bool(known.all())}. Nothing can be "
@@ -186,7 +187,7 @@ class AnswerHead(BaseEstimator):
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
         self.auroc_alone_ = each_alone({name: signals[name] for name in self.evidence_}, known[chosen])
         self._choose_atypicality(signals)
-        outputs = self._outputs(answers, known)
+        outputs = self._outputs(answers, known, watched=True)
         self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()), _proba(outputs[chosen])[:, 1])
         self.sizes_ = {"recalibration": int(chosen.sum()), "thresholds": int((~chosen).sum())}
         self.fingerprint_ = outputs.fingerprint()
@@ -224,7 +225,7 @@ class AnswerHead(BaseEstimator):
         ----------
         answers : Answers
         correct : array-like of bool, of shape (n,), optional
-            By default that of the answers, or no labels.
+            By default that of the answers; no labels where these are not all checked.
 
         Returns
         -------
@@ -240,10 +241,13 @@ class AnswerHead(BaseEstimator):
         (500, 2)
         """
         check_is_fitted(self, "recalibration_")
-        given = answers.correct if correct is None else check_correct(correct, len(answers))
-        return self._outputs(answers, given)
+        given = check_correct(correct, len(answers)) if correct is not None else None
+        if correct is None and isinstance(answers, Answers) and answers.checked.all():
+            given = answers.correct
+        return self._outputs(answers, given, watched=bool(self.reference_.words))
 
-    def _outputs(self, answers: Answers, correct: NDArray[np.bool_] | None) -> ModelOutputs:
+    def _outputs(self, answers: Answers, correct: NDArray[np.bool_] | None, *, watched: bool) -> ModelOutputs:
+        """Outputs of answers; `watched` ones say which fields they lack, as heads from older bundles cannot use."""
         if not isinstance(answers, Answers):
             raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
         signals = self._signals(answers)
@@ -258,6 +262,7 @@ class AnswerHead(BaseEstimator):
             atypicality=rarity,
             class_names=CLASSES,
             ids=answers.ids,
+            attributes=self.recalibration_.missing(signals, len(answers)) if watched else None,
         )
 
     def _fit_thresholds(self, rest: ModelOutputs, rate: float, others: Vector) -> None:
@@ -275,7 +280,12 @@ class AnswerHead(BaseEstimator):
             self.quadrants_ = Quadrants(confidence=trusted_from(self)).fit(confidence, rest.atypicality)
         answered = np.ones(labels.size, np.intp)
         self.reference_ = HeldOutCounts.from_rows(
-            confidence, answered, labels, n_classes=len(CLASSES), atypicality=rest.atypicality
+            confidence,
+            answered,
+            labels,
+            n_classes=len(CLASSES),
+            atypicality=rest.atypicality,
+            words={f"attribute {name}": words for name, words in rest.attributes.items()},
         )
         sets = self.prediction_sets_.predict_set(proba)
         number = advice_of(advice_rule(self), confidence, rest.atypicality, sets)
@@ -313,8 +323,9 @@ class AnswerHead(BaseEstimator):
         (2,)
         """
         check_is_fitted(self, "recalibration_")
-        outputs = answers if isinstance(answers, ModelOutputs) else self._outputs(answers, None)
-        outputs = outputs.with_classes(CLASSES, whose="those of the head")
+        if not isinstance(answers, ModelOutputs):
+            answers = self._outputs(answers, None, watched=bool(self.reference_.words))
+        outputs = answers.with_classes(CLASSES, whose="those of the head")
         proba = _proba(outputs)
         sets = self.prediction_sets_.predict_set(proba)
         rarity = None if self.quantiles_ is None else outputs.need("atypicality")
@@ -328,6 +339,13 @@ class AnswerHead(BaseEstimator):
             quadrant = np.array(QUADRANTS)[self.quadrants_.formula().index(np, proba[:, 1], rarity)]
             if drift.significant:
                 warn(drift.message())
+        lacking = lacking_words(outputs.attributes, self.reference_.words)
+        for field, (share, expected) in lacking.items():
+            warn(
+                f"{field} is missing in {share:.1%} of these {len(proba):,} answers, and in {expected:.1%} of the "
+                "held-out ones: the data has drifted. P(correct) and max_risk are not guaranteed there; find out why, "
+                "or fit again on such answers."
+            )
         return AnswerReliability(
             label=np.ones(len(proba), np.intp),
             confidence=proba[:, 1],
@@ -341,6 +359,7 @@ class AnswerHead(BaseEstimator):
             class_names=np.array(CLASSES),
             ids=outputs.ids,
             advice=advice_texts(number, sets.sum(axis=1)),
+            lacking=tuple(lacking),
         )
 
     def evaluate(self, answers: Answers, correct: ArrayLike | None = None, **options: Any) -> Evaluation:
@@ -371,7 +390,8 @@ class AnswerHead(BaseEstimator):
         >>> evaluation.table("overall", metric="accuracy")[0]["value"] == float(answers.correct[500:].mean())
         True
         """
-        outputs = self.outputs(answers, _need_correct(answers, correct))
+        answers, known = _need_correct(answers, correct)
+        outputs = self.outputs(answers, known)
         mean = signals_of(answers).get("log_prob_mean", np.full(len(answers), np.nan))
         return evaluate_answers(self, outputs, mean, **options)
 
@@ -396,7 +416,7 @@ class AnswerHead(BaseEstimator):
         told = {name: f"{before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED if name in before}
         told |= {"ece": f"{after['ece']:.4f}"} if "ece" in told else {}  # the base rate has none, and no use
         lines += [f"    {name:<14} {values}" for name, values in told.items()]
-        shown = [(word, self.advice_[word]) for word in ADVICE if word in self.advice_]
+        shown = [(word, self.advice_[word]) for word in ADVICE if self.advice_.get(word, {}).get("count")]
         return "\n".join(
             lines + [f"  {word:<16} right for {row['right']:,} of {row['count']:,}" for word, row in shown]
         )
@@ -455,12 +475,14 @@ class AnswerHead(BaseEstimator):
     )
 
 
-def _need_correct(answers: Answers, correct: ArrayLike | None) -> NDArray[np.bool_]:
+def _need_correct(answers: Answers, correct: ArrayLike | None) -> tuple[Answers, NDArray[np.bool_]]:
+    """The answers, or those of them that are checked, and which are correct."""
     if not isinstance(answers, Answers):
         raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
+    answers = only_checked(answers) if correct is None else answers
     if (given := answers.correct if correct is None else correct) is None:
         raise ValueError("correct must be given, or be in the answers: whether each answer is right.")
-    return check_correct(given, len(answers))
+    return answers, check_correct(given, len(answers))
 
 
 def _rarity(signals: dict[str, Vector], name: str) -> Vector:

@@ -1,6 +1,6 @@
 """Signals of answers, one number each, and the chance that an answer is correct as a function of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.llm.answers import Answers
+from atypicality.llm.shifts import beyond_range, missing_columns
 from atypicality.recalibration.covariates import tails
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
@@ -94,6 +95,10 @@ class SignalColumns:
         Of each bent column, in units of the straight one.
     without : tuple of str
         Other signals: rows that lack one have a column of this signal of their own.
+    least, most : float, or None in a head from an older bundle
+        Smallest and largest value.
+    n_known : int
+        Rows with the signal.
     """
 
     name: Annotated[str, kinds.Text(r"[\s\S]{1,80}")]
@@ -107,6 +112,9 @@ class SignalColumns:
     slopes: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
     spreads: Annotated[Vector, kinds.Array("*", kinds.POSITIVE)]
     without: Annotated[tuple[str, ...], kinds.Later(kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}")), absent=())] = ()
+    least: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)] = None
+    most: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)] = None
+    n_known: Annotated[int, kinds.Later(kinds.Integer(), absent=0)] = 0
 
     def _check_stored(self) -> None:
         need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
@@ -131,7 +139,9 @@ class SignalColumns:
             return None
         n_missing = values.size - known.size
         bends = _bends((held - center / unit) / (scale / unit))
-        return cls(name, low, high, center, scale, n_missing / values.size if n_missing >= FEWEST else 0.0, *bends)
+        missing = n_missing / values.size if n_missing >= FEWEST else 0.0
+        span = float(known.min()), float(known.max()), known.size
+        return cls(name, low, high, center, scale, missing, *bends, (), *span)
 
     def straight(self, values: Vector) -> Vector:
         """Columns (n, 1), or (n, 2) with the one that says whether the signal is missing."""
@@ -262,6 +272,10 @@ class SignalModel:
         """Log-odds of being correct (n,), from the signals that were fitted."""
         known = {one.name: signals.get(one.name, np.full(n_rows, np.nan)) for one in self.signals}
         self._warn_of_missing(known)
+        for one in self.signals:
+            used = one.name not in FIELDS and set(one.parts) & set(self.coefficients)
+            if used and (told := beyond_range(one, known[one.name])):
+                warn(told)
         total = np.full(n_rows, self.intercept)
         for name, part in _parts(self.signals, known):
             if name in self.coefficients:
@@ -271,15 +285,18 @@ class SignalModel:
     def _warn_of_missing(self, signals: Signals) -> None:
         """Warn of rows without a signal that nearly all fitted rows had, once for each field of a file of answers."""
         used = [one.name for one in self.signals if not one.missing and set(one.parts) & set(self.coefficients)]
-        fields: dict[str, list[str]] = {}
-        for name in used:
-            fields.setdefault(FIELDS.get(name, f"scores[{name!r}]"), []).append(name)
-        for field, names in fields.items():
+        for field, names in _by_field(used).items():
             if gone := int(np.isnan(signals[names[0]]).sum()):
                 warn(
                     f"{field} is missing in {gone:,} row{'s' * (gone > 1)}, and in fewer than {FEWEST} of those that "
                     f"fit P(correct), too few to learn from: the mean is used as {listed(names)}."
                 )
+
+    def missing(self, signals: Signals, n_rows: int) -> dict[str, NDArray[Any]]:
+        """Which rows lack each field that the signals come from, as attributes of outputs."""
+        fields = {field: names[0] for field, names in _by_field([one.name for one in self.signals]).items()}
+        unknown = np.full(n_rows, np.nan)
+        return missing_columns({name: signals.get(name, unknown) for name in fields.values()}, fields)
 
     @property
     def signal_evidence(self) -> dict[str, float]:
@@ -289,6 +306,14 @@ class SignalModel:
             used = [name for name in one.parts if name in self.coefficients]
             worths[one.name] = sum(self.evidence[name] for name in used) + 0.0
         return dict(sorted(worths.items(), key=lambda item: -item[1]))
+
+
+def _by_field(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of signals by the field of a file of answers that they come from."""
+    fields: dict[str, list[str]] = {}
+    for name in names:
+        fields.setdefault(FIELDS.get(name, f"scores[{name!r}]"), []).append(name)
+    return fields
 
 
 def _parts(columns: list[SignalColumns], signals: Signals) -> list[tuple[str, Vector]]:

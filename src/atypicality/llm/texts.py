@@ -11,7 +11,7 @@ from atypicality.outputs.paths import check_source
 from atypicality.terminal import listed, printable
 from atypicality.validation import require, warn
 
-__all__ = ["FIRST_WORD", "READERS", "Texts", "read_objects", "read_texts"]
+__all__ = ["FIRST_WORD", "READERS", "Texts", "read_objects", "read_texts", "warn_of_fields"]
 
 FIRST_WORD = "first-word"
 PARQUET_ROWS = 1024
@@ -60,20 +60,34 @@ def read_objects(
     with open(check_source(Path(path)), "rb") as file:
         for number, line in ((number, line) for number, line in enumerate(file, start=1) if line.strip()):
             try:
-                record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+                record = json.loads(line.decode("utf-8-sig").strip(), parse_constant=_refuse_constant)
                 if not isinstance(record, dict):
                     raise ValueError(f"must be an object of named values; got a {type(record).__name__}")
                 found.append(read(record))
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 reason = "is nested too deeply" if isinstance(error, RecursionError) else printable(error)
-                if isinstance(error, json.JSONDecodeError):  # whose own position is within the line
-                    reason = f"is no JSON: {printable(error.msg)}"
+                if isinstance(error, json.JSONDecodeError):
+                    reason = _no_json(error)
                 raise ValueError(f"{name}, line {number}: {reason.rstrip('.')}.") from None
             others |= dict.fromkeys(record.keys() - (fields or record))
+    warn_of_fields(name, others, fields or ())
+    return found
+
+
+def warn_of_fields(source: str, others: Mapping[str, None], fields: Sequence[str]) -> None:
+    """Warn of fields that are not read, where there are any, beside those that are."""
     if others:
         shown = listed(f"{other:.40}" for other in sorted(others)[:MOST_NAMED]) + ", ..." * (len(others) > MOST_NAMED)
-        warn(f"{name} has fields that are not read: {shown}. Those that are: {listed(fields or ())}.")
-    return found
+        warn(f"{source} has fields that are not read: {shown}. Those that are: {listed(fields)}.")
+
+
+def _no_json(error: json.JSONDecodeError) -> str:
+    """What is wrong with a line, and where in it; one that ends too early is cut off."""
+    cut = error.msg.startswith("Unterminated") or error.pos >= len(error.doc)
+    reason = (
+        f"is no JSON at character {error.colno}: {printable(error.msg).removesuffix(' at').removesuffix(' starting')}"
+    )
+    return reason + ("; the line is cut off" if cut else "")
 
 
 def _refuse_constant(name: str) -> float:

@@ -10,7 +10,7 @@ from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import Profile
 from atypicality.monitoring.state import Counted
-from atypicality.monitoring.streams import CATEGORICAL, ShareTests
+from atypicality.monitoring.streams import CATEGORICAL, MISSING, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
@@ -72,7 +72,9 @@ def count_rows(tests: ShareTests, answer: Reliability, outputs: ModelOutputs, ke
 def cells_of(tests: ShareTests, answer: Reliability, outputs: ModelOutputs) -> Counts:
     """Counts of the streams' cells; of streams whose column is not there, none."""
     measured = {"confidence": answer.confidence, "atypicality": answer.atypicality, "class": answer.label}
-    columns: dict[str, Any] = words_of(answer, outputs) | measured | {"input": outputs.embeddings}
+    words = words_of(answer, outputs)
+    lacking = {name.removeprefix(MISSING): column for name, column in words.items() if name.startswith(MISSING)}
+    columns: dict[str, Any] = words | measured | {"input": outputs.embeddings, "missing": lacking}
     found = np.zeros(tests.n_cells, np.int64)
     for stream, place in zip(tests.streams, tests.places, strict=True):
         if (column := columns.get(stream.name)) is not None:
@@ -109,13 +111,15 @@ def profile_of(sums: Counts, n_classes: int, tail: float, changed: float) -> Pro
     return Profile(probs, rows // bins, cells[rows, 0] / n, n, tail, changed)
 
 
-def judged(head: Any, outputs: ModelOutputs, first_row: int = 0) -> tuple[Reliability, ModelOutputs]:
+def judged(
+    head: Any, outputs: ModelOutputs, first_row: int = 0, max_risk: float | None = None
+) -> tuple[Reliability, ModelOutputs]:
     """What the head says of rows, and the rows, both in its order of classes; randomised sets draw by row number."""
     ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
     if not len(ordered):
         raise ValueError("outputs must have at least one row.")
     with caught_warnings():  # of drift at one look: alarms are what a monitor is for
-        return head.predict(ordered, first_row=first_row).on_host(), ordered
+        return head.predict(ordered, first_row=first_row, max_risk=max_risk).on_host(), ordered
 
 
 def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArray[np.intp]:

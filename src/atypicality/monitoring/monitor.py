@@ -23,7 +23,7 @@ from atypicality.outputs.class_names import encode_labels
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.shipping.bundle import read_part, write_part
 from atypicality.terminal import listed
-from atypicality.validation import check_alpha, check_integer, check_labels
+from atypicality.validation import check_alpha, check_integer, check_labels, check_number
 
 __all__ = ["Monitor"]
 
@@ -36,10 +36,11 @@ CARD = (
 class Monitor:
     """Watch a fitted head in use, with one false-alarm rate for the whole life of the monitor.
 
-    Rows are counted in cells of atypicality, confidence, predicted class and, with labels, of errors and of sets that
-    miss the label. An alarm is raised when the confidence sequence of a share, over all rows from the start of some
-    window on, is disjoint from the band that the reference rows give. Without a change of the distribution the chance
-    that there is ever an alarm is at most `alpha`, at however many looks. The state holds counts alone.
+    Rows are counted in cells of atypicality, confidence, predicted class and, with labels, of errors, of sets that
+    miss the label, and with `max_risk` of errors among accepted rows. An alarm is raised when the confidence sequence
+    of a share, over all rows from the start of some window on, is disjoint from the band that the reference rows give,
+    or from what `max_risk` allows. Without a change of the distribution the chance that there is ever an alarm is at
+    most `alpha`, at however many looks. The state holds counts alone.
 
     Parameters
     ----------
@@ -54,6 +55,9 @@ class Monitor:
         Of UTC, or a number of seconds.
     keep : int, default=400
         Windows that are kept apart. Older ones become one.
+    max_risk : float in (0, 1), optional
+        With which `predict` is asked in use. Labels of accepted rows are then tested against it too: an alarm says that
+        more of them are wrong than that share, which is no false alarm of a head that never met its risk.
 
     Examples
     --------
@@ -75,6 +79,7 @@ class Monitor:
         alpha: float = 0.01,
         window: str | float = "day",
         keep: int = 400,
+        max_risk: float | None = None,
     ) -> None:
         held_out = need_reference(head)
         if is_estimated(getattr(head.recalibration_, "class_prior", None)):
@@ -91,6 +96,9 @@ class Monitor:
             alpha=float(check_alpha(alpha)),
             window=check_window(window),
             keep=check_integer(keep, "keep", low=1),
+            max_risk=None
+            if max_risk is None
+            else check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True),
             reference=held_out,
             n_thresholds=int(head.sizes_.get("thresholds", 0)),
             keys=np.zeros(0, np.int64),
@@ -110,7 +118,8 @@ class Monitor:
 
     def _use(self, head: Any, state: MonitorState) -> ShareTests:
         names = np.arange(head.n_classes_).astype(str) if head.class_names_ is None else head.class_names_
-        streams = make_streams(state.reference, names.tolist(), head.prediction_sets_, state.n_thresholds)
+        sets, max_risk = head.prediction_sets_, state.max_risk
+        streams = make_streams(state.reference, names.tolist(), sets, state.n_thresholds, max_risk)
         self.head, self._state = head, state
         self._tests = ShareTests(streams, state.alpha)
         return self._tests
@@ -152,7 +161,7 @@ class Monitor:
         class Shirt rose: ...
         """
         self._check_key(key)
-        answer, ordered = judged(self.head, outputs, self.n_rows)
+        answer, ordered = judged(self.head, outputs, self.n_rows, self._state.max_risk)
         seconds, keys = self._when(at, len(ordered))
         parts = []
         for window in np.unique(keys):
@@ -198,8 +207,10 @@ class Monitor:
             answer, given = outputs.on_host(), None
             if answer.proba.shape[1] != self.head.n_classes_:
                 raise ValueError(f"outputs must have {self.head.n_classes_} classes; got {answer.proba.shape[1]}.")
+            if answer.accepted is None and (risk := self._state.max_risk) is not None:
+                raise ValueError(f"outputs must say which rows are accepted: predict them with max_risk={risk:g}.")
         else:
-            answer, ordered = judged(self.head, outputs, self.n_labelled)
+            answer, ordered = judged(self.head, outputs, self.n_labelled, self._state.max_risk)
             given = ordered.labels
         codes = self._codes(answer, labels, given)
         rows = rows_of(answer, ids, codes.size)
@@ -224,13 +235,15 @@ class Monitor:
         return check_labels(codes, n_classes=answer.proba.shape[1])
 
     def _labelled(self, answer: Reliability, labels: NDArray[Any]) -> NDArray[np.int64]:
-        """Cells of errors and misses."""
+        """Cells of errors, of misses, and of errors among accepted rows."""
         cells = np.zeros(self._tests.n_cells, np.int64)
-        covered = answer.prediction_set[np.arange(labels.size), labels]
-        for name, counts in (("error", answer.label != labels), ("miss", ~covered)):
+        covered, wrong = answer.prediction_set[np.arange(labels.size), labels], answer.label != labels
+        counted = {"error": wrong, "miss": ~covered}
+        counted |= {} if answer.accepted is None else {"risk": wrong[answer.accepted]}
+        for name, marks in counted.items():
             if (place := self._place(name)) is not None:
-                hits = int(np.count_nonzero(counts))
-                cells[place] = hits, labels.size - hits
+                hits = int(np.count_nonzero(marks))
+                cells[place] = hits, marks.size - hits
         return cells
 
     def _when(self, at: Any, n_rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -372,6 +385,7 @@ class Monitor:
             "labelled": self.n_labelled,
             "alpha": state.alpha,
             "window": state.window,
+            "max_risk": state.max_risk,
             "reference_rows": state.reference.n_rows,
             "last": as_text(state.last) if state.keys.size else None,
             "alarms": [_plain(alarm) for alarm in state.alarms],

@@ -20,10 +20,11 @@ QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
 RATES = {
     "error": ("errors", "labelled rows are wrong"),
     "miss": ("misses", "labelled rows have a set without their label"),
+    "risk": ("errors among accepted rows", "labelled rows that are accepted are wrong"),
 }
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
-SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
+SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "max_risk", "reference")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Alarm:
     class cat rose: 40% of 500 rows, 10% to 20% expected
     >>> print(Alarm("atypicality", "quantile 0.5 (-0.14)", "rose", 0.0, 0.0, 0.209, 0.17, 0.25, 0.461, 0.538, 500))
     atypicality rose: 20.9% of 500 rows are at or below the reference's median, 46.1% to 53.8% expected
+    >>> print(Alarm("risk", "wrong", "rose", 0.0, 0.0, 0.25, 0.15, 0.36, 0.0, 0.1, 120))
+    errors among accepted rows: 25% of 120 labelled rows that are accepted are wrong, at most 10% allowed
     """
 
     stream: Annotated[str, kinds.Text()]
@@ -77,6 +80,10 @@ class Alarm:
         name, which = self._words()
         low, high = _percent(self.reference_low), _percent(self.reference_high)
         expected = f"{low} to {high}" if self.reference_low > 0 else f"at most {high}"
+        if self.stream == "missing":
+            return f"{self.item} missing in {_percent(self.share)} of {self.n_rows:,} rows, {expected} expected"
+        if self.stream == "risk":
+            return f"{name}: {_percent(self.share)} of {self.n_rows:,} {which}, {expected} allowed"
         return f"{name} {self.direction}: {_percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
 
     def _words(self) -> tuple[str, str]:
@@ -110,9 +117,10 @@ class MonitorState:
     """The whole state of a monitor.
 
     `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of
-    its sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums
-    of probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first`
-    window is -1 before there is one; `last` is the time of the newest row; `counted` says when batches came, by key.
+    its sets, and `max_risk` is what the head is asked with. `keys` are the windows with rows, `cells` the counts of the
+    streams' cells in each, and `profile` the sums of probabilities in each, in units of 2^-30; `words` counts those of
+    each field over the whole life, whose `first` window is -1 before there is one; `last` is the time of the newest
+    row; `counted` says when batches came, by key.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -134,6 +142,9 @@ class MonitorState:
         dict[str, float],
         kinds.Later(kinds.MappingOf(kinds.Number(0), keys=r"[\s\S]{1,200}"), absent=lambda made: {}),
     ] = field(default_factory=dict)
+    max_risk: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number(0, 1, low_open=True)), absent=None)] = (
+        None
+    )
 
     def with_rows(self, parts: list[Counted], last: float, key: str | None = None) -> Self:
         """The state with more rows, of a batch with this key; this one is left as it is."""
@@ -184,7 +195,7 @@ class MonitorState:
 
     def _check_stored(self) -> None:
         check_window(self.window)
-        need(self.alpha < 1, "alpha must be below 1.")
+        need(self.alpha < 1 and (self.max_risk or 0) < 1, "alpha and max_risk must be below 1.")
         need((self.first < 0) == (self.keys.size == 0), "a life with windows has a first one.")
         need(self.keys.size == 0 or 0 <= self.first <= self.keys[0], "windows must not be before the first.")
 

@@ -1,11 +1,11 @@
-"""What is counted of the rows in use: cells of atypicality, confidence, classes, words, inputs, errors and misses.
+"""What is counted of rows in use: cells of atypicality, confidence, classes, words, inputs, errors, misses, risk.
 
 A stream cuts rows into cells whose counts add up over windows and over monitors. It tests shares of cells against a
 band that its reference rows give, from below and from above.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,13 @@ from atypicality.monitoring.sequences import one_sided, rank_band, sequence_inte
 from atypicality.monitoring.state import MonitorState
 from atypicality.monitoring.windows import as_text, first_second
 
-__all__ = ["CATEGORICAL", "ShareTests", "Stream", "make_streams", "window_rows"]
+__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "make_streams", "window_rows"]
 
 CATEGORICAL = ("quadrant", "advice")
 """Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
+
+MISSING = "attribute missing "
+"""What the names of words begin with that say which answers lack a field: "yes" or "no"."""
 
 Counts = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -45,6 +48,7 @@ class Stream:
     shares: Callable[[Counts], tuple[Counts, Counts, Counts]]
     band: Callable[[float], tuple[Vector, Vector]]
     of_smaller: bool = False  # whether the shares are of rows with smaller values
+    parts: int = 4  # of the level of an item: for the band and for the sequence, below and above
 
     def direction(self, above: bool) -> str:
         """What has happened where a share has left the band on this side."""
@@ -101,6 +105,25 @@ def _medians(medians: Vector, rank: int, n: int) -> Stream:
     return Stream("input", names, 2 * width + 1, count, shares, band, of_smaller=True)
 
 
+def _missing(counts: Mapping[str, int], n: int) -> Stream:
+    """Shares of rows without each of some fields."""
+
+    def count(columns: Mapping[str, Any]) -> NDArray[Any]:
+        if not counts.keys() <= columns.keys():
+            return np.zeros(len(counts) + 1, np.int64)
+        return np.array(
+            [*(np.count_nonzero(columns[name] == "yes") for name in counts), len(columns[next(iter(counts))])]
+        )
+
+    def shares(cells: Counts) -> tuple[Counts, Counts, Counts]:
+        items = cells[..., :-1]
+        return items, items, np.broadcast_to(cells[..., -1:], items.shape)
+
+    return Stream(
+        "missing", tuple(counts), len(counts) + 1, count, shares, partial(exact_bounds, list(counts.values()), n)
+    )
+
+
 def _rate(name: str, item: str, band: Callable[[float], tuple[Any, Any]]) -> Stream:
     """A share of labelled rows that should not rise above its band: errors, or sets that miss the label."""
 
@@ -113,25 +136,39 @@ def _rate(name: str, item: str, band: Callable[[float], tuple[Any, Any]]) -> Str
     return Stream(name, (item,), 2, count, shares, lambda delta: (np.zeros(1), np.array([float(band(delta)[1])])))
 
 
-def make_streams(reference: HeldOutCounts, names: Sequence[str], sets: Any, n_thresholds: int) -> list[Stream]:
+def _risk(max_risk: float) -> Stream:
+    """The share of wrong rows among labelled ones that are accepted, which is allowed up to a bound that is given.
+
+    The whole level is the sequence's: no band is estimated, and a smaller share is no alarm.
+    """
+    rate = _rate("risk", "wrong", lambda _: (0.0, max_risk))
+    return replace(rate, parts=1)
+
+
+def make_streams(
+    reference: HeldOutCounts, names: Sequence[str], sets: Any, n_thresholds: int, max_risk: float | None = None
+) -> list[Stream]:
     """The streams of a reference, in a fixed order."""
     n = reference.n_rows
     found = [_quantiles("confidence", reference.confidence)]
     if reference.atypicality is not None:
         found.append(_quantiles("atypicality", reference.atypicality))
     found.append(_kinds("class", dict(zip(names, reference.predicted.tolist(), strict=True)), n, to_host))
-    for name, words in sorted(reference.words.items()):
-        counted = dict(sorted(words.items()))
+    lacking = {name: words for name, words in sorted(reference.words.items()) if name.startswith(MISSING)}
+    for name in sorted(reference.words.keys() - lacking.keys()):
+        counted = dict(sorted(reference.words[name].items()))
         found.append(_kinds(name, counted, n, partial(_placed, list(counted))))
     if reference.medians is not None and reference.median_rank is not None:
         found.append(_medians(reference.medians, reference.median_rank, n))
     found.append(_rate("error", "wrong", partial(exact_bounds, reference.errors, n)))
-    if reference.missed is not None:
+    if lacking:  # of answers, which have no sets
+        found.append(_missing({name.removeprefix(MISSING): words.get("yes", 0) for name, words in lacking.items()}, n))
+    elif reference.missed is not None:
         found.append(_rate("miss", "missed", partial(exact_bounds, reference.missed, n)))
     elif hasattr(sets, "alpha") and (rank := conformal_rank(n_thresholds, sets.alpha)) <= n_thresholds:
         place = n_thresholds + 1 - rank  # the share of scores above the threshold, one of fixed rank
         found.append(_rate("miss", "missed", partial(rank_band, place, place, n_thresholds)))
-    return found
+    return found if max_risk is None else [*found, _risk(max_risk)]
 
 
 def _placed(known: Sequence[str], words: NDArray[np.str_]) -> list[int]:
@@ -143,7 +180,8 @@ def _placed(known: Sequence[str], words: NDArray[np.str_]) -> list[int]:
 class ShareTests:
     """All tests of some streams, whose levels sum to `alpha`: half for the bands, half for the sequences.
 
-    Every stream gets the same level, and every test of a stream the same part of it.
+    Every stream gets the same level, and every test of a stream the same part of it. A bound that is given needs no
+    band, and its one test has the whole level of the stream.
     """
 
     def __init__(self, streams: Sequence[Stream], alpha: float) -> None:
@@ -151,7 +189,7 @@ class ShareTests:
         ends = np.cumsum([stream.n_cells for stream in streams]).tolist()
         self.places = [slice(end - stream.n_cells, end) for stream, end in zip(streams, ends, strict=True)]
         sizes = [len(stream.items) for stream in streams]
-        deltas = [alpha / 2 / len(sizes) / (2 * size) for size in sizes]
+        deltas = [alpha / len(sizes) / (stream.parts * len(stream.items)) for stream in streams]
         bands = [stream.band(delta) for stream, delta in zip(streams, deltas, strict=True)]
         self.low, self.high = (np.concatenate(side) for side in zip(*bands, strict=True))
         self.delta = np.repeat(deltas, sizes)

@@ -68,4 +68,16 @@ def _accuracy(monitor: Any, state: MonitorState, last: int | None, caution: str,
         said = str(estimate) + (caution if estimate.accuracy is not None else "")
     if not wrong + right:
         return said
-    return f"{said.removesuffix('.')}; measured on {wrong + right:,} labels{when}: {right / (wrong + right):.3f}"
+    measured = f"{said.removesuffix('.')}; measured on {wrong + right:,} labels{when}: {right / (wrong + right):.3f}"
+    return measured + _risk(monitor, state, last)
+
+
+def _risk(monitor: Any, state: MonitorState, last: int | None) -> str:
+    """How many of the labelled rows that were accepted are wrong, where they are counted."""
+    if (place := monitor._place("risk")) is None:
+        return ""
+    wrong, right = state.recent("cells", last)[place]
+    if not wrong + right:
+        return "; no label of an accepted row yet"
+    share = wrong / (wrong + right)
+    return f"; {share:.1%} of {wrong + right:,} accepted ones are wrong, at most {100 * state.max_risk:.4g}% allowed"

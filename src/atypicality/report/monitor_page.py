@@ -17,6 +17,8 @@ HEADINGS = {
     "class": "Predicted classes",
     "error": "Errors",
     "miss": "Sets that miss the label",
+    "missing": "Missing values",
+    "risk": "Errors among accepted rows",
     "input": "Inputs",
 }
 

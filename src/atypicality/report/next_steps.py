@@ -63,9 +63,18 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     risk = facts.at("overall", "accepted_risk")
     if risk is None:
         return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
-    return facts.say(
+    words = (
         f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
-        "(95% interval {ends}). Send the others to a person.",
+        "(95% interval {ends}). Send the others to a person."
+    )
+    if risk["low"] > facts.evaluation.settings["max_risk"]:
+        words = (
+            f"Of the {{share}} of the {{predictions}} that are accepted {allowed}, {{count}}, {{risk}} are wrong (95% "
+            "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those that "
+            "it was fitted on: fit again with more {calibration_rows} before accepting any."
+        )
+    return facts.say(
+        words,
         share=facts.share("overall", share),
         count=facts.count("overall", risk),
         risk=facts.share("overall", risk),

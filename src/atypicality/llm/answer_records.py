@@ -1,0 +1,202 @@
+"""Records of answers, as lines of a file or parts of a request hold them, to columns; each value is checked."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atypicality.llm.scorers import TokenScores
+from atypicality.terminal import listed
+from atypicality.validation import ODD_TEXT, check_length, name_rows
+
+__all__ = ["FIELDS", "MOST_SCORES", "RecordTable", "check_sampled", "check_score_name", "check_texts", "token_scores"]
+
+EMBEDDINGS = ("prompt_embedding", "answer_embedding")
+FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
+SCORES = "scores."  # before the name of a score, where fields are named
+SYNONYMS = {
+    "prompt": ("question", "query", "input", "instruction"),
+    "answer": ("response", "output", "completion", "reply", "prediction", "text"),
+}
+"""What logs call the fields that an answer must have."""
+MOST_SCORES = 100
+"""Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
+MOST_NAMED = 8  # fields of a record that an error names
+
+Vector = NDArray[np.float64]
+
+
+class RecordTable:
+    """Records of one table, each checked beside the first, and the names of all their scores.
+
+    `names` are the table's own by ours.
+    """
+
+    def __init__(self, names: Mapping[str, str] | None) -> None:
+        self.names = _check_names(names or {})
+        self.fields = (*FIELDS, *self.names.values())
+        self.rows: list[dict[str, Any]] = []
+        self.scores: dict[str, None] = {}
+        self.widths: dict[str, int] = {}
+        self.others: dict[str, None] = {}
+        self.found: set[str] = set()
+
+    def read(self, record: Mapping[str, Any]) -> bool:
+        """Check and take a record; a ValueError says what is wrong with it."""
+        row = _parse(_in_our_names(record, self.names))
+        self.scores |= dict.fromkeys(row["scores"])
+        if len(self.scores) > MOST_SCORES:
+            raise ValueError(f"scores must have at most {MOST_SCORES} names in one file; this is one more")
+        if self.rows and ("id" in self.rows[0]) != ("id" in row):
+            raise ValueError("'id' must be in every line or in none")
+        for name in EMBEDDINGS:
+            if (values := row[name]) is not None and len(values) != (
+                width := self.widths.setdefault(name, len(values))
+            ):
+                raise ValueError(f"{name!r} must have {width} numbers, as in a line before; it has {len(values)}")
+        self.rows.append(row)
+        self.found |= record.keys() & self.names.values()
+        self.others |= dict.fromkeys(str(name) for name in record if name not in self.fields)
+        return True
+
+    def columns(self) -> dict[str, Any]:
+        """The arguments of `Answers`."""
+        return _columns(self.rows, list(self.scores))
+
+
+def _check_names(names: Mapping[str, str]) -> dict[str, str]:
+    for ours in names:
+        if ours not in FIELDS and not (ours.startswith(SCORES) and ours != SCORES):
+            raise ValueError(f"names must be of {listed(FIELDS)} or scores.NAME; got {ours!r:.60}.")
+    return dict(names)
+
+
+def _in_our_names(record: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    """A record with our names of its fields, and with scores that are fields of their own among its scores."""
+    if not names:
+        return record
+    found = {name: value for name, value in record.items() if name not in names.values()}
+    for ours, theirs in ((ours, theirs) for ours, theirs in names.items() if theirs in record):
+        if not ours.startswith(SCORES):
+            found[ours] = record[theirs]
+        elif isinstance(scores := found.get("scores") or {}, dict):
+            found["scores"] = scores | {ours.removeprefix(SCORES): record[theirs]}
+    return found
+
+
+def _no_field(name: str, record: Mapping[str, Any]) -> str:
+    """What a record has in the place of a field that it must have, and which of it may be meant."""
+    there = [str(other) for other in record if other not in FIELDS]
+    meant = [other for other in SYNONYMS[name] if other in there] or get_close_matches(name, there, 1)
+    found = f"; the fields are {listed(f'{other:.40}' for other in list(record)[:MOST_NAMED])}" if record else ""
+    hint = f". Name it: names={{{name!r}: {meant[0]!r:.40}}}, in a shell --names {name}={meant[0]:.40}" if meant else ""
+    return f"{name!r} is missing{found}{hint}"
+
+
+def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
+    """One line's fields, checked; a ValueError says what is wrong with them."""
+    known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
+    for name in ("prompt", "answer"):
+        if name not in known:
+            raise ValueError(_no_field(name, record))
+        if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
+            raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
+    if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):
+        raise ValueError("'correct' must be true or false")
+    own: Any = known.get("id", "")
+    if not isinstance(own, (str, int)) or isinstance(own, bool) or (isinstance(own, int) and abs(own) >= 2**63):
+        raise ValueError("'id' must be a text or a whole number of at most 63 bits")
+    known["logprobs"] = token_scores(_chat_log_probs(known["logprobs"])) if "logprobs" in known else None
+    known["samples"] = check_sampled(_list(known["samples"], "samples", str)) if "samples" in known else None
+    known["scores"] = {check_score_name(name): _number(value, name) for name, value in _scores_of(known).items()}
+    for name in EMBEDDINGS:
+        known[name] = [_number(value, name) for value in _list(known[name], name)] if name in known else None
+        if known[name] == []:
+            raise ValueError(f"{name!r} must not be empty; leave it out where there is none")
+    return known
+
+
+def _scores_of(known: Mapping[str, Any]) -> dict[str, Any]:
+    scores = known.get("scores", {})
+    if not isinstance(scores, dict):
+        raise ValueError("'scores' must be an object of numbers")
+    return {name: value for name, value in scores.items() if value is not None}
+
+
+def _list(values: Any, name: str, kind: type = object) -> list[Any]:
+    if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+        raise ValueError(f"{name!r} must be a list" + (" of texts" if kind is str else ""))
+    return values
+
+
+def _chat_log_probs(given: Any) -> list[float]:
+    """Numbers from a list of them, or from the `logprobs` of a chat completion's choice."""
+    if isinstance(given, dict):
+        if "content" not in given:
+            raise ValueError(f"'logprobs' must have 'content', or be a list of numbers; it has {listed(given):.60}")
+        content = given["content"]
+        entries = _list([] if content is None else content, "logprobs.content", dict)
+        return [_number(entry.get("logprob"), "logprob") for entry in entries]
+    return [_number(value, "logprobs") for value in _list(given, "logprobs")]
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(number := float(value)):
+        raise ValueError(f"{name!r:.60} must hold finite numbers; got {value!r:.40}")
+    return number
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """The arguments of `Answers` from checked lines."""
+    given: dict[str, Any] = {"prompts": [row["prompt"] for row in rows], "answers": [row["answer"] for row in rows]}
+    for name, field in (("log_probs", "logprobs"), ("samples", "samples")):
+        known = [row[field] for row in rows]
+        given[name] = known if any(value is not None for value in known) else None
+    given["scores"] = {name: [row["scores"].get(name, np.nan) for row in rows] for name in names}
+    given["correct"] = [row.get("correct") for row in rows] if any("correct" in row for row in rows) else None
+    given["ids"] = [row["id"] for row in rows] if rows and "id" in rows[0] else None
+    if given["ids"] is not None and any(isinstance(value, str) for value in given["ids"]):
+        given["ids"] = list(map(str, given["ids"]))
+    for field in EMBEDDINGS:
+        given[f"{field}s"] = _matrix([row[field] for row in rows])
+    return given
+
+
+def _matrix(rows: Sequence[list[float] | None]) -> Vector | None:
+    if (width := next((len(row) for row in rows if row is not None), None)) is None:
+        return None
+    return np.array([[np.nan] * width if row is None else row for row in rows], np.float64)
+
+
+def check_texts(values: Sequence[str], name: str, n_rows: int | None = None) -> NDArray[np.object_]:
+    """Texts as an array of objects (n,): one of fixed width would make all as long as the longest."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a sequence of texts; got one text. Pass [text].")
+    array = np.empty(len(values), object)
+    array[:] = list(values)
+    bad = np.flatnonzero([not isinstance(text, str) or ODD_TEXT.search(text) is not None for text in array])
+    if bad.size:
+        raise ValueError(f"{name} must be text without NUL characters and lone surrogates; {name_rows(bad)} another.")
+    if n_rows is not None:
+        check_length(array, name, n_rows)
+    return array
+
+
+def token_scores(values: ArrayLike) -> Vector | None:
+    """Checked log-probabilities (t,); None of an answer without tokens."""
+    found = TokenScores.checked(values).log_probs
+    return found if found.size else None
+
+
+def check_sampled(texts: Any) -> tuple[str, ...] | None:
+    """Checked samples of an answer; None where there are none."""
+    return tuple(check_texts(texts, "samples")) or None
+
+
+def check_score_name(name: Any) -> str:
+    """A name that a score may have."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 80:
+        raise ValueError(f"scores must have names of 1 to 80 printable characters; got {name!r:.60}")
+    return name

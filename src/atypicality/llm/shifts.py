@@ -1,0 +1,82 @@
+"""What has moved in the signals of new answers: values that are missing more often, and scores out of their range."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atypicality.head.drift import CHANCE, FEWEST_MOVED
+
+__all__ = ["MISSING", "beyond_range", "fisher_chance", "lacking_words", "missing_columns"]
+
+MISSING = "missing "  # before the name of a field, in that of the attribute that says which answers lack it
+WORDS = ("no", "yes")
+
+Vector = NDArray[np.float64]
+
+
+def fisher_chance(count: int, n: int, held_out: int, n_held_out: int) -> float:
+    """Chance that `count` or more of n rows are marked, if they are drawn as the held-out ones were (Fisher's test).
+
+    Given how many are marked of both together, those among the n follow a hypergeometric law.
+
+    >>> fisher_chance(2, 2, 0, 2)  # both marked rows of four are the new two: one pair of six
+    0.166...
+    """
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.sf(count - 1, n + n_held_out, count + held_out, n))
+
+
+def missing_columns(signals: Mapping[str, Vector], fields: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """For each field the words (n,) "yes" of rows without it and "no" of others; `fields` has one signal of each.
+
+    >>> columns = missing_columns({"agreement": np.array([0.5, np.nan])}, {"samples": "agreement"})
+    >>> {name: words.tolist() for name, words in columns.items()}
+    {'missing samples': ['no', 'yes']}
+    """
+    return {MISSING + field: np.array(WORDS)[np.isnan(signals[name]).astype(np.intp)] for field, name in fields.items()}
+
+
+def lacking_words(
+    attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]
+) -> dict[str, tuple[float, float]]:
+    """Fields that these rows lack far more often than held-out ones: the share of both, by field.
+
+    That is at least twice as often, or so that at most half as many have it, with a chance below one in a million.
+    """
+    found = {}
+    for name, words in attributes.items():
+        known = held_out.get(f"attribute {name}")
+        if not name.startswith(MISSING) or known is None:
+            continue
+        count, n = int((words == WORDS[1]).sum()), len(words)
+        before, n_before = known.get(WORDS[1], 0), sum(known.values())
+        share, expected = count / max(n, 1), before / n_before
+        if count < FEWEST_MOVED or not (share >= 2 * expected or 1 - share <= (1 - expected) / 2):
+            continue
+        if len(attributes) * fisher_chance(count, n, before, n_before) < CHANCE:
+            found[name.removeprefix(MISSING)] = share, expected
+    return found
+
+
+def beyond_range(signal: Any, values: Vector) -> str:
+    """What is wrong with values (n,) of a `SignalColumns` outside its fitted range, in words; empty if that is chance.
+
+    One value that is further out than the range is wide is enough, as are more values outside than one in a million
+    tables like the fitted one has.
+    """
+    known = values[~np.isnan(values)]
+    if signal.least is None or signal.most is None or not known.size:
+        return ""
+    out, width = np.maximum(signal.least - known, known - signal.most), signal.most - signal.least
+    most = max(int((known < signal.least).sum()), int((known > signal.most).sum()))
+    chance = 2 * fisher_chance(most, known.size, 0, signal.n_known) if most else 1.0
+    if out.max() <= width and chance >= CHANCE:
+        return ""
+    return (
+        f"scores[{signal.name!r}] is outside its fitted range, {signal.least:.4g} to {signal.most:.4g}, in "
+        f"{(out > 0).sum():,} of {known.size:,} answers that have it, furthest at {known[out.argmax()]:.4g}: it counts "
+        "as the end of the range. If its scale has changed, fit again."
+    )
