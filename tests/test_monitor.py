@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import needs
-from monitor_cases import draw, largest_excess, share_tests
+from monitor_cases import CLASSES, draw, largest_excess, share_tests
 from scipy.stats import binom, binomtest
 
 import atypicality as aty
@@ -27,6 +27,7 @@ from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.counting import words_of
 from atypicality.monitoring.sequences import log_evidence, rank_band, sequence_interval
 from atypicality.monitoring.state import MonitorState
+from atypicality.monitoring.streams import ShareTests, make_streams
 from atypicality.monitoring.windows import as_text, first_second, times, window_keys
 from atypicality.outputs.paths import held
 from atypicality.report import render_monitor
@@ -98,6 +99,24 @@ class TestSequences:
         assert [bound.item() for bound in exact_bounds(0, 40, 0.05)] == pytest.approx([0, 1 - 0.05 ** (1 / 40)])
         # the largest of n uniform values is below x with chance x^n, the smallest with chance 1 - (1 - x)^n
         assert [bound.item() for bound in rank_band(9, 9, 9, 0.05)] == pytest.approx([0.05 ** (1 / 9), 0.95 ** (1 / 9)])
+
+    def test_errors_of_accepted_rows_ever_alarm_with_the_chance_of_their_level(self, rng):
+        tests, counts = share_tests(rng, 50, ties=False)
+        tests = ShareTests(make_streams(counts, CLASSES, None, 0, max_risk=0.1), 0.05)
+        level = 0.05 / len(tests.streams)  # all of the stream's: no band is estimated, and there is one side
+        assert tests.delta[-1] == pytest.approx(level)
+
+        def ever(share, n_rows):
+            """Exact chance of an alarm by n rows: those who had none, by their errors, one row at a time."""
+            alive, cells = np.array([1.0]), np.zeros((n_rows + 2, tests.n_cells), np.int64)
+            for n in range(1, n_rows + 1):
+                alive = np.append(alive * (1 - share), 0) + np.append(0, alive * share)
+                cells[: n + 1, tests.places[-1]] = np.stack([np.arange(n + 1), n - np.arange(n + 1)], axis=1)
+                alive[tests.excess(cells[: n + 1])[1, :, -1] >= 0] = 0
+            return 1 - alive.sum()
+
+        assert 0 < ever(0.1, 400) <= level
+        assert ever(0.25, 150) > 0.5
 
     def test_a_band_that_takes_the_reference_for_the_truth_alarms_in_most_lives(self, seed):
         alarms = 0

@@ -70,8 +70,8 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     if risk["low"] > facts.evaluation.settings["max_risk"]:
         words = (
             f"Of the {{share}} of the {{predictions}} that are accepted {allowed}, {{count}}, {{risk}} are wrong (95% "
-            "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those that "
-            "it was fitted on: fit again with more {calibration_rows} before accepting any."
+            "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those "
+            "that it was fitted on: fit again with more {calibration_rows} before accepting any."
         )
     return facts.say(
         words,
