@@ -15,6 +15,7 @@ import atypicality as aty
 from atypicality.head.abstention import AbstentionRule
 from atypicality.llm import AnswerHead, Answers, first_better, judgements
 from atypicality.llm.signals import SignalColumns, SignalModel, signals_of
+from atypicality.report.next_steps import next_steps
 from atypicality.shipping.bundle import BundleError
 
 
@@ -423,6 +424,22 @@ def test_an_evaluation_of_answers_has_no_classes_and_says_what_is_accepted(fitte
     assert aty.Evaluation.from_json(evaluation.to_json()) == evaluation
     with pytest.raises(ValueError, match="max_risk needs a head among the methods"):
         aty.evaluate("uncalibrated", head.outputs(answers), max_risk=0.2)
+
+
+def test_more_errors_than_allowed_are_not_recommended(fitted):
+    head, answers, _ = fitted
+    worse = answers[:400]
+    told = {}
+    for correct in (worse.correct, worse.correct & (np.arange(400) % 3 > 0)):
+        evaluation = head.evaluate(worse, correct, max_risk=0.2)
+        [risk] = evaluation.table("overall", metric="accepted_risk")
+        step = "".join(part if isinstance(part, str) else part.text for part in next_steps(evaluation, "head")[0])
+        told[risk["low"] > 0.2] = (str(evaluation), step)
+    (printed, step), (fine, use) = told[True], told[False]
+    assert "more than max_risk allows: it happens to one head in 20" in printed
+    assert "more than allowed. That happens to one head in 20, or these answers differ" in step
+    assert "more than" not in fine
+    assert use.startswith("Use the ")
 
 
 def test_notes_are_for_answers():
