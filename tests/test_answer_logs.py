@@ -140,7 +140,7 @@ def test_scores_outside_their_range_are_named(rng, values, told):
     # four of four values beyond the largest of 300 have a chance of 4! / (301 * 302 * 303 * 304), one of 1 / 301
     message = beyond_range(column, np.array([np.nan, *values]))
     n = len(values)
-    assert message.startswith(f"scores['judge'] is outside its fitted range, 0 to 5, in {n} of {n} answers") == told
+    assert message.startswith(f"scores['judge'] is outside its fitted range, 0 to 5, in {n} of {n} answer") == told
     assert bool(message) == told
 
 
@@ -148,5 +148,5 @@ def test_a_judge_of_another_scale_is_warned_of(rng):
     score = rng.random(600)
     answers = Answers(["p"] * 600, ["a"] * 600, scores={"judge": 5 * score}, correct=rng.random(600) < score)
     head = AnswerHead().fit(answers)
-    with pytest.warns(UserWarning, match=r"is outside its fitted range, 0\.\S+ to \S+, in 1 of 1 answers"):
+    with pytest.warns(UserWarning, match=r"is outside its fitted range, 0\.\S+ to \S+, in 1 of 1 answer that"):
         head.predict(Answers(["p"], ["a"], scores={"judge": [95.0]}))

@@ -623,6 +623,20 @@ def test_counts_with_ties_can_be_stored(tmp_path):
     assert (again.confidence.low.tolist(), again.confidence.high.tolist()) == ([10], [198])
 
 
+def test_labels_of_accepted_rows_are_counted_at_the_risk(head, test, tmp_path):
+    said = head.predict(test, max_risk=0.05)
+    wrong = said.label != test.labels
+    monitor = aty.Monitor(head, max_risk=0.05)
+    monitor.add(test, at=0)
+    monitor.save(tmp_path / "state")
+    monitor = aty.Monitor.load(tmp_path / "state", head)
+    [row] = [row for row in monitor.history() if row["stream"] == "risk"]
+    kept = int(said.accepted.sum())
+    assert (row["rows"], row["share"]) == (kept, np.count_nonzero(wrong[said.accepted]) / kept)
+    assert (row["reference_low"], row["reference_high"], monitor.to_dict()["max_risk"]) == (0, 0.05, 0.05)
+    assert "Errors among accepted rows" in render_monitor(monitor.to_dict())
+
+
 def test_a_state_from_before_keys_were_remembered_is_read():
     counts = HeldOutCounts.from_rows([0.5, 0.9], np.array([0, 1]), np.array([0, 0]), n_classes=2)
     none = np.zeros((0, 3), np.int64)

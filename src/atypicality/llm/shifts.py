@@ -75,8 +75,8 @@ def beyond_range(signal: Any, values: Vector) -> str:
     chance = 2 * fisher_chance(most, known.size, 0, signal.n_known) if most else 1.0
     if out.max() <= width and chance >= CHANCE:
         return ""
+    rows = f"{(out > 0).sum():,} of {known.size:,} answer{'s' * (known.size > 1)} that have it"
     return (
-        f"scores[{signal.name!r}] is outside its fitted range, {signal.least:.4g} to {signal.most:.4g}, in "
-        f"{(out > 0).sum():,} of {known.size:,} answers that have it, furthest at {known[out.argmax()]:.4g}: it counts "
-        "as the end of the range. If its scale has changed, fit again."
+        f"scores[{signal.name!r}] is outside its fitted range, {signal.least:.4g} to {signal.most:.4g}, in {rows}, "
+        f"furthest at {known[out.argmax()]:.4g}: it counts as the end of the range. If its scale has changed, fit again."
     )

@@ -74,10 +74,11 @@ def _accuracy(monitor: Any, state: MonitorState, last: int | None, caution: str,
 
 def _risk(monitor: Any, state: MonitorState, last: int | None) -> str:
     """How many of the labelled rows that were accepted are wrong, where they are counted."""
-    if (place := monitor._place("risk")) is None:
+    place, allowed = monitor._place("risk"), state.max_risk
+    if place is None or allowed is None:
         return ""
     wrong, right = state.recent("cells", last)[place]
     if not wrong + right:
         return "; no label of an accepted row yet"
     share = wrong / (wrong + right)
-    return f"; {share:.1%} of {wrong + right:,} accepted ones are wrong, at most {100 * state.max_risk:.4g}% allowed"
+    return f"; {share:.1%} of {wrong + right:,} accepted ones are wrong, at most {100 * allowed:.4g}% allowed"
