@@ -78,5 +78,5 @@ def beyond_range(signal: Any, values: Vector) -> str:
     rows = f"{(out > 0).sum():,} of {known.size:,} answer{'s' * (known.size > 1)} that have it"
     return (
         f"scores[{signal.name!r}] is outside its fitted range, {signal.least:.4g} to {signal.most:.4g}, in {rows}, "
-        f"furthest at {known[out.argmax()]:.4g}: it counts as the end of the range. If its scale has changed, fit again."
+        f"furthest at {known[out.argmax()]:.4g}: it counts as the end of it. If its scale has changed, fit again."
     )
