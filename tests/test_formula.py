@@ -18,6 +18,7 @@ from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
+from atypicality.head.rarity import rarity_of
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.refusals import wide
 
@@ -116,7 +117,7 @@ def fitted(name, seed=0):
 
 def by_parts(head, outputs):
     """The answers of a head from its parts' methods on whole arrays."""
-    rarity, extras = head._rarity(outputs)
+    rarity, extras = rarity_of(head, outputs)
     probs = head.recalibration_.predict_proba(outputs.logits, **extras)
     grid = {} if isinstance(head.prediction_sets_, aty.SplitConformal) else {"atypicality": rarity}
     found = {"proba": probs, "prediction_set": head.prediction_sets_.predict_set(probs, **grid)}

@@ -21,6 +21,7 @@ from atypicality.head.calibration_parts import CLEARLY, agreement, warn_of_train
 from atypicality.head.drift import Drift
 from atypicality.head.prediction import known_formula
 from atypicality.head.quantiles import QuantileScale
+from atypicality.head.rarity import rarity_of
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
@@ -334,7 +335,7 @@ def test_classes_the_density_never_saw_get_the_row_minimum():
     train = world_outputs(2000, part=1, n_classes=4)
     seen = train[np.flatnonzero(train.labels != 2)]
     head = quick_head().fit(train=seen, calibration=outputs)
-    densities = head._rarity(outputs[:30])[1]["class_log_density"]
+    densities = rarity_of(head, outputs[:30])[1]["class_log_density"]
     assert densities.shape == (30, 4)
     assert_array_equal(densities[:, 2], np.delete(densities, 2, axis=1).min(axis=1))
 

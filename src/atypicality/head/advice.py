@@ -10,6 +10,7 @@ from atypicality.arrays import to_host
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.formula import ADVICE, ASK, CHOOSE, AdviceRule, longest_choice
+from atypicality.head.parts import sets_of
 from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, warn
@@ -64,7 +65,7 @@ def advice_of(rule: AdviceRule, confidence: Any, atypicality: Any, sets: Any, co
 
 def measured_advice(head: Any, probs: Any, atypicality: Any, outputs: ModelOutputs) -> dict[str, dict[str, int]]:
     """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
-    sets, labels = to_host(head._sets(probs, atypicality, outputs.attributes)), outputs.need("labels")
+    sets, labels = to_host(sets_of(head, probs, atypicality, outputs.attributes)), outputs.need("labels")
     pairs, classes = read_pairs(probs, labels, None, None), to_host(labels)
     number = advice_of(advice_rule(head), np.minimum(pairs.confidence, 1.0), atypicality, sets)
     listed = choices(number, to_host(probs), sets)[np.arange(len(classes)), classes]

@@ -107,11 +107,11 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
     return float(above[np.arange(n), classes].sum() / variance**0.5) if variance > 1e-12 * n else np.inf
 
 
-def check_order(head: Any, outputs: ModelOutputs, scored: Any) -> None:
+def check_order(outputs: ModelOutputs, scored: Any, sources: NDArray[np.intp] | None) -> None:
     """Warn where labels or embeddings of some rows seem to be those of others; `scored` are the scores of all."""
     (some, known), densities = some_rows(outputs, scored), None
     if known is not None and known[2] is not None:
-        densities = to_host(in_columns(known[2], head._sources()))
+        densities = to_host(in_columns(known[2], sources))
     warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
 

@@ -9,6 +9,7 @@ from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import GAUSSIAN
 from atypicality.density.columns import class_positions
 from atypicality.head.acceptance import reads_ambiguity
+from atypicality.head.rarity import sources_of
 from atypicality.stored import need
 
 __all__ = ["check_consistent"]
@@ -32,7 +33,7 @@ def check_consistent(head: Any) -> None:
     _check_two_densities(head.density_, head.recalibration_density_)
     _check_acceptance(head)
     need(hasattr(head.density_, "class_log_density") or not used, "the density must have what recalibration needs.")
-    head._sources()  # an error of its own where classes do not fit
+    sources_of(head)  # an error of its own where classes do not fit
 
 
 def _check_two_densities(own: Any, other: Any) -> None:
