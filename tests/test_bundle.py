@@ -619,6 +619,16 @@ def test_attributes_that_older_bundles_lack_mean_what_they_state(bundle):
     assert (aware.errors_, aware.floor_, aware.pseudo_rows) == (None, 0.0, False)
 
 
+def test_a_head_whose_recalibration_read_another_density_is_refused(heads, tmp_path):
+    found = {head.recalibration_density_ is None: head for head in heads.values()}
+    for alone, head in found.items():
+        save(head, tmp_path / str(alone))
+        rewritten(tmp_path / str(alone), lambda described: described["fitted"].pop("reading_"))
+    assert load(tmp_path / "True").reading_ == 2
+    with pytest.raises(BundleError, match="whose recalibration read another density: fit the head again"):
+        load(tmp_path / "False")
+
+
 def test_a_new_set_method_is_one_file_and_two_lines(tmp_path):
     page = (Path(__file__).parents[1] / "docs" / "extending.md").read_text("utf-8")
     code = next(block.code for block in docs_cases.blocks(page) if "class GroupConformal" in block.code)

@@ -12,19 +12,19 @@ from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice
 from atypicality.density.ratio import NeighborRatio
 from atypicality.estimators import BaseEstimator, check_is_fitted
-from atypicality.formula import ASK, HeadFormula, Outcome, advice_texts, reads_of, set_sizes
+from atypicality.formula import ASK, HeadFormula, Outcome, advice_texts, set_sizes
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.calibration_fit import fit_calibration
 from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order
-from atypicality.head.consistency import check_consistent
+from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
-from atypicality.head.rarity import density_formula, fit_density, fitted_ratio, sources_of
+from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, scores_of, sources_of
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
@@ -49,9 +49,9 @@ class ReliabilityHead(BaseEstimator):
     density : estimator, "auto" or None, default="auto"
         "auto" takes the one of `GaussianAtypicality` and `RelativeAtypicality`, raw or normalised, that finds errors
         best on the recalibration rows, or `RelativeAtypicality(normalize="l2")` where these are fewer than 500 or have
-        fewer than 20 errors; recalibration uses the Gaussian all the same. Outputs that bring their own `atypicality`
-        (language models) need none. An estimator, such as the paper's `GaussianAtypicality()`, is used for everything.
-        None does without atypicality.
+        fewer than 20 errors; recalibration takes its atypicality from the Gaussian all the same. Outputs that bring
+        their own `atypicality` (language models) need none. An estimator, such as the paper's
+        `GaussianAtypicality()`, is used for everything. None does without atypicality.
     recalibration : estimator or "auto", default="auto"
         "auto" is `AtypicalityAwareRecalibration()`.
     prediction_sets : estimator or "auto", default="auto"
@@ -72,8 +72,9 @@ class ReliabilityHead(BaseEstimator):
     density_choice_ : DensityChoice, or None
         With density="auto", the candidates and what the recalibration rows say of each.
     recalibration_density_ : GaussianAtypicality, or None
-        What recalibration takes atypicality and class log-densities from, where `density_` was chosen and is another:
-        it carries the length of the embedding, which acts like a temperature. None where recalibration uses `density_`.
+        What recalibration takes atypicality from, where `density_` was chosen and is another: minus log p(x | y) of the
+        class y that is nearest by `density_`. It carries the length of the embedding, which acts like a temperature.
+        Class log-densities are those of `density_`. None where recalibration uses `density_` for both.
     recalibration_, prediction_sets_ : fitted estimators
     quadrants_ : Quadrants, or None without atypicality
     quantiles_ : QuantileScale, or None without atypicality
@@ -99,6 +100,8 @@ class ReliabilityHead(BaseEstimator):
         Rows used for each purpose.
     cross_fitted_ : bool
         Whether this is the head of a cross-fitted classifier: no coverage is guaranteed for its own prediction sets.
+    reading_ : int
+        2: what recalibration reads of the densities, as under `recalibration_density_`.
     class_names_ : ndarray of str, or None
         In the order of the columns it was fitted on. Outputs with the same names in another order are reordered, and
         outputs with other names are refused, in `fit`, `refit` and `predict`. Outputs without names, and any outputs
@@ -143,6 +146,7 @@ class ReliabilityHead(BaseEstimator):
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     cross_fitted_: Annotated[bool, kinds.Later(kinds.FLAG, absent=False)]
+    reading_: Annotated[int, kinds.Later(kinds.Choice(READING), absent=known_reading)]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
 
     def __init__(
@@ -211,7 +215,7 @@ class ReliabilityHead(BaseEstimator):
         first, rest, edge_rows = cut(calibration, seed)
         self.neighbor_ratio_ = fitted_ratio(self, train)
         known = fit_density(self, train, whole, first)
-        self.fingerprint_, self.cross_fitted_ = fingerprint, False
+        self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
         train_rows = len(train) if isinstance(train, ModelOutputs) else 0
         fit_calibration(self, first, rest, edge_rows, train_rows, known)
         if not aligned:
@@ -266,8 +270,8 @@ class ReliabilityHead(BaseEstimator):
 
     def _advised(self, answer: Reliability, outputs: ModelOutputs, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
-        gaussian = self.recalibration_density_
-        covariate = None if gaussian is None else gaussian.atypicality(outputs.need("embeddings"))
+        beside = self.recalibration_density_ is not None
+        covariate = scores_of(self, outputs.need("embeddings"))[1] if beside else None
         number = advice_of(advice_rule(self), answer.confidence, answer.atypicality, sets, covariate)
         kept = True if answer.accepted is None else answer.accepted
         return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
@@ -305,13 +309,11 @@ class ReliabilityHead(BaseEstimator):
         'TwoDensities'
         """
         check_is_fitted(self, "recalibration_")
-        recalibration = self.recalibration_.formula()
-        read = reads_of(recalibration) | (set() if self.recalibration_quantiles_ is None else {"atypicality"})
-        density = None if self.density_ is None else density_formula(self, read)
+        density = None if self.density_ is None else density_formula(self)
         scale = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None:
             scale, quadrant = self.quantiles_.formula(), self.quadrants_.formula()
-        parts = recalibration, self.prediction_sets_.formula()
+        parts = self.recalibration_.formula(), self.prediction_sets_.formula()
         return HeadFormula(density, sources_of(self), *parts, scale, quadrant, advice_rule(self, max_risk))
 
     def summary(self) -> str:

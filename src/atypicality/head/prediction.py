@@ -249,7 +249,7 @@ class _Rows:
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
-        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what does not fit shows in the results
             products = None
             if self.formula.density is not None:
                 products = self.formula.density.products(self.xp, self.embeddings[rows, :])

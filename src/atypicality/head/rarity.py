@@ -1,7 +1,8 @@
 """How rare the rows of a head are: its density, fitted or chosen, their scores, and the shares of training rows."""
 
-from collections.abc import Set
+from operator import is_not
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,24 +25,28 @@ from atypicality.validation import check_choice, warn
 from atypicality.validation.device import any_matrix
 
 __all__ = [
-    "Scores", "density_formula", "fit_density", "fitted_ratio", "rarity_of", "scores_of", "sources_of",
+    "READING", "Scores", "density_formula", "fit_density", "fitted_ratio", "rarity_of", "scores_of", "sources_of",
     "training_shares",
 ]  # fmt: skip
 
 Scores = tuple[Any, Any, Any]
 """Atypicality (n,), that for recalibration, and class log-densities (n, m) in the order of the density."""
+READING = 2
+"""What recalibration reads beside a chosen density: class log-densities of it, the Gaussian of its nearest class."""
 GAUSSIANS = (GaussianAtypicality, RelativeAtypicality)
+_pairs: WeakKeyDictionary[Any, tuple[tuple[Any, Any], TwoDensities]] = WeakKeyDictionary()
+"""By Gaussian, what it and the density chosen learnt, and the formula of both: it takes an eigendecomposition."""
 
 
 def fit_density(head: Any, train: Any, calibration: ModelOutputs, first: ModelOutputs) -> Scores | None:
     """Fit the density of a head, and choose it where it is to be; scores of the `first` rows, which recalibrate."""
     if train is None or train is not getattr(head, "density_", None):
         head.density_choice_ = head.recalibration_density_ = None
-    head.density_, known = _chosen(head, _fitted(head.density, train, calibration), first)
-    if known is None and head.density_ is not None:
-        with first._numbered():
-            known = scores_of(head, first.need("embeddings"))
-    return known
+    head.density_ = _chosen(head, _fitted(head.density, train, calibration), first)
+    if head.density_ is None:
+        return None
+    with first._numbered():
+        return scores_of(head, first.need("embeddings"))
 
 
 def _fitted(density: Any, train: Any, calibration: ModelOutputs) -> Any:
@@ -76,23 +81,18 @@ def _warn_without_atypicality(reason: str) -> None:
     )
 
 
-def _chosen(head: Any, density: Any, first: ModelOutputs) -> tuple[Any, Scores | None]:
-    """The member of a family that finds errors best among some rows, which carry no guarantee, and their scores.
-
-    A density that is no family is the one chosen.
-    """
+def _chosen(head: Any, density: Any, first: ModelOutputs) -> Any:
+    """The member of a family that finds errors best among some rows, which carry no guarantee; others as they are."""
     if not isinstance(density, DensityFamily):
-        return density, None
+        return density
     progress.stage("choosing the density")
     with first._numbered():
         embeddings, labels = first.need("embeddings", "labels")
-        host = isinstance(embeddings, np.ndarray)
-        scores, densities = density.scored(embeddings) if host else (density.scores(embeddings), None)
         probs = softmax_rows(first.need("logits"))
-        head.density_choice_ = choose_density(density, embeddings, probs, labels, scores=scores)
+        head.density_choice_ = choose_density(density, embeddings, probs, labels)
     chosen = head.density_choice_.name
     head.recalibration_density_ = None if chosen == GAUSSIAN else density.members_[GAUSSIAN]
-    return density.members_[chosen], (scores[chosen], scores[GAUSSIAN], densities) if host else None
+    return density.members_[chosen]
 
 
 def fitted_ratio(head: Any, train: Any) -> NeighborRatio | None:
@@ -145,15 +145,17 @@ def scores_of(head: Any, embeddings: Any) -> Scores:
     return atypicality[:, 0], (covariate or [atypicality])[0][:, 0], densities
 
 
-def density_formula(head: Any, read: Set[str] | None = None) -> Any:
-    """Of the density of a head, and of the Gaussian beside it; no more than what is said to be read."""
-    formula, gaussian = head.density_.formula(), head.recalibration_density_
-    alone = formula.alone() if type(formula) is RelativeDensity else formula
-    read = {"atypicality", "densities"} if read is None else read
-    if gaussian is None or not read & {"atypicality", "densities"}:
-        return formula if "densities" in read else alone
-    shared = head.density_.normalize is None  # rows of both are whitened alike; see `consistency`
-    return TwoDensities(formula, None) if shared else TwoDensities(alone, gaussian.formula())
+def density_formula(head: Any) -> Any:
+    """Of the density of a head, and of the Gaussian beside it."""
+    density, gaussian = head.density_, head.recalibration_density_
+    formula = density.formula()
+    if gaussian is None:
+        relative = type(formula) is RelativeDensity and formula.centre.dtype == np.float64
+        return formula.linear() if relative else formula  # float32 measures the nearest class in float64
+    own, held = (density._solved(), gaussian._solved()), _pairs.get(gaussian)
+    if held is None or any(map(is_not, held[0], own)):
+        held = _pairs[gaussian] = own, TwoDensities.of(formula.linear(), gaussian.formula())
+    return held[1]
 
 
 def sources_of(head: Any) -> NDArray[np.intp] | None:
