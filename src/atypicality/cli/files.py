@@ -178,8 +178,7 @@ def _refuse_answers(path: Path) -> None:
 
 
 def _warn_of_probabilities(outputs: "ModelOutputs", path: Path) -> None:
-    from atypicality.outputs.packing import look_like_probabilities
-    from atypicality.validation import warn
+    from atypicality.validation import look_like_probabilities, warn
 
     if outputs.logits is not None and look_like_probabilities(outputs.logits[:LOOKED_AT]):
         warn(

@@ -75,17 +75,9 @@ _OPTIONS = '"atypicality", "confidence", "class rarity", the name of an attribut
 def class_groups(asked: Asked, n_classes: int, shares: Any, names: Any) -> tuple[Integers, tuple[str, ...]]:
     """Group of each class (k,), and the names of the groups: none where no grouping is asked for.
 
-    Parameters
-    ----------
-    asked : Asked
-    n_classes : int
-    shares : array-like of shape (k,) or None
-        Share or count of each class in the training rows, for "class rarity".
-    names : sequence of k str or None
-        By which a mapping may call the classes.
+    `shares` (k,), or counts, of the classes in the training rows are for "class rarity"; a mapping may call the classes
+    by their `names`.
 
-    Examples
-    --------
     >>> class_groups(Asked.of({0: "animals", 1: "vehicles", 2: "animals"}), 3, None, None)
     (array([0, 1, 0]), ('animals', 'vehicles'))
     """

@@ -28,8 +28,10 @@ from atypicality.recalibration import AtypicalityAwareRecalibration
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.validation import FloatArray, check_alpha
 
-__all__ = ["fit_calibration"]
+__all__ = ["fit_calibration", "remember"]
 
+Vector = NDArray[np.float64]
+Classes = NDArray[np.intp]
 EdgeRows = NDArray[np.bool_] | None
 SIXTHS = 6
 
@@ -90,7 +92,9 @@ def _fit_thresholds(
     head.prediction_sets_ = _sets(head, probs, labels, rest, {"atypicality": atypicality, "edge_rows": edge_rows})
     some, known = some_rows(first, scored)
     head.abstention_ = fitted_abstention(head, probs, rest, probabilities_of(own, some, known)[0], some)
-    _remember(head, probs, labels, atypicality)
+    confidence = np.minimum(read_pairs(probs, labels, None, None).confidence, 1.0)
+    predicted = to_host(namespace(probs).argmax(probs, axis=1))
+    remember(head, confidence, predicted, to_host(labels), None if atypicality is None else to_host(atypicality))
     chosen = unthresholded_rows(head.prediction_sets_, len(rest), edge_rows)
     if chosen is None:
         recalibrated, rarity, _ = probabilities_of(own, first, scored)
@@ -124,13 +128,10 @@ def _default_sets(alpha: float, rare: bool, n_rows: int, n_edges: int | None) ->
     return sets.set_params(groups="atypicality") if enough else sets
 
 
-def _remember(head: Any, probs: FloatArray, labels: Any, atypicality: Any) -> None:
-    pairs = read_pairs(probs, labels, None, None)
-    confidence = np.minimum(pairs.confidence, 1.0)
-    atypicality = None if atypicality is None else to_host(atypicality)
-    predicted = to_host(namespace(probs).argmax(probs, axis=1))
+def remember(head: Any, confidence: Vector, predicted: Classes, labels: Classes, atypicality: Vector | None) -> None:
+    """Counts, quadrants and quantiles of held-out rows (n,), in a head whose prediction sets are fitted."""
     head.reference_ = HeldOutCounts.from_rows(
-        confidence, predicted, to_host(labels), n_classes=head.n_classes_, atypicality=atypicality
+        confidence, predicted, labels, n_classes=head.n_classes_, atypicality=atypicality
     )
     head.quadrants_ = head.quantiles_ = None
     if atypicality is not None:

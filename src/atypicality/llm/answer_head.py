@@ -14,6 +14,7 @@ from atypicality.formula import ADVICE, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import advice_of, advice_rule, checked_words, trusted_from
+from atypicality.head.calibration_fit import remember
 from atypicality.head.calibration_parts import RECALIBRATION_SHARE
 from atypicality.head.drift import Drift
 from atypicality.head.head import DENSITIES
@@ -269,14 +270,7 @@ class AnswerHead(BaseEstimator):
         confidence, correct = proba[:, 1], labels == 1
         self.abstention_ = AbstentionRule.from_rows(confidence, correct, others=others)
         self.prediction_sets_ = SplitConformal(alpha=self.alpha).fit(proba, labels)
-        self.quantiles_ = self.quadrants_ = None
-        if rest.atypicality is not None:
-            self.quantiles_ = QuantileScale.from_rows(rest.atypicality)
-            self.quadrants_ = Quadrants(confidence=trusted_from(self)).fit(confidence, rest.atypicality)
-        answered = np.ones(labels.size, np.intp)
-        self.reference_ = HeldOutCounts.from_rows(
-            confidence, answered, labels, n_classes=len(CLASSES), atypicality=rest.atypicality
-        )
+        remember(self, confidence, np.ones(labels.size, np.intp), labels, rest.atypicality)
         sets = self.prediction_sets_.predict_set(proba)
         number = advice_of(advice_rule(self), confidence, rest.atypicality, sets)
         covered = sets[np.arange(labels.size), labels]

@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import to_host
 from atypicality.outputs.model_outputs import ModelOutputs
-from atypicality.validation import check_probs
+from atypicality.validation import check_probs, look_like_probabilities
 
-__all__ = ["describe", "findings", "from_probabilities", "look_like_probabilities", "shuffled_accuracy"]
+__all__ = ["describe", "findings", "from_probabilities", "shuffled_accuracy"]
 
 BLOCK_ROWS = 4096
-SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
 ENOUGH_ROWS = 100  # for an accuracy that is not clearly above chance to be told from one of few rows
 CLEARLY = 4  # standard errors above chance
 
@@ -67,16 +66,6 @@ def _of_logits(outputs: ModelOutputs) -> dict[str, Any]:
     chance, error = shuffled_accuracy(*counts)
     accuracy = float((predicted == outputs.labels).mean())
     return found | {"accuracy": accuracy, "chance": chance, "chance_error": error}
-
-
-def look_like_probabilities(logits: Any) -> bool:
-    """Whether all of some rows (n, k) are from 0 to 1 and sum to 1; False of none.
-
-    >>> look_like_probabilities(np.array([[0.9, 0.1]])), look_like_probabilities(np.array([[2.0, -1.0]]))
-    (True, False)
-    """
-    rows = to_host(logits).astype(np.float64)
-    return bool(rows.size) and bool((rows >= 0).all()) and bool((abs(rows.sum(axis=1) - 1) <= SUM_TOLERANCE).all())
 
 
 def shuffled_accuracy(predicted: NDArray[Any], labels: NDArray[Any]) -> tuple[float, float]:

@@ -64,24 +64,9 @@ def solve(
     Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of an approximate Hessian,
     and Hessian-vector products for the certificate where that metric is not good enough. Both begin at the temperature
     of a part of the rows, unless `start` is given, and the answer does not depend on where they begin.
-
-    Parameters
-    ----------
-    problem : Problem
-    start : Solution, optional
-        A warm start: the solution for other strengths, other rows or fewer terms (missing ones start at 0).
-    tolerance : float, default=2e-10
-        Half of the squared Newton decrement to end at, in units of the mean loss.
-    max_iter : int, default=200
-
-    Returns
-    -------
-    Solution
-
-    Raises
-    ------
-    NotConvergedError
-        When the tolerance is not reached; the message says why.
+    A warm `start` is the solution for other strengths, other rows or fewer terms (missing ones start at 0). `tolerance`
+    is half of the squared Newton decrement to end at, in units of the mean loss; where it is not reached,
+    `NotConvergedError` says why.
     """
     if start is None:
         theta, n_iter, n_passes = _start(problem)

@@ -20,6 +20,7 @@ Breiman (1995). Better subset regression using the nonnegative garrote. Technome
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +32,9 @@ from atypicality.recalibration.solver import ROUGH, find_optimum, solve, start_a
 from atypicality.validation import check_number
 
 __all__ = [
-    "ChosenStrengths",
-    "choose_strengths",
-    "given_strengths",
-    "groups_of",
-    "penalty_of",
-    "temperature_start",
-    "with_groups",
-]
+    "ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "loosened", "penalty_of",
+    "temperature_start", "with_groups",
+]  # fmt: skip
 
 Groups = Mapping[str, NDArray[np.intp]]
 
@@ -84,6 +80,8 @@ is taken off where rows are more. Much evidence of many class-wise parameters is
 1 - (`SUPPORTED` / E)^2.
 """
 CLASSWISE = ("class_scaling", "class_mixing", "class_scores")
+ROWS_PER_ENTRY = 5
+"""Rows for each entry of a full mixing matrix from which on terms of one parameter do not stand in for it."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +199,21 @@ def choose_strengths(
     penalty = penalty_of(problem, groups, dict.fromkeys(groups, largest) | strengths)
     start = start_at(problem, around.move(penalty)[0])
     return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, start)
+
+
+def loosened(chosen: ChosenStrengths, problem: Problem, n_rows: float, start: Solution | None) -> ChosenStrengths:
+    """Class-wise strengths no larger than without the terms: what one parameter says first, a matrix says finer.
+
+    That holds of a full matrix, where rows are many; others stay as they were chosen.
+    """
+    if problem.mixing != "full" or not problem.terms or n_rows < ROWS_PER_ENTRY * problem.n_classes**2:
+        return chosen
+    plain = with_groups(problem, ["multiplier", "class_density", *CLASSWISE])
+    found = choose_strengths(plain, groups_of(plain), n_rows, start=start)
+    lower = [name for name in CLASSWISE if found.strengths.get(name, np.inf) < chosen.strengths.get(name, np.inf)]
+    both = ((part, getattr(chosen, part), getattr(found, part)) for part in ("strengths", "effective", "evidence"))
+    parts: dict[str, Any] = {part: ours | {name: theirs[name] for name in lower} for part, ours, theirs in both}
+    return dataclasses.replace(chosen, **parts)
 
 
 class _Gate:

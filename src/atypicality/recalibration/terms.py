@@ -27,6 +27,7 @@ from atypicality.formula.rows import below_top, mean_of_shown
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import Mixing, Problem, Term
 from atypicality.stored import Record, kinds, need
+from atypicality.validation import check_vector
 
 __all__ = ["MIDDLE", "TERMS", "ClassSimilarity", "choose_mixing", "fields_of", "is_linear", "log_prior", "terms_of"]
 
@@ -160,15 +161,7 @@ def fields_of(
 ) -> Iterator[tuple[str, Any]]:
     """The matrix of each term as a formula; of `class_prior`, which is part of the scores, none.
 
-    Parameters
-    ----------
-    names : tuple of str
-    n_classes : int
-    multiplier : float
-        That of temperature scaling.
-    similarity : ClassSimilarity, optional
-    density_reach : float, optional
-        Largest spread of a row of class log-densities.
+    `multiplier` is that of temperature scaling, `density_reach` the largest spread of a row of class log-densities.
     """
     for name in names:
         if name == "class_density":
@@ -191,14 +184,8 @@ def is_linear(name: str) -> bool:
 def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | None, n_linear: int) -> list[Term]:
     """Terms of a problem, each with its matrix read once from the logits.
 
-    Parameters
-    ----------
-    problem : Problem
-    fields : mapping of str to a formula
-        As `fields_of` gives them; the matrix of a class density is given apart.
-    class_prior : ndarray of shape (k,), optional
-    n_linear : int
-        Columns of the problem's features that are constant or linear in a covariate.
+    Their formulas are those of `fields_of`, and the class prior (k,) is in logarithms; the matrix of a class density
+    is given apart. `n_linear` columns of the problem's features are constant or linear in a covariate.
     """
     found = []
     if class_prior is not None:
@@ -246,8 +233,18 @@ def _beside(array: NDArray[Any], logits: Any) -> Any:
     return array.astype(logits.dtype, copy=False) if array.dtype.kind == "f" else array
 
 
-def log_prior(shares: Vector) -> Vector:
-    """Logarithms of class shares (k,), less their mean; a class that no training row has counts as half the rarest."""
+def log_prior(values: Any, n_classes: int) -> Vector:
+    """Logarithms of class shares (k,), less their mean; -inf, a class without training rows, counts as half the rarest.
+
+    >>> log_prior(np.log([0.5, 0.5]), 2)
+    array([0., 0.])
+    """
+    logs = check_vector(values, "class_log_prior", finite=False)
+    if logs.size != n_classes:
+        raise ValueError(f"class_log_prior must have one entry per class, {n_classes}; got {logs.size}.")
+    if np.isposinf(logs).any() or np.isneginf(logs).all():
+        raise ValueError("class_log_prior must hold logarithms of shares, -inf for a class without training rows.")
+    shares = np.exp(logs - logs.max())
     least = shares[shares > 0].min() / 2
     logs = np.log(np.maximum(shares, least))
     return np.asarray(logs - logs.mean())

@@ -24,13 +24,14 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "is_missing", "name_rows", "numbered", "own_row", "require", "warn",
-    "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "first_of", "is_missing", "look_like_probabilities", "name_rows", "numbered",
+    "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 PROBED = 256
+SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
 ODD_TEXT = re.compile("[\0\ud800-\udfff]")
 ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
@@ -404,8 +405,17 @@ def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold") ->
     """Rows in words with their verb, at most five of them: 'row 3 holds', 'rows 3, 5 hold'."""
     if rows.size == 1:
         return f"row {own_row(rows[0])} {one}"
-    shown = ", ".join(str(own_row(row)) for row in rows[:5])
-    return f"rows {shown}{f', ... ({rows.size} in all)' if rows.size > 5 else ''} {many}"
+    return f"rows {first_of(rows, lambda row: str(own_row(row)))} {many}"
+
+
+def first_of(values: NDArray[Any], show: Callable[[Any], str] = repr) -> str:
+    """The first five of some values, with commas between them, and how many there are where these are more.
+
+    >>> first_of(np.arange(7)), first_of(np.array(["a", "b"]))
+    ('0, 1, 2, 3, 4, ... (7 in all)', "'a', 'b'")
+    """
+    shown = ", ".join(map(show, values[:5].tolist()))
+    return f"{shown}, ... ({values.size} in all)" if values.size > 5 else shown
 
 
 def require(module: str, *, extra: str | None = None, feature: str) -> ModuleType:
@@ -454,14 +464,22 @@ def warn(message: str) -> None:
 
 def warn_of_probabilities(logits: FloatArray) -> None:
     """Warn where the first rows of logits are all distributions, which logits never are by chance; they stay logits."""
-    rows = logits[:PROBED]
-    with np.errstate(invalid="ignore", over="ignore"):
-        distributions = (rows >= 0).all() and (np.abs(rows.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all()
-    if distributions and len(rows) >= 10:
+    if len(logits) >= 10 and look_like_probabilities(logits[:PROBED]):
         warn(
             "logits are used as they are, but their rows are not negative and sum to 1: are these probabilities? "
             "Give what enters the softmax, or the probabilities' logarithm, np.log(probs)."
         )
+
+
+def look_like_probabilities(logits: FloatArray) -> bool:
+    """Whether all of some rows (n, k) are from 0 to 1 and sum to 1; False of none.
+
+    >>> look_like_probabilities(np.array([[0.9, 0.1]])), look_like_probabilities(np.array([[2.0, -1.0]]))
+    (True, False)
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(logits.sum(axis=1, dtype=np.float64) - 1) <= SUM_TOLERANCE
+        return bool(logits.size) and bool((logits >= 0).all() and near.all())
 
 
 def check_real(dtype: np.dtype[Any], name: str) -> None:
