@@ -1,6 +1,7 @@
 """What is told of answers: tables of a prediction, each signal alone, and a head against token probability."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from atypicality.evaluation import Evaluation, evaluate
 from atypicality.evaluation.beside import with_part
 from atypicality.evaluation.cuts import NO_ATYPICALITY, NO_CLASSES
+from atypicality.evaluation.schema import Row, measured_rows, to_columns
 from atypicality.head.reliability import Reliability
+from atypicality.metrics.intervals import mean_interval
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import caught_warnings
@@ -51,11 +54,14 @@ def each_alone(signals: dict[str, Vector], correct: NDArray[np.bool_]) -> dict[s
     return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
-def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **options: Any) -> Evaluation:
-    """Measure a head on its labelled `outputs`, beside token probability where that is known.
+def evaluate_answers(
+    head: Any, outputs: ModelOutputs, mean_log_prob: Vector, alone: Mapping[str, Vector], **options: Any
+) -> Evaluation:
+    """Measure a head on its labelled `outputs`, beside token probability where that is known, and each signal alone.
 
-    `mean_log_prob` (n,) is NaN of answers without log-probabilities; `options` are those of `atypicality.evaluate`. The
-    evaluation has no tables by class, and its `settings["of"]` is "answers".
+    `mean_log_prob` (n,) is NaN of answers without log-probabilities, `alone` has log-odds (n,) by name of the signal
+    that they are from, and `options` are those of `atypicality.evaluate`. The evaluation has no tables by class, and
+    its `settings["of"]` is "answers".
 
     >>> from atypicality.llm import AnswerHead, Answers
     >>> rng = np.random.default_rng(0)
@@ -63,22 +69,32 @@ def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **
     >>> answers = Answers(texts, texts, scores={"judge": score}, correct=rng.random(500) < score)
     >>> head = AnswerHead().fit(answers)
     >>> mean = np.where(np.arange(500) < 200, np.log(score), np.nan)
-    >>> found = evaluate_answers(head, head.outputs(answers)[:400], mean[:400])
+    >>> found = evaluate_answers(head, head.outputs(answers)[:400], mean[:400], {})
     >>> {row["method"]: row["count"] for row in found.table("overall", metric="ece")}
     {'token probability': 200.0, 'head': 400.0}
     """
     rows, asked = np.flatnonzero(~np.isnan(mean_log_prob)), _asked(head)
-    both = {TOKEN_PROBABILITY: _fixed(np.exp(mean_log_prob[rows])), "head": asked}
+    both, signals = {TOKEN_PROBABILITY: _fixed(np.exp(mean_log_prob[rows])), "head": asked}, _alone(alone, outputs)
     if rows.size == len(outputs):
-        return _of_answers(evaluate(both, outputs, **options))
+        return _of_answers(evaluate(both, outputs, **options), signals)
     whole = evaluate({"head": asked}, outputs, **options)
     if not rows.size:
-        return _of_answers(whole)
+        return _of_answers(whole, signals)
     with caught_warnings():  # of rows that were warned of just now
         part = evaluate(both, outputs[rows], **options)
     known = f"{rows.size:,} of {len(outputs):,} answers"
     note = f"{TOKEN_PROBABILITY} is measured on the {known} that have log-probabilities, the head on all."
-    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), note)
+    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), signals, note)
+
+
+def _alone(log_odds: Mapping[str, Vector], outputs: ModelOutputs) -> list[Row]:
+    """Rows of the table `signals`: negative log-likelihood of each signal alone, the smallest first."""
+    sign = 1 - 2 * np.asarray(outputs.need("labels"), np.float64)
+    losses = {name: np.logaddexp(0.0, sign * odds) for name, odds in log_odds.items()}
+    found = sorted(losses, key=lambda name: losses[name].mean())
+    keys = ({"method": "head", "name": name, "metric": "nll"} for name in found)
+    columns = [(losses[name].size, losses[name].mean(), *mean_interval(losses[name])) for name in found]
+    return measured_rows(keys, zip(*columns, strict=True)) if found else []
 
 
 def _asked(head: Any) -> Any:
@@ -99,11 +115,11 @@ def _fixed(chance: Vector) -> Any:
     return SimpleNamespace(predict=lambda outputs, **_: said)
 
 
-def _of_answers(evaluation: Evaluation, *notes: str) -> Evaluation:
-    """The evaluation without what is measured by class, and with notes for answers."""
+def _of_answers(evaluation: Evaluation, signals: list[Row], *notes: str) -> Evaluation:
+    """The evaluation without what is measured by class, with each signal alone and notes for answers."""
     told = [NOTES.get(note, note) for note in (*evaluation.notes, *notes)]
     overall = [row for row in evaluation.table("overall") if row["metric"] != "classwise_ece"]
-    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
+    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ()), "signals": to_columns("signals", signals)}
     tables["overall"] = {name: tuple(row[name] for row in overall) for name in evaluation.tables["overall"]}
     return replace(
         evaluation,

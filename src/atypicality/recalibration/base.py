@@ -22,6 +22,7 @@ from atypicality.validation import (
     check_matrix,
     check_sample_weight,
     check_vector,
+    name_classes,
     warn,
     warn_of_probabilities,
 )
@@ -292,9 +293,8 @@ def error_free_message(n_rows: int) -> str:
 
 def absent_message(absent: NDArray[np.intp]) -> str:
     """What to say about classes that no calibration row carries."""
-    shown = ", ".join(map(str, absent[:5].tolist())) + (f", ... ({absent.size} in all)" if absent.size > 5 else "")
     whose = "its score rests" if absent.size == 1 else "their scores rest"
     return (
-        f"labels hold no row of class {shown}: {whose} on the ridge alone, and without one on the mean of the seen "
+        f"labels hold no row of class {name_classes(absent)}: {whose} on the ridge alone, and without one on the mean of the seen "
         "classes. Give rows of every class that can occur."
     )
