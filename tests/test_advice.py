@@ -82,14 +82,23 @@ def test_a_reason_names_a_condition_of_the_table_that_holds():
     assert reason("ask a person", 0.95, 1, 6, "reliable", 0.4, False).startswith("not accepted")
 
 
-def test_one_printed_sample_has_its_reason_and_what_is_not_shown():
+@pytest.mark.parametrize("n", [1, 2, 5, 6])
+def test_printed_samples_say_what_is_not_shown_however_many(n):
+    probs, quadrant = np.tile([0.2, 0.8], (n, 1)), np.full(n, "reliable")
+    answer = aty.Reliability(np.ones(n, int), probs[:, 1], probs, probs > 0.5, quadrant=quadrant)
+    more = "1 more; " if n == 6 else ""
+    assert repr(answer).endswith(f"\n... {more}not shown: quadrant, set_size")
+    shown = repr(answer).splitlines()[-min(n, 5) - 2].split()  # the line of the column names
+    assert set(answer.columns()) - set(shown) == {"quadrant", "set_size"}
+
+
+def test_one_printed_sample_has_its_reason():
     columns = {"advice": np.array(["choose among 2"]), "quadrant": np.array(["ambiguous"])}
     probs, sets = np.array([[0.2, 0.7, 0.1]]), np.array([[False, True, False]])
     text = repr(aty.Reliability(np.array([1]), np.array([0.7]), probs, sets, **columns))
     assert text.startswith(
         "Reliability: 1 sample, confidence 0.700, 1 class in its set\nchoose among 2: confidence 0.700 "
     )
-    assert text.endswith("\n... not shown: quadrant, set_size")
 
 
 def test_numbers_and_words_are_one_to_one():

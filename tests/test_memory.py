@@ -409,6 +409,39 @@ def test_every_command_stays_below_its_ceiling_and_says_the_same(parts, head, tm
     assert_allclose(found["head", "set_size"], answer.prediction_set.sum(axis=1).mean(), rtol=1e-5)
 
 
+@needs_proc
+def test_many_classes_with_few_rows_stay_below_the_limit(tmp_path):
+    # 900 parameters and 1,000 recalibration rows: exact Newton steps, of which two threads took 210 MB
+    rng, k = np.random.default_rng(0), 900
+    means = 0.6 * rng.normal(size=(k, 16)).astype(np.float32)
+    for name in ("train", "calibration"):
+        labels = np.r_[np.arange(k), rng.integers(0, k, 1100)]
+        embeddings = means[labels] + rng.standard_normal((2000, 16), dtype=np.float32)
+        ModelOutputs(1.5 * embeddings @ means.T, embeddings=embeddings, labels=labels).save(tmp_path / name)
+    files = ("--train", tmp_path / "train", "--calibration", tmp_path / "calibration")
+    _, peak = run_watched(["fit", *files, "--out", tmp_path / "head", "--memory", CEILING])
+    assert peak < 200
+
+
+@pytest.mark.parametrize("case", ["similarity", "exact Hessian", "approximate Hessian"])
+def test_matrices_of_classes_or_parameters_that_do_not_fit_are_refused(case, rng):
+    k, n = {"similarity": (3000, 100), "exact Hessian": (1500, 100), "approximate Hessian": (1900, 300)}[case]
+    logits, labels = rng.normal(size=(n, k)), rng.integers(0, k, n)
+    fits = {
+        "similarity": lambda: aty.ReliabilityHead().fit(
+            calibration=ModelOutputs(logits, labels=labels, atypicality=rng.random(n))
+        ),
+        "exact Hessian": lambda: aty.VectorScaling().fit(logits, labels),
+        "approximate Hessian": lambda: aty.VectorScaling().fit(logits, labels),
+    }
+    need = {"similarity": "344 MB for 100 rows", "exact Hessian": "776 MB", "approximate Hessian": "359 MB"}[case]
+    with (
+        blocks.settings(memory=CEILING),
+        pytest.raises(ValueError, match=f"memory must be at least {need}.*got 200 MB"),
+    ):
+        fits[case]()
+
+
 @pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "report"])
 def test_a_bad_ceiling_is_one_line(command, capsys):
     arguments = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from atypicality.groups import ClassGroups
 from atypicality.stored import kinds, need
-from atypicality.validation import check_groups, check_vector, warn
+from atypicality.validation import check_groups, check_vector, name_classes, numbered, warn
 
 __all__ = [
     "Asked",
@@ -114,7 +114,8 @@ def _mapped(mapping: Mapping[Any, Any], n_classes: int, names: Any) -> tuple[Int
         found[place] = str(group)
     missing = sorted(set(range(n_classes)) - found.keys())
     if missing:
-        raise ValueError(f"groups must map every class to a group; {len(missing)} are missing, the first: {missing[0]}")
+        with numbered(None, names):
+            raise ValueError(f"groups must map every class to a group; missing are {name_classes(missing)}.")
     known = tuple(dict.fromkeys(found[place] for place in range(n_classes)))
     return np.array([known.index(found[place]) for place in range(n_classes)], np.intp), known
 

@@ -78,7 +78,7 @@ def make_context(
     check_outputs(outputs).need("labels")
     if not len(outputs):
         raise ValueError("outputs must have at least one row; got none.")
-    check_room(len(outputs), outputs.n_classes or 0, 0)
+    check_room(len(outputs), outputs.n_classes or 0, 0, fitted=False)
     if isinstance(train, ModelOutputs):
         train = train.with_classes(outputs.class_names, whose="those of the outputs")
     density = _density(train, outputs)

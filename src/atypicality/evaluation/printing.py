@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from atypicality.terminal import aligned, printable
@@ -11,7 +12,7 @@ from atypicality.terminal import aligned, printable
 if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
 
-__all__ = ["as_html", "as_text"]
+__all__ = ["as_html", "as_text", "each_signal"]
 
 QUALITY = {"ece": "ECE", "accuracy": "accuracy"}
 SETS = {"coverage": "coverage", "set_size": "set size"}
@@ -41,15 +42,32 @@ def as_text(evaluation: "Evaluation") -> str:
     """The header, the tables and the notes as plain text."""
     parts = [_headline(evaluation)] + ["\n".join(_lines(layout)) for layout in _layouts(evaluation)]
     notes = [f"Note: {printable(note)}" for note in evaluation.notes]
-    more = ([printable(line) for line in (*_accepted(evaluation), *_signals(evaluation))], notes)
+    more = ([printable(line) for line in _told(evaluation)], notes)
     return "\n\n".join(parts + ["\n".join(lines) for lines in more if lines])
 
 
 def as_html(evaluation: "Evaluation") -> str:
     """The same for a notebook; every name is escaped."""
     parts = [f"<p>{escape(_headline(evaluation))}</p>"] + [_html(layout) for layout in _layouts(evaluation)]
-    parts += [f"<p>{escape(line)}</p>" for line in (*_accepted(evaluation), *_signals(evaluation))]
+    parts += [f"<p>{escape(line)}</p>" for line in _told(evaluation)]
     return "\n".join(parts + [f"<p>Note: {escape(note)}</p>" for note in evaluation.notes])
+
+
+def _told(evaluation: "Evaluation") -> Iterator[str]:
+    """What follows the tables, line by line."""
+    return chain(_accepted(evaluation), _signals(evaluation), each_signal(evaluation))
+
+
+def each_signal(evaluation: "Evaluation") -> Iterator[str]:
+    """Negative log-likelihood of an answer head, and that of each of its signals alone, a line for each head."""
+    for method in dict.fromkeys(evaluation.tables["signals"]["method"]):
+        whole = evaluation.table("overall", method=method, metric="nll")[0]
+        alone = evaluation.table("signals", method=method, metric="nll")
+        yield (
+            f"NLL, {method}: {_cell(whole)}. Each signal alone: "
+            + ", ".join(f"{row['name']} {_cell(row)}" for row in alone)
+            + "."
+        )
 
 
 def _signals(evaluation: "Evaluation") -> Iterator[str]:

@@ -54,6 +54,7 @@ TABLES: dict[str, dict[str, str]] = {
     "class_scores": _columns("method class_index") | STATISTICS,
     "set_sizes": _columns("method size metric") | STATISTICS,
     "coverage_gaps": _columns("method axis worst") | STATISTICS | _columns("target gap"),
+    "signals": _columns("method name metric") | STATISTICS,
     "group_ranges": _columns("axis method group count low high"),
     "class_info": _columns("class_index name class_atypicality group"),
     "suspects": _columns("row label suggested score"),
@@ -65,6 +66,7 @@ TABLES: dict[str, dict[str, str]] = {
 }
 LATER: dict[str, tuple[str, ...] | None] = {
     "advice": None,
+    "signals": None,
     "suspects": None,
     "duplicates": None,
     "samples": ("weight", "subgroups"),

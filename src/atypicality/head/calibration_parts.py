@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import blocks
 from atypicality.arrays import concatenate, to_host, to_numpy
 from atypicality.density.columns import in_columns
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
@@ -100,11 +101,16 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
     1.73205...
     """
     n, k = probs.shape
-    shares = np.bincount(classes, minlength=k) / n
-    above = probs - probs.mean(axis=0)
-    above -= (above @ shares)[:, None]
-    variance = float(n / (n - 1) * (above**2 @ shares).sum())
-    return float(above[np.arange(n), classes].sum() / variance**0.5) if variance > 1e-12 * n else np.inf
+    shares, mean = np.bincount(classes, minlength=k) / n, probs.mean(axis=0)
+
+    def sums(rows: slice) -> NDArray[np.float64]:
+        above = probs[rows] - mean
+        above -= (above @ shares)[:, None]
+        return np.array([above[np.arange(len(above)), classes[rows]].sum(), (above**2 @ shares).sum()])
+
+    agreed, squares = blocks.reduce_rows(sums, n, block=blocks.block_rows(8 * k))
+    variance = float(n / (n - 1) * squares)
+    return float(agreed / variance**0.5) if variance > 1e-12 * n else np.inf
 
 
 def check_order(outputs: ModelOutputs, scored: Any, sources: NDArray[np.intp] | None) -> None:
@@ -123,7 +129,7 @@ def warn_of_other_rows(logits: Any, labels: NDArray[np.intp], densities: NDArray
     """
     if len(labels) < ENOUGH_ROWS:
         return
-    probs = softmax_rows(np.asarray(logits, np.float64))
+    probs = softmax_rows(blocks.astype(logits, np.float64))
     if agreement(probs, labels) < CLEARLY:
         right = np.mean(probs.argmax(axis=1) == labels)
         warn(

@@ -25,7 +25,7 @@ from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.class_mix import ClassMix, at_prior, estimated
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import any_masked, check_known
-from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
+from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers, numbered
 from atypicality.validation.device import any_logits
 
 __all__ = [
@@ -111,7 +111,8 @@ def at_estimated_mix(head: Any, outputs: ModelOutputs, first_row: int) -> tuple[
         return head, None
     before = predicted(at_class_prior(head, None), outputs, first_row).proba
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
-    recalibration, mix = estimated(head.recalibration_, before if order is None else before[:, order])
+    with numbered(None, head.class_names_):
+        recalibration, mix = estimated(head.recalibration_, before if order is None else before[:, order])
     return at_class_prior(head, recalibration.class_prior), mix if order is None else mix.in_order(np.argsort(order))
 
 

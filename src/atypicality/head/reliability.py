@@ -418,8 +418,7 @@ class Reliability:
                 left_out = (*left_out, name)
                 lines = _text(header, rows, left_out)
         rest = [f"{len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        if rest or left_out != LEFT_OUT or len(self) == 1:
-            rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
+        rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
         return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else [])])
 

@@ -33,7 +33,7 @@ from atypicality.shipping.bundle import read_part, write_part
 from atypicality.shipping.card import escape
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
-from atypicality.validation import check_choice, check_integer, warn
+from atypicality.validation import caught_warnings, check_choice, check_integer, warn
 
 __all__ = ["CLASSES", "AnswerHead"]
 
@@ -76,6 +76,8 @@ class AnswerHead(BaseEstimator):
     auroc_alone_ : dict of str to float
         Of each signal by itself, on the rows that fit P(correct): the chance that a correct answer has the larger
         value. Below 0.5, smaller values are those of correct answers.
+    alone_ : dict of str to SignalModel
+        P(correct) from each signal by itself, which `evaluate` measures beside the head.
     prompt_density_, answer_density_ : fitted densities, or None
     atypicality_ : str or None
         The signal that was taken.
@@ -108,6 +110,9 @@ class AnswerHead(BaseEstimator):
     recalibration_: Annotated[SignalModel, Part(SignalModel)]
     auroc_alone_: Annotated[
         dict[str, float], kinds.Later(kinds.MappingOf(kinds.Number(0, 1), keys=r"[\s\S]{1,80}"), absent={})
+    ]
+    alone_: Annotated[
+        dict[str, SignalModel], kinds.Later(kinds.MappingOf(Part(SignalModel), keys=r"[\s\S]{1,80}"), absent={})
     ]
     score_names_: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}"))]
     prompt_density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
@@ -185,7 +190,9 @@ class AnswerHead(BaseEstimator):
                 "answers must have at least one signal: log_probs, samples, scores or embeddings; got texts alone."
             )
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
-        self.auroc_alone_ = each_alone({name: signals[name] for name in self.evidence_}, known[chosen])
+        used = {name: signals[name] for name in self.evidence_}
+        self.auroc_alone_ = each_alone(used, known[chosen])
+        self.alone_ = {name: SignalModel.fit({name: values}, known[chosen]) for name, values in used.items()}
         self._choose_atypicality(signals)
         outputs = self._outputs(answers, known)
         self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()), _proba(outputs[chosen])[:, 1])
@@ -354,7 +361,8 @@ class AnswerHead(BaseEstimator):
         -------
         Evaluation
             Of "head" and, where there are log-probabilities, of "token probability", the exponential of their mean, on
-            the answers that have them. Its `report` shows texts beside rows with ``examples=answers.texts()``.
+            the answers that have them. The table `signals` has the negative log-likelihood of each signal alone. Its
+            `report` shows texts beside rows with ``examples=answers.texts()``.
 
         Examples
         --------

@@ -167,8 +167,8 @@ class ModelOutputs:
         return self[rows]._replaced(_number=lambda row: whole(row + start if places is None else int(places[row])))
 
     def _numbered(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, errors about rows of these outputs name the rows that the user gave."""
-        return numbered(self._number)
+        """Inside, errors about rows of these outputs name the rows that the user gave, and classes by their names."""
+        return numbered(self._number, self.class_names)
 
     def _replaced(self, **parts: Any) -> "ModelOutputs":
         """The same with other `parts`, which are checked already: labels are column indices."""

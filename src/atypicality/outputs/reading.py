@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality import blocks
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.files import READERS, read_arrays
 from atypicality.outputs.limits import UnreadableFileError
@@ -33,12 +34,15 @@ def read_parts(
 ) -> dict[str, Any]:
     """The arguments of `ModelOutputs` that some files hold; `names` maps ours to theirs.
 
+    Rows of files that all have ids, in a column of that name or `id`, are put into the order of the first.
+
     A name that ends in `*` is that of all numeric columns that begin so, in their order; of logits, the rest names the
     classes.
 
     A name that no file has is an error, or joins `absent` where that is given.
     """
-    file, arrays = _file_names(paths), _gathered(_read_together(paths, max_bytes), names)
+    own = (names["ids"],) if "ids" in names else ("ids", "id")
+    file, arrays = _file_names(paths), _gathered(_read_together(paths, max_bytes, own), names)
     if absent is not None:
         absent |= {theirs for theirs in names.values() if theirs not in arrays}
         names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
@@ -67,13 +71,16 @@ def _file_names(paths: Sequence[FilePath]) -> str:
     return ", ".join(os.path.basename(os.path.normpath(path)) for path in paths)
 
 
-def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str, NDArray[Any]]:
-    """Arrays of all files by name; a name that two of them have is an error."""
+def _read_together(paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Arrays of all files by name; a name that two of them have is an error, but for `own`, those that ids can have."""
     if not paths:
         raise ValueError("path must be a file or a folder, or several; got none.")
     found: dict[str, NDArray[Any]] = {}
     for path in paths:
         arrays = read_arrays(path, max_bytes=max_bytes)
+        first, here = (next((name for name in own if name in part), None) for part in (found, arrays))
+        if first is not None and here is not None:
+            arrays = _in_order_of(found[first], arrays.pop(here), arrays, _file_names([path]))
         both = sorted(found.keys() & arrays.keys())
         if twice := [name for name in both if name != "class_names" or not np.array_equal(found[name], arrays[name])]:
             raise ValueError(
@@ -81,6 +88,25 @@ def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str
             )
         found |= arrays
     return found
+
+
+def _in_order_of(
+    wanted: NDArray[Any], ids: NDArray[Any], arrays: dict[str, NDArray[Any]], file: str
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a file whose rows have `ids`, with rows in the order of the `wanted` ids of files before it."""
+    wanted, ids = wanted.astype(str), ids.astype(str)
+    if np.array_equal(ids, wanted):
+        return arrays
+    places = {name: row for row, name in enumerate(ids.tolist())}
+    odd = sorted(set(wanted.tolist()) ^ places.keys())
+    if odd or not len(places) == ids.size == wanted.size:
+        what = f"{len(odd):,} are on one side only, such as {odd[0]!r:.60}" if odd else "some stand there twice"
+        raise ValueError(
+            f"{file!r} must have the ids of the files before it, each once, to be put into their order; {what}. Drop "
+            "rows that one of them lacks, or leave the ids out where rows are in the same order."
+        )
+    rows = np.array([places[name] for name in wanted.tolist()], np.intp)
+    return {name: part if name in PER_CLASS else blocks.take_rows(part, rows) for name, part in arrays.items()}
 
 
 def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str]) -> dict[str, NDArray[Any]]:

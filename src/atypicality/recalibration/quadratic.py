@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs
 
 from atypicality.arrays import to_host
+from atypicality.outputs.limits import check_solver_room
 from atypicality.recalibration import passes
 from atypicality.recalibration.metric import SparseCurvature
 from atypicality.recalibration.parameters import Vector
@@ -46,6 +47,7 @@ def picture_at(problem: Problem, theta: Vector, gradient: Vector | None = None, 
     slope = np.zeros(theta.size) if gradient is None else gradient
     sparse = isinstance(curvature, SparseCurvature)
     if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO or problem.remote is not None:
+        check_solver_room(problem.n_parameters)
         hessian = _hessian(problem, theta) if curvature is None or sparse else to_host(curvature)
         return WholePicture(problem, theta, hessian, slope)
     return _Blocks(problem, theta, slope, curvature if sparse else None)

@@ -19,8 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from atypicality.arrays import to_host
+from atypicality.outputs.limits import check_solver_room
 from atypicality.recalibration import device_solver, passes
-from atypicality.recalibration.metric import sparse_metric
+from atypicality.recalibration.metric import DENSE, sparse_metric
 from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
@@ -122,6 +123,8 @@ def hessian(problem: Problem, solution: Solution) -> Vector:
 
 def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
     """A Hessian seen by projected parameters, made invertible along what the projection removes."""
+    if not (problem.is_pinned(problem.layout.mixing) or problem.is_pinned(problem.layout.scores)):
+        return matrix.T  # nothing is removed
     removed = np.eye(problem.layout.size) - problem.project(np.eye(problem.layout.size))
     level = float(np.trace(matrix)) / matrix.shape[0] or 1.0
     return problem.project(problem.project(matrix).T) + level * removed
@@ -154,6 +157,8 @@ def start_at(problem: Problem, theta: Vector) -> Solution:
 def find_optimum(problem: Problem, theta: Vector, tolerance: float, max_iter: int = 200) -> Optimum:
     """As `solve`, from standardised parameters (P,) to standardised ones, with the derivatives at the end."""
     exact = _is_exact(problem)
+    if exact or problem.n_parameters <= DENSE:
+        check_solver_room(problem.n_parameters, exact=exact)
     kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
     noise = float(np.finfo(problem.dtype).eps)
     oracle = Oracle(

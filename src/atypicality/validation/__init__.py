@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from fractions import Fraction
 from types import ModuleType
@@ -24,8 +24,8 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "first_of", "is_missing", "look_like_probabilities", "name_rows", "numbered",
-    "own_row", "require", "warn", "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "first_of", "is_missing", "look_like_probabilities", "name_classes", "name_rows",
+    "numbered", "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
@@ -33,6 +33,7 @@ Doubles = NDArray[np.float64]
 PROBED = 256
 SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
+_class_names: ContextVar[NDArray[Any] | None] = ContextVar("atypicality_class_names", default=None)
 ODD_TEXT = re.compile("[\0\ud800-\udfff]")
 ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
 
@@ -381,18 +382,21 @@ def check_rows(rows: Any) -> slice | NDArray[Any]:
 
 
 @contextlib.contextmanager
-def numbered(number: Callable[[int], Any] | None) -> Iterator[None]:
+def numbered(number: Callable[[int], Any] | None, class_names: NDArray[Any] | None = None) -> Iterator[None]:
     """Let errors about the rows of a part name those of the whole: `number` gives the user's row for one of the part.
 
-    >>> with numbered(lambda row: row + 100):
-    ...     name_rows(np.array([3]))
-    'row 103 holds'
+    Classes have their names in errors where `class_names` (k,) are given.
+
+    >>> with numbered(lambda row: row + 100, np.array(["cat", "dog"])):
+    ...     name_rows(np.array([3])), name_classes([1])
+    ('row 103 holds', "1 ('dog')")
     """
-    token = _number.set(number)
+    row_token, class_token = _number.set(number), _class_names.set(class_names)
     try:
         yield
     finally:
-        _number.reset(token)
+        _number.reset(row_token)
+        _class_names.reset(class_token)
 
 
 def own_row(row: Any) -> Any:
@@ -416,6 +420,16 @@ def first_of(values: NDArray[Any], show: Callable[[Any], str] = repr) -> str:
     """
     shown = ", ".join(map(show, values[:5].tolist()))
     return f"{shown}, ... ({values.size} in all)" if values.size > 5 else shown
+
+
+def name_classes(columns: Iterable[Any]) -> str:
+    """Columns in words, at most five, each with the name of its class where it is known (see `numbered`)."""
+    names = _class_names.get()
+
+    def show(column: int) -> str:
+        return f"{column} ({str(names[column])!r})" if names is not None and column < len(names) else str(column)
+
+    return first_of(np.array(list(columns), np.intp), show)
 
 
 def require(module: str, *, extra: str | None = None, feature: str) -> ModuleType:
