@@ -499,6 +499,7 @@ class ReliabilityHead(BaseEstimator):
             ids=outputs.ids,
             advice=advice_texts(to_host(found.advice), size),
             class_mix=mix,
+            recalibration_atypicality=None if drift is None or drift.recalibration is None else found.covariate,
         )
 
     def _sets(self, probs: FloatArray, atypicality: Any, attributes: Any, first_row: int = 0) -> NDArray[np.bool_]:
