@@ -52,32 +52,32 @@ def test_nobody_chooses_among_all_or_many():
     assert [longest_choice(k) for k in (2, 3, 10, 11, 1000)] == [1, 2, 9, 10, 10]
 
 
-def test_a_reason_names_a_condition_of_the_table_that_holds():
+def test_a_reason_is_the_first_row_of_the_table_that_applies():
     seen = set()
-    kinds = itertools.product([2, 6], [0.9, 0.89, 0.5, 0.4996], [True, False, None], [True, False], range(4))
+    kinds = itertools.product([2, 6], [0.9, 0.89, 0.5, 0.49996], [True, False, None], [True, False], range(4))
     for k, confidence, atypical, refused, size in kinds:
         confident, refused = confidence >= 0.9, refused and atypical is not None
-        conditions = {
+        conditions = {  # in the order of the table
             "more atypical than every held-out row": refused,
-            "below one half": confidence < 0.5,
-            "is low, and it is atypical": atypical and not confident,
-            "two classes are all there are": k == 2 and not confident,
             "set is empty": size == 0,
             "too many to choose among": size > longest_choice(k),
+            "confidence 0.4999 is below one half": confidence < 0.5,
+            "is low, and it is atypical": atypical and not confident,
             f"set holds {size} classes": size > 1,
-            "too low for the one class": size == 1 and not confident,
-            "but atypical": atypical and confident and size == 1,
-            "one class in its set": confident and not atypical and size == 1,
+            "two classes are all there are": k == 2 and not confident,
+            "too low for the one class": not confident,
+            "but atypical": atypical,
+            "one class in its set": True,
         }
         columns = {"atypical": None if atypical is None else np.array([atypical]), "size": np.array([size])}
         word = advice(
             np, np.array([confidence]), 0.9, **columns, refused=np.array([refused]), longest=longest_choice(k)
         )
         quadrant = None if atypical is None else QUADRANTS[2 * (not confident) + atypical]
-        found = reason(advice_texts(word, [size])[0], confidence, size, k, quadrant)
-        named = next(words for words in conditions if words in found)
-        assert conditions[named], (found, k, confidence, atypical, refused, size)
-        seen.add(named.replace("3", "2"))
+        found = reason(advice_texts(word, [size])[0], confidence, size, k, quadrant, beyond=(refused, False))
+        expected = next(words for words, holds in conditions.items() if holds)
+        assert expected in found, (k, confidence, atypical, refused, size)
+        seen.add(expected.replace("3", "2"))
     assert len(seen) == 10
     assert reason("ask a person", 0.95, 1, 6, "reliable", 0.4, False).startswith("not accepted")
 
@@ -94,11 +94,12 @@ def test_printed_samples_say_what_is_not_shown_however_many(n):
 
 def test_one_printed_sample_has_its_reason():
     columns = {"advice": np.array(["choose among 2"]), "quadrant": np.array(["ambiguous"])}
-    probs, sets = np.array([[0.2, 0.7, 0.1]]), np.array([[False, True, False]])
-    text = repr(aty.Reliability(np.array([1]), np.array([0.7]), probs, sets, **columns))
+    probs, sets = np.array([[0.2, 0.7148, 0.0852]]), np.array([[False, True, False]])
+    text = repr(aty.Reliability(np.array([1]), probs[:, 1], probs, sets, **columns))
     assert text.startswith(
-        "Reliability: 1 sample, confidence 0.700, 1 class in its set\nchoose among 2: confidence 0.700 "
+        "Reliability: 1 sample, confidence 0.7148, 1 class in its set\nchoose among 2: confidence 0.7148 "
     )
+    assert text.count("0.7148") == 3  # the table's too
 
 
 def test_numbers_and_words_are_one_to_one():

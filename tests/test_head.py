@@ -229,6 +229,13 @@ def test_what_is_beyond_the_held_out_rows_by_either_score_is_for_a_person(recali
     assert head.quantiles_.beyond(far.atypicality).mean() < 0.02
     assert (far.advice == "ask a person").all()
     assert not far.accepted.any()
+    part = far[1::2]
+    decided = np.where(
+        head.quantiles_.beyond(part.atypicality),
+        " (quantile 1, by both scores)",
+        [f" by recalibration's score (quantile 1; {q:.4g} by the head's own)" for q in part.atypicality_quantile],
+    )
+    assert part.reasons() == [f"more atypical than every held-out row{by}" for by in decided]
     assert (head.predict(test).advice == "trust").any()
     beyond = beside(head, calibration.embeddings) > head.recalibration_quantiles_.values[-1]
     assert beyond.mean() < 0.02  # of the rows that recalibrate; none of those that set the limit

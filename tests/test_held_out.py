@@ -145,6 +145,16 @@ def test_drift_is_noticed_and_not_imagined(rng):
     assert "the data has drifted" in moved.message()
 
 
+def test_a_warning_of_drift_quotes_the_score_with_the_stronger_evidence(rng):
+    scale = QuantileScale.from_rows(rng.normal(size=2000))
+    some, all_of_them = rng.normal(2.0, size=1000), rng.normal(20.0, size=1000)
+    first = Drift(scale, some, recalibration=Drift(scale, all_of_them))
+    assert "by the score that recalibration uses" in first.message()
+    assert "100.0% more than any" in first.message()
+    second = Drift(scale, all_of_them, recalibration=Drift(scale, some))
+    assert second.message().startswith("100.0% of these 1000 rows are more atypical than 99%")
+
+
 def test_drift_of_nothing_is_nothing():
     empty = Drift(QuantileScale.from_rows([1.0, 2.0]), np.empty(0))
     assert not empty.significant

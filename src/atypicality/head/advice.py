@@ -24,7 +24,6 @@ ENOUGH = 20  # rows of a word below which nothing is said of it
 DOUBT = 0.01  # chance of as many errors as there are, below which a word does not hold: it is tested in every fit
 APART = 2.326
 """Standard errors by which a word may be right more often than the one before it: by chance as seldom as `DOUBT`."""
-ROUNDING = 1e-9
 REMEDY = "give more calibration rows, another density or recalibration, or sets that depend on atypicality"
 
 
@@ -46,13 +45,8 @@ def advice_rule(head: Any, max_risk: float | None = None) -> AdviceRule:
         return AdviceRule(confident, longest, keep_from=keep_from)
     confident = max(confident, head.quadrants_.confidence_threshold_)  # those of older heads are relative
     scales = head.quantiles_, getattr(head, "recalibration_quantiles_", None)
-    own, other = (None if scale is None else _beyond(float(scale.values[-1])) for scale in scales)
+    own, other = (None if scale is None else scale.furthest for scale in scales)
     return AdviceRule(confident, longest, head.quadrants_.atypicality_threshold_, own, keep_from, other)
-
-
-def _beyond(furthest: float) -> float:
-    """A little more than the furthest row, which itself is not beyond, whoever adds up its sum."""
-    return furthest + ROUNDING * max(1.0, abs(furthest))
 
 
 def advice_of(rule: AdviceRule, confidence: Any, atypicality: Any, sets: Any, covariate: Any = None) -> NDArray[Any]:

@@ -295,6 +295,7 @@ class ReliabilityHead(BaseEstimator):
             ids=outputs.ids,
             advice=advice_texts(to_host(found.advice), size),
             class_mix=mix,
+            recalibration_atypicality=None if drift is None or drift.recalibration is None else found.covariate,
         )
 
     def formula(self, max_risk: float | None = None) -> HeadFormula:

@@ -22,7 +22,7 @@ from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.recalibration.class_mix import ClassMix
-from atypicality.terminal import aligned, html_table, printable
+from atypicality.terminal import aligned, html_table, number, printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_place"]
@@ -38,6 +38,7 @@ PER_SAMPLE = (
     *("label", "confidence", "proba", "prediction_set"),
     *("atypicality", "atypicality_quantile", "quadrant", "accepted", "advice", "ids"),
 )
+CARRIED = (*PER_SAMPLE, "recalibration_atypicality")  # in no file: a reason needs it
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +70,9 @@ class Reliability:
     class_names, ids : ndarray of str, or None
     ids_name : str or None
         What the ids are called: the name of a DataFrame's index.
+    recalibration_atypicality : ndarray of shape (n,), or None
+        The atypicality that recalibration uses, where it is another than `atypicality`; a row beyond all held-out rows
+        by either is for a person.
     class_mix : ClassMix or None
         With ``class_prior="estimate"``: the class shares that were estimated from these rows, and their interval.
 
@@ -98,6 +102,7 @@ class Reliability:
     advice: NDArray[Any] | None = None
     class_mix: ClassMix | None = None
     ids_name: str | None = None
+    recalibration_atypicality: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return int(self.label.shape[0])
@@ -112,7 +117,7 @@ class Reliability:
         if isinstance(self.proba, np.ndarray):
             return self
         parts: dict[str, Any] = {
-            name: to_host(part) for name in PER_SAMPLE if (part := getattr(self, name)) is not None
+            name: to_host(part) for name in CARRIED if (part := getattr(self, name)) is not None
         }
         return replace(self, **parts)
 
@@ -171,7 +176,7 @@ class Reliability:
         return choices(number, here.proba, here.prediction_set)
 
     def reasons(self) -> list[str]:
-        """Why each of n samples has its advice: a row of `atypicality.formula.advice`'s table that applies to it.
+        """Why each of n samples has its advice: the first row of `atypicality.formula.advice`'s table that applies.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[True, True]]))
         >>> replace(answer, advice=np.array(["ask a person"])).reasons()
@@ -183,8 +188,18 @@ class Reliability:
         known = (here.quadrant, here.atypicality_quantile, here.accepted)
         more = [[None] * len(self) if column is None else column.tolist() for column in known]
         sizes = here.prediction_set.sum(axis=1).tolist()
-        rows = zip(here.advice.tolist(), here.confidence.tolist(), sizes, *more, strict=True)
+        rows = zip(here.advice.tolist(), here.confidence.tolist(), sizes, *more, here._beyond(), strict=True)
         return [reason(word, top, size, k, *rest) for word, top, size, *rest in rows]
+
+    def _beyond(self) -> list[tuple[bool, bool]]:
+        """Whether each sample is beyond all held-out rows by `atypicality`, and by that of recalibration."""
+        drifts = self.drift, None if self.drift is None else self.drift.recalibration
+        columns = zip(drifts, (self.atypicality, self.recalibration_atypicality), strict=True)
+        found = [
+            np.zeros(len(self), bool) if drift is None or values is None else drift.scale.beyond(values)
+            for drift, values in columns
+        ]
+        return list(zip(*(part.tolist() for part in found), strict=True))
 
     def _texts(self, sets: NDArray[np.bool_]) -> NDArray[np.object_]:
         """Each set as a text of its own length: an array of fixed width would make all as wide as the largest set."""
@@ -224,7 +239,7 @@ class Reliability:
         return self._take(check_rows(rows))
 
     def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
-        known = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        known = {name: part for name in CARRIED if (part := getattr(self, name)) is not None}
         parts: dict[str, Any] = {name: take_rows(part, rows) for name, part in known.items()}
         return replace(self, **parts)
 
@@ -396,7 +411,7 @@ class Reliability:
         """The headline of a single sample: its advice and the reason in the place of means and shares."""
         here = self.on_host()
         size = int(here.prediction_set.sum())
-        parts = [f"1 sample, confidence {here.confidence[0]:.3f}, {size} class{'es' * (size != 1)} in its set"]
+        parts = [f"1 sample, confidence {number(here.confidence[0])}, {size} class{'es' * (size != 1)} in its set"]
         if here.accepted is not None:
             parts.append("accepted" if here.accepted[0] else "not accepted")
         why = "" if here.advice is None else f"; {here.advice[0]}: {self.reasons()[0]}"
@@ -453,6 +468,6 @@ def _text(header: list[str], rows: list[list[str]], left_out: Sequence[str]) -> 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return number(value)
     text = printable(value)
     return text if len(text) <= 40 else text[:37] + "..."
