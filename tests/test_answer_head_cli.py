@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from answer_cases import answer_world
 from report_cases import Opened, needs_chromium
+from scipy.stats import ttest_rel
 
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.cli.fit import _more_answers
 from atypicality.llm import AnswerHead
+from atypicality.llm.answer_evaluation import evaluate_answers
+from atypicality.shipping.bundle import saved_sha256
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,8 @@ def test_late_labels_of_answers_are_true_or_false(run, folder):
     [
         ("predict head missing.npz --out a.csv", "an answer head takes answers in a .jsonl file; got 'missing.npz'"),
         ("evaluate head one.jsonl --names logits=scores", "--names and --class-names are for files of arrays"),
-        ("report head head one.jsonl", "answers take one saved answer head, and no --train"),
+        ("report head one.jsonl --train one.jsonl", "--train is for outputs of a classifier"),
+        ("report head one.jsonl --names a=b", "--names and --class-names are for files of arrays"),
         ("report head one.npz", "an answer head takes answers in a .jsonl file; got 'one.npz'"),
         ("fit --calibration known.jsonl --out new --sets split", "--recalibration and --sets are for outputs"),
         ("serve head", "Read it with atypicality.llm.AnswerHead.load"),
@@ -160,3 +164,45 @@ def test_two_files_of_answers_stand_beside_each_other(run, folder, browser):
         assert opened.count() == 1000
         assert "question 1999" in opened.page.content()
         assert np.char.startswith(opened.page.locator("h1").inner_text(), "Reliability")
+
+
+def test_two_answer_heads_are_compared_on_the_same_answers(run, by_hand, folder):
+    head, new = by_hand
+    other = AnswerHead(atypicality="answer_atypicality" if new.answer_embeddings is not None else None, random_state=4)
+    other.fit(aty.llm.Answers.read(folder / "known.jsonl")).save(folder / "plain")
+    code, out, err = run("report head plain one.jsonl --out two.html --max-risk 0.2")
+    assert code == 0, err
+    right = new.correct
+    losses = [-np.log(np.where(right, p, 1 - p)) for p in (one.predict(new).confidence for one in (head, other))]
+    found = ttest_rel(losses[1], losses[0])
+    said = f"log-loss of plain minus that of head on the same 500 rows: {(losses[1] - losses[0]).mean():+.4f} "
+    low, high = found.confidence_interval(0.95)
+    assert out.startswith(f"{said}(95 % interval {low:+.4f} to {high:+.4f}): ")
+    both = evaluate_answers({"head": head, "plain": other}, new, right, max_risk=0.2)
+    assert both.methods == ("token probability", "head", "plain")
+    assert len(both.table("samples")) == 500
+    for name, one in (("head", head), ("plain", other)):
+        alone = one.evaluate(new, max_risk=0.2).table("overall", method="head")
+        told = {row["metric"]: row["value"] for row in both.table("overall", method=name)}
+        same = {row["metric"]: row["value"] for row in alone if not row["metric"].startswith("atypicality_")}
+        assert {metric: told[metric] for metric in same} == pytest.approx(same, nan_ok=True)
+    assert [note for note in both.notes if "plain has another atypicality, or none" in note]
+    assert "What improved: <bdi>head</bdi> to <bdi>plain</bdi>" in (folder / "two.html").read_text()
+
+
+def test_a_head_of_another_hash_is_not_reported(run, by_hand, folder):
+    seal = by_hand[0].save(folder / "sealed")
+    assert run(f"report sealed one.jsonl --out a.html --sha256 {seal}")[0] == 0
+    assert (
+        run(f"report sealed head one.jsonl --out a.html --sha256 {seal} --sha256 {saved_sha256(folder / 'head')}")[0]
+        == 0
+    )
+    for words, message in (
+        (f"report head sealed one.jsonl --sha256 {'0' * 64} --sha256 {seal}", "it is another head"),
+        (
+            f"report sealed head one.jsonl --sha256 {seal}",
+            "--sha256 must be given for each head, in their order; got 1 for 2",
+        ),
+    ):
+        code, _, err = run(words)
+        assert (code, message in err) == (2, True), err

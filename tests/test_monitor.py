@@ -422,8 +422,61 @@ class TestFiles:
         head.save(tmp_path / "head")
         with pytest.raises(BundleError, match="does not describe a monitor"):
             aty.Monitor.load(tmp_path / "head", head)
-        with pytest.raises(BundleError, match="does not describe a head"):
+        with pytest.raises(BundleError, match="holds the state of a monitor, not a head"):
             aty.load(tmp_path / "state")
+
+    def test_a_state_under_its_former_name_is_read_and_renamed_and_heads_and_states_keep_apart(
+        self, head, test, tmp_path
+    ):
+        monitor = aty.Monitor(head)
+        monitor.add(test[:100], at=0)
+        write_part(monitor._state, MonitorState, tmp_path / "old", card="As it was.")  # head.json
+        with pytest.raises(BundleError, match="does not describe a head"):
+            aty.load(tmp_path / "old")
+        again = aty.Monitor.load(tmp_path / "old", head)
+        assert state_of(again) == state_of(monitor)
+        again.add(test[100:200], at=0)
+        again.save(tmp_path / "old")
+        assert sorted(path.name[:8] for path in (tmp_path / "old").iterdir()) == ["README.m", "monitor.", "tensors-"]
+        assert state_of(aty.Monitor.load(tmp_path / "old", head)) == state_of(again)
+        with pytest.raises(FileExistsError, match="holds the state of a monitor"):
+            head.save(tmp_path / "old")
+        head.save(tmp_path / "head")
+        with pytest.raises(ValueError, match=r"folder must be the monitor's own; .* holds a head"):
+            monitor.save(tmp_path / "head")
+        assert aty.load(tmp_path / "head").fingerprint_ == head.fingerprint_
+        [text] = (tmp_path / "old").glob("monitor.json")
+        text.write_text("{}")
+        with pytest.raises(BundleError, match=r"^monitor.json must state its format"):
+            aty.Monitor.load(tmp_path / "old", head)
+
+    def test_accepted_rows_are_those_of_predict_and_raise_no_alarm(self, head, test, tmp_path):
+        monitor, plain = aty.Monitor(head, max_risk=0.05), aty.Monitor(head)
+        days = test[:400], unlabelled(test[400:700]), test[700:750]
+        for day, rows in enumerate(days):
+            monitor.add(rows, at=day * DAY)
+            plain.add(rows, at=day * DAY)
+        kept = [head.predict(rows, max_risk=0.05).accepted for rows in days]
+        wrong = [
+            (head.predict(rows).label != rows.labels)[part] for rows, part in zip(days[::2], kept[::2], strict=True)
+        ]
+        monitor.save(tmp_path)
+        told = aty.Monitor.load(tmp_path, head).to_dict()["accepted"]
+        assert [row["accepted"] for row in told] == [int(part.sum()) for part in kept]
+        assert [row["share"] for row in told] == [float(part.mean()) for part in kept]
+        assert [(row["labelled"], row["wrong"]) for row in told[::2]] == [
+            (part.size, int(part.sum())) for part in wrong
+        ]
+        assert monitor.alarms == plain.alarms
+        assert plain.to_dict()["accepted"] == []
+        both = monitor.merge(aty.Monitor(head, max_risk=0.05)).to_dict(rolling=3)["accepted"][-1]
+        assert both["accepted"] == sum(int(part.sum()) for part in kept)
+        line = monitor.summary().splitlines()[-1]
+        assert line.startswith(f"  accepted at a risk of at most 0.05: {kept[2].mean():.1%} of the newest day, ")
+        assert "<h2>Accepted at a risk of at most 0.05</h2>" in render_monitor(monitor.to_dict())
+        assert "Accepted" not in render_monitor(plain.to_dict())
+        with pytest.raises(ValueError, match="differs in max_risk"):
+            monitor.merge(plain)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="not on this system: fork")
     def test_a_killed_process_loses_at_most_the_rows_since_its_last_save(self, head, test, tmp_path):
@@ -604,13 +657,17 @@ def test_counts_with_ties_can_be_stored(tmp_path):
     assert (again.confidence.low.tolist(), again.confidence.high.tolist()) == ([10], [198])
 
 
-def test_a_state_from_before_keys_were_remembered_is_read():
+def test_a_state_from_before_keys_and_accepted_rows_were_counted_is_read():
     counts = HeldOutCounts.from_rows([0.5, 0.9], np.array([0, 1]), np.array([0, 0]), n_classes=2)
     none = np.zeros((0, 3), np.int64)
     state = MonitorState("ab", 0.01, "day", 3, counts, 0, none[:, 0], none, none, counted={"a": 1.0})
     stored = Part(MonitorState).write(state, kinds.Place.start(tensors := {}))
-    assert stored["fitted"].pop("counted") == {"a": 1.0}
-    assert Part(MonitorState).read(stored, kinds.Place.start(tensors)).counted == {}
+    for name in ("counted", "max_risk", "accepted"):
+        stored["fitted"].pop(name)
+    [accepted] = [name for name in tensors if name.endswith("accepted")]
+    del tensors[accepted]
+    found = Part(MonitorState).read(stored, kinds.Place.start(tensors))
+    assert (found.counted, found.max_risk, found.accepted.shape) == ({}, None, (0, 3))
 
 
 def test_counts_of_a_reference_are_checked_when_they_are_read():
@@ -726,7 +783,7 @@ def test_a_mistake_makes_no_monitor(files, monkeypatch, capsys, arguments, words
     (files / "said.jsonl").write_text('{"label": "Bag"}\n')
     assert main(["monitor", "head", *arguments]) == 2
     assert words in capsys.readouterr().err
-    assert not (files / arguments[0] / "head.json").exists()
+    assert not (files / arguments[0] / "monitor.json").exists()
 
 
 def test_a_state_in_the_place_of_the_head_says_so(files, head, tmp_path, capsys):

@@ -141,6 +141,25 @@ def test_errors_of_the_model_are_not_called_wrong_labels(score, words):
     assert words in step
 
 
+def test_the_cards_say_what_works_what_fails_what_to_do_and_last_what_is_not_clear(page_text):
+    titles = re.findall(r'<div class="card (\w+)"><h2>(.*?)</h2>', page_text)
+    assert [kind for kind, _ in titles] == ["good", "bad", "warn", "next", "same"]
+    assert titles[0][1] == "What improved: <bdi>uncalibrated</bdi> to <bdi>head</bdi>"
+    alone = render_report(evaluation_and_head()[0], before="head", after="head")
+    assert re.findall(r'<div class="card (\w+)">', alone) == ["good", "warn", "next"]
+
+
+def test_what_atypicality_adds_is_said_of_the_head_and_of_the_model_apart():
+    evaluation, head = evaluation_and_head()
+    summary = summarise(evaluation, "uncalibrated", "head")
+    [said] = [text_of(s) for s in (*summary.improved, *summary.unclear) if "nats per sample" in text_of(s)]
+    assert said.startswith("Beside the confidence of head, atypicality adds ")
+    beside, _, chosen = said.partition(" The density was chosen before recalibration: ")
+    assert chosen == f"{head.density_choice_}."
+    assert chosen.partition(" nats per row to ")[2].startswith("the model's own confidence")
+    assert "model" not in beside
+
+
 def test_the_weakest_class_is_named():
     evaluation, _ = evaluation_and_head()
     rows = [row for row in evaluation.table("classes", method="head", metric="accuracy") if row["count"] >= 30]

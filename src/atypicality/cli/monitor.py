@@ -54,6 +54,9 @@ def command(
     window: Annotated[
         str | None, typer.Option(help="hour, day, week, month, or seconds, for a new monitor (day).")
     ] = None,
+    max_risk: Annotated[
+        float | None, typer.Option(help="Also count what is accepted at this risk, as by predict, for a new monitor.")
+    ] = None,
     at: Annotated[
         str | None,
         typer.Option(help="When all these rows came: 2026-01-31T12:00:00+00:00, a date of UTC, or now (now)."),
@@ -81,14 +84,15 @@ def command(
     """
     from atypicality.blocks.progress import working
     from atypicality.outputs.paths import held
+    from atypicality.shipping.bundle.document import STATE
     from atypicality.shipping.bundle.folder import check_place
 
-    check_place(state)
+    check_place(state, STATE)
     if out is not None:
         check_page(out)
     fitted = load_head(head, sha256)
     rows = partial(load_rows, fitted, names=names, class_names=class_names)
-    settings: dict[str, Any] = {"alpha": alpha, "window": window, "reference": reference}
+    settings: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
     _check_settings(state, [name for name, value in settings.items() if value is not None], files)
     settings["reference"] = None if reference is None else rows(reference)
     with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
@@ -113,24 +117,25 @@ def command(
 
 
 def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> None:
-    from atypicality.shipping.bundle.document import NAME
+    from atypicality.monitoring.state import saved_file
 
-    there = (state / NAME).exists()
+    there = saved_file(state) is not None
     if there and given:
-        raise ValueError(f"--{given[0]} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
+        option = given[0].replace("_", "-")
+        raise ValueError(f"--{option} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
     if not (there or given or files):
         raise ValueError(
-            f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha or --window to "
-            "make a new one."
+            f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha, --window "
+            "or --max-risk to make a new one."
         )
 
 
 def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
     """The monitor in the folder, or a new one with these settings."""
     from atypicality.monitoring import Monitor
-    from atypicality.shipping.bundle.document import NAME
+    from atypicality.monitoring.state import saved_file
 
-    if (state / NAME).exists():
+    if saved_file(state) is not None:
         return Monitor.load(state, head)
     given = {name: value for name, value in settings.items() if value is not None}
     if "window" in given:

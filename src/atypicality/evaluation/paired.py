@@ -13,7 +13,9 @@ from atypicality.validation import caught_warnings
 __all__ = ["compared"]
 
 
-def compared(first: Any, second: Any, outputs: ModelOutputs, names: tuple[str, str]) -> str:
+def compared(
+    first: Any, second: Any, outputs: ModelOutputs | tuple[ModelOutputs, ModelOutputs], names: tuple[str, str]
+) -> str:
     """A sentence about two fitted heads: better by how much, or no difference shown.
 
     The interval is Student's of the differences of the rows: it is shorter than those of the two heads suggest, since
@@ -21,10 +23,11 @@ def compared(first: Any, second: Any, outputs: ModelOutputs, names: tuple[str, s
 
     Parameters
     ----------
-    first, second : ReliabilityHead
+    first, second : ReliabilityHead, or AnswerHead
         Fitted, of the same classes.
-    outputs : ModelOutputs
-        Labelled rows that neither was fitted on.
+    outputs : ModelOutputs, or a pair of them
+        Labelled rows that neither was fitted on; a pair has them as each head takes them, such as the outputs that two
+        answer heads make of the same answers.
     names : pair of str
 
     Returns
@@ -42,7 +45,10 @@ def compared(first: Any, second: Any, outputs: ModelOutputs, names: tuple[str, s
     >>> compared(old, new, world[2000:], ("old", "new"))
     'log-loss of new minus that of old on the same 1,000 rows: ... (95 % interval ... to ...): ...'
     """
-    differences = _losses(second, outputs) - _losses(first, outputs)
+    one, other = outputs if isinstance(outputs, tuple) else (outputs, outputs)
+    if len(one) != len(other):
+        raise ValueError(f"outputs must be the same rows for both heads; got {len(one)} and {len(other)}.")
+    differences = _losses(second, other) - _losses(first, one)
     _, low, high = mean_interval(differences)
     found = f"log-loss of {names[1]} minus that of {names[0]} on the same {differences.size:,} rows: "
     if np.isnan(low):

@@ -371,9 +371,8 @@ class AnswerHead(BaseEstimator):
         >>> evaluation.table("overall", metric="accuracy")[0]["value"] == float(answers.correct[500:].mean())
         True
         """
-        outputs = self.outputs(answers, _need_correct(answers, correct))
-        mean = signals_of(answers).get("log_prob_mean", np.full(len(answers), np.nan))
-        return evaluate_answers(self, outputs, mean, **options)
+        check_is_fitted(self, "recalibration_")
+        return evaluate_answers({"head": self}, answers, _need_correct(answers, correct), **options)
 
     def summary(self) -> str:
         """What was fitted, on how much, and how good it is on rows that fitted nothing, as a few lines of text.

@@ -9,15 +9,15 @@ from atypicality.arrays import to_host
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import Profile
-from atypicality.monitoring.state import Counted
+from atypicality.monitoring.state import ACCEPTED, Counted
 from atypicality.monitoring.streams import CATEGORICAL, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of", "rows_of",
-    "words_of",
+    "N_BINS", "accepted_of", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of",
+    "rows_of", "words_of",
 ]  # fmt: skip
 
 N_BINS = 5
@@ -66,7 +66,17 @@ def count_rows(tests: ShareTests, answer: Reliability, outputs: ModelOutputs, ke
     words = words_of(answer, None)
     counted = {name: np.unique(column, return_counts=True) for name, column in words.items()}
     plain = {name: dict(zip(map(str, found), map(int, n), strict=True)) for name, (found, n) in counted.items()}
-    return Counted(key, cells_of(tests, answer, outputs), _profile(answer), plain)
+    return Counted(key, cells_of(tests, answer, outputs), _profile(answer), plain, accepted_of(answer))
+
+
+def accepted_of(answer: Reliability, labels: NDArray[Any] | None = None) -> Counts:
+    """Counts `ACCEPTED` of rows; with labels those of the labels alone, whose rows were counted before."""
+    if answer.accepted is None:
+        return np.zeros(len(ACCEPTED), np.int64)
+    kept = to_host(answer.accepted)
+    if labels is None:
+        return np.array([kept.sum(), 0, 0], np.int64)
+    return np.array([0, kept.sum(), (to_host(answer.label) != labels)[kept].sum()], np.int64)
 
 
 def cells_of(tests: ShareTests, answer: Reliability, outputs: ModelOutputs) -> Counts:
@@ -109,13 +119,15 @@ def profile_of(sums: Counts, n_classes: int, tail: float, changed: float) -> Pro
     return Profile(probs, rows // bins, cells[rows, 0] / n, n, tail, changed)
 
 
-def judged(head: Any, outputs: ModelOutputs, first_row: int = 0) -> tuple[Reliability, ModelOutputs]:
+def judged(
+    head: Any, outputs: ModelOutputs, first_row: int = 0, max_risk: float | None = None
+) -> tuple[Reliability, ModelOutputs]:
     """What the head says of rows, and the rows, both in its order of classes; randomised sets draw by row number."""
     ordered = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
     if not len(ordered):
         raise ValueError("outputs must have at least one row.")
     with caught_warnings():  # of drift at one look: alarms are what a monitor is for
-        return head.predict(ordered, first_row=first_row).on_host(), ordered
+        return head.predict(ordered, first_row=first_row, max_risk=max_risk).on_host(), ordered
 
 
 def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArray[np.intp]:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,16 +13,26 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, moved_rows, need_reference
-from atypicality.monitoring.counting import count_rows, judged, n_bins, profile_of, profile_size, reference_of, rows_of
+from atypicality.monitoring.counting import (
+    accepted_of,
+    count_rows,
+    judged,
+    n_bins,
+    profile_of,
+    profile_size,
+    reference_of,
+    rows_of,
+)
 from atypicality.monitoring.sequences import sequence_interval
-from atypicality.monitoring.state import Alarm, Counted, MonitorState
-from atypicality.monitoring.streams import ShareTests, make_streams, window_rows
+from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
+from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, window_rows
 from atypicality.monitoring.summary import summarised
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import encode_labels
 from atypicality.recalibration.class_prior import is_estimated
-from atypicality.shipping.bundle import read_part, write_part
+from atypicality.shipping.bundle import read_part, saved_class, write_part
+from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.terminal import listed
 from atypicality.validation import check_alpha, check_integer, check_labels
 
@@ -54,6 +65,9 @@ class Monitor:
         Of UTC, or a number of seconds.
     keep : int, default=400
         Windows that are kept apart. Older ones become one.
+    max_risk : float in (0, 1), optional
+        Rows are also asked which to accept at this risk, as by `predict`; how many are, and how many of those with a
+        label err, is counted by window. It raises no alarm.
 
     Examples
     --------
@@ -75,6 +89,7 @@ class Monitor:
         alpha: float = 0.01,
         window: str | float = "day",
         keep: int = 400,
+        max_risk: float | None = None,
     ) -> None:
         held_out = need_reference(head)
         if is_estimated(getattr(head.recalibration_, "class_prior", None)):
@@ -96,6 +111,7 @@ class Monitor:
             keys=np.zeros(0, np.int64),
             cells=empty[:, :0],
             profile=empty,
+            max_risk=None if max_risk is None else float(check_alpha(max_risk, "max_risk")),
         )
         tests = self._use(head, state)
         self._state = replace(state, cells=np.zeros((0, tests.n_cells), np.int64))
@@ -152,7 +168,7 @@ class Monitor:
         class Shirt rose: ...
         """
         self._check_key(key)
-        answer, ordered = judged(self.head, outputs, self.n_rows)
+        answer, ordered = judged(self.head, outputs, self.n_rows, self._state.max_risk)
         seconds, keys = self._when(at, len(ordered))
         parts = []
         for window in np.unique(keys):
@@ -160,7 +176,9 @@ class Monitor:
             part, labels = answer[rows], ordered.labels
             counted = count_rows(self._tests, part, ordered[rows], int(window))
             if labels is not None:
-                counted.cells[:] += self._labelled(part, to_host(labels)[rows])
+                given = to_host(labels)[rows]
+                counted.cells[:] += self._labelled(part, given)
+                counted.accepted[:] += accepted_of(part, given)
             parts.append(counted)
         return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
 
@@ -199,7 +217,7 @@ class Monitor:
             if answer.proba.shape[1] != self.head.n_classes_:
                 raise ValueError(f"outputs must have {self.head.n_classes_} classes; got {answer.proba.shape[1]}.")
         else:
-            answer, ordered = judged(self.head, outputs, self.n_labelled)
+            answer, ordered = judged(self.head, outputs, self.n_labelled, self._state.max_risk)
             given = ordered.labels
         codes = self._codes(answer, labels, given)
         rows = rows_of(answer, ids, codes.size)
@@ -208,8 +226,8 @@ class Monitor:
         parts = []
         for window in np.unique(keys):
             chosen = keys == window
-            cells = self._labelled(answer[rows[chosen]], codes[chosen])
-            parts.append(Counted(int(window), cells, empty, {}))
+            part, given = answer[rows[chosen]], codes[chosen]
+            parts.append(Counted(int(window), self._labelled(part, given), empty, {}, accepted_of(part, given)))
         return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
 
     def _check_key(self, key: str | None) -> None:
@@ -341,13 +359,16 @@ class Monitor:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it."""
-        write_part(self._state, MonitorState, folder, card=CARD)
+        if saved_file(folder) == NAME and saved_class(folder) != MonitorState.__name__:
+            raise ValueError(f"folder must be the monitor's own; {str(folder)!r} holds a head.")
+        write_part(self._state, MonitorState, folder, card=CARD, name=STATE)
+        Path(folder, NAME).unlink(missing_ok=True)  # a state as it was called before
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], head: Any) -> Self:
         """Read the state that `save` wrote to `folder`, of a monitor of this `head`."""
         reference = need_reference(head)
-        state: MonitorState = read_part(MonitorState, folder, what="monitor")
+        state: MonitorState = read_part(MonitorState, folder, what="monitor", name=saved_file(folder) or STATE)
         if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:
             raise ValueError(
                 "head must be the one that the monitor was made for; this one has other calibration rows. A new head "
@@ -379,6 +400,8 @@ class Monitor:
             "estimated_accuracy": self.estimated_accuracy().to_dict() if self.n_rows else None,
             "newest_accuracy": self.estimated_accuracy(last=rolling).to_dict() if newest else None,
             "words": state.words,
+            "max_risk": state.max_risk,
+            "accepted": accepted_rows(state, check_integer(rolling, "rolling", low=1)),
             "history": self.history(rolling=rolling),
         }
 

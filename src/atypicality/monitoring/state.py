@@ -1,8 +1,10 @@
 """What a monitor remembers: counts of windows, from which no row can be told, and the alarms so far."""
 
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -10,9 +12,10 @@ from numpy.typing import NDArray
 
 from atypicality.head.reference import HeldOutCounts
 from atypicality.monitoring.windows import check_window
+from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.stored import Part, Record, kinds, need
 
-__all__ = ["Alarm", "Counted", "MonitorState"]
+__all__ = ["Alarm", "Counted", "MonitorState", "saved_file"]
 
 Counts = NDArray[np.int64]
 QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
@@ -23,7 +26,10 @@ RATES = {
 }
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
-SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference")
+SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference", "max_risk")
+ACCEPTED = ("rows", "labelled", "wrong")
+"""What is counted of accepted rows: all, those with a label, and the wrong ones among these."""
+SUMMED = ("cells", "profile", "accepted")  # arrays with a row of counts for each window
 
 
 @dataclass(frozen=True)
@@ -97,12 +103,13 @@ class Alarm:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Counts of rows of one window: cells of streams, sums of the profile, and words of fields."""
+    """Counts of rows of one window: cells of streams, sums of the profile, words of fields, and `ACCEPTED`."""
 
     key: int
     cells: Counts
     profile: Counts
     words: dict[str, dict[str, int]]
+    accepted: Counts
 
 
 @dataclass(eq=False, repr=False)
@@ -111,7 +118,8 @@ class MonitorState:
 
     `head` is the fingerprint of the head's calibration rows, `n_thresholds` counts the rows behind the thresholds of
     its sets. `keys` are the windows with rows, `cells` the counts of the streams' cells in each, and `profile` the sums
-    of probabilities in each, in units of 2^-30; `words` counts those of each field over the whole life, whose `first`
+    of probabilities in each, in units of 2^-30; `accepted` the counts of accepted rows in each, at
+    `max_risk`; `words` counts those of each field over the whole life, whose `first`
     window is -1 before there is one; `last` is the time of the newest row; `counted` says when batches came, by key.
     """
 
@@ -134,26 +142,33 @@ class MonitorState:
         dict[str, float],
         kinds.Later(kinds.MappingOf(kinds.Number(0), keys=r"[\s\S]{1,200}"), absent=lambda made: {}),
     ] = field(default_factory=dict)
+    max_risk: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number(0, 1, low_open=True)), absent=None)] = (
+        None
+    )
+    accepted: Annotated[
+        Counts, kinds.Later(kinds.Counts("w a", kinds.NOT_NEGATIVE), absent=lambda made: _none_accepted(made.keys.size))
+    ] = field(default_factory=lambda: _none_accepted(0))
 
     def with_rows(self, parts: list[Counted], last: float, key: str | None = None) -> Self:
         """The state with more rows, of a batch with this key; this one is left as it is."""
         keys = np.array([part.key for part in parts], np.int64)
-        cells, profile = (np.stack([getattr(part, name) for part in parts]) for name in ("cells", "profile"))
+        counts = {name: np.stack([getattr(part, name) for part in parts]) for name in SUMMED}
         words = self.words
         for part in parts:
             words = _added(words, part.words)
-        found = self._with(keys, cells, profile, words, last)
+        found = self._with(keys, counts, words, last)
         return found if key is None else replace(found, counted=_newest(found.counted | {key: last}))
 
     def merged(self, other: Self) -> Self:
         """The state of a monitor that saw the rows of both; alarms of both, each from when it was first raised."""
-        found = self._with(other.keys, other.cells, other.profile, _added(self.words, other.words), other.last)
+        counts = {name: getattr(other, name) for name in SUMMED}
+        found = self._with(other.keys, counts, _added(self.words, other.words), other.last)
         raised: dict[tuple[str, str, str], Alarm] = {}
         for alarm in sorted([*self.alarms, *other.alarms], key=lambda alarm: (alarm.at, alarm.what)):
             raised.setdefault(alarm.what, alarm)
         return replace(found, alarms=list(raised.values()), counted=_newest(self.counted | other.counted))
 
-    def _with(self, keys: Counts, cells: Counts, profile: Counts, words: Any, last: float) -> Self:
+    def _with(self, keys: Counts, counts: dict[str, Counts], words: Any, last: float) -> Self:
         every = np.concatenate([self.keys, keys])
         if not every.size:
             return self
@@ -162,14 +177,10 @@ class MonitorState:
         # beyond the windows that are kept, all that is older is one window from the first on
         place = np.where(every <= every.max() - self.keep, first, every)
         known, where = np.unique(place, return_inverse=True)
-        sums = []
-        for old, new in ((self.cells, cells), (self.profile, profile)):
-            total = np.zeros((known.size, new.shape[1]), np.int64)
-            np.add.at(total, where, np.concatenate([old, new]))
-            sums.append(total)
-        return replace(
-            self, keys=known, cells=sums[0], profile=sums[1], words=words, first=first, last=max(self.last, last)
-        )
+        sums: dict[str, Any] = {name: np.zeros((known.size, new.shape[1]), np.int64) for name, new in counts.items()}
+        for name, new in counts.items():
+            np.add.at(sums[name], where, np.concatenate([getattr(self, name), new]))
+        return replace(self, keys=known, words=words, first=first, last=max(self.last, last), **sums)
 
     def differing(self, other: Self) -> list[str]:
         """Settings in which two states differ, so that their counts are not of the same cells."""
@@ -186,9 +197,25 @@ class MonitorState:
         check_window(self.window)
         need(self.alpha < 1, "alpha must be below 1.")
         need((self.first < 0) == (self.keys.size == 0), "a life with windows has a first one.")
+        need(self.accepted.shape[1] == len(ACCEPTED), "accepted rows must have their counts.")
         need(self.keys.size == 0 or 0 <= self.first <= self.keys[0], "windows must not be before the first.")
 
     _stored = Record(check=_check_stored)
+
+
+def saved_file(folder: str | os.PathLike[str]) -> str | None:
+    """Name of the JSON file of the state in a folder, formerly that of a head; None without one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(saved_file(folder))
+    None
+    """
+    return next((name for name in (STATE, NAME) if Path(folder, name).exists()), None)
+
+
+def _none_accepted(n_windows: int) -> Counts:
+    return np.zeros((n_windows, len(ACCEPTED)), np.int64)
 
 
 def _percent(share: float) -> str:

@@ -20,7 +20,7 @@ from atypicality.monitoring.sequences import one_sided, rank_band, sequence_inte
 from atypicality.monitoring.state import MonitorState
 from atypicality.monitoring.windows import as_text, first_second
 
-__all__ = ["CATEGORICAL", "ShareTests", "Stream", "make_streams", "window_rows"]
+__all__ = ["CATEGORICAL", "ShareTests", "Stream", "accepted_rows", "make_streams", "window_rows"]
 
 CATEGORICAL = ("quadrant", "advice")
 """Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
@@ -183,6 +183,20 @@ def window_rows(tests: ShareTests, state: MonitorState, rolling: int) -> list[di
         cells = state.cells[(state.keys > key - rolling) & (state.keys <= key)].sum(axis=0)
         start = as_text(first_second(key, state.window))
         found += [{"window": start} | row for row in _item_rows(tests, cells)]
+    return found
+
+
+def accepted_rows(state: MonitorState, rolling: int) -> list[dict[str, Any]]:
+    """What was accepted in each window, or in the `rolling` windows that end in it; none where no risk was given."""
+    found = []
+    for key in state.keys.tolist() if state.max_risk is not None else ():
+        windows = (state.keys > key - rolling) & (state.keys <= key)
+        rows = int(state.profile[windows, 0].sum())
+        kept, labelled, wrong = state.accepted[windows].sum(axis=0).tolist()
+        low, high = sequence_interval(kept, rows, state.alpha)
+        known = {"window": as_text(first_second(key, state.window)), "rows": rows, "accepted": kept}
+        shares = {"share": kept / rows, "low": float(low), "high": float(high)} if rows else {}
+        found.append(known | shares | {"labelled": labelled, "wrong": wrong})
     return found
 
 

@@ -35,6 +35,8 @@ def summarised(monitor: Any, state: MonitorState, tests: ShareTests) -> str:
         lines.append(f"  newest {name}: {_accuracy(monitor, state, 1, caution, f' that came in this {name}')}")
     if state.keys.size:
         lines.append(f"  all rows: {_accuracy(monitor, state, None, caution)}")
+    if state.keys.size and state.max_risk is not None:
+        lines.append(f"  accepted at a risk of at most {state.max_risk:g}: {_accepted(state, name)}")
     return "\n".join(lines)
 
 
@@ -69,3 +71,14 @@ def _accuracy(monitor: Any, state: MonitorState, last: int | None, caution: str,
     if not wrong + right:
         return said
     return f"{said.removesuffix('.')}; measured on {wrong + right:,} labels{when}: {right / (wrong + right):.3f}"
+
+
+def _accepted(state: MonitorState, name: str) -> str:
+    """The share that is accepted, of the newest window and of all rows, and how much of it is wrong."""
+    shares = []
+    for last, words in ((1, f"the newest {name}"), (None, "all rows")):
+        rows, kept = state.recent("profile", last)[0], state.recent("accepted", last)[0]
+        shares.append(f"{kept / rows:.1%} of {words}" if rows else f"no rows in {words}")
+    _, labelled, wrong = state.recent("accepted", None)
+    measured = f"; of {labelled:,} with a label {wrong / labelled:.1%} are wrong" if labelled else ""
+    return ", ".join(shares) + measured

@@ -69,8 +69,8 @@ def render_monitor(data: Mapping[str, Any], *, title: str = "Monitor") -> str:
     >>> "No alarm" in render_monitor(empty | {"last": None, "estimated_accuracy": None, "newest_accuracy": None})
     True
     """
-    body = "\n".join([_header(data, title), _cards(data), _alarms(data["alarms"]), *_sections(data["history"])])
-    return html_page(title=title, style=asset("report.css"), body=body, data=None, script="")
+    parts = [_header(data, title), _cards(data), _alarms(data["alarms"]), *_accepted(data), *_sections(data["history"])]
+    return html_page(title=title, style=asset("report.css"), body="\n".join(parts), data=None, script="")
 
 
 def _text(value: object) -> str:
@@ -141,12 +141,26 @@ def _sections(history: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         )
 
 
+def _accepted(data: Mapping[str, Any]) -> Iterable[str]:
+    """What was accepted in each window, where the monitor was given a risk."""
+    found = data.get("accepted") or []
+    if not (drawn := [row for row in found if row["rows"]]):
+        return
+    labelled, wrong = (sum(row[name] for row in found) for name in ("labelled", "wrong"))
+    told = f" Of {labelled:,} accepted rows with a label {wrong / labelled:.1%} are wrong." if labelled else ""
+    yield (
+        f"<section><h2>Accepted at a risk of at most {data['max_risk']:g}</h2><p class=quiet>Share of the rows of each "
+        f"window that are accepted, with its interval. It raises no alarm.{told}</p>"
+        f"<div class=pair>{_chart('accepted', drawn)}</div></section>"
+    )
+
+
 def _distance(rows: Sequence[Mapping[str, Any]]) -> float:
     return float(max(max(row["reference_low"] - row["share"], row["share"] - row["reference_high"]) for row in rows))
 
 
 def _chart(item: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    top = min(1.0, 1.1 * max(max(row["high"], row["reference_high"]) for row in rows)) or 1.0
+    top = min(1.0, 1.1 * max(max(row["high"], row.get("reference_high", 0.0)) for row in rows)) or 1.0
     step = (WIDTH - LEFT) / max(len(rows), 1)
 
     def x(place: int) -> str:
@@ -155,7 +169,11 @@ def _chart(item: str, rows: Sequence[Mapping[str, Any]]) -> str:
     def y(share: float) -> float:
         return round((HEIGHT - BOTTOM) * (1 - share / top), 1)
 
-    low, high = y(rows[0]["reference_low"]), y(rows[0]["reference_high"])
+    band = ""
+    if "reference_low" in rows[0]:
+        low, high = y(rows[0]["reference_low"]), y(rows[0]["reference_high"])
+        place = f'x="{LEFT}" y="{high}" width="{WIDTH - LEFT}" height="{max(low - high, 1):.1f}"'
+        band = f'<rect {place} fill="#999" fill-opacity="0.3"/>'
     bars = "".join(
         f'<line class="interval" x1="{x(i)}" x2="{x(i)}" y1="{y(row["low"])}" y2="{y(row["high"])}"/>'
         f'<circle class="mark" cx="{x(i)}" cy="{y(row["share"])}" r="3"><title>{_text(row["window"])}: '
@@ -165,8 +183,7 @@ def _chart(item: str, rows: Sequence[Mapping[str, Any]]) -> str:
     line = " ".join(f"{x(i)},{y(row['share'])}" for i, row in enumerate(rows))
     return (
         f'<figure><figcaption><bdi>{_text(item)}</bdi></figcaption><svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{_text(item)}"><rect x="{LEFT}" y="{high}" width="{WIDTH - LEFT}" '
-        f'height="{max(low - high, 1):.1f}" fill="#999" fill-opacity="0.3"/><g class="series m0">'
+        f'role="img" aria-label="{_text(item)}">{band}<g class="series m0">'
         f'<polyline points="{line}"/>{bars}</g><text x="0" y="10">{top:.3g}</text>'
         f'<text x="0" y="{HEIGHT - BOTTOM}">0</text>'
         f'<text x="{LEFT}" y="{HEIGHT - 6}">{_text(rows[0]["window"][:10])}</text>'

@@ -138,12 +138,12 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
         ("good", f"What improved: {_name(before)} to {_name(after)}" if before != after else f"What {_name(after)} is",
          _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
         ("bad", "What got worse", _list(summary.worse, "Nothing got worse by as much as is shown.", summary.certain)),
-        ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
         ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, "The tables for it are empty.")),
         ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
+        ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
     ]  # fmt: skip
     if before == after:
-        del cards[1:3]  # nothing to compare with
+        cards = [card for card in cards if card[0] not in ("bad", "same")]  # nothing to compare with
     drawn = "\n".join(f'<div class="card {kind}"><h2>{title}</h2>{sentences}</div>' for kind, title, sentences in cards)
     return (
         f'<section id="summary" class="cards">\n{drawn}\n</section>\n<noscript><p>The views below are drawn by the '

@@ -275,16 +275,18 @@ class Facts:
             return []
         adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
         said = self.say(
-            f"Beside {{confidence}}, atypicality {adds} about errors: {{gain}} nats per {{sample}} (95% "
-            "interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
+            f"Beside the {{confidence}} of {{name}}, atypicality {adds} about errors: {{gain}} nats per {{sample}} "
+            "(95% interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
             gain=self.number("{:.4f}", "overall", gain),
             ends=self.interval("{:.4f}", "overall", gain),
+            name=Name(self.after),
             alone=self.share("overall", alone),
         )
         if alone["high"] < 0.5:
             said = (*said, f" That is backwards: {self.wording['backwards']}.")
         chosen = self.evaluation.settings.get("density", {}).get(self.after)
-        return [said if chosen is None else (*said, " It was chosen: ", Name(chosen), ".")]
+        how = () if chosen is None else (" The density was chosen before recalibration: ", Name(chosen), ".")
+        return [(*said, *how)]
 
     def sets(self) -> list[Sentence]:
         """Coverage and size of the prediction sets."""
