@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import concatenate, to_host, to_numpy
-from atypicality.density.columns import in_columns
+from atypicality.density.columns import class_positions, in_columns
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import refuse_two_readings
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
@@ -15,8 +15,8 @@ from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import warn
 
 __all__ = [
-    "agreement", "check_calibration", "check_order", "cut", "first_and_rest", "in_one_order", "some_rows",
-    "warn_of_other_rows", "warn_of_training_rows",
+    "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
+    "some_rows", "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
 RECALIBRATION_SHARE = 0.5
@@ -24,6 +24,8 @@ SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
+ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
+SHUFFLED = 2  # deviations below which an agreement may be that of shuffled rows
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
 
@@ -143,6 +145,31 @@ def warn_of_other_rows(logits: Any, labels: NDArray[np.intp], densities: NDArray
             "density is largest has no more of the model's probability. Give embeddings in the order of logits and "
             "labels, in train= and in calibration=; if they are, class densities are of no use here."
         )
+
+
+def disagreement(head: Any, outputs: ModelOutputs) -> str | None:
+    """What is wrong where the logits of new rows fit their embeddings as those of other classes or rows would.
+
+    That is where the class whose density is largest is the model's for less than half of the rows and has no more of
+    its probability than by chance: in one of 44 batches of shuffled rows it has, and columns in another order are less
+    likely still to agree. None where it cannot be told: without class densities, or of fewer than `ENOUGH_ROWS` rows.
+    """
+    n, density = len(outputs), head.density_
+    if n < ENOUGH_ROWS or outputs.embeddings is None or not hasattr(density, "class_log_density"):
+        return None
+    some = outputs._part(np.linspace(0, n - 1, min(n, ASKED)).astype(int))
+    some = some.with_classes(head.class_names_, whose="those of the head")
+    positions = class_positions(density.classes_, head.n_classes_, head.class_names_)
+    classes = positions[to_host(density.class_log_density(some.need("embeddings"))).argmax(axis=1)]
+    probs = softmax_rows(to_host(some.need("logits")).astype(np.float64))
+    same = float(np.mean(probs.argmax(axis=1) == classes))
+    if same >= 0.5 or agreement(probs, classes) >= SHUFFLED:
+        return None
+    return (
+        f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "
+        f"largest is the model's in {same:.1%} of {len(some):,} rows looked at. Are the columns in the head's order (give "
+        "class_names, by which they are put in order), and logits and embeddings of the same rows?"
+    )
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:

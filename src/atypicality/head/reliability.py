@@ -304,7 +304,9 @@ class Reliability:
             write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
 
     def to_npz(self, path: str | os.PathLike[str]) -> None:
-        """Write every array to `path`, sets as bool (n, k).
+        """Write every array to `path`, sets as bool (n, k); `label_name` has the names of labels where there are any.
+
+        Labels, and columns of sets and probabilities, are in the order of `class_names`: that of the outputs.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> import tempfile
@@ -316,6 +318,8 @@ class Reliability:
         """
         here = self.on_host()
         arrays = {name: getattr(here, name) for name in (*PER_SAMPLE, "class_names")}
+        if here.class_names is not None:
+            arrays["label_name"] = blocks.take_rows(here.class_names, here.label)
         with replacing(path) as temporary:
             write_npz(temporary, {name: part for name, part in arrays.items() if part is not None})
 
@@ -358,6 +362,8 @@ class Reliability:
     def summary(self) -> dict[str, Any]:
         """Counts and means over all samples: confidence, set size, shares of advice, quadrants and kept rows.
 
+        The mean confidence is no estimate of accuracy under drift, which `atypicality.estimate_accuracy` gives.
+
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.summary()
         {'samples': 1, 'mean_confidence': 0.8, 'mean_set_size': 1.0}
@@ -371,26 +377,15 @@ class Reliability:
             "mean_set_size": float(xp.count_nonzero(self.prediction_set)) / len(self),
         }
         if self.accepted is not None:
-            found["accepted"] = float(to_host(self.accepted).mean())
+            kept = to_host(self.accepted)
+            found["accepted"] = float(kept.mean())
+            if kept.any():
+                found["mean_confidence_of_accepted"] = float(to_host(self.confidence)[kept].mean())
         if self.quadrant is not None:
             found["quadrants"] = self.quadrant_shares()
         if self.advice is not None:
             found["advice"] = self.advice_shares()
         return found
-
-    def estimates(self) -> dict[str, float]:
-        """What the recalibrated confidence says of the rows: accuracy, and that of accepted rows; no labels enter.
-
-        Valid where the rows are like the calibration rows, which `drift` looks at.
-
-        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
-        >>> answer.estimates()
-        {'accuracy': 0.8}
-        """
-        confidence = to_host(self.confidence)
-        kept = None if self.accepted is None else confidence[to_host(self.accepted)]
-        parts = {"accuracy": confidence, "accuracy_of_accepted": kept}
-        return {name: float(part.mean()) for name, part in parts.items() if part is not None and part.size}
 
     def _headline(self) -> str:
         found = self.summary()

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.files import READERS, read_arrays
 from atypicality.outputs.limits import UnreadableFileError
 from atypicality.outputs.paths import check_source
+from atypicality.outputs.tables import NUMBER, NUMBERED
 from atypicality.terminal import listed
 from atypicality.validation import warn
 
@@ -22,6 +24,7 @@ FilePath = str | os.PathLike[str]
 
 PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
 PER_CLASS = ("class_atypicality", "class_names")
+MATRICES = ("logits", "embeddings")
 ATTRIBUTE = "attribute."
 
 
@@ -36,13 +39,14 @@ def read_parts(
 
     Rows of files that all have ids, in a column of that name or `id`, are put into the order of the first.
 
-    A name that ends in `*` is that of all numeric columns that begin so, in their order; of logits, the rest names the
-    classes.
+    A name that ends in `*` is that of all numeric columns that begin so: in the order of their numbers where all are
+    numbered, else in their own, in which the rest names the classes of logits.
 
     A name that no file has is an error, or joins `absent` where that is given.
     """
     own = (names["ids"],) if "ids" in names else ("ids", "id")
-    file, arrays = _file_names(paths), _gathered(_read_together(paths, max_bytes, own), names)
+    file = _file_names(paths)
+    arrays = _gathered(_read_together(paths, max_bytes, own), names, file)
     if absent is not None:
         absent |= {theirs for theirs in names.values() if theirs not in arrays}
         names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
@@ -109,19 +113,81 @@ def _in_order_of(
     return {name: part if name in PER_CLASS else blocks.take_rows(part, rows) for name, part in arrays.items()}
 
 
-def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, NDArray[Any]]:
     """The arrays, with columns that a name with a star stands for as one matrix of that name."""
-    for ours, theirs in names.items():
-        start = theirs.removesuffix("*")
-        columns = [name for name in arrays if theirs != start and name.startswith(start)]
-        columns = [name for name in columns if arrays[name].ndim == 1 and arrays[name].dtype.kind in "iuf"]
-        if not columns:
+    for ours, theirs in ({name: name for name in MATRICES} | dict(names)).items():
+        starred = theirs.endswith("*")
+        if theirs in arrays or not (starred or ours in MATRICES):
             continue
-        if ours == "logits":
-            classes = np.array([name[len(start) :] for name in columns])
+        columns = _columns_of(arrays, theirs)
+        _refuse_text(arrays, columns, theirs, file, every=ours == "logits")
+        columns = [name for name in columns if arrays[name].dtype.kind in "iuf"]
+        numbers = _numbers(columns)
+        counted = numbers and min(numbers) == 0 and max(numbers) == len(numbers) - 1
+        if numbers and (counted or not (starred and ours == "logits")):  # logits may be of classes named by numbers
+            _refuse_gap(numbers, first=min(numbers) if starred else 0, file=file)
+            columns = [numbers[number] for number in sorted(numbers)]
+        if not (starred and columns):
+            continue
+        if ours == "logits" and not counted and arrays[columns[0]].ndim == 1:
+            classes = np.array([name[len(theirs) - 1 :] for name in columns])
             arrays["class_names"] = _agreed_names(classes, arrays.get("class_names"), theirs)
-        arrays[theirs] = np.stack([arrays.pop(name) for name in columns], axis=1)
+        parts = [arrays.pop(name) for name in columns]
+        arrays[theirs] = parts[0] if parts[0].ndim == 2 else np.stack(parts, axis=1)
     return arrays
+
+
+def _columns_of(arrays: dict[str, NDArray[Any]], theirs: str) -> list[str]:
+    """Columns that a name stands for: with a star all that begin so, or the matrix that they became, else numbered."""
+    single = [name for name in arrays if arrays[name].ndim == 1]
+    start = theirs.removesuffix("*")
+    if theirs == start:
+        return [name for name in single if (found := NUMBERED.fullmatch(name)) and found["name"] == theirs]
+    matrix = start.rstrip("._[")
+    if matrix == start or matrix not in arrays or arrays[matrix].ndim != 2:
+        return [name for name in single if name.startswith(start)]
+    if others := [name for name in single if name.startswith(start) and arrays[name].dtype.kind in "iuf"]:
+        raise ValueError(
+            f"{theirs!r} matches numbered columns and {listed(others[:3])}. Give {matrix} for the numbered ones, or "
+            "rename the others."
+        )
+    return [matrix]
+
+
+def _numbers(columns: Sequence[str]) -> dict[int, str]:
+    """Columns by number; none where one has no number."""
+    found = [NUMBERED.fullmatch(name) for name in columns]
+    if len(found) < 2 or not all(found):
+        return {}
+    numbers = [int(match["plain"] or match["index"]) for match in found if match]
+    return dict(zip(numbers, columns, strict=True)) if len(set(numbers)) == len(columns) else {}
+
+
+def _refuse_text(
+    arrays: dict[str, NDArray[Any]], columns: Sequence[str], theirs: str, file: str, *, every: bool
+) -> None:
+    """Refuse columns with text among numbers; one that holds no number is something else, unless `every` one counts."""
+    texts = [name for name in columns if arrays[name].dtype.kind in "US" and arrays[name].size]
+    for name in texts:
+        cells = [str(cell) for cell in arrays[name].tolist()]
+        odd = [row for row, cell in enumerate(cells) if not NUMBER.fullmatch(cell.strip())]
+        if every or len(odd) < len(cells) or len(texts) == len(columns):
+            row, table = next(iter(odd), 0), all(part.lower().endswith((".csv", ".tsv")) for part in file.split(", "))
+            raise ValueError(
+                f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as {name!r} "
+                f"in {f'line {row + 2}' if table else f'row {row}'}: {cells[row][:60]!r}. Write plain numbers there."
+            )
+
+
+def _refuse_gap(numbers: Mapping[int, str], first: int, file: str) -> None:
+    if missing := sorted(set(range(first, max(numbers))) - numbers.keys()):
+        known = numbers[min(numbers)]
+        lost = re.sub(r"\d+(?=\]?$)", str(missing[0]), known)
+        raise ValueError(
+            f"{file!r} has numbered columns from {known!r} to {numbers[max(numbers)]!r} without {lost!r}"
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}. Add it, or number them without a gap"
+            f"{' from 0 on' if first == 0 else ''}."
+        )
 
 
 def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArray[Any]:
