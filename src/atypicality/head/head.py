@@ -39,6 +39,8 @@ __all__ = ["ReliabilityHead"]
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
+SAME = ("label", "confidence", "proba", "prediction_set", "atypicality", "atypicality_quantile", "accepted")
+"""What an answer has as the verdict has it."""
 
 
 class ReliabilityHead(BaseEstimator):
@@ -281,22 +283,11 @@ class ReliabilityHead(BaseEstimator):
     ) -> Reliability:
         quadrant = None if found.quadrant is None else QUADRANT_TEXTS[to_host(found.quadrant)]
         size = to_host(set_sizes(namespace(found.prediction_set), found.prediction_set))
-        return Reliability(
-            label=found.label,
-            confidence=found.confidence,
-            proba=found.proba,
-            prediction_set=found.prediction_set,
-            atypicality=found.atypicality,
-            atypicality_quantile=found.atypicality_quantile,
-            quadrant=quadrant,
-            accepted=found.accepted,
-            drift=drift,
-            class_names=self.class_names_ if outputs.class_names is None else outputs.class_names,
-            ids=outputs.ids,
-            advice=advice_texts(to_host(found.advice), size),
-            class_mix=mix,
-            recalibration_atypicality=None if drift is None or drift.recalibration is None else found.covariate,
-        )
+        names = self.class_names_ if outputs.class_names is None else outputs.class_names
+        parts: dict[str, Any] = {name: getattr(found, name) for name in SAME}
+        parts |= {"quadrant": quadrant, "advice": advice_texts(to_host(found.advice), size)}
+        parts["recalibration_atypicality"] = None if drift is None or drift.recalibration is None else found.covariate
+        return Reliability(**parts, drift=drift, class_names=names, ids=outputs.ids, class_mix=mix)
 
     def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.

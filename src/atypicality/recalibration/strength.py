@@ -154,22 +154,11 @@ def choose_strengths(
 ) -> ChosenStrengths:
     """Strengths of maximal evidence, one standard error to the safe side, of the groups that the data support.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its own penalty is not used.
-    groups : mapping of str to ndarray of int
-    n_effective : float
-        How many rows the objective is the mean of: their number or the sum of their weights, pseudo-rows included.
-    start : Solution, optional
-        Temperature scaling, where it has been solved for.
-    tolerance : float, default=0.05
-        Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
-        data determine less than one parameter count by that part.
-    max_iter : int, default=20
-        Optima that are solved for on the way.
-    least : mapping of str to float, optional
-        Nats of evidence below which one group alone is left out, 0.1 of a group that is not named.
+    The objective of the problem, whose own penalty is not used, is the mean of `n_effective` rows: their number or the
+    sum of their weights, pseudo-rows included. `start` is temperature scaling, where it has been solved for. The fixed
+    point is reached where the logarithm of no strength changes by more than `tolerance`, groups of which the data
+    determine less than one parameter counting by that part; at most `max_iter` optima are solved for on the way.
+    `least` are the nats of evidence below which one group alone is left out, 0.1 of a group that is not named.
     """
     solution = temperature_start(problem) if start is None else start
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
