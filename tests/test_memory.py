@@ -434,7 +434,10 @@ def test_matrices_of_classes_or_parameters_that_do_not_fit_are_refused(case, rng
         "approximate Hessian": lambda: aty.VectorScaling().fit(logits, labels),
     }
     need = {"similarity": "344 MB for 100 rows", "exact Hessian": "776 MB", "approximate Hessian": "359 MB"}[case]
-    with blocks.settings(memory=CEILING), pytest.raises(ValueError, match=f"memory must be at least {need}.*got 200 MB"):
+    with (
+        blocks.settings(memory=CEILING),
+        pytest.raises(ValueError, match=f"memory must be at least {need}.*got 200 MB"),
+    ):
         fits[case]()
 
 

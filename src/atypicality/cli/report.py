@@ -15,6 +15,7 @@ from atypicality.cli.files import (
     load_answers,
     load_head,
     load_together,
+    warn_of_other_labels,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say
@@ -77,7 +78,8 @@ def command(
             saved = [load_head(head) for head in heads]
             outputs = load_together(paths, names, class_names, saved[0])
             options = {"train": outputs.get("train"), "suspects": LISTED, "max_risk": max_risk}
-            result, fitted, sides = _evaluated(heads, saved, [outputs[str(file)] for file in files], files, options)
+            measured = [warn_of_other_labels(outputs[str(file)]) for file in files]
+            result, fitted, sides = _evaluated(heads, saved, measured, files, options)
         stage("drawing")
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
     say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))

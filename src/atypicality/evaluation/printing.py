@@ -63,9 +63,11 @@ def each_signal(evaluation: "Evaluation") -> Iterator[str]:
     for method in dict.fromkeys(evaluation.tables["signals"]["method"]):
         whole = evaluation.table("overall", method=method, metric="nll")[0]
         alone = evaluation.table("signals", method=method, metric="nll")
-        yield f"NLL, {method}: {_cell(whole)}. Each signal alone: " + ", ".join(
-            f"{row['name']} {_cell(row)}" for row in alone
-        ) + "."
+        yield (
+            f"NLL, {method}: {_cell(whole)}. Each signal alone: "
+            + ", ".join(f"{row['name']} {_cell(row)}" for row in alone)
+            + "."
+        )
 
 
 def _signals(evaluation: "Evaluation") -> Iterator[str]:

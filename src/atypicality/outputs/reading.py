@@ -64,16 +64,17 @@ def read_class_names(path: FilePath) -> NDArray[Any]:
         lines = source.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UnreadableFileError(f"{source.name!r} must be text in UTF-8, one class per line: {error}.") from error
-    return check_class_names([line.strip() for line in lines if line.strip()])
+    found = [line.strip() for line in lines if line.strip()]
+    if len(found) == 1 and any(sign in found[0] for sign in ",;\t["):
+        raise UnreadableFileError(f"{source.name!r} must name one class per line; its only line is {found[0]!r:.60}.")
+    return check_class_names(found)
 
 
 def _file_names(paths: Sequence[FilePath]) -> str:
     return ", ".join(os.path.basename(os.path.normpath(path)) for path in paths)
 
 
-def _read_together(
-    paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]
-) -> dict[str, NDArray[Any]]:
+def _read_together(paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Arrays of all files by name; a name that two of them have is an error, but for `own`, those that ids can have."""
     if not paths:
         raise ValueError("path must be a file or a folder, or several; got none.")
@@ -167,6 +168,7 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file:
         )
     if unknown:
         warn(
-            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
-            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
+            f"{file!r} also has {listed(name or '(no name)' for name in sorted(unknown))}, ignored. Where one is of "
+            f"{', '.join(PER_ROW)}, say so with names= (--names in a shell); name a column of the samples "
+            f"{ATTRIBUTE}<name> to keep it."
         )
