@@ -107,6 +107,18 @@ def test_probabilities_percentages_and_votes_are_warned_of(run, total):
     assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
 
 
+def test_logits_on_another_scale_are_warned_of(folder, run):
+    recalibration = aty.AtypicalityAwareRecalibration(class_mixing=False, terms=(), strength=1.0)
+    head = aty.ReliabilityHead(recalibration=recalibration, prediction_sets=aty.SplitConformal())
+    train, calibration = (ModelOutputs.load(folder / f"{name}.npz") for name in ("train", "cal"))
+    head.fit(train=train, calibration=calibration)
+    head.save(folder / "aware")
+    logits = arrays(300, 3)["logits"]
+    assert run("predict", "aware", "x.npz", "--out", "a.csv", logits=logits)[0] == 0  # warnings are errors
+    with pytest.warns(UserWarning, match=r"the logits of 'x\.npz' spread over .* calibration rows over"):
+        run("predict", "aware", "x.npz", "--out", "a.csv", logits=np.round(100 * logits).astype(int))
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -147,6 +159,8 @@ def test_a_signal_on_another_scale_is_warned_of(rng):
         (("export", "answers", "--out", "a.onnx"), "an answer head has no ONNX graph"),
         (("evaluate", "head", "empty.npz"), "'empty.npz' is empty: it has 0 bytes"),
         (("pack", "x.npz", "--class-names", "commas.txt", "--out", "p.npz"), "must name one class per line"),
+        (("pack", "counted.csv", "--out", "p.npz"), "If 'logits_*' is meant, pass names={'logits': 'logits_*'}"),
+        (("pack", "decimal.csv", "--out", "p.npz"), "'logits_0' holds text, such as '0,5'. Write decimal points"),
         (("pack", "semicolons.csv", "--out", "p.npz"), "with ';' in it. Separate columns by commas"),
     ],
 )
@@ -154,6 +168,8 @@ def test_a_mistake_is_one_line_that_names_the_file(run, folder, rng, arguments, 
     np.savez(folder / "one.npz", **{name: part[:1] for name, part in arrays(4, 0).items() if name != "class_names"})
     (folder / "empty.npz").write_bytes(b"")
     (folder / "commas.txt").write_text(",".join(NAMES))
+    (folder / "counted.csv").write_text("logits_1,logits_2\n0.5,1.5\n")
+    (folder / "decimal.csv").write_text('logits_0,logits_1\n"0,5","1,5"\n')
     (folder / "semicolons.csv").write_text("labels;site\n1;a\n")
     if "answers" in arguments:
         texts, score = [""] * 60, rng.random(60)

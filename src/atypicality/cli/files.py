@@ -168,6 +168,7 @@ def load_together(
             parts.setdefault("class_names", head.class_names_)
         found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
         _warn_of_probabilities(found[purpose], path)
+        _warn_of_scale(found[purpose], path, head)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
@@ -190,6 +191,24 @@ def _warn_of_probabilities(outputs: "ModelOutputs", path: Path) -> None:
         warn(
             f"the logits of {path.name!r} are not negative and sum to {total:g} in every row: are these probabilities? "
             "`atypicality pack --probabilities` stores the logarithms of those that sum to 1."
+        )
+
+
+def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
+    """Warn where the logits of most rows spread twice as far as those of any row that recalibrated the head."""
+    import numpy as np
+
+    from atypicality.recalibration.covariates import spreads
+    from atypicality.validation import warn
+
+    widest = getattr(getattr(head, "recalibration_", None), "largest_spread_", None)
+    if outputs.logits is None or not len(outputs) or widest is None:
+        return
+    found = float(np.median(spreads(outputs.logits[:LOOKED_AT])))
+    if found > 2 * widest:
+        warn(
+            f"the logits of {path.name!r} spread over {found:.3g} from smallest to largest in half of the rows, "
+            f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
         )
 
 
