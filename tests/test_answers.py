@@ -77,7 +77,7 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ("[1]", "must be an object"),
         ('"text"', "must be an object"),
         ('{"prompt": "p"}', "'answer' is missing"),
-        ('{"correct": true}', "'prompt' is missing"),
+        ('{"correct": true}', "a signal is missing, such as logprobs, scores"),
         ('{"answer": "a", "scores": {"s": 1}}', "'prompt' is missing"),
         ('{"samples": ["a"], "scores": {"s": 1}}', "'prompt' is missing"),
         ('{"prompt": 1, "answer": "a"}', "'prompt' must be a text"),

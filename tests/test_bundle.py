@@ -430,7 +430,9 @@ def test_only_regular_files_inside_the_folder_are_read(bundle, tmp_path):
     with pytest.raises(BundleError, match=r"head\.json must be a regular file"):
         load(bundle)
     for odd in (tmp_path / "nowhere", tmp_path / "outside.json"):
-        with pytest.raises(BundleError, match=r"head\.json .*(missing|cannot be read)"):
+        with pytest.raises(
+            BundleError, match=r"head\.json .*(missing|cannot be read)|is a file; a saved head is a folder"
+        ):
             load(odd)
     rewritten_name = json.loads((tmp_path / "outside.json").read_text()) | {"tensors_sha256": "../" * 21 + "x"}
     rewritten_name.pop("sha256")

@@ -608,9 +608,7 @@ def test_fit_refuses_labels_with_the_index_of_other_rows(cv, table):
     model = AtypicalityAwareClassifier(base.fit(X, y) if cv == "prefit" else base, head=QUICK, cv=cv)
     counted = X[:900].reset_index(drop=True), y[:900].reset_index(drop=True)
     for rows, labels in ((X, y.sort_index()), (X[:900], y[900:1800]), (counted[0], counted[1].sample(frac=1))):
-        with pytest.raises(
-            ValueError, match=r"y must have the index of X.*column\.to_numpy\(\) where the order is right"
-        ):
+        with pytest.raises(ValueError, match=r"y must have the index of X.*y\.to_numpy\(\) where the order is right"):
             model.fit(rows, labels)
 
 

@@ -87,9 +87,9 @@ def command(
 def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
     """Whether the logits look like something else: probabilities, of which reading warned, or those of other columns."""
     from atypicality.head.calibration_parts import disagreement
-    from atypicality.outputs.packing import look_like_probabilities
+    from atypicality.validation import common_sum
     from atypicality.validation import warn
 
     if message := disagreement(head, outputs):
         warn(message)
-    return bool(message) or look_like_probabilities(outputs.logits[:LOOKED_AT])
+    return bool(message) or common_sum(outputs.logits[:LOOKED_AT]) is not None

@@ -33,7 +33,6 @@ from atypicality.integrations.sklearn_folds import (
     fit_crossed,
 )
 from atypicality.integrations.sklearn_rows import (
-    check_index,
     check_kind,
     few,
     group_column,
@@ -46,6 +45,7 @@ from atypicality.integrations.sklearn_tables import default_embedder
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.model_outputs import check_attributes
+from atypicality.outputs.table_index import check_index
 from atypicality.validation import caught_warnings, check_choice, check_integer, check_number
 
 __all__ = ["AtypicalityAwareClassifier"]

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +40,8 @@ Vector = NDArray[np.float64]
 
 class AnswerReliability(Reliability):
     """A `Reliability` whose table leaves out what says nothing of answers: label, quadrant, sets and choices."""
+
+    _tells_sets: ClassVar[bool] = False
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted, advice."""

@@ -317,7 +317,8 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
         known |= dict.fromkeys(TEXTS, "")
     for name in TEXTS:
         if name not in known:
-            raise ValueError(f"{name!r} is missing")
+            bare = known.keys().isdisjoint((*TEXTS, "samples", *SIGNALS))
+            raise ValueError(f"a signal is missing, such as {listed(SIGNALS[:2])}" if bare else f"{name!r} is missing")
         if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
             raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):

@@ -38,6 +38,7 @@ MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: t
 KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
 FEWEST = TAIL_ROWS  # rows that a column needs
 REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
+FAR_SHARE = 0.5  # of the rows that may lie further beyond the fitted range than it is wide
 
 Vector = NDArray[np.float64]
 Signals = Mapping[str, Vector]
@@ -261,6 +262,7 @@ class SignalModel:
         """Log-odds of being correct (n,), from the signals that were fitted."""
         known = {one.name: signals.get(one.name, np.full(n_rows, np.nan)) for one in self.signals}
         self._warn_of_missing(known)
+        self._warn_of_other_scale(known)
         total = np.full(n_rows, self.intercept)
         for name, part in _parts(self.signals, known):
             if name in self.coefficients:
@@ -278,6 +280,18 @@ class SignalModel:
                 warn(
                     f"{field} is missing in {gone:,} row{'s' * (gone > 1)}, and in fewer than {FEWEST} of those that "
                     f"fit P(correct), too few to learn from: the mean is used as {listed(names)}."
+                )
+
+    def _warn_of_other_scale(self, signals: Signals) -> None:
+        """Warn of signals that lie far outside the fitted range in most of some rows: they then count as its ends."""
+        for one in self.signals:
+            values = signals[one.name][~np.isnan(signals[one.name])]
+            reach = one.high - one.low
+            far = (values < one.low - reach) | (values > one.high + reach)
+            if values.size >= FEWEST and far.mean() > FAR_SHARE and set(one.parts) & set(self.coefficients):
+                warn(
+                    f"{one.name} is far outside the range of the fitted answers, {one.low:.4g} to {one.high:.4g}, in "
+                    f"{far.sum():,} of {values.size:,} rows, and counts as the end of it: is it on another scale now?"
                 )
 
     @property

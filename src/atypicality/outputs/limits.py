@@ -50,8 +50,8 @@ def check_room(n_rows: int, n_classes: int, n_columns: int, *, fitted: bool = Tr
     need = ROW_BYTES * n_rows + 8 * (8 * n_columns**2 + 4 * n_classes * n_columns + 3 * compared**2)
     _refuse_limit(
         need,
-        f"{n_rows:,} rows, {n_classes:,} classes and {n_columns:,} columns, because numbers per row, the covariance and "
-        "the similarity of classes stay in memory",
+        f"{n_rows:,} rows, {n_classes:,} classes and {n_columns:,} columns, because numbers per row, the covariance "
+        "and the similarity of classes stay in memory",
     )
 
 

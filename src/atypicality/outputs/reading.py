@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,10 @@ def read_class_names(path: FilePath) -> NDArray[Any]:
         lines = source.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UnreadableFileError(f"{source.name!r} must be text in UTF-8, one class per line: {error}.") from error
-    return check_class_names([line.strip() for line in lines if line.strip()])
+    found = [line.strip() for line in lines if line.strip()]
+    if len(found) == 1 and any(sign in found[0] for sign in ",;\t["):
+        raise UnreadableFileError(f"{source.name!r} must name one class per line; its only line is {found[0]!r:.60}.")
+    return check_class_names(found)
 
 
 def _file_names(paths: Sequence[FilePath]) -> str:
@@ -200,7 +203,7 @@ def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArr
 
 
 def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, Any]:
-    there = listed(sorted(arrays)) or "nothing"
+    there = _shown(arrays) or "nothing"
     for ours, theirs in names.items():
         if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
             turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
@@ -211,18 +214,30 @@ def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file
         arrays[ours] = arrays.pop(theirs)
     parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
     attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
-    _explain_unknown(set(arrays), parts, there, file)
+    _explain_unknown(arrays, parts, there, file)
     return {**parts, "attributes": attributes}
 
 
-def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file: str) -> None:
+def _shown(names: Iterable[str]) -> str:
+    return listed(name or "(no name)" for name in sorted(names))
+
+
+def _explain_unknown(unknown: Mapping[str, NDArray[Any]], parts: dict[str, Any], there: str, file: str) -> None:
     for name in sorted(unknown):
         missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
         close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
         if close:
+            counted = [other for other in unknown if other.rstrip("0123456789") == name.rstrip("0123456789")]
+            text = next((other for other in counted if unknown[other].dtype.kind in "US"), None)
+            if len(counted) > 1 and text is not None:
+                raise ValueError(
+                    f"{file!r} must have numbers in the columns of {close[0]}; {text!r} holds text, such as "
+                    f"{str(unknown[text][0])!r:.40}. Write decimal points, and one number a cell."
+                )
+            meant = name.rstrip("0123456789") + "*" if len(counted) > 1 else name
             raise ValueError(
-                f"{file!r} has no array {close[0]!r}; it has: {there}. "
-                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}, or --names {close[0]}={name} in a shell."
+                f"{file!r} has no array {close[0]!r}; it has: {there}. If {meant!r} is meant, pass "
+                f"names={{{close[0]!r}: {meant!r}}}, or --names '{close[0]}={meant}' in a shell."
             )
     if not parts:
         raise ValueError(
@@ -231,6 +246,7 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file:
         )
     if unknown:
         warn(
-            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
-            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
+            f"{file!r} also has {_shown(unknown)}, ignored. Where one is of "
+            f"{', '.join(PER_ROW)}, say so with names= (--names in a shell); name a column of the samples "
+            f"{ATTRIBUTE}<name> to keep it."
         )

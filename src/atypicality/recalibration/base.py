@@ -257,6 +257,6 @@ def absent_message(absent: NDArray[np.intp]) -> str:
     """What to say about classes that no calibration row carries."""
     whose = "its score rests" if absent.size == 1 else "their scores rest"
     return (
-        f"labels hold no row of class {name_classes(absent)}: {whose} on the ridge alone, and without one on the mean of the seen "
-        "classes. Give rows of every class that can occur."
+        f"labels hold no row of class {name_classes(absent)}: {whose} on the ridge alone, and without one on the mean "
+        "of the seen classes. Give rows of every class that can occur."
     )

@@ -29,7 +29,7 @@ __all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses", "sums"]
 
 WIDE = np.dtype(np.float64)
 HESSIANS = 8
-"""Matrices of all parameters that a thread may have at a time: of blocks that wait, of the one it works on, and some."""
+"""Matrices of all parameters that a thread may have at a time: of blocks that wait, and those that one is made of."""
 
 
 def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:

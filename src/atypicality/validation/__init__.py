@@ -24,14 +24,13 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "first_of", "is_missing", "look_like_probabilities", "name_classes", "name_rows",
-    "numbered", "own_row", "require", "warn", "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "name_classes", "name_rows", "numbered",
+    "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 PROBED = 256
-SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
 _class_names: ContextVar[NDArray[Any] | None] = ContextVar("atypicality_class_names", default=None)
 ODD_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -191,6 +190,7 @@ def check_labels(
             raise ValueError(
                 f"{name} must lie in 0 .. {n_classes - 1}, the columns; {name_rows(bad, 'is', 'are')} "
                 f"outside (row {own_row(bad[0])} is {array[bad[0]]})."
+                + (" Do they count from 1? Subtract 1." if array.min() > 0 and array.max() == n_classes else "")
             )
     return array.astype(np.intp, copy=False)
 
@@ -478,22 +478,29 @@ def warn(message: str) -> None:
 
 def warn_of_probabilities(logits: FloatArray) -> None:
     """Warn where the first rows of logits are all distributions, which logits never are by chance; they stay logits."""
-    if len(logits) >= 10 and look_like_probabilities(logits[:PROBED]):
+    rows = logits[:PROBED]
+    total = common_sum(rows)
+    if total is not None and len(rows) >= 10:
         warn(
-            "logits are used as they are, but their rows are not negative and sum to 1: are these probabilities? "
-            "Give what enters the softmax, or the probabilities' logarithm, np.log(probs)."
+            f"logits are used as they are, but their rows are not negative and sum to {total:g}: are these "
+            "probabilities, percentages or votes? Give what enters the softmax, or the probabilities' logarithm, "
+            "np.log(probs)."
         )
 
 
-def look_like_probabilities(logits: FloatArray) -> bool:
-    """Whether all of some rows (n, k) are from 0 to 1 and sum to 1; False of none.
+def common_sum(rows: Any) -> float | None:
+    """What all of some rows (n, k) sum to, where no entry is negative: 1 of probabilities, 100 of percentages.
 
-    >>> look_like_probabilities(np.array([[0.9, 0.1]])), look_like_probabilities(np.array([[2.0, -1.0]]))
-    (True, False)
+    None where they do not, or where fewer than ten of them sum to another number than 1.
+
+    >>> common_sum(np.array([[0.9, 0.1]])), common_sum(np.array([[90.0, 10.0]]))
+    (1.0, None)
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(logits.sum(axis=1, dtype=np.float64) - 1) <= SUM_TOLERANCE
-        return bool(logits.size) and bool((logits >= 0).all() and near.all())
+        sums = np.asarray(rows).sum(axis=1, dtype=np.float64)
+        total = float(f"{sums.mean():.3g}") if sums.size else 0.0
+        alike = total > 0 and bool((rows >= 0).all()) and bool((np.abs(sums - total) <= 1e-3 * total).all())
+    return total if alike and (total == 1 or sums.size >= 10) else None
 
 
 def check_real(dtype: np.dtype[Any], name: str) -> None:
