@@ -116,9 +116,7 @@ class Reliability:
         """
         if isinstance(self.proba, np.ndarray):
             return self
-        parts: dict[str, Any] = {
-            name: to_host(part) for name in CARRIED if (part := getattr(self, name)) is not None
-        }
+        parts: dict[str, Any] = {name: to_host(part) for name in CARRIED if (part := getattr(self, name)) is not None}
         return replace(self, **parts)
 
     def names(self) -> NDArray[Any]:
