@@ -106,6 +106,9 @@ def test_no_share_qualifies_then_nothing_is_kept():
     wrong = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.arange(1000) >= 100)
     with pytest.warns(UserWarning, match=r"with 1,000 held-out rows. Of the 1\d\d most confident 100 are wrong"):
         wrong.warn_where_none(np.zeros(3, bool), 0.05)
+    once = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 60), np.arange(60) > 0)
+    with pytest.warns(UserWarning, match=r"Of the \d+ most confident 1 is wrong;"):
+        once.warn_where_none(np.zeros(3, bool), 0.05)
     right = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.ones(1000))
     right.warn_where_none(np.zeros(3, bool), 0.05)  # a threshold is met, and these rows are below it: no warning
     with pytest.raises(ValueError, match=r"max_risk must be a finite number in \(0, 1\); got 5"):

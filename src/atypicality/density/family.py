@@ -25,9 +25,10 @@ Both = tuple[ClassStatistics, ClassStatistics | None]
 
 CONCERNS = (
     "This concerns every density that the head chooses among, and the Gaussian that its recalibration reads. For "
-    "embeddings of a network it is usual and can stay: errors are found about as well. To count those directions write "
-    "ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')), or shrinkage='columns' for a table: that one "
-    "density then takes the place of the choice, for recalibration too."
+    "embeddings of a network it is usual and can stay: errors are found about as well, and inputs of no class are "
+    "noticed no better with those directions counted, but with embeddings of an earlier layer. To count them write "
+    "ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')), or shrinkage='columns' for a table, where a new "
+    "category is such a direction: that one density then takes the place of the choice, for recalibration too."
 )
 """What a covariance that is not of full rank means for a head, and what to do."""
 

@@ -111,6 +111,7 @@ def _accepted(evaluation: "Evaluation") -> Iterator[str]:
         yield (
             f"Accepted at max_risk={evaluation.settings['max_risk']:g}, {kept['method']}: {kept['value']:.1%}"
             + (f", of which {wrong['value']:.1%} are wrong {ends}." if wrong["count"] else ".")
+            + (' The others count as "ask a person".' if kept["value"] < 1 else "")
         )
 
 
