@@ -8,7 +8,7 @@ from test_pinball import reference
 import atypicality as aty
 from atypicality import blocks
 from atypicality.conformal import ConditionalConformal
-from atypicality.conformal.guaranteed import Asked, class_groups
+from atypicality.conformal.guaranteed import Asked, class_groups, places_among
 from atypicality.conformal.pinball import cutoff_steps
 from atypicality.conformal.soft_groups import local_quantiles, soft_groups
 from atypicality.datasets import make_world
@@ -315,3 +315,8 @@ def test_a_head_asks_for_sixths_of_atypicality_where_there_are_rows_for_them(n, 
     outputs = aty.ModelOutputs(world.logits, atypicality=world.atypicality, labels=world.labels)
     head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), alpha=alpha).fit(calibration=outputs)
     assert head.prediction_sets_.groups == groups
+
+
+def test_a_value_of_an_attribute_that_is_new_is_named_as_it_was_given():
+    with pytest.warns(UserWarning, match="1 of 2 rows have a value .* as 'moon' in row 1: their sets hold all classes"):
+        assert places_among(np.array(["a", "c"]), np.array(["c", "moon"])).tolist() == [1, 2]

@@ -489,8 +489,14 @@ def test_answers_are_cut_like_outputs(answer):
     assert_array_equal(part.ids, answer.ids[answer.confidence > np.median(answer.confidence)])
     assert_array_equal(answer[[5, 0]].proba, answer.proba[[5, 0]])
     assert repr(answer[:2]).startswith("Reliability: 2 samples")
-    with pytest.raises(TypeError, match=r"slice, an array of positions.*For one row take \[3:4\]"):
-        answer[3]
+    assert_array_equal(answer[-3].ids, answer.ids[3:4])
+    assert [len(row) for row in answer] == [1] * 6
+    with pytest.raises(IndexError, match="position in 6 samples, from 0 on; got -7"):
+        answer[-7]
+    with pytest.raises(TypeError, match="slice, an array of positions"):
+        answer[True]
+    with pytest.raises(TypeError, match=r"a table, not one array; take a part of it, such as \.proba"):
+        np.asarray(answer)
 
 
 def test_to_frame_names_what_to_install(answer, monkeypatch):

@@ -1,5 +1,7 @@
 """What a head remembers: quantiles that are shares, a bound that holds, drift that is noticed and not imagined."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from scipy.stats import binom, ks_2samp
 from atypicality.head.abstention import AbstentionRule, most_errors
 from atypicality.head.drift import Drift
 from atypicality.head.quantiles import GRID_SIZE, QuantileScale
+
+FAQ = Path(__file__).parents[1] / "docs" / "faq.md"
 
 
 @settings(deadline=None)
@@ -113,6 +117,24 @@ def test_no_share_qualifies_then_nothing_is_kept():
     right.warn_where_none(np.zeros(3, bool), 0.05)  # a threshold is met, and these rows are below it: no warning
     with pytest.raises(ValueError, match=r"max_risk must be a finite number in \(0, 1\); got 5"):
         AbstentionRule.from_rows([0.9], [1]).threshold(5)
+
+
+def test_the_tables_of_the_faq_are_what_the_rule_needs_and_does(rng):
+    rows = [line.strip("| ").split(" | ") for line in FAQ.read_text("utf-8").splitlines() if line.startswith("| ")]
+    allowed = {int(cells[0].replace(",", "")): cells[1:] for cells in rows[1:7]}
+    risks = (0.05, 0.1, 0.2)
+    for n, cells in allowed.items():
+        assert [int(cell) for cell in cells] == [most_errors(np.array([n]), risk)[0] for risk in risks]
+    fewest = [np.argmax(most_errors(np.arange(1, 100), risk) == 0) + 1 for risk in risks]
+    assert "below {}, {} and {} rows not even".format(*fewest) in FAQ.read_text("utf-8")
+    n, fits, power = 600, 100, np.array([1, 2, 5])  # confidence .4 + .6 U^(1 / power): accuracy .7, .8, .9
+    [stated] = [cells[1:] for cells in rows if cells[0] == "600"]
+    for share, a in zip((int(cell.partition(" ")[0]) / 100 for cell in stated), power, strict=True):
+        drawn = 0.4 + 0.6 * rng.random((2, fits, n)) ** (1 / a)
+        correct = rng.random((fits, n)) < drawn[0]
+        cut = zip(drawn[0], correct, drawn[1], strict=True)
+        none = np.mean([AbstentionRule.from_rows(c, r, others=o).threshold(0.05) == np.inf for c, r, o in cut])
+        assert abs(none - share) < 4 * np.sqrt(share * (1 - share) * (1 / fits + 1 / 1000)) + 0.005  # of rounding
 
 
 def test_equal_confidence_is_kept_or_left_together():

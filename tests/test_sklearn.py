@@ -2,6 +2,7 @@
 
 import ast
 
+import joblib
 import numpy as np
 import pytest
 from conftest import imported, needs
@@ -28,6 +29,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import SVC, LinearSVC, NuSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import has_fit_parameter
 
 import atypicality as aty
 from atypicality.conformal.cross import cross_conformal_level
@@ -707,6 +709,31 @@ def test_a_classifier_is_saved_without_pickle(three, tmp_path):
         assert ("at least 0.9 " in cards[1]) != bool(cv)
         assert loaded.head_.cross_fitted_ == bool(cv)
         assert loaded.classes_.tolist() == model.classes_.tolist()
+
+
+def test_a_classifier_passes_through_joblib(three, tmp_path):
+    X, y = three
+    model = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK, cv=3).fit(X, y)
+    joblib.dump(model, tmp_path / "model.joblib")
+    again = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(again.predict_set(X), model.predict_set(X))
+
+
+def test_weights_are_refused_with_what_to_do(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK)
+    with pytest.raises(TypeError, match=r'X and y alone; got sample_weight too.*then wrap it with cv="prefit"'):
+        model.fit(X, y, sample_weight=np.ones(len(y)))
+    assert not has_fit_parameter(model, "sample_weight")  # tools of scikit-learn do not offer it
+
+
+def test_in_a_head_temperatures_by_group_are_of_fifths_of_atypicality(three):
+    X, y = three
+    head = ReliabilityHead(recalibration=aty.GroupTemperatureScaling())
+    scaling = AtypicalityAwareClassifier(GaussianNB(), head=head).fit(X, y).head_.recalibration_
+    assert scaling.quantiles_ is not None
+    assert scaling.groups_.tolist() == [0, 1, 2, 3, 4]
 
 
 def prepared_numbers():

@@ -155,7 +155,7 @@ def places_among(known: NDArray[Any], values: NDArray[Any]) -> Integers:
     if unseen.any():
         warn(
             f"{int(unseen.sum())} of {values.size} rows have a value of the attribute that no calibration row had, as "
-            f"{values[unseen][0]!r} in row {int(unseen.argmax())}: their sets hold all classes."
+            f"{values[unseen].tolist()[0]!r} in row {int(unseen.argmax())}: their sets hold all classes."
         )
     return np.where(unseen, known.size, place)
 

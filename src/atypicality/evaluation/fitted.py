@@ -69,8 +69,9 @@ def evaluate(
         Most labels to list as perhaps wrong, by the probabilities of the last method and neighbouring rows (table
         `suspects`), and most rows to list as near-duplicates of training rows (table `duplicates`).
     max_risk : float in (0, 1), optional
-        Heads are asked which predictions to accept at this risk, as by their `predict`: the table `overall` then has
-        `accepted_share` and `accepted_risk`, the share of the accepted that is wrong.
+        Heads are asked which predictions to accept at this risk, as by their `predict`: the tables `overall`,
+        `classes` and `subgroups` then have `accepted_share` and `accepted_risk`, the share of the accepted that is
+        wrong.
     random_state : int, default=0
         Of bootstrap intervals and of the rows kept.
 

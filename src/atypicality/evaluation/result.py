@@ -30,8 +30,8 @@ MOST_LISTED = 30  # values that an error names
 class Evaluation:
     """What was measured: plain tables, made by `evaluate` or `compare`.
 
-    Printing one shows the paper's layout, ECE and accuracy per group of atypicality for every method. The
-    documentation page "Evaluation" lists every table and column.
+    Printing one shows the paper's layout, ECE and accuracy per group of atypicality for every method, the same by
+    subgroup, and the log loss. The documentation page "Evaluation" lists every table and column.
 
     Attributes
     ----------

@@ -234,9 +234,22 @@ class Reliability:
             lists = {name: part for name, part in (("prediction_set", members), ("choices", listed)) if name in row}
             yield row | {name: names[part].tolist() for name, part in lists.items()} | {"proba": proba.tolist()}
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
-        """The answers for some samples: a slice, positions or a boolean mask."""
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> "Reliability":
+        """The answers for some samples: a slice, positions, a boolean mask, or one position for an answer of one row.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> len(answer[0]), answer[-1].confidence
+        (1, array([0.8]))
+        """
+        if isinstance(rows, (int, np.integer)) and not isinstance(rows, bool):
+            place = int(rows) + (len(self) if rows < 0 else 0)
+            if not 0 <= place < len(self):  # an IndexError also ends a loop over the answers
+                raise IndexError(f"rows must be a position in {len(self)} samples, from 0 on; got {rows}.")
+            rows = slice(place, place + 1)
         return self._take(check_rows(rows))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a Reliability is a table, not one array; take a part of it, such as .proba, or .to_frame().")
 
     def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
         known = {name: part for name in CARRIED if (part := getattr(self, name)) is not None}

@@ -17,6 +17,7 @@ from atypicality.validation import name_rows, warn
 
 __all__ = [
     "check_kind",
+    "check_no_others",
     "few",
     "group_column",
     "index_name",
@@ -44,6 +45,15 @@ def check_kind(targets: NDArray[Any]) -> None:
         if text.any() and not text.all():
             rows = name_rows(np.flatnonzero(~text), "does", "do")
             raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
+
+
+def check_no_others(others: Mapping[str, Any]) -> None:
+    """Refuse what `fit` does not take beside X and y."""
+    if others:
+        raise TypeError(
+            f"fit takes X and y alone; got {few(list(others))} too. Calibration counts every row alike, since its "
+            'guarantees are for rows drawn alike: fit the estimator with weights yourself, then wrap it with cv="prefit".'
+        )
 
 
 def few(words: list[str]) -> str:
