@@ -10,8 +10,8 @@ from conftest import needs
 
 import atypicality as aty
 from atypicality.cli import main
-from atypicality.head.calibration_parts import disagreement
 from atypicality.datasets import load_fashion_mnist_lt
+from atypicality.head.calibration_parts import disagreement
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,9 @@ def test_logits_of_other_columns_or_rows_are_told_from_the_embeddings(folder, ca
     with pytest.warns(UserWarning, match=r"logits fit the embeddings no better .* of 300 rows looked at\. Are"):
         assert run(capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz")[0] == 0
     with pytest.warns(UserWarning, match="logits fit the embeddings no better"):
-        code, *_ = run(capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz", "--exit-code")
+        code, *_ = run(
+            capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz", "--exit-code"
+        )
     assert code == 3
     named = aty.ModelOutputs(logits[:99], embeddings=test.embeddings[:99])  # too few rows to tell
     assert disagreement(aty.load(folder / "head"), named) is None
@@ -120,7 +122,9 @@ def test_probabilities_in_the_place_of_logits_are_warned_of(folder, capsys):
     with pytest.warns(UserWarning, match=r"the logits of 'probs.npz' .* are these probabilities"):
         assert run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz")[0] == 0
     with pytest.warns(UserWarning, match="are these probabilities"):
-        code, *_ = run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz", "--exit-code")
+        code, *_ = run(
+            capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz", "--exit-code"
+        )
     assert code == 3
 
 

@@ -237,7 +237,9 @@ def test_numbered_columns_have_one_name_with_a_star_and_without(tmp_path, theirs
     with pytest.raises(ValueError, match=r"from 'emb_0' to 'emb_3' without 'emb_1'\. Add it"):
         aty.ModelOutputs.load(tmp_path / "t.csv", names={"embeddings": theirs})
     (tmp_path / "t.csv").write_text("emb_0,emb_1\n3,0\n4,x(2)\n")
-    with pytest.raises(ValueError, match=r"2 columns match emb.*, but 1 of them hold text.*'emb_1' in line 3: 'x\(2\)'"):
+    with pytest.raises(
+        ValueError, match=r"2 columns match emb.*, but 1 of them hold text.*'emb_1' in line 3: 'x\(2\)'"
+    ):
         aty.ModelOutputs.load(tmp_path / "t.csv", names={"embeddings": theirs})
 
 

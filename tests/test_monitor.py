@@ -577,7 +577,9 @@ class TestShown:
         share = np.mean(predicted.label_names() == most.item)
         assert f"{most}; newest day {100 * share:.3g}% of {len(shirts)}\n" in monitor.summary()
         monitor.add_labels(test[:9], at=3 * DAY)
-        assert "newest day: no rows to estimate the accuracy of\n  newest day: measured on 9 labels" in monitor.summary()
+        assert (
+            "newest day: no rows to estimate the accuracy of\n  newest day: measured on 9 labels" in monitor.summary()
+        )
         assert f"{most}; newest day none\n" in monitor.summary()
 
     def test_alarms_that_are_over_are_one_line(self, head, test):

@@ -121,8 +121,8 @@ def _warn_of_rows(outputs: "ModelOutputs", path: Path) -> None:
         name, *rows = twice
         first, second = (place_in(path.name, row) for row in rows)
         warn(
-            f"{path.name!r} has the id {name!r} twice, in {first} and {second}: both rows count, and no late label can be "
-            "joined to it. Are rows repeated? Give each an id of its own."
+            f"{path.name!r} has the id {name!r} twice, in {first} and {second}: both rows count, and no late label can "
+            "be joined to it. Are rows repeated? Give each an id of its own."
         )
 
 

@@ -192,7 +192,8 @@ def _count_late(
         here = np.isin(ids, own)
         if (both := here & found).any():
             raise ValueError(
-                f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them, the second is {path!r}."
+                f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them, the second "
+                f"is {path!r}."
             )
         _refuse_repeated(own, Path(path), among=set(ids[here].tolist()))
         if here.any():

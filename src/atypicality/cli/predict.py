@@ -22,7 +22,9 @@ atypicality predict head new.npz --exit-code --json --out answers.npz
 atypicality predict answer-head new.jsonl --max-risk 0.1 --out said.csv
 """
 
-DRIFTED = 3  # the exit code of rows that have drifted or look wrong: not 1, which a crash has, nor 2, a mistake of the user
+DRIFTED = (
+    3  # the exit code of rows that have drifted or look wrong: not 1, which a crash has, nor 2, a mistake of the user
+)
 
 
 def command(
@@ -46,8 +48,8 @@ def command(
         bool,
         typer.Option(
             "--exit-code",
-            help="End with code 3 where the rows' atypicality has drifted, or where the logits look like probabilities or "
-            "do not fit the embeddings.",
+            help="End with code 3 where the rows' atypicality has drifted, or where the logits look like probabilities "
+            "or do not fit the embeddings.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -83,11 +85,11 @@ def command(
 
 
 def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
-    """Whether the logits look like something else: probabilities, of which reading warned, or those of other columns."""
+    """Whether the logits look like probabilities, of which reading warned, or those of other columns or rows."""
     from atypicality.head.calibration_parts import disagreement
     from atypicality.outputs.packing import look_like_probabilities
     from atypicality.validation import warn
 
     if message := disagreement(head, outputs):
         warn(message)
-    return bool(message) or look_like_probabilities(outputs.logits[:LOOKED_AT])
+    return bool(message) or look_like_probabilities(outputs.need("logits")[:LOOKED_AT])

@@ -382,8 +382,8 @@ class Monitor:
         widths = state.cells.shape[1], state.profile.shape[1]
         if widths != (monitor._tests.n_cells, profile_size(head.n_classes_)):
             raise ValueError(
-                f"folder {os.fspath(folder)!r} holds a monitor whose counts do not fit its reference: it is damaged. Copy "
-                "it again, or restore a backup."
+                f"folder {os.fspath(folder)!r} holds a monitor whose counts do not fit its reference: it is damaged. "
+                "Copy it again, or restore a backup."
             )
         return monitor
 

@@ -148,8 +148,8 @@ def _refuse_text(
         if every or len(odd) < len(cells) or len(texts) == len(columns):
             row = next(iter(odd), 0)
             raise ValueError(
-                f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as {name!r} "
-                f"in {place_in(file, row)}: {cells[row][:60]!r}. Write plain numbers there."
+                f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as "
+                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write plain numbers there."
             )
 
 

@@ -78,7 +78,8 @@ def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int, docume
     data = read_regular(folder, name, max_bytes=max_bytes, option="max_bytes")
     if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
         raise BundleError(
-            f"{name} does not match its size and sha256 in {document}: it is damaged. Copy it again, or restore a backup."
+            f"{name} does not match its size and sha256 in {document}: it is damaged. Copy it again, or restore a "
+            "backup."
         )
     try:
         return load(data)
