@@ -10,8 +10,8 @@ from conftest import needs
 
 import atypicality as aty
 from atypicality.cli import main
-from atypicality.head.calibration_parts import disagreement
 from atypicality.datasets import load_fashion_mnist_lt
+from atypicality.head.calibration_parts import disagreement
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """Files of outputs as commands take them: one or several, with names of arrays and of classes beside them."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
+TEXT_OVERHEAD = 4  # bytes of Python's texts and their places for each of an array
 ANSWERS = ".jsonl"  # ending of files of answers
 
 Names = Annotated[
@@ -97,11 +100,35 @@ def is_answer_head(head: Any) -> bool:
 
 
 def load_rows(head: Any, path: Path, names: list[str] | None = None, class_names: Path | None = None) -> "ModelOutputs":
-    """Outputs of a file for a head; those that an answer head makes of answers."""
-    if not is_answer_head(head):
-        return load_outputs(path, names, class_names, head)
-    found: ModelOutputs = head.outputs(load_answers(path, names, class_names))
+    """Outputs of a file for a head; those that an answer head makes of answers.
+
+    Warns of a file without rows, and of ids that stand there twice.
+    """
+    found: ModelOutputs
+    if is_answer_head(head):
+        found = head.outputs(load_answers(path, names, class_names))
+    else:
+        found = load_outputs(path, names, class_names, head)
+    _warn_of_rows(found, path)
     return found
+
+
+def _warn_of_rows(outputs: "ModelOutputs", path: Path) -> None:
+    from atypicality import blocks
+    from atypicality.outputs.tables import place_in, repeated
+    from atypicality.validation import warn
+
+    if not len(outputs):
+        warn(f"{path.name!r} has no rows.")
+    if outputs.ids is None or blocks.is_large(TEXT_OVERHEAD * outputs.ids.nbytes):
+        return
+    if twice := repeated(outputs.ids.astype(str).tolist()):
+        name, *rows = twice
+        first, second = (place_in(path.name, row) for row in rows)
+        warn(
+            f"{path.name!r} has the id {name!r} twice, in {first} and {second}: both rows count, and no late label can "
+            "be joined to it. Are rows repeated? Give each an id of its own."
+        )
 
 
 def load_answers(
@@ -166,13 +193,28 @@ def load_together(
         parts = read_parts(_split(path), known, classes, absent=missing if len(paths) > 1 else None)
         if head is not None and _has_text_labels(parts):
             parts.setdefault("class_names", head.class_names_)
-        found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
+        with _naming(path):
+            found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
         _warn_of_probabilities(found[purpose], path)
         _warn_of_scale(found[purpose], path, head)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
     return found
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error about values say in which file, and where its rows begin."""
+    from atypicality.outputs.tables import place_in
+
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        first = place_in(path.name, 0)
+        raise ValueError(f"{path.name!r}: {error}{f' Row 0 is {first}.' if first != 'row 0' else ''}") from error
 
 
 def _refuse_answers(path: Path) -> None:

@@ -168,6 +168,8 @@ def _count(
     raised, again = [], []
     for file in files:
         outputs = rows(file)
+        if not len(outputs):  # of which reading has warned: an hour without rows is no mistake
+            continue
         key = outputs.fingerprint()
         if key in monitor.counted:
             again.append(_told(monitor, file, key))
@@ -178,40 +180,62 @@ def _count(
 
 def _late(
     head: Any, labels: Path, files: list[Path], names: list[str] | None, class_names: Path | None
-) -> "tuple[ModelOutputs, list[ModelOutputs]]":
-    """Late labels, and the rows of the files."""
+) -> "tuple[ModelOutputs, dict[str, ModelOutputs]]":
+    """Late labels, and the rows of the files by path."""
     if is_answer_head(head):
-        return load_correct(labels, head), [load_rows(head, file, names, class_names) for file in files]
+        return load_correct(labels, head), {str(file): load_rows(head, file, names, class_names) for file in files}
     found = load_together({"--late-labels": labels} | {str(file): file for file in files}, names, class_names, head)
-    return found.pop("--late-labels"), list(found.values())
+    return found.pop("--late-labels"), found
 
 
 def _count_late(
-    monitor: Any, late: "ModelOutputs", batches: "list[ModelOutputs]", file: Path, at: str | None
+    monitor: Any, late: "ModelOutputs", batches: "dict[str, ModelOutputs]", file: Path, at: str | None
 ) -> tuple[list[Any], list[str]]:
     """As `_count`, of labels with ids: each is for the row of that name in one of the batches."""
     import numpy as np
+
+    from atypicality.outputs.tables import place_in
 
     codes, ids = (np.asarray(part) for part in late.need("labels", "ids"))
     given, ids = codes if late.class_names is None else late.class_names[codes], ids.astype(str)
     key = late.fingerprint()
     if f"{key} 0" in monitor.counted:
         return [], [_told(monitor, file, f"{key} 0")]
+    _refuse_repeated(ids, file)
     raised: list[Any] = []
     found, n_parts = np.zeros(ids.size, bool), 0
-    for outputs in batches:
-        here = np.isin(ids, np.asarray(outputs.need("ids")).astype(str))
+    for path, outputs in batches.items():
+        own = np.asarray(outputs.need("ids")).astype(str)
+        here = np.isin(ids, own)
         if (both := here & found).any():
-            raise ValueError(f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them.")
+            raise ValueError(
+                f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them, the second "
+                f"is {path!r}."
+            )
+        _refuse_repeated(own, Path(path), among=set(ids[here].tolist()))
         if here.any():
             raised += monitor.add_labels(outputs, given[here], ids=ids[here], at=at, key=f"{key} {n_parts}")
             found, n_parts = found | here, n_parts + 1
     if not found.all():
+        row = int(np.flatnonzero(~found)[0])
         raise ValueError(
             f"--late-labels must be of rows in the files: {(~found).sum():,} of {ids.size:,} ids are in none, such as "
-            f"{listed(ids[~found][:1])}. Give the files of outputs that hold these rows."
+            f"{listed(ids[[row]])} in {place_in(file.name, row)} of {file.name!r}. Give the files of outputs that hold "
+            "these rows."
         )
     return raised, []
+
+
+def _refuse_repeated(ids: Any, file: Path, among: Any = None) -> None:
+    from atypicality.outputs.tables import place_in, repeated
+
+    if twice := repeated(ids.tolist(), among):
+        name, *rows = twice
+        first, second = (place_in(file.name, row) for row in rows)
+        raise ValueError(
+            f"ids must be distinct, or a label would count for several rows; {listed([name])} stands in {first} and "
+            f"{second} of {file.name!r}. Drop one of them."
+        )
 
 
 def _told(monitor: Any, file: Path, key: str) -> str:

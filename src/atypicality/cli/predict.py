@@ -48,8 +48,8 @@ def command(
         bool,
         typer.Option(
             "--exit-code",
-            help="End with code 3 where the rows' atypicality has drifted, or where the logits look like probabilities or "
-            "do not fit the embeddings.",
+            help="End with code 3 where the rows' atypicality has drifted, or where the logits look like probabilities "
+            "or do not fit the embeddings.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -85,11 +85,10 @@ def command(
 
 
 def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
-    """Whether the logits look like something else: probabilities, of which reading warned, or those of other columns."""
+    """Whether the logits look like probabilities, of which reading warned, or those of other columns or rows."""
     from atypicality.head.calibration_parts import disagreement
-    from atypicality.validation import common_sum
-    from atypicality.validation import warn
+    from atypicality.validation import common_sum, warn
 
     if message := disagreement(head, outputs):
         warn(message)
-    return bool(message) or common_sum(outputs.logits[:LOOKED_AT]) is not None
+    return bool(message) or common_sum(outputs.need("logits")[:LOOKED_AT]) is not None

@@ -1,5 +1,6 @@
 """`atypicality report`: saved heads against the bare model, or one head on two files, as one HTML page."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,18 +20,20 @@ from atypicality.cli.files import (
     warn_of_other_labels,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
-from atypicality.cli.printing import say
+from atypicality.cli.printing import say, say_json
 
 __all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality report head test.npz --out report.html
 atypicality report old-head new-head test.npz --title "Before and after"
+atypicality report old-head new-head test.npz --exit-code --json
 atypicality report head january.npz february.npz --examples texts.txt
 atypicality report answer-head test.jsonl --max-risk 0.1
 atypicality report old-answer-head new-answer-head test.jsonl
 """
 
+NOT_BETTER = 3  # exit code where the second head is not shown to be better
 LISTED = 200  # labels and duplicates that a page lists for a person to look at
 
 
@@ -62,6 +65,14 @@ def command(
     sha256: Sha256 = None,
     memory: Memory = None,
     scratch: Scratch = None,
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Of two heads: end with code 3 unless the second is better, with the whole 95 % interval below 0.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as one JSON object.")] = False,
 ) -> None:
     """Write an interactive page about saved heads and the bare model.
 
@@ -72,6 +83,8 @@ def command(
     check_page(out)
     with large_work("evaluating", memory, scratch):
         folders, files = _sorted(places)
+        if (exit_code or as_json) and len(folders) < 2:
+            raise ValueError("--json and --exit-code are for two heads, which they compare; got one.")
         heads, shown = _loaded(folders, sha256), None if examples is None else _examples(examples)
         if _are_answers(heads, files):
             tables = [load_answers(file, names, class_names, checked=True) for file in files]
@@ -86,7 +99,13 @@ def command(
         stage("drawing")
         fitted = list(heads.values())[-1]
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
-    say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
+    comparison = result.settings.get("comparison")
+    if as_json:
+        say_json(json.dumps({"comparison": comparison, "out": str(out)}, indent=2))
+    else:
+        say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
+    if exit_code and comparison["better"] != comparison["second"]:
+        raise typer.Exit(NOT_BETTER)
 
 
 def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -167,8 +186,9 @@ def _side_by_side(
 
     if len(heads) == 2:
         (first, one), (second, other) = heads.items()
-        note = compared(one, other, outputs, (first, second))
-        return replace(found[0], notes=(note, *found[0].notes)), (first, second)
+        told = compared(one, other, outputs, (first, second))
+        settings = dict(found[0].settings) | {"comparison": told.to_dict()}
+        return replace(found[0], notes=(str(told), *found[0].notes), settings=settings), (first, second)
     if len(files) == 1:
         return found[0], (found[0].methods[0], "head")
     one_day, other_day = _names(files)

@@ -192,8 +192,8 @@ def disagreement(head: Any, outputs: ModelOutputs) -> str | None:
         return None
     return (
         f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "
-        f"largest is the model's in {same:.1%} of {len(some):,} rows looked at. Are the columns in the head's order (give "
-        "class_names, by which they are put in order), and logits and embeddings of the same rows?"
+        f"largest is the model's in {same:.1%} of {len(some):,} rows looked at. Are the columns in the head's order "
+        "(give class_names, by which they are put in order), and logits and embeddings of the same rows?"
     )
 
 

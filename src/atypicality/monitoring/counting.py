@@ -12,6 +12,7 @@ from atypicality.monitoring.accuracy import Profile
 from atypicality.monitoring.state import ACCEPTED, Counted
 from atypicality.monitoring.streams import CATEGORICAL, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.outputs.tables import repeated
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
@@ -141,11 +142,17 @@ def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArra
         raise ValueError("ids cannot be looked up: outputs have no ids. Give ModelOutputs(..., ids=).")
     if wanted.ndim != 1 or wanted.size != n_labels:
         raise ValueError(f"ids must be one for each label; got shape {wanted.shape} for {n_labels} labels.")
-    known = {name: row for row, name in enumerate(answer.ids.astype(str).tolist())}
+    own = answer.ids.astype(str).tolist()
+    known = {name: row for row, name in enumerate(own)}
     if unknown := [name for name in wanted.tolist() if name not in known]:
         raise ValueError(
             f"ids must be among those of outputs; {listed(unknown[:5])} {'is' if len(unknown) == 1 else 'are'} not."
         )
-    if len(known) < len(answer) or np.unique(wanted).size < wanted.size:
-        raise ValueError("ids must be distinct, or a label would count for several rows.")
+    for names, what in ((wanted.tolist(), "labels"), (own, "rows of outputs")):
+        if twice := repeated(names, among=set(wanted.tolist())):
+            name, first, second = twice
+            raise ValueError(
+                f"ids must be distinct, or a label would count for several rows; {listed([name])} is that of {what} "
+                f"{first} and {second}."
+            )
     return np.array([known[name] for name in wanted.tolist()], np.intp)

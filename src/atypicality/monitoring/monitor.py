@@ -32,7 +32,7 @@ from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import encode_labels
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.shipping.bundle import read_part, saved_class, write_part
-from atypicality.shipping.bundle.document import NAME, STATE
+from atypicality.shipping.bundle.document import NAME, STATE, BundleError
 from atypicality.terminal import listed
 from atypicality.validation import check_alpha, check_integer, check_labels
 
@@ -369,7 +369,10 @@ class Monitor:
     def load(cls, folder: str | os.PathLike[str], head: Any) -> Self:
         """Read the state that `save` wrote to `folder`, of a monitor of this `head`."""
         reference = need_reference(head)
-        state: MonitorState = read_part(MonitorState, folder, what="monitor", name=saved_file(folder) or STATE)
+        try:
+            state: MonitorState = read_part(MonitorState, folder, what="monitor", name=saved_file(folder) or STATE)
+        except BundleError as error:
+            raise BundleError(f"the monitor in {os.fspath(folder)!r} cannot be read: {error}") from error
         if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:
             raise ValueError(
                 "head must be the one that the monitor was made for; this one has other calibration rows. A new head "
@@ -379,7 +382,10 @@ class Monitor:
         monitor._use(head, state)
         widths = state.cells.shape[1], state.profile.shape[1]
         if widths != (monitor._tests.n_cells, profile_size(head.n_classes_)):
-            raise ValueError("folder holds a monitor whose counts do not fit its reference: it is damaged.")
+            raise ValueError(
+                f"folder {os.fspath(folder)!r} holds a monitor whose counts do not fit its reference: it is damaged. "
+                "Copy it again, or restore a backup."
+            )
         return monitor
 
     def to_dict(self, *, rolling: int = 1) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from atypicality.monitoring.windows import check_window
 from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.stored import Part, Record, kinds, need
 
-__all__ = ["Alarm", "Counted", "MonitorState", "saved_file"]
+__all__ = ["Alarm", "Counted", "MonitorState", "percent", "saved_file"]
 
 Counts = NDArray[np.int64]
 QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
@@ -24,6 +24,7 @@ RATES = {
     "error": ("errors", "labelled rows are wrong"),
     "miss": ("misses", "labelled rows have a set without their label"),
 }
+LEAST = 5e-5  # of a lower bound that is told: below, it is 0.00 %
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
 SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "reference", "max_risk")
@@ -81,9 +82,9 @@ class Alarm:
 
     def __str__(self) -> str:
         name, which = self._words()
-        low, high = _percent(self.reference_low), _percent(self.reference_high)
-        expected = f"{low} to {high}" if self.reference_low > 0 else f"at most {high}"
-        return f"{name} {self.direction}: {_percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
+        low, high = percent(self.reference_low), percent(self.reference_high)
+        expected = f"{low} to {high}" if self.reference_low >= LEAST else f"at most {high}"
+        return f"{name} {self.direction}: {percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
 
     def _words(self) -> tuple[str, str]:
         """What moved, and which rows the share counts: few small values where values rose."""
@@ -218,7 +219,12 @@ def _none_accepted(n_windows: int) -> Counts:
     return np.zeros((n_windows, len(ACCEPTED)), np.int64)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in words.
+
+    >>> percent(0.0234)
+    '2.34%'
+    """
     return f"{100 * share:.3g}%"
 
 

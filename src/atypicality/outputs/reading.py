@@ -14,7 +14,7 @@ from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.files import READERS, read_arrays
 from atypicality.outputs.limits import UnreadableFileError
 from atypicality.outputs.paths import check_source
-from atypicality.outputs.tables import NUMBER, NUMBERED
+from atypicality.outputs.tables import NUMBER, NUMBERED, place_in, refuse_answers
 from atypicality.terminal import listed
 from atypicality.validation import warn
 
@@ -175,10 +175,10 @@ def _refuse_text(
         cells = [str(cell) for cell in arrays[name].tolist()]
         odd = [row for row, cell in enumerate(cells) if not NUMBER.fullmatch(cell.strip())]
         if every or len(odd) < len(cells) or len(texts) == len(columns):
-            row, table = next(iter(odd), 0), all(part.lower().endswith((".csv", ".tsv")) for part in file.split(", "))
+            row = next(iter(odd), 0)
             raise ValueError(
-                f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as {name!r} "
-                f"in {f'line {row + 2}' if table else f'row {row}'}: {cells[row][:60]!r}. Write plain numbers there."
+                f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as "
+                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write plain numbers there."
             )
 
 
@@ -223,6 +223,8 @@ def _shown(names: Iterable[str]) -> str:
 
 
 def _explain_unknown(unknown: Mapping[str, NDArray[Any]], parts: dict[str, Any], there: str, file: str) -> None:
+    if "logits" not in parts:
+        refuse_answers(set(unknown), file)
     for name in sorted(unknown):
         missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
         close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)

@@ -92,7 +92,9 @@ def _parsed(data: bytes) -> Document:
         raise BundleError(f"{NAME} must have the keys {', '.join(sorted(KEYS))}; got {_listed(content)}.")
     sealed = content.pop("sha256")
     if sealed != _digest(content):
-        raise BundleError(f"{NAME} does not match its own sha256: it is damaged or was edited. Save it again.")
+        raise BundleError(
+            f"{NAME} does not match its own sha256: it is damaged or was edited. Copy it again, or restore a backup."
+        )
     _check_text(content["tensors_sha256"], _SHA256, "tensors_sha256")
     _check_text(content["library_version"], _VERSION, "library_version")
     if type(content["tensors_bytes"]) is not int or content["tensors_bytes"] < 0:

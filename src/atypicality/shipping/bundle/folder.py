@@ -79,7 +79,10 @@ def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int, docume
         raise BundleError(f"{name} should have {size} bytes, the limit is {max_bytes}. Raise max_bytes if trusted.")
     data = read_regular(folder, name, max_bytes=max_bytes, option="max_bytes")
     if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
-        raise BundleError(f"{name} does not match its size and sha256 in {document}: it is damaged. Save it again.")
+        raise BundleError(
+            f"{name} does not match its size and sha256 in {document}: it is damaged. Copy it again, or restore a "
+            "backup."
+        )
     try:
         return load(data)
     except Exception as error:  # bytes with a right hash and wrong contents make the library raise almost anything
