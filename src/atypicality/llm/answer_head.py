@@ -33,7 +33,7 @@ from atypicality.shipping.bundle import read_part, write_part
 from atypicality.shipping.card import escape
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
-from atypicality.validation import caught_warnings, check_choice, check_integer, warn
+from atypicality.validation import check_choice, check_integer, warn
 
 __all__ = ["CLASSES", "AnswerHead"]
 
