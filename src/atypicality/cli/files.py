@@ -218,7 +218,9 @@ def warn_of_other_labels(outputs: "ModelOutputs") -> "ModelOutputs":
 
     if outputs.logits is not None and outputs.labels is not None:
         logits, labels = some_rows(outputs, None)[0].need("logits", "labels")
-        warn_of_other_rows(logits, labels, None, f"labels of {str(outputs._called).removeprefix('the outputs of ')}")
+        warn_of_other_rows(
+            logits, labels, None, f"labels of {(outputs._called or 'the outputs').removeprefix('the outputs of ')}"
+        )
     return outputs
 
 
