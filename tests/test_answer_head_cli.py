@@ -192,16 +192,12 @@ def test_two_answer_heads_are_compared_on_the_same_answers(run, by_hand, folder)
 
 def test_a_head_of_another_hash_is_not_reported(run, by_hand, folder):
     seal = by_hand[0].save(folder / "sealed")
-    assert run(f"report sealed one.jsonl --out a.html --sha256 {seal}")[0] == 0
-    assert (
-        run(f"report sealed head one.jsonl --out a.html --sha256 {seal} --sha256 {saved_sha256(folder / 'head')}")[0]
-        == 0
-    )
+    assert run(f"report sealed head one.jsonl --out a.html --sha256 {seal},{saved_sha256(folder / 'head')}")[0] == 0
     for words, message in (
-        (f"report head sealed one.jsonl --sha256 {'0' * 64} --sha256 {seal}", "it is another head"),
+        (f"report head sealed one.jsonl --sha256 {'0' * 64},{seal}", "it is another head"),
         (
             f"report sealed head one.jsonl --sha256 {seal}",
-            "--sha256 must be given for each head, in their order; got 1 for 2",
+            "--sha256 must be one hash for each head, with a comma between two; got 1 for 2",
         ),
     ):
         code, _, err = run(words)

@@ -69,7 +69,11 @@ def test_evaluate_states_what_atypicality_adds_and_when_it_adds_nothing(rng):
         assert other["value"] == pytest.approx(auroc(-probs.max(axis=1), labels != probs.argmax(axis=1)))
         assert f"Atypicality {words} " in repr(evaluation)
         assert f"Atypicality {words} " in evaluation._repr_html_()
-        assert any(f", atypicality {words} " in str(part[0]) for part in summarise(evaluation, None, "model").improved)
+        told = [
+            "".join(getattr(part, "text", part) for part in one)
+            for one in summarise(evaluation, None, "model").improved
+        ]
+        assert any(f"Beside the confidence of model, atypicality {words} " in text for text in told)
 
 
 def test_likelihoods_are_those_of_the_true_model(rng):

@@ -4,6 +4,7 @@ import datetime
 import html
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -608,6 +609,20 @@ class TestShown:
         monitor.add_labels(head.predict(test[:500]), (test.labels[:500] + 1) % 10, at=0)
         assert "(something has moved, so this may be too high: label some rows)\n" in monitor.summary()
         assert "this may be too high" in render_monitor(monitor.to_dict())
+
+    def test_the_page_has_what_labels_show_first_and_says_shares_in_words(self, data):
+        head, fresh, test = data
+        monitor = aty.Monitor(head, fresh, window="hour")
+        monitor.add(test[:50], at=0)
+        monitor.add(test[50:90], at=3600)
+        page = render_monitor(monitor.to_dict())
+        headings = re.findall("<h2><bdi>(.*?)</bdi>", page)
+        assert headings[:5] == ["Errors", "Sets that miss the label", "Atypicality", "Confidence", "Predicted classes"]
+        assert headings[-1] == "Inputs"
+        assert page.count(": 50% of the reference</bdi>") == 2  # of atypicality and confidence
+        right = float((head.predict(test[50:90]).label == test.labels[50:90]).mean())
+        assert f"Measured on 40 labels that came in it: <b>{right:.3f}</b>" in page
+        assert 'text-anchor="end">1970-01-01T01:00</text>' in page
 
     @needs("altair")
     def test_the_chart_draws_every_window(self, head, test):

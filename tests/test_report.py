@@ -190,7 +190,7 @@ def test_the_card_shows_names_as_they_are():
     shown = card_to_html(model_card(head))
     assert HOSTILE.replace("<", "&lt;").replace(">", "&gt;") in shown
     assert {tag for tag, _ in Elements(shown).tags} <= {
-        *("h3", "p", "pre", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td")
+        *("h3", "p", "pre", "code", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td")
     }
 
 

@@ -92,6 +92,17 @@ def test_two_heads_are_compared_row_by_row(folder, capsys):
     assert said.endswith(f"): {verdict}")
 
 
+def test_training_rows_are_for_duplicates_alone_and_atypicality_stays_the_heads(folder):
+    train = world_outputs()[TRAIN]
+    train.save(folder / "train.npz")
+    train[100:150].save(folder / "twins.npz")
+    page = written(folder, "old", "twins.npz", train=folder / "train.npz").read_text()
+    told = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["duplicates"]
+    assert sorted(zip(told["row"], told["train_row"], strict=True)) == [(row, row + 100) for row in range(50)]
+    assert all(told["same_label"])
+    assert "<td>measured by head</td>" in page
+
+
 def test_a_worse_head_is_found_worse_and_the_same_one_not_different():
     world = world_outputs()
     good = evaluation_and_head()[1]

@@ -11,6 +11,7 @@ from atypicality.cli.files import (
     ANSWERS,
     ClassNames,
     Names,
+    Sha256,
     check_page,
     is_answer_head,
     load_answers,
@@ -60,12 +61,7 @@ def command(
     ] = None,
     names: Names = None,
     class_names: ClassNames = None,
-    sha256: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Take the head with this hash, which `fit` and `show` print, and no other; of two heads, give two."
-        ),
-    ] = None,
+    sha256: Sha256 = None,
     memory: Memory = None,
     scratch: Scratch = None,
     exit_code: Annotated[
@@ -96,8 +92,8 @@ def command(
         else:
             paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
             outputs = load_together(paths, names, class_names, next(iter(heads.values())))
-            options = {"train": outputs.get("train"), "suspects": LISTED, "max_risk": max_risk}
-            result, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, options)
+            known = outputs.pop("train", None)
+            result, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, known, max_risk)
         stage("drawing")
         fitted = list(heads.values())[-1]
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
@@ -122,12 +118,14 @@ def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
     return heads, files
 
 
-def _loaded(folders: list[Path], sha256: list[str] | None) -> dict[str, Any]:
+def _loaded(folders: list[Path], sha256: str | None) -> dict[str, Any]:
     """The heads by the names that the page calls them."""
-    if sha256 and len(sha256) != len(folders):
-        raise ValueError(f"--sha256 must be given for each head, in their order; got {len(sha256)} for {len(folders)}.")
+    seals: list[Any] = [None] * len(folders) if sha256 is None else sha256.split(",")
+    if len(seals) != len(folders):
+        raise ValueError(
+            f"--sha256 must be one hash for each head, with a comma between two; got {len(seals)} for {len(folders)}."
+        )
     names = _names(folders) if len(folders) > 1 else ["head"]
-    seals: list[Any] = [*(sha256 or ())] or [None] * len(folders)
     return {name: load_head(folder, seal) for name, folder, seal in zip(names, folders, seals, strict=True)}
 
 
@@ -143,13 +141,19 @@ def _are_answers(heads: dict[str, Any], files: list[Path]) -> bool:
 
 
 def _evaluated(
-    heads: dict[str, Any], outputs: list[Any], files: list[Path], options: dict[str, Any]
+    heads: dict[str, Any], outputs: list[Any], files: list[Path], train: Any, max_risk: float | None
 ) -> tuple[Any, tuple[str, str]]:
     """The evaluation, and the methods to show side by side."""
     from atypicality.evaluation import evaluate
+    from atypicality.evaluation.schema import to_columns
+    from atypicality.evaluation.suspects import duplicate_rows
 
-    methods = {"model": "uncalibrated"} | heads
-    found = [evaluate(methods, part, **options) for part in outputs]
+    methods, found = {"model": "uncalibrated"} | heads, []
+    for part in outputs:  # atypicality stays the heads' own: the training rows are for duplicates alone
+        one = evaluate(methods, part, suspects=LISTED, max_risk=max_risk)
+        known = None if train is None else train.with_classes(part.class_names, whose="those of the outputs")
+        twins = to_columns("duplicates", duplicate_rows(part, known, LISTED))
+        found.append(replace(one, tables=dict(one.tables) | {"duplicates": twins}))
     return _side_by_side(heads, found, outputs[0], files)
 
 

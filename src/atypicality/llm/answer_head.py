@@ -433,7 +433,7 @@ class AnswerHead(BaseEstimator):
         scores = "\n".join(f"- {name}: {value:.4f}" for name, value in self.metrics_["head"].items())
         return (
             "# Answer head\n\nChance that an answer of one language model is correct. Read it with "
-            "`atypicality.llm.AnswerHead.load(folder)`.\n\n## Signals\n\n"
+            "`atypicality.llm.AnswerHead.load(folder)`.\n\n## Signals\n\nEvidence that each adds to the others:\n\n"
             f"{evidence}\n\n## On held-out answers\n\n{scores}\n\n## Limits\n\n- All numbers and guarantees are for "
             "answers like those it was fitted on: the same model, prompts and sampling. Fit again where these change.\n"
         )

@@ -196,7 +196,8 @@ class Monitor:
         Parameters
         ----------
         outputs : ModelOutputs or Reliability
-            The rows again, or what the head said of them: the monitor has kept neither.
+            The rows again, or what the head said of them: the monitor has kept neither. Where the monitor has a
+            `max_risk`, what the head said at that risk.
         labels : array-like of shape (m,), optional
             Columns or names; by default those of `outputs`.
         ids : array-like of shape (m,), optional

@@ -100,7 +100,8 @@ def _accuracy(
 def _accepted(state: MonitorState, name: str) -> str:
     """The share that is accepted, of the newest window and of all rows, and how much of it is wrong."""
     shares = []
-    for last, words in ((1, f"the newest {name}"), (None, "all rows")):
+    newest = [(1, f"the newest {name}")] if state.keys.size > 1 else []
+    for last, words in (*newest, (None, "all rows")):
         rows, kept = state.recent("profile", last)[0], state.recent("accepted", last)[0]
         shares.append(f"{kept / rows:.1%} of {words}" if rows else f"no rows in {words}")
     _, labelled, wrong = state.recent("accepted", None)

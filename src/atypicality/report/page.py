@@ -134,10 +134,10 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     if before in evaluation.settings.get("part", {}):
         before = after  # of other rows, which a change would be taken for
     summary = summarise(evaluation, None if before == after else before, after)
+    good = f"What improved: {_name(before)} to {_name(after)}" if before != after else f"How good {_name(after)} is"
     cards = [
-        ("good", f"What improved: {_name(before)} to {_name(after)}" if before != after else f"What {_name(after)} is",
-         _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
-        ("bad", "What got worse", _list(summary.worse, "Nothing got worse by as much as is shown.", summary.certain)),
+        ("good", good, _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
+        ("bad", "What got worse", _list(summary.worse, "Nothing got worse beyond its 95% intervals.")),
         ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, "The tables for it are empty.")),
         ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
         ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
@@ -151,15 +151,11 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     )
 
 
-def _list(sentences: tuple[Sentence, ...], empty: str, certain: int = 0) -> str:
-    """Sentences as a list; the first `certain` of them are marked as beyond their intervals."""
+def _list(sentences: tuple[Sentence, ...], empty: str) -> str:
     if not sentences:
         return f"<p>{empty}</p>"
-    items = [
-        f"<li{' class=certain' if place < certain else ''}>{''.join(map(_part, sentence))}</li>"
-        for place, sentence in enumerate(sentences)
-    ]
-    return f"<ul>{''.join(items)}</ul>"
+    items = "".join(f"<li>{''.join(map(_part, sentence))}</li>" for sentence in sentences)
+    return f"<ul>{items}</ul>"
 
 
 def _part(part: str | SourcedNumber | Name) -> str:

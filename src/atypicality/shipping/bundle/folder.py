@@ -117,7 +117,7 @@ def check_place(folder: Path, name: str = NAME) -> None:
     check_target(folder, folder=True)
     _spare_readme(folder)
     if name != STATE and os.path.lexists(folder / STATE):
-        raise FileExistsError(f"{str(folder)!r} holds the state of a monitor. Save into a folder of its own.")
+        raise FileExistsError(f"{str(folder)!r} holds the state of a monitor. Save into another folder.")
 
 
 def _spare_readme(folder: Path) -> None:
