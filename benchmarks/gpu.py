@@ -86,7 +86,7 @@ def line(lib: Any, stage: Stage, rates: dict[str, float], scale: float) -> dict[
     target = stage.target if lib.name == "torch" else None  # targets were set with prototypes in torch
     row: dict[str, Any] = {"stage": stage.name, "size": stage.size, "target": target}
     try:
-        result, seconds = best_seconds(lib, stage.run)
+        result, seconds = best_seconds(lib, stage.run, repeats=3 if scale == 1.0 else 1)
         agreement = stage.agree(result)
     except Exception as error:
         return {**row, "error": f"{type(error).__name__}: {error}"[:500], "met": False}

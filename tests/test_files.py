@@ -136,7 +136,9 @@ def test_numbered_columns_are_a_matrix_where_they_count_from_0(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the first line must name the columns, such as labels; it holds nothing"),
+        ("", "'t.csv' is empty: it has 0 bytes"),
+        ("\n", "the first line must name the columns, such as labels; it holds nothing"),
+        ("a;b\n1;2\n", "names one column, 'a;b', with ';' in it. Separate columns by commas"),
         ("0,1\n3,4\n", "the first line must name the columns, such as labels; it holds no name"),
         ("a,a\n1,2\n", "two columns have the name 'a'"),
         ("a,b\n1,2\n3\n", "line 3 has 1 values in 1 cells"),

@@ -268,9 +268,9 @@ def evaluation_of_many_classes(n_classes, n_rows):
     return aty.evaluate({"model": (probs, sets), "again": (probs, sets)}, outputs)
 
 
-@pytest.mark.parametrize("length", [0, 200])
-def test_twenty_thousand_classes_stay_under_three_megabytes_and_keep_the_worst(length):
-    evaluation = evaluation_of_many_classes(20_000, 300)
+@pytest.mark.parametrize(("n_classes", "length"), [(5000, 0), (20_000, 200)])
+def test_twenty_thousand_classes_stay_under_three_megabytes_and_keep_the_worst(n_classes, length):
+    evaluation = evaluation_of_many_classes(n_classes, 100)
     info = dict(evaluation.tables["class_info"])
     info["name"] = [name + "x" * length for name in info["name"]]
     evaluation = dataclasses.replace(evaluation, tables=dict(evaluation.tables) | {"class_info": info})
@@ -279,12 +279,12 @@ def test_twenty_thousand_classes_stay_under_three_megabytes_and_keep_the_worst(l
     data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S)[1])
     kept, total = data["kept"]["classes"]
     listed = set(data["tables"]["classes"]["class_index"])
-    assert total == 20_000
+    assert total == n_classes
     assert 500 < kept == len(listed) < total
     wrong = [row for row in evaluation.table("classes", method="again", metric="accuracy") if row["value"] == 0]
     assert {row["class_index"] for row in wrong} <= listed
     assert set(map(int, data["classes"])) >= listed
-    assert len(data["samples"]["row"]) == 300
+    assert len(data["samples"]["row"]) == 100
 
 
 def test_classes_are_ranked_by_the_upper_end_of_their_interval():

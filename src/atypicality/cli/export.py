@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import Sha256, load_head
+from atypicality.cli.files import Sha256, is_answer_head, load_head
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -36,6 +36,13 @@ def command(
     from atypicality.outputs.paths import check_target
 
     check_target(out)
+    if out.suffix.lower() != ".onnx":
+        raise ValueError(f"--out is an ONNX file and must end in .onnx; got {out.name!r}.")
     with working("exporting"):
-        load_head(head, sha256).export_onnx(out, max_risk=max_risk, network=network, verify=verify)
+        fitted = load_head(head, sha256)
+        if is_answer_head(fitted):
+            raise ValueError(
+                "an answer head has no ONNX graph: it reads answers, not arrays. Use `atypicality predict`."
+            )
+        fitted.export_onnx(out, max_risk=max_risk, network=network, verify=verify)
     say(f"written to {out}" + (", and its answers equal the head's" if verify else ""))

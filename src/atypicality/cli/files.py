@@ -25,6 +25,7 @@ __all__ = [
     "load_rows",
     "load_together",
     "parse_names",
+    "warn_of_other_labels",
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
@@ -77,6 +78,10 @@ def load_head(folder: Path, sha256: str | None = None) -> Any:
     """The saved head of a classifier, or of answers; with `sha256` no other."""
     from atypicality.shipping.bundle import load, saved_class
 
+    if folder.is_file():
+        raise ValueError(
+            f"{str(folder)!r} is a file; a saved head is a folder with a head.json. The head comes before the outputs."
+        )
     kind = saved_class(folder) if (folder / "head.json").is_file() else None
     if kind == "MonitorState":
         raise ValueError(
@@ -189,8 +194,9 @@ def load_together(
         if head is not None and _has_text_labels(parts):
             parts.setdefault("class_names", head.class_names_)
         with _naming(path):
-            found[purpose] = ModelOutputs(**parts)
+            found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
         _warn_of_probabilities(found[purpose], path)
+        _warn_of_scale(found[purpose], path, head)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
@@ -220,14 +226,42 @@ def _refuse_answers(path: Path) -> None:
 
 
 def _warn_of_probabilities(outputs: "ModelOutputs", path: Path) -> None:
-    from atypicality.outputs.packing import look_like_probabilities
+    from atypicality.validation import common_sum, warn
+
+    total = None if outputs.logits is None else common_sum(outputs.logits[:LOOKED_AT])
+    if total is not None:
+        warn(
+            f"the logits of {path.name!r} are not negative and sum to {total:g} in every row: are these probabilities? "
+            "`atypicality pack --probabilities` stores the logarithms of those that sum to 1."
+        )
+
+
+def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
+    """Warn where the logits of most rows spread twice as far as those of any row that recalibrated the head."""
+    import numpy as np
+
+    from atypicality.recalibration.covariates import spreads
     from atypicality.validation import warn
 
-    if outputs.logits is not None and look_like_probabilities(outputs.logits[:LOOKED_AT]):
+    widest = getattr(getattr(head, "recalibration_", None), "largest_spread_", None)
+    if outputs.logits is None or not len(outputs) or widest is None:
+        return
+    found = float(np.median(spreads(outputs.logits[:LOOKED_AT])))
+    if found > 2 * widest:
         warn(
-            f"the logits of {path.name!r} lie between 0 and 1 and sum to 1 in every row: are these probabilities? "
-            "`atypicality pack --probabilities` stores their logarithms."
+            f"the logits of {path.name!r} spread over {found:.3g} from smallest to largest in half of the rows, "
+            f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
         )
+
+
+def warn_of_other_labels(outputs: "ModelOutputs") -> "ModelOutputs":
+    """The outputs, with a warning where their labels fit the logits as those of other rows or classes would."""
+    from atypicality.head.calibration_parts import some_rows, warn_of_other_rows
+
+    if outputs.logits is not None and outputs.labels is not None:
+        rows = some_rows(outputs, None)[0].need("logits", "labels")
+        warn_of_other_rows(*rows, None, f"labels of {str(outputs._called).removeprefix('the outputs of ')}")
+    return outputs
 
 
 def _has_text_labels(parts: dict[str, Any]) -> bool:

@@ -35,6 +35,7 @@ atypicality monitor answer-head watch monday.jsonl
 """
 
 ALARMED = 3  # exit code where these rows raised an alarm, and as long as anything is outside its band
+DAY = 86400.0
 WAIT = 60.0  # seconds that a call waits for another one that counts into the same folder
 
 
@@ -95,6 +96,7 @@ def command(
     settings: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
     _check_settings(state, [name for name, value in settings.items() if value is not None], files)
     settings["reference"] = None if reference is None else rows(reference)
+    _warn_of_future(at)
     with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
         monitor = _monitor(fitted, state, settings)
         with working("counting"):
@@ -127,6 +129,21 @@ def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> 
         raise ValueError(
             f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha, --window "
             "or --max-risk to make a new one."
+        )
+
+
+def _warn_of_future(at: str | None) -> None:
+    """Warn of a time that this machine's clock has not reached: rows that come before it will be refused."""
+    import time
+
+    from atypicality.monitoring.windows import as_text, times
+    from atypicality.validation import warn
+
+    given = 0.0 if at is None else float(times(at, 1)[0])
+    if given > time.time() + DAY:
+        warn(
+            f"--at {as_text(given)} is more than a day after this machine's clock, and rows that came before it cannot "
+            "be counted afterwards. Is the year right?"
         )
 
 

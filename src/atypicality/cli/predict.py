@@ -87,9 +87,8 @@ def command(
 def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
     """Whether the logits look like probabilities, of which reading warned, or those of other columns or rows."""
     from atypicality.head.calibration_parts import disagreement
-    from atypicality.outputs.packing import look_like_probabilities
-    from atypicality.validation import warn
+    from atypicality.validation import common_sum, warn
 
     if message := disagreement(head, outputs):
         warn(message)
-    return bool(message) or look_like_probabilities(outputs.need("logits")[:LOOKED_AT])
+    return bool(message) or common_sum(outputs.need("logits")[:LOOKED_AT]) is not None

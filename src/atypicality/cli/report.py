@@ -17,6 +17,7 @@ from atypicality.cli.files import (
     load_answers,
     load_head,
     load_together,
+    warn_of_other_labels,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
@@ -93,7 +94,8 @@ def command(
             paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
             outputs = load_together(paths, names, class_names, next(iter(heads.values())))
             known = outputs.pop("train", None)
-            result, sides = _evaluated(heads, [outputs[str(file)] for file in files], files, known, max_risk)
+            measured = [warn_of_other_labels(outputs[str(file)]) for file in files]
+            result, sides = _evaluated(heads, measured, files, known, max_risk)
         stage("drawing")
         fitted = list(heads.values())[-1]
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])

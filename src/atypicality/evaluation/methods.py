@@ -14,7 +14,7 @@ from atypicality.conformal import AtypicalityAwareConformal, ConditionalConforma
 from atypicality.estimators import clone
 from atypicality.evaluation.context import Context
 from atypicality.formula import advice_numbers
-from atypicality.head.keywords import call_with_known
+from atypicality.head.parts import call_with_known
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration import (

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.evaluation import Evaluation, evaluate
 from atypicality.evaluation.beside import with_part
 from atypicality.evaluation.cuts import NO_ATYPICALITY, NO_CLASSES
+from atypicality.evaluation.schema import Row, measured_rows, to_columns
 from atypicality.head.reliability import Reliability
 from atypicality.llm.answers import Answers
 from atypicality.llm.signals import signals_of
+from atypicality.metrics.intervals import mean_interval
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.terminal import listed
@@ -38,6 +40,8 @@ Vector = NDArray[np.float64]
 
 class AnswerReliability(Reliability):
     """A `Reliability` whose table leaves out what says nothing of answers: label, quadrant, sets and choices."""
+
+    _tells_sets: ClassVar[bool] = False
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted, advice."""
@@ -81,18 +85,32 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
         asked = {name: _asked(head, own[name][chosen], own[cut_by][chosen]) for name, head in heads.items()}
         return evaluate(methods | asked, own[cut_by][chosen], **options)
 
-    notes = _notes_of_scales(own, cut_by)
+    notes, signals = _notes_of_scales(own, cut_by), _alone(heads, answers, own[cut_by].need("labels"))
     token = {TOKEN_PROBABILITY: _fixed(np.exp(mean[rows]))}
     if rows.size == len(answers):
-        return _of_answers(measured(token, slice(None)), *notes)
+        return _of_answers(measured(token, slice(None)), signals, *notes)
     whole = measured({}, slice(None))
     if not rows.size:
-        return _of_answers(whole, *notes)
+        return _of_answers(whole, signals, *notes)
     with caught_warnings():  # of rows that were warned of just now
         part = measured(token, rows)
     known = f"{rows.size:,} of {len(answers):,} answers"
     notes += [f"{TOKEN_PROBABILITY} is measured on the {known} that have log-probabilities, {listed(heads)} on all."]
-    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), *notes)
+    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), signals, *notes)
+
+
+def _alone(heads: Mapping[str, Any], answers: Answers, labels: Any) -> list[Row]:
+    """Rows of the table `signals`: negative log-likelihood of each signal alone, by head, the smallest first."""
+    sign, found = 1 - 2 * np.asarray(labels, np.float64), []
+    for method, head in heads.items():
+        with caught_warnings():  # `outputs` has given them
+            signals = head._signals(answers)
+        odds = {name: model.log_odds(signals, len(answers)) for name, model in head.alone_.items()}
+        losses = {name: np.logaddexp(0.0, sign * value) for name, value in odds.items()}
+        found += [(method, name, losses[name]) for name in sorted(losses, key=lambda name: losses[name].mean())]
+    keys = ({"method": method, "name": name, "metric": "nll"} for method, name, _ in found)
+    columns = [(loss.size, loss.mean(), *mean_interval(loss)) for *_, loss in found]
+    return measured_rows(keys, zip(*columns, strict=True)) if found else []
 
 
 def _asked(head: Any, own: ModelOutputs, outputs: ModelOutputs) -> Any:
@@ -134,11 +152,11 @@ def _fixed(chance: Vector) -> Any:
     return SimpleNamespace(predict=lambda outputs, **_: said)
 
 
-def _of_answers(evaluation: Evaluation, *notes: str) -> Evaluation:
-    """The evaluation without what is measured by class, and with notes for answers."""
+def _of_answers(evaluation: Evaluation, signals: list[Row], *notes: str) -> Evaluation:
+    """The evaluation without what is measured by class, with each signal alone and notes for answers."""
     told = [NOTES.get(note, note) for note in (*evaluation.notes, *notes)]
     overall = [row for row in evaluation.table("overall") if row["metric"] != "classwise_ece"]
-    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
+    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ()), "signals": to_columns("signals", signals)}
     tables["overall"] = {name: tuple(row[name] for row in overall) for name in evaluation.tables["overall"]}
     return replace(
         evaluation,

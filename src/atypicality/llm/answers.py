@@ -18,8 +18,9 @@ from atypicality.validation import ODD_TEXT, check_groups, check_length, check_m
 
 __all__ = ["Answers", "warn_of_one_kind"]
 
-EMBEDDINGS = ("prompt_embedding", "answer_embedding")
-FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
+TEXTS, EMBEDDINGS = ("prompt", "answer"), ("prompt_embedding", "answer_embedding")
+SIGNALS = ("logprobs", "scores", *EMBEDDINGS)  # fields that say something of an answer whose texts were not kept
+FIELDS = ("id", *TEXTS, "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
 UNKNOWN_LOG_PROB = -9999.0  # what servers give of a token that is not among the likeliest they have looked at
@@ -112,8 +113,8 @@ class Answers:
             Every line has `prompt` and `answer` and may have `logprobs` (as chat completions give them, an object with
             a list `content` of objects with a `logprob`; or a list of numbers), `samples` (a list of texts), `scores`
             (an object of numbers), `correct`, `id`, `prompt_embedding` and `answer_embedding` (lists of numbers). Null
-            is the same as left out; `correct` and `id` are in every line or in none. A warning names other
-            fields, which are not read.
+            is the same as left out; `correct` and `id` are in every line or in none. A line with log-probabilities,
+            scores or embeddings and without samples needs no texts. A warning names other fields, which are not read.
 
         Examples
         --------
@@ -312,9 +313,12 @@ class _OneFile:
 def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     """One line's fields, checked; a ValueError says what is wrong with them."""
     known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
-    for name in ("prompt", "answer"):
+    if known.keys().isdisjoint((*TEXTS, "samples")) and not known.keys().isdisjoint(SIGNALS):
+        known |= dict.fromkeys(TEXTS, "")
+    for name in TEXTS:
         if name not in known:
-            raise ValueError(f"{name!r} is missing")
+            bare = known.keys().isdisjoint((*TEXTS, "samples", *SIGNALS))
+            raise ValueError(f"a signal is missing, such as {listed(SIGNALS[:2])}" if bare else f"{name!r} is missing")
         if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
             raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.llm.answers import Answers
-from atypicality.recalibration.covariates import tails
+from atypicality.recalibration.covariates import TAIL_ROWS, tails, usual_tail
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
 from atypicality.recalibration.solver import solve
@@ -36,9 +36,9 @@ ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
 MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
 KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
+FEWEST = TAIL_ROWS  # rows that a column needs
 REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
-TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
-"""Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
+FAR_SHARE = 0.5  # of the rows that may lie further beyond the fitted range than it is wide
 
 Vector = NDArray[np.float64]
 Signals = Mapping[str, Vector]
@@ -123,7 +123,7 @@ class SignalColumns:
         if known.size < FEWEST:
             return None
         weights = np.full(known.size, 1 / known.size)
-        low, high = tails(known, weights, min(max(TAIL, FEWEST / known.size), WIDEST_TAIL))
+        low, high = tails(known, weights, usual_tail(known.size))
         unit = max(abs(low), abs(high)) or 1.0  # squares of huge values would overflow
         held = np.clip(known, low, high) / unit
         center, scale = float(held.mean()) * unit, float(held.std()) * unit
@@ -262,6 +262,7 @@ class SignalModel:
         """Log-odds of being correct (n,), from the signals that were fitted."""
         known = {one.name: signals.get(one.name, np.full(n_rows, np.nan)) for one in self.signals}
         self._warn_of_missing(known)
+        self._warn_of_other_scale(known)
         total = np.full(n_rows, self.intercept)
         for name, part in _parts(self.signals, known):
             if name in self.coefficients:
@@ -279,6 +280,18 @@ class SignalModel:
                 warn(
                     f"{field} is missing in {gone:,} row{'s' * (gone > 1)}, and in fewer than {FEWEST} of those that "
                     f"fit P(correct), too few to learn from: the mean is used as {listed(names)}."
+                )
+
+    def _warn_of_other_scale(self, signals: Signals) -> None:
+        """Warn of signals that lie far outside the fitted range in most of some rows: they then count as its ends."""
+        for one in self.signals:
+            values = signals[one.name][~np.isnan(signals[one.name])]
+            reach = one.high - one.low
+            far = (values < one.low - reach) | (values > one.high + reach)
+            if values.size >= FEWEST and far.mean() > FAR_SHARE and set(one.parts) & set(self.coefficients):
+                warn(
+                    f"{one.name} is far outside the range of the fitted answers, {one.low:.4g} to {one.high:.4g}, in "
+                    f"{far.sum():,} of {values.size:,} rows, and counts as the end of it: is it on another scale now?"
                 )
 
     @property

@@ -3,12 +3,13 @@
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality import blocks
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.files import READERS, read_arrays
 from atypicality.outputs.limits import UnreadableFileError
@@ -36,13 +37,16 @@ def read_parts(
 ) -> dict[str, Any]:
     """The arguments of `ModelOutputs` that some files hold; `names` maps ours to theirs.
 
+    Rows of files that all have ids, in a column of that name or `id`, are put into the order of the first.
+
     A name that ends in `*` is that of all numeric columns that begin so: in the order of their numbers where all are
     numbered, else in their own, in which the rest names the classes of logits.
 
     A name that no file has is an error, or joins `absent` where that is given.
     """
+    own = (names["ids"],) if "ids" in names else ("ids", "id")
     file = _file_names(paths)
-    arrays = _gathered(_read_together(paths, max_bytes), names, file)
+    arrays = _gathered(_read_together(paths, max_bytes, own), names, file)
     if absent is not None:
         absent |= {theirs for theirs in names.values() if theirs not in arrays}
         names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
@@ -64,20 +68,26 @@ def read_class_names(path: FilePath) -> NDArray[Any]:
         lines = source.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UnreadableFileError(f"{source.name!r} must be text in UTF-8, one class per line: {error}.") from error
-    return check_class_names([line.strip() for line in lines if line.strip()])
+    found = [line.strip() for line in lines if line.strip()]
+    if len(found) == 1 and any(sign in found[0] for sign in ",;\t["):
+        raise UnreadableFileError(f"{source.name!r} must name one class per line; its only line is {found[0]!r:.60}.")
+    return check_class_names(found)
 
 
 def _file_names(paths: Sequence[FilePath]) -> str:
     return ", ".join(os.path.basename(os.path.normpath(path)) for path in paths)
 
 
-def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str, NDArray[Any]]:
-    """Arrays of all files by name; a name that two of them have is an error."""
+def _read_together(paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Arrays of all files by name; a name that two of them have is an error, but for `own`, those that ids can have."""
     if not paths:
         raise ValueError("path must be a file or a folder, or several; got none.")
     found: dict[str, NDArray[Any]] = {}
     for path in paths:
         arrays = read_arrays(path, max_bytes=max_bytes)
+        first, here = (next((name for name in own if name in part), None) for part in (found, arrays))
+        if first is not None and here is not None:
+            arrays = _in_order_of(found[first], arrays.pop(here), arrays, _file_names([path]))
         both = sorted(found.keys() & arrays.keys())
         if twice := [name for name in both if name != "class_names" or not np.array_equal(found[name], arrays[name])]:
             raise ValueError(
@@ -85,6 +95,25 @@ def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str
             )
         found |= arrays
     return found
+
+
+def _in_order_of(
+    wanted: NDArray[Any], ids: NDArray[Any], arrays: dict[str, NDArray[Any]], file: str
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a file whose rows have `ids`, with rows in the order of the `wanted` ids of files before it."""
+    wanted, ids = wanted.astype(str), ids.astype(str)
+    if np.array_equal(ids, wanted):
+        return arrays
+    places = {name: row for row, name in enumerate(ids.tolist())}
+    odd = sorted(set(wanted.tolist()) ^ places.keys())
+    if odd or not len(places) == ids.size == wanted.size:
+        what = f"{len(odd):,} are on one side only, such as {odd[0]!r:.60}" if odd else "some stand there twice"
+        raise ValueError(
+            f"{file!r} must have the ids of the files before it, each once, to be put into their order; {what}. Drop "
+            "rows that one of them lacks, or leave the ids out where rows are in the same order."
+        )
+    rows = np.array([places[name] for name in wanted.tolist()], np.intp)
+    return {name: part if name in PER_CLASS else blocks.take_rows(part, rows) for name, part in arrays.items()}
 
 
 def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, NDArray[Any]]:
@@ -174,7 +203,7 @@ def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArr
 
 
 def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, Any]:
-    there = listed(sorted(arrays)) or "nothing"
+    there = _shown(arrays) or "nothing"
     for ours, theirs in names.items():
         if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
             turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
@@ -185,20 +214,32 @@ def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file
         arrays[ours] = arrays.pop(theirs)
     parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
     attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
-    _explain_unknown(set(arrays), parts, there, file)
+    _explain_unknown(arrays, parts, there, file)
     return {**parts, "attributes": attributes}
 
 
-def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file: str) -> None:
+def _shown(names: Iterable[str]) -> str:
+    return listed(name or "(no name)" for name in sorted(names))
+
+
+def _explain_unknown(unknown: Mapping[str, NDArray[Any]], parts: dict[str, Any], there: str, file: str) -> None:
     if "logits" not in parts:
-        refuse_answers(unknown, file)
+        refuse_answers(set(unknown), file)
     for name in sorted(unknown):
         missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
         close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
         if close:
+            counted = [other for other in unknown if other.rstrip("0123456789") == name.rstrip("0123456789")]
+            text = next((other for other in counted if unknown[other].dtype.kind in "US"), None)
+            if len(counted) > 1 and text is not None:
+                raise ValueError(
+                    f"{file!r} must have numbers in the columns of {close[0]}; {text!r} holds text, such as "
+                    f"{str(unknown[text][0])!r:.40}. Write decimal points, and one number a cell."
+                )
+            meant = name.rstrip("0123456789") + "*" if len(counted) > 1 else name
             raise ValueError(
-                f"{file!r} has no array {close[0]!r}; it has: {there}. "
-                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}, or --names {close[0]}={name} in a shell."
+                f"{file!r} has no array {close[0]!r}; it has: {there}. If {meant!r} is meant, pass "
+                f"names={{{close[0]!r}: {meant!r}}}, or --names '{close[0]}={meant}' in a shell."
             )
     if not parts:
         raise ValueError(
@@ -207,6 +248,7 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file:
         )
     if unknown:
         warn(
-            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
-            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
+            f"{file!r} also has {_shown(unknown)}, ignored. Where one is of "
+            f"{', '.join(PER_ROW)}, say so with names= (--names in a shell); name a column of the samples "
+            f"{ATTRIBUTE}<name> to keep it."
         )

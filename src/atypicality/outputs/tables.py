@@ -79,6 +79,11 @@ def _checked_header(header: list[str], path: Path) -> list[str]:
             f"{path.name!r}: the first line must name the columns, such as labels; it holds "
             f"{'no name' if names else 'nothing'}. Write a line of names above the values."
         )
+    if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), None)):
+        raise UnreadableFileError(
+            f"{path.name!r}: the first line names one column, {names[0]!r:.60}, with {other!r} in it. Separate columns "
+            "by commas, or by tabs in a .tsv file."
+        )
     if odd := sorted({name for name in names if names.count(name) > 1}):
         raise UnreadableFileError(f"{path.name!r}: two columns have the name {odd[0]!r}. Rename one.")
     return names

@@ -7,6 +7,7 @@ from html import escape as _text
 from typing import TYPE_CHECKING, Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.evaluation.printing import each_signal
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
 from atypicality.report.examples import read_examples
@@ -264,7 +265,7 @@ def _about(evaluation: Evaluation, head: "ReliabilityHead | None") -> str:
         f"<tr><td>{_text(names.get(key, key.replace('_', ' ')))}</td><td>{_text(_plainly(value))}</td></tr>"
         for key, value in evaluation.settings.items()
     )
-    notes = "".join(f"<li>{_text(note)}</li>" for note in evaluation.notes)
+    notes = "".join(f"<li>{_text(note)}</li>" for note in (*each_signal(evaluation), *evaluation.notes))
     card = ""
     if head is not None:
         from atypicality.shipping.card import model_card

@@ -59,6 +59,8 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
             return stream.read(found.st_size)
     except FileNotFoundError as error:
         raise MissingFileError(f"{name} is missing in {str(folder)!r}: it is no bundle, or not a whole one.") from error
+    except NotADirectoryError as error:
+        raise BundleError(f"{str(folder)!r} is a file; a saved head is a folder with a {name}. Give that.") from error
     except OSError as error:
         raise BundleError(f"{name} in {str(folder)!r} cannot be read: {error.strerror}.") from error
     except MemoryError as error:
