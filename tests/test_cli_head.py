@@ -212,6 +212,8 @@ def test_refit_is_that_of_python_and_reads_text_labels_by_the_heads_classes(fold
         aty.load(folder / "newer", sha256=json.loads(out)["sha256"]),
     )
     np.testing.assert_array_equal(found.predict(test[:50]).proba, expected.predict(test[:50]).proba)
+    code, out, _ = run(capsys, "refit", folder / "head", both, "--out", folder / "newer")
+    assert ("are kept from the first fit" in out) == (found.density_choice_ is not None)
 
 
 @pytest.mark.parametrize(

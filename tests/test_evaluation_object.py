@@ -14,7 +14,9 @@ import scipy.special
 from evaluation_cases import column, outputs_of, sets_of, train_of, world_of
 
 import atypicality as aty
+from atypicality.evaluation.methods import naming
 from atypicality.evaluation.schema import METRICS, STATISTICS, TABLES
+from atypicality.validation import warn
 
 
 @pytest.fixture
@@ -325,3 +327,8 @@ def test_densities_are_put_in_the_order_of_the_columns(outputs, world):
     expected = numbered.class_log_density(world.embeddings)  # columns 0, 1, 3
     np.testing.assert_array_equal(seen[0][:, [0, 1, 3]], expected)
     np.testing.assert_array_equal(seen[0][:, 2], expected.min(axis=1))
+
+
+def test_a_warning_names_its_method():
+    with pytest.warns(UserWarning, match="^method 'new': two groups became one"), naming("new"):
+        warn("two groups became one")
