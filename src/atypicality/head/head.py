@@ -24,7 +24,7 @@ from atypicality.head.description import described, described_in_html
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
-from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, scores_of, sources_of
+from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
@@ -270,11 +270,10 @@ class ReliabilityHead(BaseEstimator):
             warn(drift.message())
         return self._reliability(found, outputs, drift, mix)
 
-    def _advised(self, answer: Reliability, outputs: ModelOutputs, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
+    def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
-        beside = self.recalibration_density_ is not None
-        covariate = scores_of(self, outputs.need("embeddings"))[1] if beside else None
-        number = advice_of(advice_rule(self), answer.confidence, answer.atypicality, sets, covariate)
+        scores = answer.atypicality, answer.recalibration_atypicality
+        number = advice_of(advice_rule(self), answer.confidence, scores[0], sets, scores[1])
         kept = True if answer.accepted is None else answer.accepted
         return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 

@@ -374,7 +374,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         answer = self.head_.predict(outputs, max_risk=max_risk, first_row=first_row)
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
-        advice = self.head_._advised(answer, outputs, sets)
+        advice = self.head_._advised(answer, sets)
         return replace(answer, prediction_set=sets, advice=advice, ids_name=index_name(X))
 
     def evaluate(
