@@ -12,7 +12,7 @@ from sklearn.base import clone
 import atypicality as aty
 from atypicality import metrics
 from atypicality.arrays import to_host
-from atypicality.head.keywords import call_with_known
+from atypicality.head.parts import call_with_known
 from benchmarks.gpu_data import Embeddings, Outputs, Size, embeddings, outputs
 from benchmarks.gpu_library import best_seconds
 

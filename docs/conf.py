@@ -8,6 +8,7 @@ from atypicality import __version__
 sys.path.insert(0, str(Path(__file__).parent))  # for figures and gallery_altair
 
 import figures
+import versions
 
 project = "atypicality"
 author = "The atypicality developers"
@@ -61,6 +62,10 @@ html_theme_options = {
     "navbar_align": "left",
     "navigation_with_keys": True,
     "secondary_sidebar_items": ["page-toc"],
+    "logo": {"text": project},
+    "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
+    "switcher": {"json_url": "", "version_match": versions.CURRENT},  # the address is another on every page
+    "check_switcher": False,
     "show_toc_level": 2,
 }
 html_static_path = ["_static"]
@@ -80,7 +85,13 @@ def _draw(app):
     figures.write(Path(app.srcdir) / "_figures")
 
 
+def _switch(app, page, template, context, doctree):
+    """Give the theme's menu of versions its entries for this page."""
+    context["theme_switcher"] = context["theme_switcher"] | {"json_url": versions.address(page)}
+
+
 def setup(app):
     """Register the functions above."""
     app.connect("autodoc-skip-member", _skip)
     app.connect("builder-inited", _draw)
+    app.connect("html-page-context", _switch, priority=100)  # before the theme reads it

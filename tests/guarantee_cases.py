@@ -253,9 +253,15 @@ def fitted_head(seed, n_new, **options):
     return head.fit(train=outputs[:200], calibration=outputs[200:1200]), world.take(slice(1200, None))
 
 
+@cache
+def default_head(seed):
+    """Two statements are made of each."""
+    return fitted_head(seed, 1000)
+
+
 def head_coverage(rare=False, **options):
     def one_repetition(seed):
-        head, new = fitted_head(seed, 400, **options)
+        head, new = fitted_head(seed, 400, **options) if options else default_head(seed)
         with blocks.settings(block_rows=64):
             answer = head.predict(new.outputs())
         rows = slice(None)
@@ -367,7 +373,7 @@ def kept_too_risky(risk, n=2500, steps=None, others=None):
 
 
 def head_keeps_too_risky(seed):
-    head, new = fitted_head(seed, 4000)
+    head, new = default_head(seed)
     answer = head.predict(new.outputs(), max_risk=0.1)
     wrong = 1 - new.true_probs[np.arange(len(new)), answer.label]
     return bool(answer.accepted.any() and wrong[answer.accepted].mean() > 0.1)

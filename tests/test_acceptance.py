@@ -11,6 +11,7 @@ import atypicality as aty
 from atypicality import ModelOutputs, NeighborRatio
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
+from atypicality.head.rarity import rarity_of
 
 
 def by_distances(x, labels, new, predicted, normalize):
@@ -136,7 +137,7 @@ def test_ambiguity_recalibrates_where_a_recalibration_reads_it(fitted, tmp_path)
     said = head.predict(test, max_risk=0.1)
     assert aty.metrics.nll(said.proba, test.labels) < aty.metrics.nll(without.predict(test).proba, test.labels) - 0.01
     # by hand: the fitted recalibration, given what the ratio says of the model's predictions
-    given = head._rarity(test)[1]
+    given = rarity_of(head, test)[1]
     ratio = NeighborRatio().fit(train.embeddings, train.labels)
     assert_array_equal(given["ambiguity"], ratio.ambiguity(test.embeddings, test.logits.argmax(axis=1)))
     by_hand = head.recalibration_.predict_proba(

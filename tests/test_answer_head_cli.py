@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from answer_cases import answer_world
 from report_cases import Opened, needs_chromium
+from scipy.stats import ttest_rel
 
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.cli.fit import _more_answers
 from atypicality.llm import AnswerHead
+from atypicality.llm.answer_evaluation import evaluate_answers
+from atypicality.shipping.bundle import saved_sha256
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +113,8 @@ def test_late_labels_of_answers_are_true_or_false(run, folder):
         ("evaluate head one.jsonl --names logits=scores", "names must be of id, prompt,"),
         ("evaluate head one.jsonl --names prompt=question", "'question' is in no line of 'one.jsonl'"),
         ("evaluate head one.jsonl --class-names one.npz", "--class-names is for files of arrays"),
-        ("report head head one.jsonl", "answers take one saved answer head, and no --train"),
+        ("report head one.jsonl --train one.jsonl", "--train is for outputs of a classifier"),
+        ("report head one.jsonl --names a=b", "names must be of id, prompt,"),
         ("report head one.npz", "an answer head takes answers in a .jsonl file; got 'one.npz'"),
         ("fit --calibration known.jsonl --out new --sets split", "--recalibration and --sets are for outputs"),
         (
@@ -153,9 +157,9 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         assert "question" in shown.inner_text()
         assert shown.locator(".example").bounding_box()["width"] > 300
         accepted = AnswerHead.load(folder / "head").evaluate(aty.llm.Answers.read(folder / "one.jsonl"), max_risk=0.2)
-        [share] = accepted.table("overall", metric="accepted_share")
+        [risk] = accepted.table("overall", metric="accepted_risk")
         page.select_option("[data-filter=accepted]", "1")
-        assert opened.count() == share["count"]
+        assert opened.count() == risk["count"]
         assert "at a risk of at most 0.2" in text
 
 
@@ -166,3 +170,41 @@ def test_two_files_of_answers_stand_beside_each_other(run, folder, browser):
         assert opened.count() == 1000
         assert "question 1999" in opened.page.content()
         assert np.char.startswith(opened.page.locator("h1").inner_text(), "Reliability")
+
+
+def test_two_answer_heads_are_compared_on_the_same_answers(run, by_hand, folder):
+    head, new = by_hand
+    other = AnswerHead(atypicality="answer_atypicality" if new.answer_embeddings is not None else None, random_state=4)
+    other.fit(aty.llm.Answers.read(folder / "known.jsonl")).save(folder / "plain")
+    code, out, err = run("report head plain one.jsonl --out two.html --max-risk 0.2")
+    assert code == 0, err
+    right = new.correct
+    losses = [-np.log(np.where(right, p, 1 - p)) for p in (one.predict(new).confidence for one in (head, other))]
+    found = ttest_rel(losses[1], losses[0])
+    said = f"log-loss of plain minus that of head on the same 500 rows: {(losses[1] - losses[0]).mean():+.4f} "
+    low, high = found.confidence_interval(0.95)
+    assert out.startswith(f"{said}(95 % interval {low:+.4f} to {high:+.4f}): ")
+    both = evaluate_answers({"head": head, "plain": other}, new, right, max_risk=0.2)
+    assert both.methods == ("token probability", "head", "plain")
+    assert len(both.table("samples")) == 500
+    for name, one in (("head", head), ("plain", other)):
+        alone = one.evaluate(new, max_risk=0.2).table("overall", method="head")
+        told = {row["metric"]: row["value"] for row in both.table("overall", method=name)}
+        same = {row["metric"]: row["value"] for row in alone if not row["metric"].startswith("atypicality_")}
+        assert {metric: told[metric] for metric in same} == pytest.approx(same, nan_ok=True)
+    assert [note for note in both.notes if "plain has another atypicality, or none" in note]
+    assert "What improved: <bdi>head</bdi> to <bdi>plain</bdi>" in (folder / "two.html").read_text()
+
+
+def test_a_head_of_another_hash_is_not_reported(run, by_hand, folder):
+    seal = by_hand[0].save(folder / "sealed")
+    assert run(f"report sealed head one.jsonl --out a.html --sha256 {seal},{saved_sha256(folder / 'head')}")[0] == 0
+    for words, message in (
+        (f"report head sealed one.jsonl --sha256 {'0' * 64},{seal}", "it is another head"),
+        (
+            f"report sealed head one.jsonl --sha256 {seal}",
+            "--sha256 must be one hash for each head, with a comma between two; got 1 for 2",
+        ),
+    ):
+        code, _, err = run(words)
+        assert (code, message in err) == (2, True), err

@@ -146,6 +146,28 @@ def test_compare_fits_recalibrators_on_densities_in_order(data):
     assert_allclose(second.tables["overall"]["value"], first.tables["overall"]["value"], rtol=1e-6)
 
 
+def test_messages_give_names_of_classes_beside_their_numbers(data):
+    quick = {"recalibration": aty.VectorScaling(), "prediction_sets": aty.SplitConformal()}
+    without = data[1][data[1].labels != 3]
+    with pytest.warns(UserWarning, match=r"labels hold no row of class 3 \('dress'\): its score"):
+        ReliabilityHead(**quick).fit(train=data[0], calibration=without)
+    quick["prediction_sets"] = aty.ConditionalConformal(groups={"coat": "a", 3: "b"})
+    with pytest.raises(ValueError, match=r"missing are 0 \('boot'\), 2 \('bag'\)\.$"):
+        ReliabilityHead(**quick).fit(train=data[0], calibration=data[1])
+
+
+def test_a_message_names_the_same_classes_in_any_order(data):
+    recalibration = aty.AtypicalityAwareRecalibration(class_prior="estimate", class_mixing=False, strength=1.0)
+    head = ReliabilityHead(recalibration=recalibration, prediction_sets=aty.SplitConformal())
+    head.fit(train=data[0], calibration=data[1])
+    few, said = data[2][:3], []
+    for rows in (few, turned(few)):
+        with pytest.raises(ValueError, match=r"classes \d \('\w+'\) and \d \('\w+'\) are confused most") as caught:
+            head.predict(rows)
+        said.append(str(caught.value))
+    assert said[0] == said[1]  # both count columns as the head does
+
+
 def test_other_names_are_refused_everywhere(data, head):
     train, calibration, test = data
     other = renamed(test, OTHERS)

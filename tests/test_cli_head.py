@@ -11,6 +11,7 @@ from conftest import needs
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import load_fashion_mnist_lt
+from atypicality.head.calibration_parts import disagreement
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,39 @@ def test_predict_tells_a_scheduler_of_drift(folder, capsys, moved, code):
     told, answer = json.loads(out), aty.load(folder / "head").predict(aty.ModelOutputs.load(file), max_risk=0.1)
     assert told["drift"] == answer.drift.to_dict()
     assert told["drift"]["significant"] == (code == 3)
-    assert told["estimates"]["accuracy"] == answer.confidence.mean()
+    assert told["mean_confidence"] == answer.confidence.mean()
+    assert told.get("mean_confidence_of_accepted", 0) == answer.confidence[answer.accepted].sum() / max(
+        answer.accepted.sum(), 1
+    )
+
+
+@pytest.mark.parametrize("what", ["columns", "rows"])
+def test_logits_of_other_columns_or_rows_are_told_from_the_embeddings(folder, capsys, what):
+    test = aty.ModelOutputs.load(folder / "test")
+    order = np.random.default_rng(0).permutation(len(test))
+    logits = np.roll(test.logits, 1, axis=1) if what == "columns" else test.logits[order]
+    aty.ModelOutputs(logits, embeddings=test.embeddings).save(folder / "other.npz")
+    with pytest.warns(UserWarning, match=r"logits fit the embeddings no better .* of 300 rows looked at\. Are"):
+        assert run(capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz")[0] == 0
+    with pytest.warns(UserWarning, match="logits fit the embeddings no better"):
+        code, *_ = run(
+            capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz", "--exit-code"
+        )
+    assert code == 3
+    named = aty.ModelOutputs(logits[:99], embeddings=test.embeddings[:99])  # too few rows to tell
+    assert disagreement(aty.load(folder / "head"), named) is None
+
+
+def test_the_answers_name_their_labels_whatever_the_order_of_columns(folder, capsys):
+    test, found = aty.ModelOutputs.load(folder / "test"), []
+    for order in (np.arange(10), np.arange(10)[::-1]):
+        names = test.class_names[order]
+        aty.ModelOutputs(test.logits[:, order], embeddings=test.embeddings, class_names=names).save(folder / "n.npz")
+        assert run(capsys, "predict", folder / "head", folder / "n.npz", "--out", folder / "l.npz")[0] == 0
+        with np.load(folder / "l.npz") as stored:
+            assert (stored["class_names"][stored["label"]] == stored["label_name"]).all()
+            found.append(stored["label_name"])
+    np.testing.assert_array_equal(*found)
 
 
 def test_probabilities_in_the_place_of_logits_are_warned_of(folder, capsys):
@@ -88,6 +121,11 @@ def test_probabilities_in_the_place_of_logits_are_warned_of(folder, capsys):
     aty.ModelOutputs(probs, embeddings=test.embeddings).save(folder / "probs.npz")
     with pytest.warns(UserWarning, match=r"the logits of 'probs.npz' .* are these probabilities"):
         assert run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz")[0] == 0
+    with pytest.warns(UserWarning, match="are these probabilities"):
+        code, *_ = run(
+            capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz", "--exit-code"
+        )
+    assert code == 3
 
 
 def test_answers_hold_the_probabilities(folder, capsys):
@@ -174,6 +212,8 @@ def test_refit_is_that_of_python_and_reads_text_labels_by_the_heads_classes(fold
         aty.load(folder / "newer", sha256=json.loads(out)["sha256"]),
     )
     np.testing.assert_array_equal(found.predict(test[:50]).proba, expected.predict(test[:50]).proba)
+    code, out, _ = run(capsys, "refit", folder / "head", both, "--out", folder / "newer")
+    assert ("are kept from the first fit" in out) == (found.density_choice_ is not None)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_labels_that_are_floats_are_a_mistake(arguments, folder, capsys, monkeyp
     monkeypatch.chdir(folder)
     code, _, err = run(capsys, *arguments, "floats.npz")
     assert (code, err.count("\n")) == (2, 1)
-    assert "labels of dtype float64 need class_names" in err
+    assert "labels must be whole numbers, the columns from 0, or names of classes; got dtype float64" in err
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "npz", pytest.param("parquet", marks=needs("pyarrow"))])

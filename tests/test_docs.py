@@ -1,9 +1,11 @@
 """Every block of code on every page runs and prints what the page shows; links, tables and the reference are whole."""
 
 import importlib.util
+import json
 import re
 import sys
 import tomllib
+from urllib.parse import unquote, urljoin
 
 import docs_cases
 import pytest
@@ -141,3 +143,18 @@ def test_the_link_checker_finds_what_is_broken(tmp_path):
         "other.html#gone: no such place in that page",
         "no.html: no such file",
     ]
+
+
+def test_the_menu_of_versions_leads_to_the_same_page_of_each_from_any_depth(monkeypatch):
+    versions = loaded("versions")
+    listed = json.loads((DOCS / "versions.json").read_text())
+    assert [entry["name"] for entry in listed if entry["version"] == "dev"] == [f"dev ({aty.__version__[:3]})"]
+    monkeypatch.setattr(versions, "LISTED", [*listed, {"version": "0.1", "name": "0.1"}])
+    for site in ("file:///site/dev/", "https://example.org/docs/dev/"):
+        for page in ("index", "howto/report", "a/b/c"):
+            links = [
+                urljoin(f"{site}{page}.html", f"{entry['url']}{page}.html") for entry in versions.entries(page, "dev")
+            ]
+            assert links == [f"{site}{page}.html", f"{urljoin(site, '../0.1/')}{page}.html"]
+    told = unquote(versions.address("howto/report").removeprefix("data:application/json,"))
+    assert json.loads(told) == versions.entries("howto/report")

@@ -216,7 +216,7 @@ def test_attributes_become_subgroups_numbers_in_quantile_groups(world):
     assert counts == {"missing": 100} | {f"group {i} ({name})": 275 for i, name in enumerate(names, start=1)}
     months = evaluation.table("subgroups", attribute="months", metric="accuracy")
     assert [row["count"] for row in months] == [300] * 4  # 24 values: a quantity, not 24 subgroups
-    assert not evaluation.table("subgroups", attribute="patient")
+    assert "patient" not in evaluation.tables["subgroups"]["attribute"]
     assert any("attribute patient has 1200 values" in note for note in evaluation.notes)
 
 

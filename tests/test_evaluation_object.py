@@ -14,7 +14,9 @@ import scipy.special
 from evaluation_cases import column, outputs_of, sets_of, train_of, world_of
 
 import atypicality as aty
-from atypicality.evaluation.schema import STATISTICS, TABLES
+from atypicality.evaluation.methods import naming
+from atypicality.evaluation.schema import METRICS, STATISTICS, TABLES
+from atypicality.validation import warn
 
 
 @pytest.fixture
@@ -104,6 +106,56 @@ def test_an_evaluation_is_frozen(outputs):
         evaluation.table("overall", metrics="ece")
 
 
+def test_names_that_do_not_exist_are_refused_and_known_ones_without_rows_are_not(outputs, train):
+    evaluation = aty.evaluate({"model": "uncalibrated"}, outputs, train=train)
+    for table, where, message in (
+        ("overall", {"metric": "log_loss"}, r"metric must be one of 'accuracy'.*'nll'.*; got 'log_loss'"),
+        ("overall", {"method": "head"}, "method must be one of 'model' in this table; got 'head'"),
+        ("subgroups", {"attribute": "Side", "metric": "ece"}, "attribute must be one of 'side' in.*; got 'Side'"),
+        ("atypicality_groups", {"group": 5}, "group must be one of 0, 1, 2, 3, 4 in this table; got 5"),
+        ("predictions", {"method": "head"}, "method must be one of 'model'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluation.table(table, **where)
+    for metric in ("coverage", "accepted_share"):  # of no sets, at no risk
+        assert evaluation.table("overall", metric=metric) == evaluation.table("class_scores", method="model") == []
+    assert evaluation.table("samples", row=10**6) == []  # rows are a part
+
+
+def test_every_metric_is_known_and_what_is_accepted_is_counted_by_subgroup_and_class(outputs, train):
+    head = aty.ReliabilityHead().fit(train=train, calibration=outputs[:600])
+    rows = outputs[600:]
+    evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, rows, max_risk=0.2)
+    measured = {metric for table in evaluation.tables.values() for metric in table.get("metric", ())}
+    assert measured == set(METRICS)
+    answer = head.predict(rows, max_risk=0.2)
+    wrong, side = answer.label != rows.labels, rows.attributes["side"]
+    parts = [("subgroups", "subgroup", name, side == name) for name in ("left", "right")]
+    parts += [("classes", "class_index", label, rows.labels == label) for label in range(4)]
+    for table, key, name, members in parts:
+        kept = answer.accepted & members
+        [share] = evaluation.table(table, **{key: name}, metric="accepted_share")
+        [risk] = evaluation.table(table, **{key: name}, metric="accepted_risk")
+        assert (share["method"], share["count"], share["value"]) == ("head", members.sum(), kept.sum() / members.sum())
+        assert (risk["count"], risk["value"]) == (kept.sum(), wrong[kept].mean())
+    text = str(evaluation)
+    assert f"Log loss (NLL): model {column(evaluation, 'overall', method='model', metric='nll')[0]:.3f} ± " in text
+    for title in ("ECE and accuracy by side", "Coverage and set size by side", "Accepted and error rate by side"):
+        lines = text.partition(f"{title}\n")[2].splitlines()
+        assert [line.split()[0] for line in lines[1:5]] == ["side", "left", "right", "all"]
+
+
+def test_of_an_attribute_of_many_values_the_largest_subgroups_are_printed(world):
+    names = np.array([f"s{number}" for number in range(20)])[np.arange(len(world)) * 20 // 1300]
+    attributes = {"<b>": names}
+    outputs = aty.ModelOutputs(world.logits, labels=world.labels, attributes=attributes)
+    evaluation = aty.evaluate("uncalibrated", outputs)
+    lines = str(evaluation).partition("by <b>\n")[2].splitlines()
+    assert lines[14].startswith("(7 smaller)")
+    assert lines[15].startswith("all")
+    assert "<b>" not in evaluation._repr_html_()
+
+
 def test_every_table_and_column_is_documented():
     lines = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text(encoding="utf-8").splitlines()
     for table, columns in TABLES.items():
@@ -144,7 +196,7 @@ def test_html_is_escaped(outputs, train):
     page = aty.evaluate({name: "uncalibrated"}, outputs, train=train)._repr_html_()
     assert "<script>" not in page
     assert html.escape(name) in page
-    assert page.count("<table>") == page.count("</table>") == 2
+    assert page.count("<table>") == page.count("</table>") == 3  # by atypicality, class atypicality and side
 
 
 def test_to_frame_needs_pandas_and_says_so(outputs, monkeypatch):
@@ -275,3 +327,8 @@ def test_densities_are_put_in_the_order_of_the_columns(outputs, world):
     expected = numbered.class_log_density(world.embeddings)  # columns 0, 1, 3
     np.testing.assert_array_equal(seen[0][:, [0, 1, 3]], expected)
     np.testing.assert_array_equal(seen[0][:, 2], expected.min(axis=1))
+
+
+def test_a_warning_names_its_method():
+    with pytest.warns(UserWarning, match="^method 'new': two groups became one"), naming("new"):
+        warn("two groups became one")

@@ -136,7 +136,9 @@ def test_numbered_columns_are_a_matrix_where_they_count_from_0(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the first line must name the columns, such as labels; it holds nothing"),
+        ("", "'t.csv' is empty: it has 0 bytes"),
+        ("\n", "the first line must name the columns, such as labels; it holds nothing"),
+        ("a;b\n1;2\n", "names one column, 'a;b', with ';' in it. Separate columns by commas"),
         ("0,1\n3,4\n", "the first line must name the columns, such as labels; it holds no name"),
         ("a,a\n1,2\n", "two columns have the name 'a'"),
         ("a,b\n1,2\n3\n", "line 3 has 1 values in 1 cells"),
@@ -226,3 +228,33 @@ def test_a_mistake_is_one_line_and_code_2(folder, capsys, monkeypatch, arguments
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert words in err
+
+
+@pytest.mark.parametrize("theirs", ["emb", "emb_*"])
+def test_numbered_columns_have_one_name_with_a_star_and_without(tmp_path, theirs):
+    (tmp_path / "t.csv").write_text("emb_1,id,emb_0,emb_2\n1,a,0,2\n")
+    found = aty.ModelOutputs.load(tmp_path / "t.csv", names={"embeddings": theirs, "ids": "id"})
+    assert found.embeddings.tolist() == [[0, 1, 2]]
+    (tmp_path / "t.csv").write_text("emb_3,emb_0,emb_2\n3,0,2\n")
+    with pytest.raises(ValueError, match=r"from 'emb_0' to 'emb_3' without 'emb_1'\. Add it"):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"embeddings": theirs})
+    (tmp_path / "t.csv").write_text("emb_0,emb_1\n3,0\n4,x(2)\n")
+    with pytest.raises(
+        ValueError, match=r"2 columns match emb.*, but 1 of them hold text.*'emb_1' in line 3: 'x\(2\)'"
+    ):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"embeddings": theirs})
+
+
+def test_columns_with_a_star_are_told_from_others(tmp_path):
+    (tmp_path / "t.csv").write_text("logit_dog,logit_cat\nf(1),2\nf(2),3\n")
+    with pytest.raises(ValueError, match=r"2 columns match logit_\*, but 1 of them hold text"):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"logits": "logit_*"})
+    (tmp_path / "t.csv").write_text("emb_0,emb_1,emb_norm\n1,2,3\n")
+    with pytest.raises(ValueError, match=r"matches numbered columns and emb_norm\. Give emb for"):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"embeddings": "emb_*"})
+    (tmp_path / "t.csv").write_text("logit_0,logit_1,emb_1,emb_10,emb_2\n1,2,1,10,2\n")
+    with pytest.raises(ValueError, match="from 'emb_1' to 'emb_10' without 'emb_3' and 6 more"):
+        aty.ModelOutputs.load(tmp_path / "t.csv", names={"logits": "logit_*", "embeddings": "emb_*"})
+    (tmp_path / "t.csv").write_text("logit_0,logit_1,emb_2,emb_3,emb_1\n1,2,2,3,1\n")
+    found = aty.ModelOutputs.load(tmp_path / "t.csv", names={"logits": "logit_*", "embeddings": "emb_*"})
+    assert (found.embeddings.tolist(), found.class_names) == ([[1, 2, 3]], None)

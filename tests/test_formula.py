@@ -18,6 +18,7 @@ from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
+from atypicality.head.rarity import rarity_of
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.refusals import wide
 
@@ -79,7 +80,7 @@ HEADS = (
     | {f"recalibration: {name}": ("auto", part, SETS["raps by grid"]) for name, part in RECALIBRATIONS.items()}
     | {f"sets: {name}": ("auto", PAPER, part) for name, part in SETS.items()}
     | {"default": ("auto", "auto", "auto"), "no atypicality": (None, "auto", "auto")}
-    | {"two densities, one whitening": ("auto", "auto", SETS["conditional"])}
+    | {"two densities, one product for both lengths": ("auto", "auto", SETS["conditional"])}
 )
 
 
@@ -105,10 +106,10 @@ def fitted(name, seed=0):
         head = aty.ReliabilityHead(*HEADS[name])
         train = None if HEADS[name][0] is None else outputs_of(400, seed)
         head.fit(train=train, calibration=outputs_of(900, seed + 1))
-        if name == "two densities, one whitening":
-            head.density_ = aty.RelativeAtypicality().fit(train.embeddings, train.labels)
+        if name == "two densities, one product for both lengths":
+            head.density_ = aty.GaussianAtypicality(normalize="l2").fit(train.embeddings, train.labels)
             head.refit(outputs_of(900, seed + 1))
-            assert head.formula().density.gaussian is None
+            assert head.formula().density.roots is not None
     if name.startswith("sets") or name in ("no atypicality", "density: neighbours"):
         RISKS[head] = 0.3
     return head
@@ -116,7 +117,7 @@ def fitted(name, seed=0):
 
 def by_parts(head, outputs):
     """The answers of a head from its parts' methods on whole arrays."""
-    rarity, extras = head._rarity(outputs)
+    rarity, extras = rarity_of(head, outputs)
     probs = head.recalibration_.predict_proba(outputs.logits, **extras)
     grid = {} if isinstance(head.prediction_sets_, aty.SplitConformal) else {"atypicality": rarity}
     found = {"proba": probs, "prediction_set": head.prediction_sets_.predict_set(probs, **grid)}
@@ -197,7 +198,9 @@ def by_torch(head, outputs, wrap=lambda module, *_: module):
 
 
 def by_torch_compile(head, outputs):
-    return by_torch(head, outputs, lambda module, torch, _: torch.compile(module, fullgraph=True, backend="aot_eager"))
+    # one graph each; down to single operations the default head alone is traced here, and all are by an export
+    backend = "aot_eager" if head is fitted("default") else "eager"
+    return by_torch(head, outputs, lambda module, torch, _: torch.compile(module, fullgraph=True, backend=backend))
 
 
 def by_torch_export(head, outputs):

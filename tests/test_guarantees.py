@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from guarantee_cases import GUARANTEES, Guarantee
 
-REPETITIONS = 30
+REPETITIONS = 20
 PAGE = Path(__file__).parents[1] / "docs" / "guarantees.md"
 
 

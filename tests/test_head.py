@@ -21,6 +21,7 @@ from atypicality.head.calibration_parts import CLEARLY, agreement, warn_of_train
 from atypicality.head.drift import Drift
 from atypicality.head.prediction import known_formula
 from atypicality.head.quantiles import QuantileScale
+from atypicality.head.rarity import rarity_of
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 
@@ -55,15 +56,20 @@ def test_training_shares_are_known(bundled):
     assert_allclose(head.recalibration_.class_log_prior_, np.log(counts) - np.log(counts).mean())
 
 
+def beside(head, embeddings):
+    """Minus log p(x | y) by recalibration's Gaussian, of the class y that is nearest by the head's density."""
+    nearest = head.density_.class_log_density(embeddings).argmax(axis=1)
+    return -head.recalibration_density_.class_log_density(embeddings)[np.arange(len(nearest)), nearest]
+
+
 def test_answers_equal_the_parts_called_by_hand(bundled):
     head, _, test = bundled
     answer = head.predict(test)
-    gaussian = head.recalibration_density_
-    given = {"atypicality": gaussian.atypicality(test.embeddings)}
-    given["class_log_density"] = gaussian.class_log_density(test.embeddings)
+    given = {"atypicality": beside(head, test.embeddings)}
+    given["class_log_density"] = head.density_.class_log_density(test.embeddings)
     rarity = head.density_.atypicality(test.embeddings)
     probs = head.recalibration_.predict_proba(test.logits, **given)
-    assert_allclose(answer.atypicality, rarity, rtol=1e-12)
+    assert_allclose(answer.atypicality, rarity, rtol=1e-12, atol=1e-11)  # differences of larger numbers
     assert_allclose(answer.proba, probs, atol=1e-6)
     assert_array_equal(answer.label, answer.proba.argmax(axis=1))
     assert_allclose(answer.confidence, answer.proba.max(axis=1), atol=1e-7)
@@ -195,7 +201,7 @@ def test_drift_looks_at_the_score_of_recalibration_too(bundled, tmp_path):
     with pytest.warns(UserWarning, match="more atypical, by the score that recalibration uses, than 99%"):
         drift = aty.load(tmp_path / "head").predict(moved).drift
     assert drift.share_tail < 2 * drift.expected_tail
-    other = Drift(head.recalibration_quantiles_, head.recalibration_density_.atypicality(moved.embeddings))
+    other = Drift(head.recalibration_quantiles_, beside(head, moved.embeddings))
     assert other.to_dict() == pytest.approx(drift.recalibration.to_dict())
     assert drift.chance == 2 * other.chance < 1e-6
     alone = Drift(head.quantiles_, head.predict(test).atypicality)
@@ -206,7 +212,7 @@ def test_drift_looks_at_the_gaussian_where_recalibration_reads_nothing_of_it():
     outputs = world_outputs(1200)
     train, calibration, test = outputs[:500], outputs[500:900], outputs[900:]
     head = ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(train=train, calibration=calibration)
-    expected = Drift(head.recalibration_quantiles_, head.recalibration_density_.atypicality(test.embeddings))
+    expected = Drift(head.recalibration_quantiles_, beside(head, test.embeddings))
     assert head.predict(test).drift.recalibration.to_dict() == pytest.approx(expected.to_dict())
 
 
@@ -223,8 +229,15 @@ def test_what_is_beyond_the_held_out_rows_by_either_score_is_for_a_person(recali
     assert head.quantiles_.beyond(far.atypicality).mean() < 0.02
     assert (far.advice == "ask a person").all()
     assert not far.accepted.any()
+    part = far[1::2]
+    decided = np.where(
+        head.quantiles_.beyond(part.atypicality),
+        " (quantile 1, by both scores)",
+        [f" by recalibration's score (quantile 1; {q:.4g} by the head's own)" for q in part.atypicality_quantile],
+    )
+    assert part.reasons() == [f"more atypical than every held-out row{by}" for by in decided]
     assert (head.predict(test).advice == "trust").any()
-    beyond = head.recalibration_density_.atypicality(calibration.embeddings) > head.recalibration_quantiles_.values[-1]
+    beyond = beside(head, calibration.embeddings) > head.recalibration_quantiles_.values[-1]
     assert beyond.mean() < 0.02  # of the rows that recalibrate; none of those that set the limit
 
 
@@ -333,8 +346,9 @@ def test_classes_the_density_never_saw_get_the_row_minimum():
     outputs = world_outputs(3000, n_classes=4)
     train = world_outputs(2000, part=1, n_classes=4)
     seen = train[np.flatnonzero(train.labels != 2)]
-    head = quick_head().fit(train=seen, calibration=outputs)
-    densities = head._rarity(outputs[:30])[1]["class_log_density"]
+    with pytest.warns(UserWarning, match="train holds no row of class 2, which calibration rows have"):
+        head = quick_head().fit(train=seen, calibration=outputs)
+    densities = rarity_of(head, outputs[:30])[1]["class_log_density"]
     assert densities.shape == (30, 4)
     assert_array_equal(densities[:, 2], np.delete(densities, 2, axis=1).min(axis=1))
 
@@ -475,8 +489,14 @@ def test_answers_are_cut_like_outputs(answer):
     assert_array_equal(part.ids, answer.ids[answer.confidence > np.median(answer.confidence)])
     assert_array_equal(answer[[5, 0]].proba, answer.proba[[5, 0]])
     assert repr(answer[:2]).startswith("Reliability: 2 samples")
-    with pytest.raises(TypeError, match=r"slice, an array of positions.*For one row take \[3:4\]"):
-        answer[3]
+    assert_array_equal(answer[-3].ids, answer.ids[3:4])
+    assert [len(row) for row in answer] == [1] * 6
+    with pytest.raises(IndexError, match="position in 6 samples, from 0 on; got -7"):
+        answer[-7]
+    with pytest.raises(TypeError, match="slice, an array of positions"):
+        answer[True]
+    with pytest.raises(TypeError, match=r"a table, not one array; take a part of it, such as \.proba"):
+        np.asarray(answer)
 
 
 def test_to_frame_names_what_to_install(answer, monkeypatch):

@@ -1,5 +1,7 @@
 """What a head remembers: quantiles that are shares, a bound that holds, drift that is noticed and not imagined."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from scipy.stats import binom, ks_2samp
 from atypicality.head.abstention import AbstentionRule, most_errors
 from atypicality.head.drift import Drift
 from atypicality.head.quantiles import GRID_SIZE, QuantileScale
+
+FAQ = Path(__file__).parents[1] / "docs" / "faq.md"
 
 
 @settings(deadline=None)
@@ -106,10 +110,31 @@ def test_no_share_qualifies_then_nothing_is_kept():
     wrong = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.arange(1000) >= 100)
     with pytest.warns(UserWarning, match=r"with 1,000 held-out rows. Of the 1\d\d most confident 100 are wrong"):
         wrong.warn_where_none(np.zeros(3, bool), 0.05)
+    once = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 60), np.arange(60) > 0)
+    with pytest.warns(UserWarning, match=r"Of the \d+ most confident 1 is wrong;"):
+        once.warn_where_none(np.zeros(3, bool), 0.05)
     right = AbstentionRule.from_rows(np.linspace(0.9, 0.5, 1000), np.ones(1000))
     right.warn_where_none(np.zeros(3, bool), 0.05)  # a threshold is met, and these rows are below it: no warning
     with pytest.raises(ValueError, match=r"max_risk must be a finite number in \(0, 1\); got 5"):
         AbstentionRule.from_rows([0.9], [1]).threshold(5)
+
+
+def test_the_tables_of_the_faq_are_what_the_rule_needs_and_does(rng):
+    rows = [line.strip("| ").split(" | ") for line in FAQ.read_text("utf-8").splitlines() if line.startswith("| ")]
+    allowed = {int(cells[0].replace(",", "")): cells[1:] for cells in rows[1:7]}
+    risks = (0.05, 0.1, 0.2)
+    for n, cells in allowed.items():
+        assert [int(cell) for cell in cells] == [most_errors(np.array([n]), risk)[0] for risk in risks]
+    fewest = [np.argmax(most_errors(np.arange(1, 100), risk) == 0) + 1 for risk in risks]
+    assert "below {}, {} and {} rows not even".format(*fewest) in FAQ.read_text("utf-8")
+    n, fits, power = 600, 100, np.array([1, 2, 5])  # confidence .4 + .6 U^(1 / power): accuracy .7, .8, .9
+    [stated] = [cells[1:] for cells in rows if cells[0] == "600"]
+    for share, a in zip((int(cell.partition(" ")[0]) / 100 for cell in stated), power, strict=True):
+        drawn = 0.4 + 0.6 * rng.random((2, fits, n)) ** (1 / a)
+        correct = rng.random((fits, n)) < drawn[0]
+        cut = zip(drawn[0], correct, drawn[1], strict=True)
+        none = np.mean([AbstentionRule.from_rows(c, r, others=o).threshold(0.05) == np.inf for c, r, o in cut])
+        assert abs(none - share) < 4 * np.sqrt(share * (1 - share) * (1 / fits + 1 / 1000)) + 0.005  # of rounding
 
 
 def test_equal_confidence_is_kept_or_left_together():
@@ -143,6 +168,16 @@ def test_drift_is_noticed_and_not_imagined(rng):
     assert moved.significant
     assert moved.distance > 0.4
     assert "the data has drifted" in moved.message()
+
+
+def test_a_warning_of_drift_quotes_the_score_with_the_stronger_evidence(rng):
+    scale = QuantileScale.from_rows(rng.normal(size=2000))
+    some, all_of_them = rng.normal(2.0, size=1000), rng.normal(20.0, size=1000)
+    first = Drift(scale, some, recalibration=Drift(scale, all_of_them))
+    assert "by the score that recalibration uses" in first.message()
+    assert "100.0% more than any" in first.message()
+    second = Drift(scale, all_of_them, recalibration=Drift(scale, some))
+    assert second.message().startswith("100.0% of these 1000 rows are more atypical than 99%")
 
 
 def test_drift_of_nothing_is_nothing():

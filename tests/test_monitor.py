@@ -4,6 +4,7 @@ import datetime
 import html
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -109,9 +110,10 @@ class TestSequences:
         def ever(share, n_rows):
             """Exact chance of an alarm by n rows: those who had none, by their errors, one row at a time."""
             alive, cells = np.array([1.0]), np.zeros((n_rows + 2, tests.n_cells), np.int64)
+            place = tests.places[-1]
             for n in range(1, n_rows + 1):
                 alive = np.append(alive * (1 - share), 0) + np.append(0, alive * share)
-                cells[: n + 1, tests.places[-1]] = np.stack([np.arange(n + 1), n - np.arange(n + 1)], axis=1)
+                cells[: n + 1, place][:, :2] = np.stack([np.arange(n + 1), n - np.arange(n + 1)], axis=1)
                 alive[tests.excess(cells[: n + 1])[1, :, -1] >= 0] = 0
             return 1 - alive.sum()
 
@@ -441,8 +443,60 @@ class TestFiles:
         head.save(tmp_path / "head")
         with pytest.raises(BundleError, match="does not describe a monitor"):
             aty.Monitor.load(tmp_path / "head", head)
-        with pytest.raises(BundleError, match="does not describe a head"):
+        with pytest.raises(BundleError, match="holds the state of a monitor, not a head"):
             aty.load(tmp_path / "state")
+
+    def test_a_state_under_its_former_name_is_read_and_renamed_and_heads_and_states_keep_apart(
+        self, head, test, tmp_path
+    ):
+        monitor = aty.Monitor(head)
+        monitor.add(test[:100], at=0)
+        write_part(monitor._state, MonitorState, tmp_path / "old", card="As it was.")  # head.json
+        with pytest.raises(BundleError, match="does not describe a head"):
+            aty.load(tmp_path / "old")
+        again = aty.Monitor.load(tmp_path / "old", head)
+        assert state_of(again) == state_of(monitor)
+        again.add(test[100:200], at=0)
+        again.save(tmp_path / "old")
+        assert sorted(path.name[:8] for path in (tmp_path / "old").iterdir()) == ["README.m", "monitor.", "tensors-"]
+        assert state_of(aty.Monitor.load(tmp_path / "old", head)) == state_of(again)
+        with pytest.raises(FileExistsError, match="holds the state of a monitor"):
+            head.save(tmp_path / "old")
+        head.save(tmp_path / "head")
+        with pytest.raises(ValueError, match=r"folder must be the monitor's own; .* holds a head"):
+            monitor.save(tmp_path / "head")
+        assert aty.load(tmp_path / "head").fingerprint_ == head.fingerprint_
+        [text] = (tmp_path / "old").glob("monitor.json")
+        text.write_text("{}")
+        with pytest.raises(BundleError, match=r"cannot be read: monitor.json must state its format"):
+            aty.Monitor.load(tmp_path / "old", head)
+
+    def test_accepted_rows_are_those_of_predict(self, head, test, tmp_path):
+        monitor, plain = aty.Monitor(head, max_risk=0.05), aty.Monitor(head)
+        days = test[:400], unlabelled(test[400:700]), test[700:750]
+        for day, rows in enumerate(days):
+            monitor.add(rows, at=day * DAY)
+            plain.add(rows, at=day * DAY)
+        kept = [head.predict(rows, max_risk=0.05).accepted for rows in days]
+        wrong = [
+            (head.predict(rows).label != rows.labels)[part] for rows, part in zip(days[::2], kept[::2], strict=True)
+        ]
+        monitor.save(tmp_path)
+        told = aty.Monitor.load(tmp_path, head).to_dict()["accepted"]
+        assert [row["accepted"] for row in told] == [int(part.sum()) for part in kept]
+        assert [row["share"] for row in told] == [float(part.mean()) for part in kept]
+        assert [(row["labelled"], row["wrong"]) for row in told[::2]] == [
+            (part.size, int(part.sum())) for part in wrong
+        ]
+        assert plain.to_dict()["accepted"] == []
+        both = monitor.merge(aty.Monitor(head, max_risk=0.05)).to_dict(rolling=3)["accepted"][-1]
+        assert both["accepted"] == sum(int(part.sum()) for part in kept)
+        line = monitor.summary().splitlines()[-1]
+        assert line.startswith(f"  accepted at a risk of at most 0.05: {kept[2].mean():.1%} of the newest day, ")
+        assert "<h2>Accepted at a risk of at most 0.05</h2>" in render_monitor(monitor.to_dict())
+        assert "Accepted" not in render_monitor(plain.to_dict())
+        with pytest.raises(ValueError, match="differs in max_risk"):
+            monitor.merge(plain)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="not on this system: fork")
     def test_a_killed_process_loses_at_most_the_rows_since_its_last_save(self, head, test, tmp_path):
@@ -525,22 +579,28 @@ class TestShown:
         assert "newest" not in monitor.summary()
         shirts = test[test.labels == 6]
         monitor.add(shirts, at=DAY)
-        *_, newest, whole = monitor.summary().splitlines()
+        *_, newest, came, whole, labelled = monitor.summary().splitlines()
         right = [(head.predict(rows).label == rows.labels).sum() for rows in (test[:300], shirts)]
-        told = [str(monitor.estimated_accuracy(last=last)).removesuffix(".") for last in (1, None)]
-        assert newest.startswith(f"  newest day: {told[0]}; measured on ")
+        told = [str(monitor.estimated_accuracy(last=last)) for last in (1, None)]
+        assert newest.startswith(f"  newest day: {told[0]}")
         quantiles = [line for line in monitor.summary().splitlines() if "confidence fell" in line]
         raised = [alarm for alarm in monitor.alarms if (alarm.stream, alarm.direction) == ("confidence", "fell")]
         assert len(quantiles) == 1
         assert quantiles[0].endswith(f"; and {len(raised) - 1} more of its quantiles")
-        assert newest.endswith(f"measured on {len(shirts)} labels that came in this day: {right[1] / len(shirts):.3f}")
-        assert whole.startswith(f"  all rows: {told[1]}; measured on ")
-        assert whole.endswith(f"measured on {300 + len(shirts)} labels: {sum(right) / (300 + len(shirts)):.3f}")
+        assert came == (
+            f"  newest day: measured on {len(shirts)} labels that came in this day: {right[1] / len(shirts):.3f}"
+        )
+        assert whole.startswith(f"  all rows: {told[1]}")
+        n = 300 + len(shirts)
+        assert labelled == f"  all rows: measured on {n} labels: {sum(right) / n:.3f}"
+        most, predicted = next(iter(monitor.moved()["class"])), head.predict(shirts)
+        share = np.mean(predicted.label_names() == most.item)
+        assert f"{most}; newest day {100 * share:.3g}% of {len(shirts)}\n" in monitor.summary()
         monitor.add_labels(test[:9], at=3 * DAY)
         assert (
-            "newest day: no rows to estimate the accuracy of; measured on 9 labels that came in this day"
-            in monitor.summary()
+            "newest day: no rows to estimate the accuracy of\n  newest day: measured on 9 labels" in monitor.summary()
         )
+        assert f"{most}; newest day none\n" in monitor.summary()
 
     def test_alarms_that_are_over_are_one_line(self, head, test):
         monitor = aty.Monitor(head)
@@ -566,8 +626,22 @@ class TestShown:
         monitor.add(unlabelled(test[:500]), at=0)
         assert "too high" not in monitor.summary() + render_monitor(monitor.to_dict())
         monitor.add_labels(head.predict(test[:500]), (test.labels[:500] + 1) % 10, at=0)
-        assert "(something has moved, so this may be too high: label some rows); measured on" in monitor.summary()
+        assert "(something has moved, so this may be too high: label some rows)\n" in monitor.summary()
         assert "this may be too high" in render_monitor(monitor.to_dict())
+
+    def test_the_page_has_what_labels_show_first_and_says_shares_in_words(self, data):
+        head, fresh, test = data
+        monitor = aty.Monitor(head, fresh, window="hour")
+        monitor.add(test[:50], at=0)
+        monitor.add(test[50:90], at=3600)
+        page = render_monitor(monitor.to_dict())
+        headings = re.findall("<h2><bdi>(.*?)</bdi>", page)
+        assert headings[:5] == ["Errors", "Sets that miss the label", "Atypicality", "Confidence", "Predicted classes"]
+        assert headings[-1] == "Inputs"
+        assert page.count(": 50% of the reference</bdi>") == 2  # of atypicality and confidence
+        right = float((head.predict(test[50:90]).label == test.labels[50:90]).mean())
+        assert f"Measured on 40 labels that came in it: <b>{right:.3f}</b>" in page
+        assert 'text-anchor="end">1970-01-01T01:00</text>' in page
 
     @needs("altair")
     def test_the_chart_draws_every_window(self, head, test):
@@ -642,8 +716,10 @@ def test_a_state_from_before_keys_were_remembered_is_read():
     none = np.zeros((0, 3), np.int64)
     state = MonitorState("ab", 0.01, "day", 3, counts, 0, none[:, 0], none, none, counted={"a": 1.0})
     stored = Part(MonitorState).write(state, kinds.Place.start(tensors := {}))
-    assert stored["fitted"].pop("counted") == {"a": 1.0}
-    assert Part(MonitorState).read(stored, kinds.Place.start(tensors)).counted == {}
+    for name in ("counted", "max_risk"):
+        stored["fitted"].pop(name)
+    found = Part(MonitorState).read(stored, kinds.Place.start(tensors))
+    assert (found.counted, found.max_risk) == ({}, None)
 
 
 def test_counts_of_a_reference_are_checked_when_they_are_read():
@@ -726,9 +802,7 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
     wrong = int((head.predict(test[chosen]).label != test.labels[chosen]).sum())
     assert (found.n_rows, found.n_labelled) == (800, 100)
     assert next(row["share"] for row in found.history() if row["stream"] == "error") == wrong / 100
-    assert (
-        "no rows to estimate the accuracy of; measured on 100 labels that came in this day" in capsys.readouterr().out
-    )
+    assert "newest day: measured on 100 labels that came in this day" in capsys.readouterr().out
     assert monitored(files, state, *days, "--late-labels", late) == 0  # and again, as after a kill
     assert monitored(files, state, *days) == 0
     told = capsys.readouterr().err.splitlines()
@@ -738,8 +812,16 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
     ]
     assert state_of(aty.Monitor.load(state, head)) == state_of(found)
     shutil.copy(days[0], tmp_path / "copy.npz")
-    late.write_text("ids,labels\n1,Bag\n500,Bag\n")
-    for given, words in (([days[0]], "1 of 2 ids are in none"), ([*days, tmp_path / "copy.npz"], "1 is in two")):
+    twice = unlabelled(test[[1, 2, 1]])
+    twice._replaced(ids=test.ids[[1, 2, 1]]).save(tmp_path / "twice.npz")
+    for given, words, labels in (
+        ([days[0]], "1 of 2 ids are in none, such as 500 in line 3 of 'late.csv'", "1,Bag\n500,Bag\n"),
+        ([*days, tmp_path / "copy.npz"], f"1 is in two of them, the second is '{tmp_path}", "1,Bag\n500,Bag\n"),
+        ([days[0]], "several rows; 1 stands in line 2 and line 4 of 'late.csv'", "1,Bag\n2,Bag\n1,Coat\n"),
+        ([tmp_path / "twice.npz"], "; 1 stands in row 0 and row 2 of 'twice.npz'", "1,Bag\n"),
+        ([days[0]], "'late.csv': labels must be among class_names; row 1", "1,Bag\n2,Bug\n"),
+    ):
+        late.write_text(f"ids,labels\n{labels}")
         assert monitored(files, state, *given, "--late-labels", late) == 2
         assert words in capsys.readouterr().err
     assert state_of(aty.Monitor.load(state, head)) == state_of(found)
@@ -751,18 +833,50 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
         (["nothing"], "'nothing' holds no monitor to look at"),
         (["state", "day0.npz", "--out", "page.csv"], "must end in .html; got 'page.csv'"),
         (["state", "said.jsonl"], "'said.jsonl' holds answers, as `predict`"),
+        (["state", "said.csv"], "'said.csv' holds answers, as `predict`"),
+        (["state", "said.npz"], "'said.npz' holds answers, as `predict`"),
         (["state", "day0.npz", "--sha256", "0" * 12], "sha256 must be all 64 hexadecimal digits; got 12"),
     ],
 )
 def test_a_mistake_makes_no_monitor(files, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(files)
     (files / "said.jsonl").write_text('{"label": "Bag"}\n')
+    if arguments[-1] in ("said.csv", "said.npz"):
+        assert main(["predict", "head", "day0.npz", "--out", arguments[-1]]) == 0
     assert main(["monitor", "head", *arguments]) == 2
     assert words in capsys.readouterr().err
-    assert not (files / arguments[0] / "head.json").exists()
+    assert not (files / arguments[0] / "monitor.json").exists()
 
 
 def test_a_state_in_the_place_of_the_head_says_so(files, head, tmp_path, capsys):
     aty.Monitor(head).save(tmp_path / "state")
     assert main(["monitor", str(tmp_path / "state"), str(files / "head")]) == 2
     assert "holds the state of a monitor, not a head" in capsys.readouterr().err
+
+
+def test_a_repeated_id_and_a_file_without_rows_are_warned_of(files, test, tmp_path, capsys):
+    rows = unlabelled(test[[1, 2, 1]])._replaced(ids=np.array(["a", "b", "a"]))
+    rows.save(tmp_path / "twice.npz")
+    rows[:0].save(tmp_path / "none.npz")
+    for command, *more in (["predict", "--out", str(tmp_path / "a.csv")], ["monitor", str(tmp_path / "state")]):
+        place = [str(files / "head"), *(more if command == "monitor" else [])]
+        options = more if command == "predict" else []
+        with pytest.warns(UserWarning, match="'twice.npz' has the id 'a' twice, in row 0 and row 2: both rows count"):
+            assert main([command, *place, str(tmp_path / "twice.npz"), *options]) == 0
+        with pytest.warns(UserWarning, match="'none.npz' has no rows"):
+            assert main([command, *place, str(tmp_path / "none.npz"), *options]) == 0
+    assert "Monitor: 3 rows, 0 labels" in capsys.readouterr().out
+
+
+def test_a_damaged_state_is_named(files, head, tmp_path, capsys):
+    aty.Monitor(head).save(tmp_path / "state")
+    next((tmp_path / "state").glob("tensors-*")).write_bytes(b"")
+    assert monitored(files, tmp_path / "state", files / "day0.npz") == 2
+    told = capsys.readouterr().err
+    assert f"the monitor in '{tmp_path / 'state'}' cannot be read: " in told
+    assert "Copy it again, or restore a backup" in told
+
+
+def test_a_lower_bound_of_next_to_nothing_is_none():
+    alarm = aty.monitoring.state.Alarm("class", "cat", "rose", 0.0, 0.0, 0.4, 0.35, 0.45, 3.91e-8, 0.006, 500)
+    assert str(alarm) == "class cat rose: 40% of 500 rows, at most 0.6% expected"

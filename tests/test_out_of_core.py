@@ -17,28 +17,30 @@ def anonymous():  # reading a memory map makes file pages resident; they can be 
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon"))
 
-folder, name = sys.argv[1:]
-estimator = {
-    "gaussian": aty.GaussianAtypicality(),
-    "gaussian float32": aty.GaussianAtypicality(precision="float32"),
-    "neighbors": aty.NeighborAtypicality(),
-}[name]
+def watched(estimator, queries):
+    estimator.fit(rows[:100], labels[:100]).atypicality(rows[:100])  # imports and pools of BLAS come first
+    before, peak, done = anonymous(), [0.0], threading.Event()
+
+    def watch():
+        while not done.is_set():
+            peak[0] = max(peak[0], anonymous())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with aty.blocks.settings(n_threads=2):
+        scores = estimator.fit(rows, labels).atypicality(queries)
+    done.set()
+    watcher.join()
+    return {"megabytes": peak[0] - before, "mean": float(scores.mean())}
+
+folder = sys.argv[1]
 rows, labels = np.load(f"{folder}/rows.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
-estimator.fit(rows[:100], labels[:100]).atypicality(rows[:100])  # imports and pools of BLAS come first
-before, peak, done = anonymous(), [0.0], threading.Event()
-
-def watch():
-    while not done.is_set():
-        peak[0] = max(peak[0], anonymous())
-        time.sleep(0.001)
-
-watcher = threading.Thread(target=watch)
-watcher.start()
-with aty.blocks.settings(n_threads=2):
-    scores = estimator.fit(rows, labels).atypicality(rows if "gaussian" in name else rows[:500])
-done.set()
-watcher.join()
-print(json.dumps({"megabytes": peak[0] - before, "mean": float(scores.mean())}))
+print(json.dumps({
+    "gaussian": watched(aty.GaussianAtypicality(), rows),
+    "gaussian float32": watched(aty.GaussianAtypicality(precision="float32"), rows),
+    "neighbors": watched(aty.NeighborAtypicality(), rows[:500]),
+}))
 """
 
 
@@ -57,11 +59,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def results(folder):
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
 @needs_proc
 @pytest.mark.parametrize("name", ["gaussian", "gaussian float32", "neighbors"])
-def test_memory_stays_far_below_the_size_of_the_file(name, folder):
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), name]
-    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def test_memory_stays_far_below_the_size_of_the_file(name, results):
+    result = results[name]
     # per thread a block of 16 MiB, its product and a copy of its labels; statistics and whitening are below 5 MiB
     assert result["megabytes"] < 110
     assert np.isfinite(result["mean"])

@@ -8,7 +8,10 @@ from sklearn.base import clone
 
 from atypicality import GaussianAtypicality, RelativeAtypicality, blocks
 from atypicality.density.covariance import shrink
+from atypicality.density.family import DensityFamily
+from atypicality.formula import TwoDensities
 
+KINDS = ("Gaussian", "Relative")
 DIGITS = 1e-9  # relative to max(|score|, d): both sides solve with covariances whose condition is below 1e3
 
 
@@ -64,7 +67,7 @@ def test_scores_of_the_classes_stand_in_for_products_with_the_rows(normalize, ro
     assert formula.mixing.shape == (4, 3)  # and a column of 0 in the spread
     np.testing.assert_allclose(formula.mixing.sum(axis=0), 0, atol=1e-14)
     plain = replace(formula, mixing=None)
-    for first, second in ((formula, plain), (formula.alone(), plain.alone())):
+    for first, second in ((formula, plain), (formula.linear(), plain.linear())):
         found, expected = (one.atypicality(np, one.products(np, x)) for one in (first, second))
         assert_close(found, expected, 6, 1e-13)
 
@@ -190,3 +193,34 @@ def test_one_class_is_its_own_background(rows):
         part.atypicality(x)
     with pytest.raises(TypeError, match="other must be a RelativeAtypicality; got GaussianAtypicality"):
         RelativeAtypicality().fit(x, labels).merge(GaussianAtypicality().fit(x, labels))
+
+
+@pytest.mark.parametrize("n_classes", [4, 20])
+@pytest.mark.parametrize("name", ["RelativeAtypicality()", *(f"{kind}Atypicality(normalize='l2')" for kind in KINDS)])
+def test_two_densities_from_one_whitened_row_are_those_of_each_by_itself(name, n_classes, rng):
+    labels = np.arange(600) % n_classes
+    x = 2.0 + rng.standard_normal((n_classes, 6))[labels] + rng.standard_normal((600, 6)) * np.arange(1, 7)
+    family = DensityFamily().fit(x, labels)
+    chosen, gaussian = family.members_[name], family.members_["GaussianAtypicality()"]
+    two = TwoDensities.of(chosen.formula().linear(), gaussian.formula())
+    assert (two.roots is None) == (n_classes == 4 and "Relative" in name)  # 4 classes have their scores mixed instead
+    rows = np.concatenate([x, 30 * x[:20]])
+    products = two.products(np, rows)
+    assert_close(two.atypicality(np, products)[:, 0], chosen.atypicality(rows), 6)
+    densities = chosen.class_log_density(rows)
+    found = two.class_log_density(np, products)
+    below = [part - part.max(axis=1, keepdims=True) for part in (found, densities)]
+    assert_close(*below, np.abs(densities).max())
+    own = -gaussian.class_log_density(rows)[np.arange(620), densities.argmax(axis=1)]
+    assert_close(two.covariate(np, products)[:, 0], own, 6)
+
+
+def test_what_cannot_share_a_product_has_its_own(rng):
+    x = rng.standard_normal((300, 6)) @ rng.standard_normal((6, 8))  # 2 directions in which no row varies
+    labels = np.arange(300) % 20
+    with pytest.warns(UserWarning, match="rank 6 of 8"):
+        family = DensityFamily().fit(x, labels)
+    chosen, gaussian = (family.members_[name] for name in ("RelativeAtypicality()", "GaussianAtypicality()"))
+    two = TwoDensities.of(chosen.formula().linear(), gaussian.formula())
+    assert two.roots is None
+    assert_close(two.atypicality(np, two.products(np, x))[:, 0], chosen.atypicality(x), 6)

@@ -2,6 +2,7 @@
 
 import copy
 import html
+import json
 import re
 
 import numpy as np
@@ -13,7 +14,7 @@ import atypicality as aty
 from atypicality.cli import main
 from atypicality.cli.report import _examples as examples_of
 from atypicality.evaluation.beside import beside
-from atypicality.evaluation.paired import compared
+from atypicality.evaluation.paired import Comparison, compared
 from atypicality.evaluation.schema import TABLES
 from atypicality.head import ReliabilityHead
 from atypicality.report.examples import read_examples
@@ -91,15 +92,47 @@ def test_two_heads_are_compared_row_by_row(folder, capsys):
     assert said.endswith(f"): {verdict}")
 
 
+def test_training_rows_are_for_duplicates_alone_and_atypicality_stays_the_heads(folder):
+    train = world_outputs()[TRAIN]
+    train.save(folder / "train.npz")
+    train[100:150].save(folder / "twins.npz")
+    page = written(folder, "old", "twins.npz", train=folder / "train.npz").read_text()
+    told = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["duplicates"]
+    assert sorted(zip(told["row"], told["train_row"], strict=True)) == [(row, row + 100) for row in range(50)]
+    assert all(told["same_label"])
+    assert "<td>measured by head</td>" in page
+
+
 def test_a_worse_head_is_found_worse_and_the_same_one_not_different():
     world = world_outputs()
     good = evaluation_and_head()[1]
     bad = copy.deepcopy(good)
     bad.predict = lambda outputs: good.predict(outputs._replaced(logits=outputs.logits / 3))
-    assert compared(good, bad, world[TEST], ("old", "new")).endswith("): old is better")
-    assert compared(bad, good, world[TEST], ("old", "new")).endswith("): new is better")
-    assert "+0.0000 (95 % interval +0.0000 to +0.0000): no diff" in compared(good, good, world[TEST], ("old", "new"))
-    assert "not comparable" in compared(good, bad, world[TEST][:1], ("old", "new"))
+    said = [
+        str(compared(*heads, world[rows], ("old", "new")))
+        for *heads, rows in ((good, bad, TEST), (bad, good, TEST), (good, good, TEST), (good, bad, slice(0, 1)))
+    ]
+    assert said[0].endswith("): old is better")
+    assert said[1].endswith("): new is better")
+    assert "+0.0000 (95 % interval +0.0000 to +0.0000): no diff" in said[2]
+    assert "not comparable" in said[3]
+
+
+def test_a_script_can_swap_heads_by_the_exit_code(folder, capsys, monkeypatch):
+    monkeypatch.setattr(aty.Evaluation, "report", lambda *arguments, **options: None)  # the page is another test's
+
+    def code(*places):
+        arguments = ["report", *(str(folder / place) for place in places), "--out", str(folder / "gate.html")]
+        return main([*arguments, "--exit-code", "--json"])
+
+    found = code("old", "new", "tuesday.npz")
+    told = json.loads(capsys.readouterr().out)["comparison"]
+    assert (told["first"], told["second"], told["n_rows"]) == ("old", "new", 500)
+    assert found == (0 if told["better"] == "new" else 3)
+    for low, high, better in ((-2.0, -1.0, "new"), (-1.0, 1.0, None), (1.0, 2.0, "old"), (0.0, 0.0, None)):
+        assert Comparison(("old", "new"), 9, (low + high) / 2, low, high).better == better
+    assert code("old", "tuesday.npz") == 2
+    assert "are for two heads" in capsys.readouterr().err
 
 
 def test_beside_keeps_every_row_of_both():

@@ -271,9 +271,8 @@ def test_what_got_worse_is_said_with_its_intervals():
     methods = {"model": world.probs, "tilted": tilted / tilted.sum(axis=1, keepdims=True)}
     summary = summarise(aty.evaluate(methods, world.outputs()), "model", "tilted")
     texts = ["".join(part if isinstance(part, str) else part.text for part in sentence) for sentence in summary.worse]
-    assert summary.certain
-    assert any(text.startswith("Accuracy of class 1 fell from ") for text in texts[: summary.certain])
-    assert not any("they overlap" in text for text in texts[: summary.certain])
+    assert any(text.startswith("Accuracy of class 1 fell from ") for text in texts)
+    assert not any("they overlap" in text for text in texts)
     backwards = summarise(aty.evaluate(methods, world.outputs()), "tilted", "model")
     assert not any("Accuracy of class 1 fell" in "".join(map(str, sentence)) for sentence in backwards.worse)
 
@@ -336,7 +335,7 @@ def test_navigation_and_the_choice_stay_in_sight(browser, page_path):
 
 @needs_chromium
 def test_print_has_titles_and_no_menus(browser, page_path):
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, alone=True) as opened:
         opened.page.emulate_media(media="print")
         assert not opened.page.locator("nav").is_visible()
         assert not opened.page.locator("#filters").is_visible()

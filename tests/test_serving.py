@@ -362,6 +362,28 @@ def test_metrics_count_requests_rows_and_words(server, data):
     assert all(server.metric(rf'atypicality_rows_by_quantile_total\{{tenth="0.{tenth}"\}}') >= 0 for tenth in range(10))
 
 
+def test_every_series_that_can_be_foreseen_is_there_before_its_first_event(judge, data):
+    from atypicality.serving.metrics import Metrics
+    from atypicality.serving.service import ROW_ROUTES
+
+    answer = judge.answers([wide(data.test[:200])])[0]
+    metrics = Metrics(lambda: 0.0, ROW_ROUTES)
+    metrics.serving("clothes", "1", judge.sample)
+
+    def series():
+        lines = metrics.text().decode().splitlines()
+        return {line.split(" ")[0]: line.split(" ")[1] for line in lines if line.startswith("atypicality_")}
+
+    before = series()
+    assert before['atypicality_reloads_total{result="failed"}'] == "0.0"
+    metrics.answer(answer)
+    metrics.reloaded("failed")
+    metrics.request("/predict", 500, 0.1)
+    names = {name for name in series() if "_created" not in name}
+    assert names == {name for name in before if "_created" not in name}
+    assert len(set(answer.advice.tolist())) > 2
+
+
 def test_the_first_line_names_the_model_and_its_version(server, heads):
     assert re.match(r"serving clothes [0-9a-f]{12} on http://", server.line)
     assert server.line.split()[2] == saved_seal(heads / "first")[:12]

@@ -2,6 +2,7 @@
 
 import ast
 
+import joblib
 import numpy as np
 import pytest
 from conftest import imported, needs
@@ -28,6 +29,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import SVC, LinearSVC, NuSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import has_fit_parameter
 
 import atypicality as aty
 from atypicality.conformal.cross import cross_conformal_level
@@ -43,7 +45,7 @@ QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
 # A few rows for a density, a recalibration and sets: warnings that say so are right, and not what is checked here.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 5)])
+@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 2)])
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -608,9 +610,7 @@ def test_fit_refuses_labels_with_the_index_of_other_rows(cv, table):
     model = AtypicalityAwareClassifier(base.fit(X, y) if cv == "prefit" else base, head=QUICK, cv=cv)
     counted = X[:900].reset_index(drop=True), y[:900].reset_index(drop=True)
     for rows, labels in ((X, y.sort_index()), (X[:900], y[900:1800]), (counted[0], counted[1].sample(frac=1))):
-        with pytest.raises(
-            ValueError, match=r"y must have the index of X.*column\.to_numpy\(\) where the order is right"
-        ):
+        with pytest.raises(ValueError, match=r"y must have the index of X.*y\.to_numpy\(\) where the order is right"):
             model.fit(rows, labels)
 
 
@@ -711,6 +711,31 @@ def test_a_classifier_is_saved_without_pickle(three, tmp_path):
         assert loaded.classes_.tolist() == model.classes_.tolist()
 
 
+def test_a_classifier_passes_through_joblib(three, tmp_path):
+    X, y = three
+    model = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK, cv=3).fit(X, y)
+    joblib.dump(model, tmp_path / "model.joblib")
+    again = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(again.predict_set(X), model.predict_set(X))
+
+
+def test_weights_are_refused_with_what_to_do(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK)
+    with pytest.raises(TypeError, match=r'X and y alone; got sample_weight too.*then wrap it with cv="prefit"'):
+        model.fit(X, y, sample_weight=np.ones(len(y)))
+    assert not has_fit_parameter(model, "sample_weight")  # tools of scikit-learn do not offer it
+
+
+def test_in_a_head_temperatures_by_group_are_of_fifths_of_atypicality(three):
+    X, y = three
+    head = ReliabilityHead(recalibration=aty.GroupTemperatureScaling())
+    scaling = AtypicalityAwareClassifier(GaussianNB(), head=head).fit(X, y).head_.recalibration_
+    assert scaling.quantiles_ is not None
+    assert scaling.groups_.tolist() == [0, 1, 2, 3, 4]
+
+
 def prepared_numbers():
     return make_pipeline(StandardScaler(), LogisticRegression())
 
@@ -776,10 +801,11 @@ def test_outputs_are_not_enough_for_cross_conformal_sets(three):
 def test_without_folds_a_classifier_is_evaluated_like_its_head(options, three):
     X, y = three
     model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, **options).fit(X[:400], y[:400])
-    own = model.evaluate(X[400:], y[400:]).table("overall", method="classifier", metric="coverage")
+    evaluation = model.evaluate(X[400:], y[400:])
+    own = evaluation.table("overall", method="classifier", metric="coverage")
     heads = aty.evaluate(model, model.outputs(X[400:], y[400:])).table("overall", metric="coverage")
     assert own[0]["value"] == heads[0]["value"]
-    no_claim = "no coverage is guaranteed" in render_report(model.evaluate(X[400:], y[400:]), head=model)
+    no_claim = "no coverage is guaranteed" in render_report(evaluation, head=model)
     assert no_claim == bool(options)
 
 

@@ -310,8 +310,8 @@ def test_one_sample_that_is_no_batch_is_named(whole, call):
     with pytest.raises(ValueError, match="got 1D input") as caught:  # of torch
         call(whole[0], whole[2][0])
     assert caught.value.__notes__ == [
-        "The model was called with a batch of shape (5,), whose first axis counts samples. "
-        "One sample x is the batch x[None]."
+        "A batch is expected, whose first axis counts samples; the model was called with shape (5,). "
+        "One image is the batch image[None]."
     ]
 
 

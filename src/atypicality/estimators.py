@@ -75,6 +75,11 @@ def clone(estimator: T, *, safe: bool = True) -> T:
     """
     from sklearn.base import clone as theirs
 
+    if safe and isinstance(estimator, str):
+        raise TypeError(
+            f"an estimator must be given as an object, such as TemperatureScaling(); got the text {estimator!r}."
+        )
+
     return theirs(estimator, safe=safe)  # type: ignore[no-any-return]
 
 

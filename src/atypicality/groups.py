@@ -79,7 +79,7 @@ class QuantileGroups(BaseEstimator):
         n_groups = check_integer(self.n_groups, "n_groups", low=1)
         vector = _check_sample(values, "values")
         self.edges_ = quantile_edges(vector, n_groups)
-        self.counts_ = _counts(cut(self.edges_, vector), self.edges_.size + 1)
+        self.counts_ = np.bincount(cut(self.edges_, vector), minlength=self.edges_.size + 1)
         if self.edges_.size < n_groups - 1:
             warn(
                 f"values has ties: n_groups={n_groups} became groups of {self.counts_.tolist()} samples. "
@@ -185,7 +185,7 @@ class Quadrants(BaseEstimator):
         values, rarity = _check_pair(confidence, atypicality)
         self.confidence_threshold_ = confident
         self.atypicality_threshold_ = float(_quantile(rarity, atypical))
-        self.counts_ = _counts(self._index(values, rarity), len(QUADRANTS))
+        self.counts_ = np.bincount(self._index(values, rarity), minlength=len(QUADRANTS))
         return self
 
     def assign(self, confidence: ArrayLike, atypicality: ArrayLike) -> NDArray[np.str_]:
@@ -235,7 +235,7 @@ class ClassGroups(BaseEstimator):
         rarity = _check_sample(class_atypicality, "class_atypicality", what="class")
         self.class_groups_ = np.empty(rarity.size, np.intp)
         self.class_groups_[np.argsort(rarity, kind="stable")] = np.arange(rarity.size) * n_groups // rarity.size
-        self.counts_ = _counts(self.class_groups_, n_groups)
+        self.counts_ = np.bincount(self.class_groups_, minlength=n_groups)
         if n_groups > rarity.size:
             warn(f"n_groups={n_groups} for {rarity.size} classes: groups of {self.counts_.tolist()} classes.")
         return self
@@ -286,7 +286,8 @@ class GridGroups(BaseEstimator):
         self.atypicality_groups_ = QuantileGroups(self.n_groups[0]).fit(rarity)
         self.confidence_groups_ = QuantileGroups(self.n_groups[1]).fit(confident)
         self.shape_ = (self.atypicality_groups_.n_groups_, self.confidence_groups_.n_groups_)
-        self.counts_ = _counts(self.assign(confident, rarity), self.shape_[0] * self.shape_[1]).reshape(self.shape_)
+        cells = self.assign(confident, rarity)
+        self.counts_ = np.bincount(cells, minlength=self.shape_[0] * self.shape_[1]).reshape(self.shape_)
         return self
 
     @returns_like_input
@@ -310,10 +311,6 @@ def _quantile(values: NDArray[np.float64], levels: Any) -> NDArray[np.float64]:
     if not np.isfinite(quantiles).all():
         quantiles = np.where(np.isfinite(quantiles), quantiles, np.quantile(values, levels, method="lower"))
     return quantiles
-
-
-def _counts(groups: NDArray[np.intp], n_groups: int) -> NDArray[np.intp]:
-    return np.bincount(groups, minlength=n_groups)
 
 
 def _check_sample(values: ArrayLike, name: str, what: str = "sample") -> NDArray[np.float64]:

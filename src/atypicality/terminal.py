@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from html import escape
 
-__all__ = ["aligned", "html_table", "listed", "printable", "reporting"]
+__all__ = ["aligned", "html_table", "listed", "number", "printable", "reporting"]
 
 reporting: ContextVar[bool] = ContextVar("atypicality_reporting", default=False)
 """Whether long work may write lines to stderr where that is no terminal: in commands, not in the library."""
@@ -21,6 +21,15 @@ def printable(text: object) -> str:
     """
     shown = str(text)
     return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
+
+def number(value: float) -> str:
+    """Four significant digits: one number of one sample reads alike in every line.
+
+    >>> number(0.71484), number(0.7)
+    ('0.7148', '0.7')
+    """
+    return f"{value:.4g}"
 
 
 def listed(names: Iterable[object]) -> str:

@@ -5,17 +5,6 @@ block is (it should stay in cache), runs the blocks on threads, and hands the re
 the outcome does not depend on which thread was faster. While blocks run on threads, BLAS is held to one thread:
 two pools on the same cores only fight.
 
-Two things decide whether threads pay. Every NumPy call gives up the interpreter's lock and takes it back: where a call
-takes 20 microseconds (a block of 512 KiB), two threads lose more by handing the lock over than they save, and passes of
-many short calls took up to 1.7 times as long as on one thread. With blocks of 3 MiB two threads are 1.6 to 1.9 times
-faster than one, and one thread is no slower than with small blocks. Recalibration fits gain less: a part of them is not
-cut into blocks, factorisations and the choice of strengths on a quadratic picture of the loss. That is 8 % of the
-processor time with 25,000 rows and 1000 classes, and 20 % with 5,000 rows and 100 classes, where two threads are 1.4
-times faster at most. And the threads of a BLAS library spin for some 25 ms after each call that used them, on the cores
-that the blocks need: BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks,
-not for each pass alone (`single_threaded_blas`). The caller's own thread works too, and an array of one block starts no
-thread at all.
-
 It also decides where arrays of all rows live. Under `settings(memory="1GB")` every large one (`empty`, `take_rows`,
 `astype`, `concatenate`) lies in a scratch file, and blocks and threads are few enough, so that the process's anonymous
 memory stays below the ceiling; without it they are plain arrays.
@@ -30,42 +19,22 @@ import contextlib
 import math
 import operator
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar, copy_context
-from typing import Any, Generic, TypeVar
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from atypicality.blocks import spill as scratch_files
+from atypicality.blocks.threads import Team, single_threaded_blas
 
 __all__ = [
-    "CACHE_BYTES",
-    "GEMM_BYTES",
-    "Buffers",
-    "Workspace",
-    "astype",
-    "block_rows",
-    "ceiling",
-    "compute",
-    "concatenate",
-    "empty",
-    "for_rows",
-    "is_large",
-    "map_rows",
-    "n_threads",
-    "reduce_rows",
-    "row_slices",
-    "seen",
-    "settings",
-    "single_threaded_blas",
-    "take_columns",
-    "take_rows",
-    "watched",
-    "watching",
-]
+    "CACHE_BYTES", "GEMM_BYTES", "Buffers", "Workspace", "astype", "block_rows", "ceiling", "compute", "concatenate",
+    "empty", "for_rows", "is_large", "map_rows", "n_threads", "reduce_rows", "row_slices", "seen", "settings",
+    "single_threaded_blas", "take_columns", "take_rows", "watched", "watching",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -283,88 +252,7 @@ def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: 
     if _rows.get() is None:  # as many blocks for every thread, of about equal size
         block = -(-n_rows // (threads * -(-n_blocks // threads)))
     with single_threaded_blas():
-        yield from _Team(function, row_slices(n_rows, block), threads).results()
-
-
-class _Team(Generic[T]):
-    """Threads that take one block after the other, the caller's among them; results come in the order of the blocks.
-
-    At most `ahead` blocks are taken whose results were not given out yet.
-    """
-
-    def __init__(self, function: Callable[[slice], T], slices: Iterator[slice], threads: int) -> None:
-        self.function, self.jobs, self.helpers, self.ahead = function, enumerate(slices), threads - 1, 2 * threads
-        self.taken, self.given, self.stopped = 0, 0, False
-        self.done: dict[int, tuple[T | None, BaseException | None]] = {}
-        self.changed = threading.Condition()
-
-    def results(self) -> Iterator[T]:
-        """Every result; an error in a block is raised in its turn. Running blocks are waited for, but after Ctrl-C.
-
-        One of them may wait for a server for minutes.
-        """
-        contexts = [copy_context() for _ in range(self.helpers)]  # `settings` hold on threads too
-        team = [threading.Thread(target=one.run, args=(self._help,), name="atypicality") for one in contexts]
-        job = self._next_or_wait()  # the first block is the caller's: its result is the first to be waited for
-        for thread in team:
-            thread.start()
-        try:
-            while job is not None:
-                if job[1] is not None:
-                    self._run(job[0], job[1])
-                while (found := self.done.pop(self.given, None)) is not None:
-                    if found[1] is not None:
-                        raise found[1]
-                    yield found[0]  # type: ignore[misc]
-                    with self.changed:
-                        self.given += 1
-                        self.changed.notify_all()
-                job = self._next_or_wait()
-        except KeyboardInterrupt:
-            team = []
-            raise
-        finally:
-            with self.changed:
-                self.stopped = True
-                self.changed.notify_all()
-            for thread in team:
-                thread.join()
-
-    def _help(self) -> None:
-        while (job := self._take(wait=True)) is not None:
-            self._run(*job)
-
-    def _run(self, number: int, rows: slice) -> None:
-        found: tuple[T | None, BaseException | None]
-        try:
-            found = self.function(rows), None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            found = None, error
-        with self.changed:
-            self.done[number] = found
-            self.changed.notify_all()
-
-    def _take(self, *, wait: bool) -> tuple[int, slice] | None:
-        """The next block and its number; None where there is none, or where it must wait and may not."""
-        with self.changed:
-            if wait:
-                self.changed.wait_for(lambda: self.stopped or self.taken - self.given < self.ahead)
-            if self.stopped or self.taken - self.given >= self.ahead or (job := next(self.jobs, None)) is None:
-                return None
-            self.taken += 1
-            return job
-
-    def _next_or_wait(self) -> tuple[int, slice | None] | None:
-        """A block for the caller's thread, or none once the result that is next is there; None when all were given."""
-        if (job := self._take(wait=False)) is not None:
-            return job
-        with self.changed:
-            if self.given == self.taken:
-                return None
-            self.changed.wait_for(lambda: self.given in self.done)
-        return self.given, None
+        yield from Team(function, row_slices(n_rows, block), threads).results()
 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:
@@ -541,36 +429,6 @@ class Workspace:
             self._free.append(held)
 
 
-_blas_lock = threading.Lock()
-_blas_users = 0
-_blas_limit: Any = None
-_blas_controller: Any = None
-
-
-@contextlib.contextmanager
-def single_threaded_blas() -> Iterator[None]:
-    """Hold BLAS to one thread. Counts its users: the first sets the limit, the last restores what was before."""
-    global _blas_users, _blas_limit, _blas_controller
-    with _blas_lock:
-        _blas_users += 1
-        if _blas_users == 1:
-            loaded = "scipy.linalg" in sys.modules  # it brings a BLAS of its own
-            if _blas_controller is None or _blas_controller[0] != loaded:
-                from threadpoolctl import ThreadpoolController
-
-                _blas_controller = loaded, ThreadpoolController()
-            _blas_limit = _blas_controller[1].limit(limits=1, user_api="blas")
-            _blas_limit.__enter__()
-    try:
-        yield
-    finally:
-        with _blas_lock:
-            _blas_users -= 1
-            if _blas_users == 0:
-                _blas_limit.__exit__(None, None, None)
-                _blas_limit = None
-
-
 def _check_memory(memory: int | str) -> int:
     size = scratch_files.parse_bytes(memory)
     if size < scratch_files.MINIMUM:
@@ -589,13 +447,3 @@ def _positive(value: int | str, name: str) -> int:
     if number < 1:
         raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
     return number
-
-
-def _reset_after_fork() -> None:
-    """A forked child has none of the parent's threads: forget a lock or a count that one of them held."""
-    global _blas_lock, _blas_users, _blas_limit
-    _blas_lock, _blas_users, _blas_limit = threading.Lock(), 0, None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)

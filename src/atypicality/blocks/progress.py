@@ -38,17 +38,8 @@ def track(items: Iterable[T], description: str, *, total: int | None = None, uni
     """Yield `items`, with a bar while they last if stderr is a terminal.
 
     Only the outermost loop draws: a loop inside another one, or on another thread, stays silent. The bar
-    disappears when the loop ends. Off a terminal a command prints a line every `QUIET` seconds.
-
-    Parameters
-    ----------
-    items : iterable
-    description : str
-        What is being done, in a few words.
-    total : int, optional
-        How many items there will be; by default their length where they have one.
-    unit : str, default="steps"
-        What the items are, in the plural.
+    disappears when the loop ends. Off a terminal a command prints a line every `QUIET` seconds. The `total` is by
+    default the length of the items, where they have one; `unit` is what they are, in the plural.
 
     >>> list(track([1, 2, 3], "Counting", unit="sheep"))
     [1, 2, 3]

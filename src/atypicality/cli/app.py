@@ -149,7 +149,7 @@ def _is_mistake(error: Exception) -> bool:
         return "pip install" in str(error)
     from atypicality.validation.refusals import is_refusal
 
-    return is_refusal(error)
+    return is_refusal(error) or type(error).__name__ == "NotConvergedError"  # other rows or settings converge
 
 
 def _message(error: Exception) -> str:

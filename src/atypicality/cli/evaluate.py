@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_answers, load_head, load_outputs
+from atypicality.cli.files import (
+    ClassNames,
+    Names,
+    Sha256,
+    is_answer_head,
+    load_answers,
+    load_head,
+    load_outputs,
+    warn_of_other_labels,
+)
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import aligned
@@ -46,8 +55,8 @@ def command(
         if is_answer_head(fitted):
             result = fitted.evaluate(load_answers(file, names, class_names, checked=True), max_risk=max_risk)
         else:
-            methods = {"model": "uncalibrated", "head": fitted}
-            result = evaluate(methods, load_outputs(file, names, class_names, fitted), max_risk=max_risk)
+            outputs = warn_of_other_labels(load_outputs(file, names, class_names, fitted))
+            result = evaluate({"model": "uncalibrated", "head": fitted}, outputs, max_risk=max_risk)
     if as_json:
         say_json(result.to_json())
         return

@@ -36,6 +36,8 @@ def command(
     from atypicality.outputs.paths import check_target
 
     check_target(out)
+    if out.suffix.lower() != ".onnx":
+        raise ValueError(f"--out is an ONNX file and must end in .onnx; got {out.name!r}.")
     refuse_answer_head(head, "has no graph: its signals come from texts")
     with working("exporting"):
         load_head(head, sha256).export_onnx(out, max_risk=max_risk, network=network, verify=verify)

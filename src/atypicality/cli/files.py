@@ -1,5 +1,7 @@
 """Files of outputs as commands take them: one or several, with names of arrays and of classes beside them."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +27,11 @@ __all__ = [
     "load_with_checked",
     "parse_names",
     "refuse_answer_head",
+    "warn_of_other_labels",
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
+TEXT_OVERHEAD = 4  # bytes of Python's texts and their places for each of an array
 ANSWERS = ".jsonl"  # ending of files of answers
 
 Names = Annotated[
@@ -77,6 +81,10 @@ def load_head(folder: Path, sha256: str | None = None) -> Any:
     """The saved head of a classifier, or of answers; with `sha256` no other."""
     from atypicality.shipping.bundle import load, saved_class
 
+    if folder.is_file():
+        raise ValueError(
+            f"{str(folder)!r} is a file; a saved head is a folder with a head.json. The head comes before the outputs."
+        )
     kind = saved_class(folder) if (folder / "head.json").is_file() else None
     if kind == "MonitorState":
         raise ValueError(
@@ -102,10 +110,16 @@ def load_rows(
     *,
     checked: bool = False,
 ) -> "ModelOutputs":
-    """Outputs of a file for a head; those that an answer head makes of answers, or of `checked` ones alone."""
-    if not is_answer_head(head):
-        return load_outputs(path, names, class_names, head)
-    found: ModelOutputs = head.outputs(load_answers(path, names, class_names, checked=checked))
+    """Outputs of a file for a head; those that an answer head makes of answers, or of `checked` ones alone.
+
+    Warns of a file without rows, and of ids that stand there twice.
+    """
+    found: ModelOutputs
+    if is_answer_head(head):
+        found = head.outputs(load_answers(path, names, class_names, checked=checked))
+    else:
+        found = load_outputs(path, names, class_names, head)
+    _warn_of_rows(found, path)
     return found
 
 
@@ -116,12 +130,31 @@ def load_with_checked(
     import numpy as np
 
     if not is_answer_head(head):
-        return load_outputs(path, names, class_names, head), None
+        return load_rows(head, path, names, class_names), None
     answers = load_answers(path, names, class_names)
     some, outputs = answers.checked, head.outputs(answers)
+    _warn_of_rows(outputs, path)
     if some.all() or not some.any():
         return outputs, None
     return outputs, outputs[some]._replaced(labels=np.asarray(answers[some].correct, np.intp))
+
+
+def _warn_of_rows(outputs: "ModelOutputs", path: Path) -> None:
+    from atypicality import blocks
+    from atypicality.outputs.tables import place_in, repeated
+    from atypicality.validation import warn
+
+    if not len(outputs):
+        warn(f"{path.name!r} has no rows.")
+    if outputs.ids is None or blocks.is_large(TEXT_OVERHEAD * outputs.ids.nbytes):
+        return
+    if twice := repeated(outputs.ids.astype(str).tolist()):
+        name, *rows = twice
+        first, second = (place_in(path.name, row) for row in rows)
+        warn(
+            f"{path.name!r} has the id {name!r} twice, in {first} and {second}: both rows count, and no late label can "
+            "be joined to it. Are rows repeated? Give each an id of its own."
+        )
 
 
 def load_answers(
@@ -201,12 +234,28 @@ def load_together(
         parts = read_parts(_split(path), known, classes, absent=missing if len(paths) > 1 else None)
         if head is not None and _has_text_labels(parts):
             parts.setdefault("class_names", head.class_names_)
-        found[purpose] = ModelOutputs(**parts)
+        with _naming(path):
+            found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
         _warn_of_probabilities(found[purpose], path)
+        _warn_of_scale(found[purpose], path, head)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
     return found
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error about values say in which file, and where its rows begin."""
+    from atypicality.outputs.tables import place_in
+
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        first = place_in(path.name, 0)
+        raise ValueError(f"{path.name!r}: {error}{f' Row 0 is {first}.' if first != 'row 0' else ''}") from error
 
 
 def _refuse_answers(path: Path) -> None:
@@ -218,14 +267,44 @@ def _refuse_answers(path: Path) -> None:
 
 
 def _warn_of_probabilities(outputs: "ModelOutputs", path: Path) -> None:
-    from atypicality.outputs.packing import look_like_probabilities
+    from atypicality.validation import common_sum, warn
+
+    total = None if outputs.logits is None else common_sum(outputs.logits[:LOOKED_AT])
+    if total is not None:
+        warn(
+            f"the logits of {path.name!r} are not negative and sum to {total:g} in every row: are these probabilities? "
+            "`atypicality pack --probabilities` stores the logarithms of those that sum to 1."
+        )
+
+
+def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
+    """Warn where the logits of most rows spread twice as far as those of any row that recalibrated the head."""
+    import numpy as np
+
+    from atypicality.recalibration.covariates import spreads
     from atypicality.validation import warn
 
-    if outputs.logits is not None and look_like_probabilities(outputs.logits[:LOOKED_AT]):
+    widest = getattr(getattr(head, "recalibration_", None), "largest_spread_", None)
+    if outputs.logits is None or not len(outputs) or widest is None:
+        return
+    found = float(np.median(spreads(outputs.logits[:LOOKED_AT])))
+    if found > 2 * widest:
         warn(
-            f"the logits of {path.name!r} lie between 0 and 1 and sum to 1 in every row: are these probabilities? "
-            "`atypicality pack --probabilities` stores their logarithms."
+            f"the logits of {path.name!r} spread over {found:.3g} from smallest to largest in half of the rows, "
+            f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
         )
+
+
+def warn_of_other_labels(outputs: "ModelOutputs") -> "ModelOutputs":
+    """The outputs, with a warning where their labels fit the logits as those of other rows or classes would."""
+    from atypicality.head.calibration_parts import some_rows, warn_of_other_rows
+
+    if outputs.logits is not None and outputs.labels is not None:
+        logits, labels = some_rows(outputs, None)[0].need("logits", "labels")
+        warn_of_other_rows(
+            logits, labels, None, f"labels of {(outputs._called or 'the outputs').removeprefix('the outputs of ')}"
+        )
+    return outputs
 
 
 def _has_text_labels(parts: dict[str, Any]) -> bool:

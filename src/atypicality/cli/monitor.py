@@ -36,6 +36,7 @@ atypicality monitor answer-head watch monday.jsonl --max-risk 0.1
 """
 
 ALARMED = 3  # exit code where these rows raised an alarm, and as long as anything is outside its band
+DAY = 86400.0
 WAIT = 60.0  # seconds that a call waits for another one that counts into the same folder
 
 
@@ -57,7 +58,9 @@ def command(
     ] = None,
     max_risk: Annotated[
         float | None,
-        typer.Option(help="Risk that predict is asked with, for a new monitor: errors of accepted rows are tested."),
+        typer.Option(
+            help="Risk that predict is asked with, for a new monitor: accepted rows are counted, their errors tested."
+        ),
     ] = None,
     at: Annotated[
         str | None,
@@ -86,9 +89,10 @@ def command(
     """
     from atypicality.blocks.progress import working
     from atypicality.outputs.paths import held
+    from atypicality.shipping.bundle.document import STATE
     from atypicality.shipping.bundle.folder import check_place
 
-    check_place(state)
+    check_place(state, STATE)
     if out is not None:
         check_page(out)
     fitted = load_head(head, sha256)
@@ -97,6 +101,7 @@ def command(
     _check_settings(state, [name for name, value in settings.items() if value is not None], files)
     if reference is not None:
         settings["reference"] = load_rows(fitted, reference, names, class_names, checked=True)
+    _warn_of_future(at)
     with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
         monitor = _monitor(fitted, state, settings)
         with working("counting"):
@@ -119,25 +124,40 @@ def command(
 
 
 def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> None:
-    from atypicality.shipping.bundle.document import NAME
+    from atypicality.monitoring.state import saved_file
 
-    there = (state / NAME).exists()
+    there = saved_file(state) is not None
     if there and given:
         option = given[0].replace("_", "-")
         raise ValueError(f"--{option} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
     if not (there or given or files):
         raise ValueError(
-            f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha or --window to "
-            "make a new one."
+            f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha, --window "
+            "or --max-risk to make a new one."
+        )
+
+
+def _warn_of_future(at: str | None) -> None:
+    """Warn of a time that this machine's clock has not reached: rows that come before it will be refused."""
+    import time
+
+    from atypicality.monitoring.windows import as_text, times
+    from atypicality.validation import warn
+
+    given = 0.0 if at is None else float(times(at, 1)[0])
+    if given > time.time() + DAY:
+        warn(
+            f"--at {as_text(given)} is more than a day after this machine's clock, and rows that came before it cannot "
+            "be counted afterwards. Is the year right?"
         )
 
 
 def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
     """The monitor in the folder, or a new one with these settings."""
     from atypicality.monitoring import Monitor
-    from atypicality.shipping.bundle.document import NAME
+    from atypicality.monitoring.state import saved_file
 
-    if (state / NAME).exists():
+    if saved_file(state) is not None:
         return Monitor.load(state, head)
     given = {name: value for name, value in settings.items() if value is not None}
     if "window" in given:
@@ -153,6 +173,8 @@ def _count(
     raised, again = [], []
     for file in files:
         outputs, checked = rows(file)
+        if not len(outputs):  # of which reading has warned: an hour without rows is no mistake
+            continue
         if labels_only and checked is not None:
             outputs, checked = checked, None
         key = outputs.fingerprint()
@@ -167,40 +189,62 @@ def _count(
 
 def _late(
     head: Any, labels: Path, files: list[Path], names: list[str] | None, class_names: Path | None
-) -> "tuple[ModelOutputs, list[ModelOutputs]]":
-    """Late labels, and the rows of the files."""
+) -> "tuple[ModelOutputs, dict[str, ModelOutputs]]":
+    """Late labels, and the rows of the files by path."""
     if is_answer_head(head):
-        return load_correct(labels, head), [load_rows(head, file, names, class_names) for file in files]
+        return load_correct(labels, head), {str(file): load_rows(head, file, names, class_names) for file in files}
     found = load_together({"--late-labels": labels} | {str(file): file for file in files}, names, class_names, head)
-    return found.pop("--late-labels"), list(found.values())
+    return found.pop("--late-labels"), found
 
 
 def _count_late(
-    monitor: Any, late: "ModelOutputs", batches: "list[ModelOutputs]", file: Path, at: str | None
+    monitor: Any, late: "ModelOutputs", batches: "dict[str, ModelOutputs]", file: Path, at: str | None
 ) -> tuple[list[Any], list[str]]:
     """As `_count`, of labels with ids: each is for the row of that name in one of the batches."""
     import numpy as np
+
+    from atypicality.outputs.tables import place_in
 
     codes, ids = (np.asarray(part) for part in late.need("labels", "ids"))
     given, ids = codes if late.class_names is None else late.class_names[codes], ids.astype(str)
     key = late.fingerprint()
     if f"{key} 0" in monitor.counted:
         return [], [_told(monitor, file, f"{key} 0")]
+    _refuse_repeated(ids, file)
     raised: list[Any] = []
     found, n_parts = np.zeros(ids.size, bool), 0
-    for outputs in batches:
-        here = np.isin(ids, np.asarray(outputs.need("ids")).astype(str))
+    for path, outputs in batches.items():
+        own = np.asarray(outputs.need("ids")).astype(str)
+        here = np.isin(ids, own)
         if (both := here & found).any():
-            raise ValueError(f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them.")
+            raise ValueError(
+                f"ids must be distinct over the files; {listed(ids[both][:1])} is in two of them, the second "
+                f"is {path!r}."
+            )
+        _refuse_repeated(own, Path(path), among=set(ids[here].tolist()))
         if here.any():
             raised += monitor.add_labels(outputs, given[here], ids=ids[here], at=at, key=f"{key} {n_parts}")
             found, n_parts = found | here, n_parts + 1
     if not found.all():
+        row = int(np.flatnonzero(~found)[0])
         raise ValueError(
             f"--late-labels must be of rows in the files: {(~found).sum():,} of {ids.size:,} ids are in none, such as "
-            f"{listed(ids[~found][:1])}. Give the files of outputs that hold these rows."
+            f"{listed(ids[[row]])} in {place_in(file.name, row)} of {file.name!r}. Give the files of outputs that hold "
+            "these rows."
         )
     return raised, []
+
+
+def _refuse_repeated(ids: Any, file: Path, among: Any = None) -> None:
+    from atypicality.outputs.tables import place_in, repeated
+
+    if twice := repeated(ids.tolist(), among):
+        name, *rows = twice
+        first, second = (place_in(file.name, row) for row in rows)
+        raise ValueError(
+            f"ids must be distinct, or a label would count for several rows; {listed([name])} stands in {first} and "
+            f"{second} of {file.name!r}. Drop one of them."
+        )
 
 
 def _told(monitor: Any, file: Path, key: str) -> str:

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
+from atypicality.cli.files import LOOKED_AT, ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
+
+if TYPE_CHECKING:
+    from atypicality.outputs import ModelOutputs
 
 __all__ = ["DRIFTED", "EXAMPLES", "command"]
 
@@ -19,7 +22,9 @@ atypicality predict head new.npz --exit-code --json --out answers.npz
 atypicality predict answer-head new.jsonl --max-risk 0.1 --out said.csv
 """
 
-DRIFTED = 3  # the exit code of rows that have drifted: not 1, which a crash has, nor 2, a mistake of the user
+DRIFTED = (
+    3  # the exit code of rows that have drifted or look wrong: not 1, which a crash has, nor 2, a mistake of the user
+)
 
 
 def command(
@@ -43,8 +48,8 @@ def command(
         bool,
         typer.Option(
             "--exit-code",
-            help="End with code 3 where the rows' atypicality has drifted (of embeddings, not logits), or where "
-            "answers lack a field far more often than the held-out ones.",
+            help="End with code 3 where the rows' atypicality has drifted, where the logits look like probabilities or "
+            "do not fit the embeddings, or where answers lack a field far more often than the held-out ones.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -60,23 +65,36 @@ def command(
     check_place(out)
     with large_work("predicting", memory, scratch):
         fitted = load_head(head, sha256)
-        answer = fitted.predict(load_rows(fitted, file, names, class_names), max_risk=max_risk)
+        outputs = load_rows(fitted, file, names, class_names)
+        answer = fitted.predict(outputs, max_risk=max_risk)
+        drifted = answer.drift is not None and answer.drift.significant
+        odd = bool(answer.lacking) if is_answer_head(fitted) else _doubted(fitted, outputs)
+        stopped = drifted or odd
         stage("writing")
         answer.save(out)
     if as_json:
         drift = {} if answer.drift is None else {"drift": answer.drift.to_dict()}
-        told = answer.summary() | {"estimates": answer.estimates()} | drift
+        told = answer.summary() | drift
         say_json(json.dumps(told | {"out": str(out)}, indent=2))
     else:
         say(f"{answer!r}\nwritten to {out}")
         if is_answer_head(fitted) and answer.accepted is not None:
             shown = int(answer.accepted.sum())
             say(f"act on `accepted`: show {shown:,}, send {len(answer) - shown:,} to a person")
-    lacking = getattr(answer, "lacking", ())
     if exit_code and answer.drift is None:
         tested = ", only what answers lack" if is_answer_head(fitted) else ""
         say(
             f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
         )
-    if exit_code and (lacking or (answer.drift is not None and answer.drift.significant)):
+    if exit_code and stopped:
         raise typer.Exit(DRIFTED)
+
+
+def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
+    """Whether the logits look like probabilities, of which reading warned, or those of other columns or rows."""
+    from atypicality.head.calibration_parts import disagreement
+    from atypicality.validation import common_sum, warn
+
+    if message := disagreement(head, outputs):
+        warn(message)
+    return bool(message) or common_sum(outputs.need("logits")[:LOOKED_AT]) is not None

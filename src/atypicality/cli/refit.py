@@ -45,4 +45,7 @@ def command(
         told = {"sizes": fitted.sizes_, "metrics": fitted.metrics_, "out": str(out), "sha256": seal}
         say_json(json.dumps(told, indent=2))
         return
-    say(f"{fitted.summary()}\nsha256 {seal}\nsaved in {out}; compare: atypicality report {head} {out} FILE")
+    say(fitted.summary())
+    if fitted.density_choice_ is not None:
+        say("the density and its choice are kept from the first fit")
+    say(f"sha256 {seal}\nsaved in {out}; compare: atypicality report {head} {out} FILE")

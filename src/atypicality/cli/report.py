@@ -1,5 +1,6 @@
 """`atypicality report`: saved heads against the bare model, or one head on two files, as one HTML page."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,24 +11,29 @@ from atypicality.cli.files import (
     ANSWERS,
     ClassNames,
     Names,
+    Sha256,
     check_page,
     is_answer_head,
     load_answers,
     load_head,
     load_together,
+    warn_of_other_labels,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
-from atypicality.cli.printing import say
+from atypicality.cli.printing import say, say_json
 
 __all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality report head test.npz --out report.html
 atypicality report old-head new-head test.npz --title "Before and after"
+atypicality report old-head new-head test.npz --exit-code --json
 atypicality report head january.npz february.npz --examples texts.txt
 atypicality report answer-head test.jsonl --max-risk 0.1
+atypicality report old-answer-head new-answer-head test.jsonl
 """
 
+NOT_BETTER = 3  # exit code where the second head is not shown to be better
 LISTED = 200  # labels and duplicates that a page lists for a person to look at
 
 
@@ -35,8 +41,8 @@ def command(
     places: Annotated[
         list[Path],
         typer.Argument(
-            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads (of "
-            "a classifier, not of answers), or two files, are shown beside each other.",
+            help="A saved head and labelled outputs, or answers (.jsonl), that it was not fitted on. Two heads, or two "
+            "files, are shown beside each other.",
             metavar="HEAD [HEAD] FILE [FILE]",
         ),
     ],
@@ -56,8 +62,17 @@ def command(
     ] = None,
     names: Names = None,
     class_names: ClassNames = None,
+    sha256: Sha256 = None,
     memory: Memory = None,
     scratch: Scratch = None,
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Of two heads: end with code 3 unless the second is better, with the whole 95 % interval below 0.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as one JSON object.")] = False,
 ) -> None:
     """Write an interactive page about saved heads and the bare model.
 
@@ -67,21 +82,30 @@ def command(
 
     check_page(out)
     with large_work("evaluating", memory, scratch):
-        heads, files = _sorted(places)
-        shown = None if examples is None else _examples(examples)
-        if any(file.suffix.lower() == ANSWERS for file in files):
+        folders, files = _sorted(places)
+        if (exit_code or as_json) and len(folders) < 2:
+            raise ValueError("--json and --exit-code are for two heads, which they compare; got one.")
+        heads, shown = _loaded(folders, sha256), None if examples is None else _examples(examples)
+        if _are_answers(heads, files):
             tables = [load_answers(file, names, class_names, checked=True) for file in files]
-            result, fitted, sides, texts = _of_answers(heads, files, tables, train, max_risk)
+            result, sides, texts = _of_answers(heads, tables, files, train, max_risk)
             shown = texts if shown is None else shown
         else:
             paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
-            saved = [load_head(head) for head in heads]
-            outputs = load_together(paths, names, class_names, saved[0])
-            options = {"train": outputs.get("train"), "suspects": LISTED, "max_risk": max_risk}
-            result, fitted, sides = _evaluated(heads, saved, [outputs[str(file)] for file in files], files, options)
+            outputs = load_together(paths, names, class_names, next(iter(heads.values())))
+            known = outputs.pop("train", None)
+            measured = [warn_of_other_labels(outputs[str(file)]) for file in files]
+            result, sides = _evaluated(heads, measured, files, known, max_risk)
         stage("drawing")
+        fitted = list(heads.values())[-1]
         result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
-    say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
+    comparison = result.settings.get("comparison")
+    if as_json:
+        say_json(json.dumps({"comparison": comparison, "out": str(out)}, indent=2))
+    else:
+        say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
+    if exit_code and comparison["better"] != comparison["second"]:
+        raise typer.Exit(NOT_BETTER)
 
 
 def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -96,47 +120,79 @@ def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:
     return heads, files
 
 
-def _evaluated(
-    heads: list[Path], fitted: list[Any], outputs: list[Any], files: list[Path], options: dict[str, Any]
-) -> tuple[Any, Any, tuple[str, str]]:
-    """The evaluation, the head whose card is shown, and the methods to show side by side."""
-    from atypicality.evaluation import evaluate
-    from atypicality.evaluation.beside import beside
-    from atypicality.evaluation.paired import compared
+def _loaded(folders: list[Path], sha256: str | None) -> dict[str, Any]:
+    """The heads by the names that the page calls them."""
+    seals: list[Any] = [None] * len(folders) if sha256 is None else sha256.split(",")
+    if len(seals) != len(folders):
+        raise ValueError(
+            f"--sha256 must be one hash for each head, with a comma between two; got {len(seals)} for {len(folders)}."
+        )
+    names = _names(folders) if len(folders) > 1 else ["head"]
+    return {name: load_head(folder, seal) for name, folder, seal in zip(names, folders, seals, strict=True)}
 
-    names = _names(heads if len(heads) == 2 else files)
-    if any(map(is_answer_head, fitted)):
-        raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {files[0].name!r}.")
-    if len(heads) == 2:
-        methods = {"model": "uncalibrated"} | dict(zip(names, fitted, strict=True))
-        result = evaluate(methods, outputs[0], **options)
-        note = compared(fitted[0], fitted[1], outputs[0], (names[0], names[1]))
-        return replace(result, notes=(note, *result.notes)), fitted[-1], (names[0], names[1])
-    methods = {"model": "uncalibrated", "head": fitted[0]}
-    found = [evaluate(methods, part, **options) for part in outputs]
-    if len(files) == 1:
-        return found[0], fitted[0], ("model", "head")
-    return beside(found[0], found[1], (names[0], names[1])), fitted[0], (f"head, {names[0]}", f"head, {names[1]}")
+
+def _are_answers(heads: dict[str, Any], files: list[Path]) -> bool:
+    """Whether the files are of answers; heads that do not take what they hold are refused."""
+    answers = any(file.suffix.lower() == ANSWERS for file in files)
+    for name, head in heads.items():
+        if is_answer_head(head) and not answers:
+            raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {files[0].name!r}.")
+        if answers and not is_answer_head(head):
+            raise ValueError(f"{ANSWERS} files hold answers, and {name!r} is the head of a classifier: give outputs.")
+    return answers
+
+
+def _evaluated(
+    heads: dict[str, Any], outputs: list[Any], files: list[Path], train: Any, max_risk: float | None
+) -> tuple[Any, tuple[str, str]]:
+    """The evaluation, and the methods to show side by side."""
+    from atypicality.evaluation import evaluate
+    from atypicality.evaluation.schema import to_columns
+    from atypicality.evaluation.suspects import duplicate_rows
+
+    methods, found = {"model": "uncalibrated"} | heads, []
+    for part in outputs:  # atypicality stays the heads' own: the training rows are for duplicates alone
+        one = evaluate(methods, part, suspects=LISTED, max_risk=max_risk)
+        known = None if train is None else train.with_classes(part.class_names, whose="those of the outputs")
+        twins = to_columns("duplicates", duplicate_rows(part, known, LISTED))
+        found.append(replace(one, tables=dict(one.tables) | {"duplicates": twins}))
+    return _side_by_side(heads, found, outputs[0], files)
 
 
 def _of_answers(
-    heads: list[Path], files: list[Path], tables: list[Any], train: Path | None, max_risk: float | None
-) -> tuple[Any, Any, tuple[str, str], dict[str, Any]]:
-    """As `_evaluated`, of an answer head; and the texts of the answers."""
+    heads: dict[str, Any], tables: list[Any], files: list[Path], train: Path | None, max_risk: float | None
+) -> tuple[Any, tuple[str, str], dict[str, Any]]:
+    """As `_evaluated`, of answer heads; and the texts of the answers."""
     import numpy as np
 
-    from atypicality.evaluation.beside import beside
-    from atypicality.llm import AnswerHead
+    from atypicality.llm.answer_evaluation import evaluate_answers
+    from atypicality.validation import caught_warnings
 
-    if len(heads) > 1 or train is not None:
-        raise ValueError("answers take one saved answer head, and no --train. Write a report for each head.")
-    head = AnswerHead.load(heads[0])
-    found = [head.evaluate(table, max_risk=max_risk) for table in tables]
+    if train is not None:
+        raise ValueError("--train is for outputs of a classifier; answers are not looked through. Leave it out.")
+    found = [evaluate_answers(heads, table, table.correct, max_risk=max_risk) for table in tables]
+    with caught_warnings():  # of scores that a head does not use, which the evaluation has told
+        own = tuple(head.outputs(tables[0]) for head in heads.values())
     texts = {name: np.concatenate([table.texts()[name] for table in tables]) for name in tables[0].texts()}
+    return *_side_by_side(heads, found, own, files), texts
+
+
+def _side_by_side(
+    heads: dict[str, Any], found: list[Any], outputs: Any, files: list[Path]
+) -> tuple[Any, tuple[str, str]]:
+    """One evaluation of two heads, of which a note says which is better, or of one head on one file or on two."""
+    from atypicality.evaluation.beside import beside
+    from atypicality.evaluation.paired import compared
+
+    if len(heads) == 2:
+        (first, one), (second, other) = heads.items()
+        told = compared(one, other, outputs, (first, second))
+        settings = dict(found[0].settings) | {"comparison": told.to_dict()}
+        return replace(found[0], notes=(str(told), *found[0].notes), settings=settings), (first, second)
     if len(files) == 1:
-        return found[0], head, (found[0].methods[0], "head"), texts
-    names = _names(files)
-    return beside(found[0], found[1], (names[0], names[1])), head, (f"head, {names[0]}", f"head, {names[1]}"), texts
+        return found[0], (found[0].methods[0], "head")
+    one_day, other_day = _names(files)
+    return beside(found[0], found[1], (one_day, other_day)), (f"head, {one_day}", f"head, {other_day}")
 
 
 def _names(places: list[Path]) -> list[str]:

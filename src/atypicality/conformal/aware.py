@@ -155,7 +155,9 @@ class AtypicalityAwareConformal(ScoredSets):
         rule = tune(rule, take_rows(rows, edge), found.take(edge), alpha, draws[edge])
         top = np.minimum(found.top, 1.0)
         self.grid_ = GridGroups(self.n_groups).fit(top[edge], rarity[edge])
-        self.regions_ = _regions(self.grid_.counts_, alpha, calibration.size) if valid else _cells(self.grid_.shape_)
+        counts = self.grid_.counts_
+        own = np.arange(counts.size).reshape(counts.shape)  # every cell its own region
+        self.regions_ = _regions(counts, alpha, calibration.size) if valid else own
         cells = self.grid_.assign(top[calibration], rarity[calibration])
         scores = label_scores(found.take(calibration), rule, draws[calibration])
         self._set_thresholds(scores, self.regions_.ravel()[cells], alpha)
@@ -244,11 +246,6 @@ class AtypicalityAwareConformal(ScoredSets):
         mode=kinds.Choice("valid", "paper"),
         edge_fraction=kinds.Number(0, 1),
     )
-
-
-def _cells(shape: tuple[int, ...]) -> Integers:
-    """Every cell its own region."""
-    return np.arange(math.prod(shape)).reshape(shape)
 
 
 def _regions(counts: Integers, alpha: Fraction, n_calibration: int) -> Integers:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from atypicality.groups import ClassGroups
 from atypicality.stored import kinds, need
-from atypicality.validation import check_groups, check_vector, warn
+from atypicality.validation import check_groups, check_vector, name_classes, numbered, warn
 
 __all__ = [
     "Asked",
@@ -75,17 +75,9 @@ _OPTIONS = '"atypicality", "confidence", "class rarity", the name of an attribut
 def class_groups(asked: Asked, n_classes: int, shares: Any, names: Any) -> tuple[Integers, tuple[str, ...]]:
     """Group of each class (k,), and the names of the groups: none where no grouping is asked for.
 
-    Parameters
-    ----------
-    asked : Asked
-    n_classes : int
-    shares : array-like of shape (k,) or None
-        Share or count of each class in the training rows, for "class rarity".
-    names : sequence of k str or None
-        By which a mapping may call the classes.
+    `shares` (k,), or counts, of the classes in the training rows are for "class rarity"; a mapping may call the classes
+    by their `names`.
 
-    Examples
-    --------
     >>> class_groups(Asked.of({0: "animals", 1: "vehicles", 2: "animals"}), 3, None, None)
     (array([0, 1, 0]), ('animals', 'vehicles'))
     """
@@ -122,7 +114,8 @@ def _mapped(mapping: Mapping[Any, Any], n_classes: int, names: Any) -> tuple[Int
         found[place] = str(group)
     missing = sorted(set(range(n_classes)) - found.keys())
     if missing:
-        raise ValueError(f"groups must map every class to a group; {len(missing)} are missing, the first: {missing[0]}")
+        with numbered(None, names):
+            raise ValueError(f"groups must map every class to a group; missing are {name_classes(missing)}.")
     known = tuple(dict.fromkeys(found[place] for place in range(n_classes)))
     return np.array([known.index(found[place]) for place in range(n_classes)], np.intp), known
 
@@ -162,7 +155,7 @@ def places_among(known: NDArray[Any], values: NDArray[Any]) -> Integers:
     if unseen.any():
         warn(
             f"{int(unseen.sum())} of {values.size} rows have a value of the attribute that no calibration row had, as "
-            f"{values[unseen][0]!r} in row {int(unseen.argmax())}: their sets hold all classes."
+            f"{values[unseen].tolist()[0]!r} in row {int(unseen.argmax())}: their sets hold all classes."
         )
     return np.where(unseen, known.size, place)
 

@@ -40,22 +40,9 @@ DEGENERATE = f"no optimum after {MAX_STEPS} steps: the scores are degenerate. Gi
 def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> Doubles:
     """The cutoff of every cell, rounded outward; +inf where the program is unbounded: there are too few rows.
 
-    Parameters
-    ----------
-    groups : ndarray of shape (n_cells, d)
-        phi of each cell.
-    cells : ndarray of int, of shape (n,)
-        Cell of each row.
-    scores : ndarray of shape (n,)
-        Finite; distinct or nearly so (equal rows of one cell are merged, other ties may take more steps).
-    tau : float in (0, 1)
+    `groups` (n_cells, d) is phi of each cell, `cells` (n,) the cell of each row. Scores (n,) are finite, and distinct
+    or nearly so: equal rows of one cell are merged, other ties may take more steps.
 
-    Returns
-    -------
-    ndarray of shape (n_cells,)
-
-    Examples
-    --------
     With one group the cutoff is an order statistic: of nine scores the eighth, as 0.75 (9 + 1) rounds up to 8.
 
     >>> cutoffs(np.ones((2, 1)), np.zeros(9, int), np.arange(9.0), 0.75).round(9)
@@ -77,21 +64,10 @@ def cutoff_steps(groups: Doubles, cells: Integers, scores: Doubles, tau: float) 
     """The cutoff of every cell as a step function of a uniform draw, for randomised sets with exact coverage.
 
     With the draw u the test row pulls by tau - 1 + u in place of tau: the cutoff is the score at which its dual
-    variable has that value (Gibbs, Cherian and Candes 2023). It grows with u, to that of `cutoffs`.
+    variable has that value (Gibbs, Cherian and Candes 2023). It grows with u, to that of `cutoffs`,
+    whose arguments these are. Levels (n_steps, n_cells) are the draws at which the cutoff rises, in increasing order, 1
+    where a cell has fewer steps than another; cutoffs (n_steps + 1, n_cells) are those before the first and after each.
 
-    Parameters
-    ----------
-    groups, cells, scores, tau : as in `cutoffs`
-
-    Returns
-    -------
-    levels : ndarray of shape (n_steps, n_cells)
-        Draws at which the cutoff rises, in increasing order; 1 where a cell has fewer steps than another.
-    cutoffs : ndarray of shape (n_steps + 1, n_cells)
-        Before the first level, and after each.
-
-    Examples
-    --------
     Of nine scores the seventh or the eighth: 0.75 of ten rows is 7.5.
 
     >>> levels, found = cutoff_steps(np.ones((1, 1)), np.zeros(9, int), np.arange(9.0), 0.75)

@@ -35,20 +35,9 @@ def merge_cells(expected: NDArray[np.float64], needed: float) -> NDArray[np.intp
     The region that expects fewest rows joins the neighbour that expects fewest, again and again, until every region
     has enough or one is left. Neighbours share a side of a cell, so regions are connected along the grid, and
     every cell belongs to one, also a cell that expects no rows at all. Equal counts are decided by position.
+    What each cell expects (n_atypicality, n_confidence) comes from rows that will not carry a guarantee. Regions are
+    numbered from 0 in the order of their first cells.
 
-    Parameters
-    ----------
-    expected : ndarray of shape (n_atypicality, n_confidence)
-        Rows that each cell expects, from rows that will not carry a guarantee.
-    needed : float
-
-    Returns
-    -------
-    ndarray of int, of the same shape
-        Numbered from 0 in the order of their first cells.
-
-    Examples
-    --------
     >>> merge_cells(np.array([[9.0, 1.0], [2.0, 8.0]]), 3)
     array([[0, 1],
            [0, 1]])

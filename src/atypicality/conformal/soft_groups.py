@@ -7,14 +7,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import check_choice, check_number
 
-__all__ = [
-    "checked_bandwidth",
-    "chosen_knots",
-    "expected_coverage",
-    "group_name",
-    "local_quantiles",
-    "soft_groups",
-]
+__all__ = ["checked_bandwidth", "chosen_knots", "expected_coverage", "group_name", "local_quantiles", "soft_groups"]
 
 Doubles = NDArray[np.float64]
 Shape = tuple[int, int]
@@ -53,18 +46,9 @@ def _hats(m: int, knots: int) -> Doubles:
 def chosen_knots(expected: Doubles, knots: int | str, least: float, n_rows: int) -> Shape:
     """Knots of either axis: as asked for, or as many as the rows support.
 
-    Parameters
-    ----------
-    expected : ndarray of shape (n_atypicality, n_confidence)
-        Threshold rows to expect in every cell, from the edge rows.
-    knots : int or "auto"
-    least : float
-        Rows that "auto" expects in every soft group.
-    n_rows : int
-        Threshold rows.
+    Of the `n_rows` threshold rows, the edge rows say how many to expect in every cell (n_atypicality, n_confidence);
+    "auto" wants to expect `least` in every soft group.
 
-    Examples
-    --------
     >>> chosen_knots(np.full((12, 12), 2.0), "auto", 5.0, 288)
     (2, 2)
     """

@@ -23,20 +23,9 @@ def tune(rule: ScoreRule, probs: Any, found: LabelStatistics, alpha: Fraction, d
     """The rule with the parameters it lacks: `k_reg` first, then the penalty given it.
 
     `k_reg` is the rank within which a share 1 - alpha of the labels lie (Angelopoulos et al. 2020, Algorithm 4); the
-    penalty is the largest of `PENALTIES` that gives the smallest sets on these rows.
+    penalty is the largest of `PENALTIES` that gives the smallest sets on these rows,
+    whose probabilities (n, k), label statistics and draws, (n,) or 1, are given.
 
-    Parameters
-    ----------
-    rule : ScoreRule
-    probs : ndarray of shape (n, k)
-        The tuning rows.
-    found : LabelStatistics
-        Of the same rows.
-    alpha : Fraction
-    draws : ndarray of shape (n,) or 1.0
-
-    Examples
-    --------
     >>> from atypicality.conformal.scores import label_statistics
     >>> probs, labels = np.array([[0.6, 0.3, 0.1]] * 4), np.array([0, 0, 1, 0])
     >>> tune(ScoreRule("raps"), probs, label_statistics(probs, labels), Fraction(1, 4)).k_reg

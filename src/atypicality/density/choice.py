@@ -108,8 +108,8 @@ class DensityChoice:
         clear = "" if (found.gain or 0.0) > 2 * (found.gain_error or 0.0) else ": no clear gain"
         return (
             f"{self.name}, best of {len(self.candidates)} candidates by {rows}: AUROC for errors {found.auroc:.3f}"
-            f"{against}, adds {found.gain:.4f} (standard error {found.gain_error:.4f}) nats per row to confidence"
-            f"{clear}"
+            f"{against}, adds {found.gain:.4f} (standard error {found.gain_error:.4f}) nats per row to the "
+            f"model's own confidence{clear}"
         )
 
 

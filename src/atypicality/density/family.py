@@ -25,9 +25,10 @@ Both = tuple[ClassStatistics, ClassStatistics | None]
 
 CONCERNS = (
     "This concerns every density that the head chooses among, and the Gaussian that its recalibration reads. For "
-    "embeddings of a network it is usual and can stay: errors are found about as well. To count those directions write "
-    "ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')), or shrinkage='columns' for a table: that one "
-    "density then takes the place of the choice, for recalibration too."
+    "embeddings of a network it is usual and can stay: errors are found about as well, and inputs of no class are "
+    "noticed no better with those directions counted, but with embeddings of an earlier layer. To count them write "
+    "ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')), or shrinkage='columns' for a table, where a new "
+    "category is such a direction: that one density then takes the place of the choice, for recalibration too."
 )
 """What a covariance that is not of full rank means for a head, and what to do."""
 
@@ -93,27 +94,16 @@ class DensityFamily(BaseEstimator):
 
         Rows are whitened once for each normalisation. Where one of them is zero, normalised members are left out.
         """
-        return self._scored(embeddings)[0]
-
-    def scored(self, embeddings: ArrayLike) -> tuple[dict[str, Float64], Float64]:
-        """`scores` of `embeddings` (n, d), and class log-densities (n, k) of rows as they are, on their device."""
-        found, more = self._scored(embeddings, "class_log_density")
-        return found, more[0]
-
-    def _scored(self, embeddings: ArrayLike, *more: str) -> tuple[dict[str, Float64], tuple[Any, ...]]:
         x = any_matrix(embeddings, "embeddings", width=self.n_features_in_)
         found: dict[str, Float64] = {}
-        others: tuple[Any, ...] = ()
         scored = [member.normalize for member in self.members_.values()]
         for normalize in (None,) if "l2" in scored and _any_zero(x, "calibration") else (None, "l2"):
             names = sorted(name for name, member in self.members_.items() if member.normalize == normalize)
             if names:  # the Gaussian, and the relative density behind it, which knows both
                 what = ("gaussian_atypicality", "atypicality")[: len(names)]
-                extra = more if normalize is None else ()
-                scores = score_rows(self.members_[names[-1]].formula(), x, *what, *extra)
+                scores = score_rows(self.members_[names[-1]].formula(), x, *what)
                 found |= {name: to_host(score)[:, 0] for name, score in zip(names, scores, strict=False)}
-                others = others or scores[len(names) :]
-        return {name: found[name] for name in self.members_ if name in found}, others
+        return {name: found[name] for name in self.members_ if name in found}
 
     @property
     def members_(self) -> dict[str, GaussianAtypicality]:

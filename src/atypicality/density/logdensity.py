@@ -179,7 +179,7 @@ def score_rows(formula: TiedDensity | ClassDensity | TwoDensities, x: Any, *what
     block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
     def score(rows: slice) -> list[tuple[Any, ...]]:
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             products = formula.products(xp, x[rows, :])
             found = tuple(getattr(formula, name)(xp, products) for name in what)
         for scores in found:

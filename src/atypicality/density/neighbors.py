@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.arrays import on_device, returns_like_input, to_host
+from atypicality.arrays import on_device, returns_like_input, to_device, to_host
 from atypicality.density.classes import encode_labels
 from atypicality.density.search import Reference, Search
 from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import NeighborDensity
 from atypicality.stored import Part, Record, kinds, need
-from atypicality.validation import FloatArray, check_choice, check_embeddings, check_integer, name_rows
+from atypicality.validation import FloatArray, check_choice, check_integer, name_rows
+from atypicality.validation.device import any_matrix
 
 __all__ = ["NeighborAtypicality", "rows_by_code"]
 
@@ -118,7 +119,7 @@ class NeighborAtypicality(BaseEstimator):
             Integers, booleans or strings; used only with `per_class`.
         """
         self._check_parameters()
-        x = _checked(embeddings)
+        x = any_matrix(embeddings, "embeddings")
         self._check_n_rows(x.shape[0])
         classes, members = self._grouped(labels, x.shape[0])
         reference = _reference(x, self._measure)
@@ -138,7 +139,7 @@ class NeighborAtypicality(BaseEstimator):
             neighbour of itself. Another row with the same values does, at distance 0.
         """
         check_is_fitted(self)
-        x = _moved(_checked(embeddings, self.n_features_in_), self.embeddings_)
+        x = _moved(any_matrix(embeddings, "embeddings", width=self.n_features_in_), self.embeddings_)
         if exclude_self:
             self._check_own_rows(x)
         if isinstance(self._reference, Reference):
@@ -285,15 +286,6 @@ def rows_by_code(codes: NDArray[np.intp], n_codes: int) -> list[NDArray[np.intp]
 _SCORES_BYTES_PER_QUERY = 8 * 1024  # a row of float32 scores against one tile of training rows
 
 
-def _checked(embeddings: Any, width: int | None = None) -> Any:
-    """Embeddings checked on their device."""
-    if not on_device(embeddings):
-        return check_embeddings(embeddings, width=width)
-    from atypicality.validation.device import device_matrix
-
-    return device_matrix(embeddings, "embeddings", width=width)
-
-
 def _reference(x: Any, metric: str) -> Any:
     """What is known of the training rows, on their device."""
     if not on_device(x):
@@ -307,8 +299,6 @@ def _moved(x: Any, own: Any) -> Any:
     """Rows moved to where the training rows lie."""
     if on_device(x) == on_device(own):
         return x
-    from atypicality.arrays import to_device, to_host
-
     return to_device(x.astype(np.float32) if x.dtype == np.float16 else x, own) if on_device(own) else to_host(x)
 
 

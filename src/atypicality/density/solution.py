@@ -10,6 +10,7 @@ from atypicality.density.covariance import Factorise, principal_directions, shri
 from atypicality.density.logdensity import ClassGaussians, Gaussians, RelativeGaussians, TiedGaussians
 from atypicality.density.statistics import ClassStatistics
 from atypicality.stored import Part, Record, kinds, need
+from atypicality.validation import first_of
 
 __all__ = ["GaussianSolution", "solve"]
 
@@ -164,15 +165,15 @@ def _check_counts(statistics: ClassStatistics, tied: bool) -> None:
         raise ValueError("embeddings must have at least two rows to estimate a covariance; got 1.")
     if not tied and counts.min() < 2:
         raise ValueError(
-            f"every class must have at least two rows for a covariance of its own; class {_name(classes[counts < 2])} "
-            "has one. Use covariance='tied', or leave such classes out."
+            "every class must have at least two rows for a covariance of its own; class "
+            f"{first_of(classes[counts < 2])} has one. Use covariance='tied', or leave such classes out."
         )
 
 
 def _check_ranks(ranks: NDArray[np.intp], statistics: ClassStatistics, tied: bool) -> None:
     if ranks.all():
         return
-    who = "each class" if tied else f"class {_name(statistics.classes[ranks == 0])}"
+    who = "each class" if tied else f"class {first_of(statistics.classes[ranks == 0])}"
     raise ValueError(
         f"embeddings must vary within a class; all rows of {who} are equal, so that there is no density. "
         "Check that these are embeddings of different inputs."
@@ -190,8 +191,3 @@ def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
         "ReLU layer that never fire, one-hot columns), or fewer rows than columns. Directions in which no training row "
         f"varies are ignored, so that an input which is new only there is not noticed.{advice}"
     )
-
-
-def _name(classes: NDArray[np.generic]) -> str:
-    shown = ", ".join(repr(label) for label in classes[:5].tolist())
-    return shown + (f", ... ({classes.size} in all)" if classes.size > 5 else "")

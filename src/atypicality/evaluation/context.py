@@ -1,5 +1,6 @@
 """What is known of the rows besides what a method says: outputs, atypicality, class densities, class atypicality."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,25 +67,25 @@ def make_context(
     *,
     densities: bool = True,
     owner: tuple[str, NDArray[Any] | None] | None = None,
-    gaussian: Any = None,
+    scored: Callable[[Any], tuple[Any, Any, Any]] | None = None,
 ) -> Context:
     """Everything about labelled outputs that they and `train` can tell; given values win over estimated ones.
 
     With `densities=False` rows are not scored: somebody else will say how atypical they are. `owner` is the name of
-    the method that `train` is the density of, and the names of its classes; `gaussian` is the density that this method
-    uses for recalibration, where that is another.
+    the method that `train` is the density of, and the names of its classes; `scored` gives atypicality, that for
+    recalibration, and class log-densities of embeddings, where the method has another score for recalibration.
     """
     check_outputs(outputs).need("labels")
     if not len(outputs):
         raise ValueError("outputs must have at least one row; got none.")
-    check_room(len(outputs), outputs.n_classes or 0, 0)
+    check_room(len(outputs), outputs.n_classes or 0, 0, fitted=False)
     if isinstance(train, ModelOutputs):
         train = train.with_classes(outputs.class_names, whose="those of the outputs")
     density = _density(train, outputs)
     context = Context(outputs, train=train, atypicality=outputs.atypicality)
     positions = _positions(outputs, density, owner)
     if density is not None and densities:
-        context = _with_density(context, density, positions, gaussian)
+        context = _with_density(context, density, positions, scored)
     if groups is not None:
         groups = check_choice(groups, "groups", tuple(outputs.attributes))
         context = replace(context, groups=outputs.attributes[groups])
@@ -121,21 +122,23 @@ def _positions(outputs: ModelOutputs, density: Any, owner: tuple[str, Any] | Non
     return class_positions(classes, outputs.n_classes, outputs.class_names, None if owner is None else owner[1])
 
 
-def _with_density(context: Context, density: Any, positions: NDArray[np.intp] | None, gaussian: Any) -> Context:
-    given = context.atypicality
+def _with_density(
+    context: Context,
+    density: Any,
+    positions: NDArray[np.intp] | None,
+    scored: Callable[[Any], tuple[Any, Any, Any]] | None,
+) -> Context:
+    given, n_classes = context.atypicality, context.outputs.n_classes
     if given is not None and context.outputs.embeddings is None:
         return context
     embeddings = context.outputs.need("embeddings")
+    atypicality, covariate, densities = (None,) * 3 if scored is None else map(np.asarray, scored(embeddings))
     if given is None:
-        context = replace(context, atypicality=np.asarray(density.atypicality(embeddings)))
-        if gaussian is not None:
-            context = replace(context, covariate=np.asarray(gaussian.atypicality(embeddings)))
-    density = density if gaussian is None else gaussian
-    if hasattr(density, "class_log_density") and context.outputs.n_classes is not None and positions is not None:
-        values = np.asarray(density.class_log_density(embeddings))
-        context = replace(
-            context, class_log_density=in_columns(values, class_sources(positions, context.outputs.n_classes))
-        )
+        atypicality = np.asarray(density.atypicality(embeddings)) if atypicality is None else atypicality
+        context = replace(context, atypicality=atypicality, covariate=covariate)
+    if hasattr(density, "class_log_density") and n_classes is not None and positions is not None:
+        densities = np.asarray(density.class_log_density(embeddings)) if densities is None else densities
+        context = replace(context, class_log_density=in_columns(densities, class_sources(positions, n_classes)))
     return context
 
 

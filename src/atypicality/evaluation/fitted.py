@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from atypicality.evaluation.result import Evaluation
 from atypicality.evaluation.scored import Options
 from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import assemble, measure
+from atypicality.head.rarity import scores_of
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_integer, warn
@@ -67,8 +69,9 @@ def evaluate(
         Most labels to list as perhaps wrong, by the probabilities of the last method and neighbouring rows (table
         `suspects`), and most rows to list as near-duplicates of training rows (table `duplicates`).
     max_risk : float in (0, 1), optional
-        Heads are asked which predictions to accept at this risk, as by their `predict`: the table `overall` then has
-        `accepted_share` and `accepted_risk`, the share of the accepted that is wrong.
+        Heads are asked which predictions to accept at this risk, as by their `predict`: the tables `overall`,
+        `classes` and `subgroups` then have `accepted_share` and `accepted_risk`, the share of the accepted that is
+        wrong.
     random_state : int, default=0
         Of bootstrap intervals and of the rows kept.
 
@@ -156,15 +159,16 @@ def _context(
         with naming(name):
             class_order(outputs.class_names, getattr(head, "class_names_", None), "those of the head")
     dense = [name for name, head in heads.items() if hasattr(getattr(head, "density_", None), "atypicality")]
-    density, owner, gaussian = None, None, None
+    density, owner, scored = None, None, None
     if dense and train is None:
         head = heads[dense[0]]
         density, owner = head.density_, (dense[0], getattr(head, "class_names_", None))
-        gaussian = getattr(head, "recalibration_density_", None)
+        if getattr(head, "recalibration_density_", None) is not None:
+            scored = partial(scores_of, head)
     sources = (method[0] if isinstance(method, tuple) and method else method for method in named.values())
     shared = train is not None or any(hasattr(source, "predict_proba") for source in sources)
     given = density if train is None else train
-    context = make_context(outputs, given, groups, densities=shared, owner=owner, gaussian=gaussian)
+    context = make_context(outputs, given, groups, densities=shared, owner=owner, scored=scored)
     context = replace(context, max_risk=max_risk)
     asked: dict[str, Answer] = {}
     if context.atypicality is None and heads:

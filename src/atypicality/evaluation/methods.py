@@ -14,7 +14,7 @@ from atypicality.conformal import AtypicalityAwareConformal, ConditionalConforma
 from atypicality.estimators import clone
 from atypicality.evaluation.context import Context
 from atypicality.formula import advice_numbers
-from atypicality.head.keywords import call_with_known
+from atypicality.head.parts import call_with_known
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration import (
@@ -26,7 +26,7 @@ from atypicality.recalibration import (
     VectorScaling,
 )
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import check_length, check_probs
+from atypicality.validation import caught_warnings, check_length, check_probs, warn
 
 __all__ = ["KNOWN", "Answer", "ask", "by_name", "fit", "is_head", "named_methods", "naming"]
 
@@ -109,9 +109,12 @@ def by_name(method: Any, alpha: float) -> Any:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Let an error say which method it is about."""
+    """Let an error, and a warning, say which method it is about."""
     try:
-        yield
+        with caught_warnings() as caught:
+            yield
+        for message in caught:
+            warn(f"method {name!r}: {message}")
     except (ValueError, TypeError) as error:
         if type(error) not in (ValueError, TypeError):  # another constructor, perhaps
             raise

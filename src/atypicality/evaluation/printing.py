@@ -1,17 +1,18 @@
-"""An `Evaluation` for a reader: the paper's layout, groups down and methods across, as text and as HTML."""
+"""An `Evaluation` for a reader: the paper's layout, groups and subgroups down, methods across; text and HTML."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from atypicality.evaluation.schema import Row
 from atypicality.terminal import aligned, printable
 
 if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
 
-__all__ = ["as_html", "as_text"]
+__all__ = ["as_html", "as_text", "each_signal"]
 
 QUALITY = {"ece": "ECE", "accuracy": "accuracy"}
 SETS = {"coverage": "coverage", "set_size": "set size"}
@@ -19,11 +20,24 @@ GROUPED = {
     "atypicality_groups": "input atypicality, the most typical first",
     "class_groups": "class atypicality, the most common first",
 }
+ACCEPTED = {"accepted_share": "accepted", "accepted_risk": "error rate"}
 MORE_THAN_ALLOWED = (
     "That is more than max_risk allows: it happens to one head in 20, or these rows differ from the calibration rows. "
     "Fit again with more and newer rows."
 )
 METHODS_ACROSS = 3  # more do not fit into a hundred characters
+MOST_ATTRIBUTES, MOST_SUBGROUPS = 3, 12  # that are printed, and subgroups of each
+Cells = dict[tuple[str, str], Row]
+"""Rows of one group by method and metric."""
+
+
+@dataclass(frozen=True)
+class PrintedCut:
+    """Groups to print: what they are cut by, the name of their column, and the cells of every group by its label."""
+
+    by: str
+    first: str
+    groups: dict[str, Cells]
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,7 @@ class PrintedTable:
     """One printed table: a title, the methods over their columns, the columns, and the rows as text."""
 
     title: str
+    first: str
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -38,22 +53,44 @@ class PrintedTable:
     @property
     def header(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return ("quantile", "count", *self.metrics * len(self.methods))
+        return (self.first, "count", *self.metrics * len(self.methods))
 
 
 def as_text(evaluation: "Evaluation") -> str:
     """The header, the tables and the notes as plain text."""
     parts = [_headline(evaluation)] + ["\n".join(_lines(layout)) for layout in _layouts(evaluation)]
     notes = [f"Note: {printable(note)}" for note in evaluation.notes]
-    more = ([printable(line) for line in (*_accepted(evaluation), *_signals(evaluation))], notes)
+    more = ([printable(line) for line in _sentences(evaluation)], notes)
     return "\n\n".join(parts + ["\n".join(lines) for lines in more if lines])
 
 
 def as_html(evaluation: "Evaluation") -> str:
     """The same for a notebook; every name is escaped."""
     parts = [f"<p>{escape(_headline(evaluation))}</p>"] + [_html(layout) for layout in _layouts(evaluation)]
-    parts += [f"<p>{escape(line)}</p>" for line in (*_accepted(evaluation), *_signals(evaluation))]
+    parts += [f"<p>{escape(line)}</p>" for line in _sentences(evaluation)]
     return "\n".join(parts + [f"<p>Note: {escape(note)}</p>" for note in evaluation.notes])
+
+
+def _sentences(evaluation: "Evaluation") -> Iterator[str]:
+    """What no table shows: the log loss of all rows, what is accepted, what atypicality tells."""
+    losses = [f"{row['method']} {_cell(row)}" for row in evaluation.table("overall", metric="nll")]
+    if losses:
+        yield f"Log loss (NLL): {'; '.join(losses)}."
+    yield from _accepted(evaluation)
+    yield from _signals(evaluation)
+    yield from each_signal(evaluation)
+
+
+def each_signal(evaluation: "Evaluation") -> Iterator[str]:
+    """Negative log-likelihood of an answer head, and that of each of its signals alone, a line for each head."""
+    for method in dict.fromkeys(evaluation.tables["signals"]["method"]):
+        whole = evaluation.table("overall", method=method, metric="nll")[0]
+        alone = evaluation.table("signals", method=method, metric="nll")
+        yield (
+            f"NLL, {method}: {_cell(whole)}. Each signal alone: "
+            + ", ".join(f"{row['name']} {_cell(row)}" for row in alone)
+            + "."
+        )
 
 
 def _signals(evaluation: "Evaluation") -> Iterator[str]:
@@ -78,6 +115,7 @@ def _accepted(evaluation: "Evaluation") -> Iterator[str]:
         yield (
             f"Accepted at max_risk={evaluation.settings['max_risk']:g}, {kept['method']}: {kept['value']:.1%}"
             + (f", of which {wrong['value']:.1%} are wrong {ends}." if wrong["count"] else ".")
+            + (' The others count as "ask a person".' if kept["value"] < 1 else "")
             + (f" {MORE_THAN_ALLOWED}" if wrong["low"] > evaluation.settings["max_risk"] else "")
         )
 
@@ -92,31 +130,54 @@ def _headline(evaluation: "Evaluation") -> str:
 
 
 def _layouts(evaluation: "Evaluation") -> Iterator[PrintedTable]:
-    with_sets = {row["method"] for row in evaluation.table("overall", metric="coverage")}
-    chosen = [(QUALITY, evaluation.methods), (SETS, tuple(m for m in evaluation.methods if m in with_sets))]
-    for metrics, methods in chosen:
-        tables = [name for name in GROUPED if evaluation.tables[name]["method"]] or ["overall"]
-        for table in tables:
+    groups = list(_grouped(evaluation)) or [PrintedCut("", "quantile", {})]
+    attributes = list(_subgrouped(evaluation))
+    for metrics, cuts in ((QUALITY, groups + attributes), (SETS, groups + attributes), (ACCEPTED, attributes)):
+        having = {row["method"] for row in evaluation.table("overall", metric=next(iter(metrics)))}
+        methods = tuple(method for method in evaluation.methods if method in having)
+        for cut in cuts:
             for first in range(0, len(methods), METHODS_ACROSS):
-                yield _layout(evaluation, table, methods[first : first + METHODS_ACROSS], metrics)
+                yield _layout(evaluation, cut, methods[first : first + METHODS_ACROSS], metrics)
 
 
-def _layout(evaluation: "Evaluation", table: str, methods: tuple[str, ...], metrics: dict[str, str]) -> PrintedTable:
-    cells = {
-        (row["method"], row["metric"], row.get("group")): row
-        for name in {table, "overall"}
-        for row in evaluation.table(name)
-    }
-    groups = sorted({group for _, _, group in cells if group is not None})
+def _grouped(evaluation: "Evaluation") -> Iterator[PrintedCut]:
+    for table, by in GROUPED.items():
+        cells = _cells(evaluation.table(table), "group")
+        if cells:
+            yield PrintedCut(by, "quantile", {_label(group, len(cells), evaluation): cells[group] for group in cells})
+
+
+def _subgrouped(evaluation: "Evaluation") -> Iterator[PrintedCut]:
+    """Attributes with their largest subgroups, in the order of the table."""
+    rows = evaluation.table("subgroups")
+    for attribute in list(dict.fromkeys(row["attribute"] for row in rows))[:MOST_ATTRIBUTES]:
+        cells = _cells([row for row in rows if row["attribute"] == attribute], "subgroup")
+        largest = sorted(cells, key=lambda name: -max(row["count"] for row in cells[name].values()))[:MOST_SUBGROUPS]
+        shown: dict[str, Cells] = {name: cells[name] for name in cells if name in largest}
+        left = len(cells) - len(shown)
+        yield PrintedCut(attribute, attribute, shown | ({f"({left} smaller)": {}} if left else {}))
+
+
+def _cells(rows: list[Row], key: str) -> dict[Any, Cells]:
+    """Rows of a table by the name of their group, then by method and metric."""
+    found: dict[Any, Cells] = {}
+    for row in rows:
+        found.setdefault(row[key], {})[row["method"], row["metric"]] = row
+    return found
+
+
+def _layout(
+    evaluation: "Evaluation", cut: PrintedCut, methods: tuple[str, ...], metrics: dict[str, str]
+) -> PrintedTable:
     rows = []
-    for group in [*groups, None]:
-        found = [cells.get((method, metric, group)) for method in methods for metric in metrics]
+    whole: Cells = {(row["method"], row["metric"]): row for row in evaluation.table("overall")}
+    for label, cells in [*cut.groups.items(), ("all", whole)]:
+        found = [cells.get((method, metric)) for method in methods for metric in metrics]
         count = "/".join(dict.fromkeys(f"{row['count']:.0f}" for row in found if row))  # a method may lack rows
-        label = "all" if group is None else _label(group, len(groups), evaluation)
-        rows.append((label, count, *(_cell(row) for row in found)))
-    by = f" by {GROUPED[table]}" if table in GROUPED else ""
-    title = " and ".join(metrics.values()) + by
-    return PrintedTable(title[0].upper() + title[1:], methods, tuple(metrics.values()), tuple(rows))
+        rows.append((printable(label), count, *(_cell(row) for row in found)))
+    title = " and ".join(metrics.values()) + (f" by {printable(cut.by)}" if cut.by else "")
+    first = printable(cut.first)
+    return PrintedTable(title[0].upper() + title[1:], first, methods, tuple(metrics.values()), tuple(rows))
 
 
 def _label(group: int, n_groups: int, evaluation: "Evaluation") -> str:
@@ -139,6 +200,7 @@ def _lines(layout: PrintedTable) -> list[str]:
 
 def _html(layout: PrintedTable) -> str:
     top = "".join(f"<th colspan={len(layout.metrics)}>{escape(method)}</th>" for method in layout.methods)
-    header = "".join(f"<th>{name}</th>" for name in layout.header)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in layout.rows)
-    return f"<table><caption>{layout.title}</caption><tr><th></th><th></th>{top}</tr><tr>{header}</tr>{body}</table>"
+    header = "".join(f"<th>{escape(name)}</th>" for name in layout.header)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in layout.rows)
+    head = f"<caption>{escape(layout.title)}</caption><tr><th></th><th></th>{top}</tr><tr>{header}</tr>"
+    return f"<table>{head}{body}</table>"

@@ -8,18 +8,30 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from atypicality._version import __version__
-from atypicality.evaluation.schema import LATER, SCHEMA_VERSION, TABLES, Columns, Row, decode, encode
+from atypicality.evaluation.schema import (
+    LATER,
+    METRICS,
+    SCHEMA_VERSION,
+    STATISTICS,
+    TABLES,
+    Columns,
+    Row,
+    decode,
+    encode,
+)
 from atypicality.validation import check_choice
 
 __all__ = ["Evaluation"]
+
+MOST_LISTED = 30  # values that an error names
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """What was measured: plain tables, made by `evaluate` or `compare`.
 
-    Printing one shows the paper's layout, ECE and accuracy per group of atypicality for every method. The
-    documentation page "Evaluation" lists every table and column.
+    Printing one shows the paper's layout, ECE and accuracy per group of atypicality for every method, the same by
+    subgroup, and the log loss. The documentation page "Evaluation" lists every table and column.
 
     Attributes
     ----------
@@ -70,6 +82,9 @@ class Evaluation:
     def table(self, name: str, **where: Any) -> list[Row]:
         """Rows of the table `name` as dictionaries, those whose columns equal `where`; classes with their `class_name`.
 
+        A method, metric, subgroup or other name that does not exist is refused, with those that do. What exists and was
+        not measured, such as the coverage of a method without sets, has no rows.
+
         >>> import atypicality as aty
         >>> evaluation = aty.evaluate("uncalibrated", aty.datasets.make_world(500).outputs())
         >>> len(evaluation.table("calibration_curve", method="uncalibrated", metric="accuracy"))
@@ -80,7 +95,23 @@ class Evaluation:
             check_choice(key, "a column", tuple(columns))
         chosen = zip(*columns.values(), strict=True)
         rows = (dict(zip(columns, values, strict=True)) for values in chosen)
-        return [row for row in rows if all(row[key] == value for key, value in where.items())]
+        found = [row for row in rows if all(row[key] == value for key, value in where.items())]
+        if not found:
+            self._check_names(columns, where)
+        return found
+
+    def _check_names(self, columns: Columns, where: Mapping[str, Any]) -> None:
+        """Refuse a value by which no row of a table could be named; rows of samples are not all kept."""
+        closed = set(columns) - set(STATISTICS) if "value" in columns else {"method"}
+        for key in closed & where.keys():
+            there = tuple(dict.fromkeys(columns[key]))
+            known = {"method": self.methods, "metric": METRICS}.get(key, ())
+            if there and where[key] not in (*there, *known):
+                listed = list(map(repr, self.methods if key == "method" else there))
+                more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
+                raise ValueError(
+                    f"{key} must be one of {', '.join(listed[:MOST_LISTED])}{more} in this table; got {where[key]!r}."
+                )
 
     def to_frame(self, name: str, **where: Any) -> Any:
         """The table `name` as a pandas DataFrame, filtered by `where` like `table`; needs pandas.

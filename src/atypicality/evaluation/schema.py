@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 __all__ = [
-    "LATER", "SCHEMA_VERSION", "STATISTICS", "TABLES", "Columns", "Row", "decode", "encode", "keys_of",
+    "LATER", "METRICS", "SCHEMA_VERSION", "STATISTICS", "TABLES", "Columns", "Row", "decode", "encode", "keys_of",
     "measured_rows", "to_columns",
 ]  # fmt: skip
 
@@ -54,6 +54,7 @@ TABLES: dict[str, dict[str, str]] = {
     "class_scores": _columns("method class_index") | STATISTICS,
     "set_sizes": _columns("method size metric") | STATISTICS,
     "coverage_gaps": _columns("method axis worst") | STATISTICS | _columns("target gap"),
+    "signals": _columns("method name metric") | STATISTICS,
     "group_ranges": _columns("axis method group count low high"),
     "class_info": _columns("class_index name class_atypicality group"),
     "suspects": _columns("row label suggested score"),
@@ -63,8 +64,17 @@ TABLES: dict[str, dict[str, str]] = {
         "method row prediction confidence confidence_group quadrant set_size covered advice members accepted"
     ),
 }
+METRICS = (
+    "accuracy", "confidence", "overconfidence", "ece", "rmsce", "nll", "brier", "coverage", "set_size", "share",
+    "followed", "adaptive_ece", "classwise_ece", "debiased_calibration_error", "smooth_ece", "risk_coverage_area",
+    "risk", "threshold", "atypicality_gain", "atypicality_auroc", "confidence_auroc", "accepted_share",
+    "accepted_risk", "coverage_gap_class", "coverage_gap_size", "worst_sixth_coverage", "worst_cell_coverage",
+    "worst_size_coverage",
+)  # fmt: skip
+"""All that is measured in some table of some evaluation."""
 LATER: dict[str, tuple[str, ...] | None] = {
     "advice": None,
+    "signals": None,
     "suspects": None,
     "duplicates": None,
     "samples": ("weight", "subgroups"),

@@ -145,18 +145,20 @@ def risk_rows(scored: Scored) -> list[Row]:
     return rows
 
 
-def accepted_rows(scored: Scored) -> list[Row]:
-    """Share of the rows that a method accepts at the risk asked for, and share of these that are wrong."""
+def accepted_rows(scored: Scored, axis: Axis) -> list[Row]:
+    """Share of each group that a method accepts at the risk asked for, and share of the accepted that is wrong."""
     if scored.accepted is None:
         return []
-    kept, size = np.array([scored.accepted.sum()]), np.array([scored.accepted.size])
-    wrong = np.array([(scored.accepted & ~scored.losses.pairs.correct).sum()])
-    found = {"accepted_share": (kept, kept, size), "accepted_risk": (kept, wrong, kept)}
-    return [
-        row
-        for metric, counts in found.items()
-        for row in measured_rows([{"method": scored.name, "metric": metric}], _binomial(*counts, wilson_interval))
-    ]
+    wrong = scored.accepted & ~scored.losses.pairs.correct
+    size, kept, missed = (
+        np.bincount(axis.codes, weights, len(axis.keys)).astype(np.intp) for weights in (None, scored.accepted, wrong)
+    )
+    found = {"accepted_share": (size, kept, size), "accepted_risk": (kept, missed, kept)}
+    rows: list[Row] = []
+    for metric, counts in found.items():
+        keys = ({"method": scored.name, **key, "metric": metric} for key in axis.keys)
+        rows += measured_rows(keys, _binomial(*counts, wilson_interval))
+    return rows
 
 
 def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:

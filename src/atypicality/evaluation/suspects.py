@@ -18,7 +18,7 @@ from atypicality.evaluation.context import Context
 from atypicality.evaluation.schema import Row
 from atypicality.outputs import ModelOutputs
 
-__all__ = ["label_credibility", "near_duplicates", "suspect_tables"]
+__all__ = ["duplicate_rows", "label_credibility", "near_duplicates", "suspect_tables"]
 
 N_NEIGHBORS = 10
 FITTED_ENTRIES = 200_000  # probabilities from which the three numbers are estimated
@@ -41,7 +41,7 @@ def suspect_tables(context: Context, probs: Any, most: int, seed: int) -> dict[s
     columns = (rows[wrong], labels[rows[wrong]], suggested[wrong], score[wrong])
     keys = ("row", "label", "suggested", "score")
     suspects = [dict(zip(keys, row, strict=True)) for row in zip(*(part.tolist() for part in columns), strict=True)]
-    return {"suspects": suspects, "duplicates": _duplicate_rows(context, most, seed)}
+    return {"suspects": suspects, "duplicates": duplicate_rows(outputs, context.train, most, seed)}
 
 
 def label_credibility(
@@ -175,15 +175,15 @@ def near_duplicates(
     return order, nearest[order], ratio[order]
 
 
-def _duplicate_rows(context: Context, most: int, seed: int) -> list[Row]:
-    """Near-duplicates of training rows, where both have embeddings."""
-    train, rows = context.train, context.outputs.embeddings
+def duplicate_rows(outputs: ModelOutputs, train: Any, most: int, seed: int = 0) -> list[Row]:
+    """Rows of the table `duplicates`, where both the outputs and `train` have embeddings and labels."""
+    rows = outputs.embeddings
     if not isinstance(train, ModelOutputs) or train.embeddings is None or rows is None:
         return []
     if rows.shape[1] != train.embeddings.shape[1] or train.labels is None:
         return []
     found, partners, ratio = near_duplicates(rows, train.embeddings, most=most, random_state=seed)
-    same = context.outputs.need("labels")[found] == np.asarray(train.labels)[partners]
+    same = outputs.need("labels")[found] == np.asarray(train.labels)[partners]
     keys = ("row", "train_row", "distance", "same_label")
     columns = (found.tolist(), partners.tolist(), ratio.tolist(), same.tolist())
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -40,6 +40,8 @@ METRICS: dict[str, tuple[str, ...]] = {
 """Metrics of each table; those of prediction sets join where there are sets."""
 ONLY = {"calibration_curve": ("confidence", "accuracy"), "set_sizes": ("share", "coverage")}
 """Tables with metrics of their own, whether there are sets or not."""
+ACCEPTED = ("overall", "classes", "subgroups")
+"""Tables that show what is accepted at a risk, and how much of that is wrong."""
 BACKWARDS = (
     "rows that look typical are wrong more often than rare ones, so low atypicality is no sign of a right prediction "
     "here. Go by confidence and prediction sets; measure atypicality on another layer or on other columns, or fit with "
@@ -98,7 +100,6 @@ def measure(
         scored = scored.advised(next((axis.codes % 2 == 1 for axis in axes if axis.table == "quadrants"), None))
         axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, options), scored)
-        measured.rows["overall"] += statistics.accepted_rows(scored)
         measured.rows["overall"] += statistics.worst_rows(scored, context.atypicality)
         measured.rows["overall"] += statistics.signal_rows(scored, context.atypicality, options)
         if options.keep_samples:
@@ -178,6 +179,8 @@ def _method_rows(
     """All rows of one method, with the table that they belong to."""
     for axis in axes:
         yield axis.table, _rows(axis, scored, options)
+        if axis.table in ACCEPTED:
+            yield axis.table, statistics.accepted_rows(scored, axis)
     keys = ({"method": scored.name, "metric": metric} for metric in scored.whole)
     values = [(scored.predicted.size, *values) for values in scored.whole.values()]
     yield "overall", measured_rows(keys, zip(*values, strict=True))

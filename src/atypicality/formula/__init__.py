@@ -19,7 +19,14 @@ from atypicality.formula.advice import (
     longest_choice,
     set_sizes,
 )
-from atypicality.formula.density import ClassDensity, NeighborDensity, RelativeDensity, TiedDensity, TwoDensities
+from atypicality.formula.density import (
+    ClassDensity,
+    LinearDensity,
+    NeighborDensity,
+    RelativeDensity,
+    TiedDensity,
+    TwoDensities,
+)
 from atypicality.formula.head import HeadFormula, Outcome, Rarity, guarded, reads_of
 from atypicality.formula.parameters import moved, named_arrays, speaks_for
 from atypicality.formula.recalibration import (
@@ -55,6 +62,7 @@ __all__ = [
     "Given",
     "GridSets",
     "HeadFormula",
+    "LinearDensity",
     "LogDensity",
     "LogitModel",
     "Mixture",

@@ -4,7 +4,7 @@ All kinds work in two steps: `products`, matrix products that want many rows at 
 wants rows that fit into the cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,9 +13,9 @@ from atypicality.formula.rows import Xp, placed, squared_lengths, unit_rows
 
 __all__ = [
     "ClassDensity",
+    "LinearDensity",
     "NeighborDensity",
     "RelativeDensity",
-    "RelativeScores",
     "TiedDensity",
     "TwoDensities",
     "aligned",
@@ -23,6 +23,8 @@ __all__ = [
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
+CLOSE = 1e-10
+"""Relative difference that turned axes may make to a squared length."""
 SPARE = 8
 """Neighbours beyond those asked for that are measured directly: products may order near ones wrongly."""
 
@@ -121,6 +123,13 @@ class TiedDensity:
         """`atypicality` (n, 1) of the Gaussians of the classes, without a background."""
         return TiedDensity.atypicality(self, xp, products[:2])
 
+    def linear(self) -> "LinearDensity":
+        """The same atypicality from products that are linear in the row; without log priors and in float64."""
+        targets, none = self.whitening @ self.targets, np.zeros(self.whitening.shape[1])
+        return LinearDensity(
+            self.centre, targets, self.bias, self.whitening, None, none, -self.log_peak, self.normalize
+        )
+
     def _half(self, xp: Xp, z: Any, best: Any) -> Any:
         """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
         gap = xp.take(self.means, best, axis=0)
@@ -183,24 +192,25 @@ class RelativeDensity(TiedDensity):
         class_part = xp.sum(mean * (0.5 * mean - (z - self.mean)), axis=1, keepdims=True)
         return class_part + 0.5 * squared_lengths(xp, along)
 
-    def alone(self) -> "RelativeDensity | RelativeScores":
-        """What atypicality alone needs: whitening multiplied into the rest, unless products are in float32."""
-        if self.centre.dtype != np.float64:  # the nearest class is measured in float64 there
-            return self
+    def linear(self) -> "LinearDensity":
+        """The same atypicality from products that are linear in the row, in float64."""
         about, bias = self.targets - self.mean[:, None], self.bias + 0.5 * float(self.mean @ self.mean)
         if self.mixing is None:
             spread, offset = self.whitening @ self.spread, self.mean @ self.spread
         else:
             spread, offset = None, (bias + self.mean @ about) @ self.mixing
-        return RelativeScores(self.centre, self.whitening @ about, bias, spread, self.mixing, offset, self.normalize)
+        return LinearDensity(
+            self.centre, self.whitening @ about, bias, spread, self.mixing, offset, 0.0, self.normalize
+        )
 
 
 @dataclass(frozen=True)
-class RelativeScores:
-    """The atypicality of a `RelativeDensity` without its class log-densities: no row is whitened.
+class LinearDensity:
+    """A `TiedDensity` or `RelativeDensity` whose whitening is multiplied into the rest: no row is whitened.
 
-    With m the means and z the rows in whitened space, both about the mean of all rows, it is
-    `0.5 |z V|^2 - max_y (z . m_y - |m_y|^2 / 2)`, and both products are linear in the row as it came.
+    With m the means and z the rows in whitened space, atypicality is
+    `0.5 |z V|^2 - max_y (z . m_y - |m_y|^2 / 2)` and a constant, both about the mean of all rows where there is a
+    background, and V the identity where there is none. Both products are linear in the row as it came.
 
     Parameters
     ----------
@@ -213,6 +223,8 @@ class RelativeScores:
         What scores are multiplied by instead.
     offset : array of shape (q,), or (p,)
         Of the mean of all rows, which the centre is up to rounding, or of the bias.
+    constant : float
+        Added to atypicality.
     normalize : {None, "l2"}
     """
 
@@ -222,81 +234,121 @@ class RelativeScores:
     spread: Any
     mixing: Any
     offset: Any
+    constant: float
     normalize: str | None = None
 
+    @property
+    def means(self) -> Any:
+        """As many as there are classes."""
+        return self.bias
+
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
-        """`z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q)."""
+        """`z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q) unless there is neither spread nor mixing."""
         rows = xp.astype(prepared(xp, rows, self.normalize) - self.centre, xp.float64, copy=False)
         scores = rows @ self.targets
         scores += self.bias
+        if self.spread is None and self.mixing is None:
+            return (scores,)
         along = rows @ self.spread if self.mixing is None else scores @ self.mixing
         along -= self.offset
         return scores, along
 
-    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> None:
-        """Not known without whitened rows; nobody asks for it."""
-        return
+    def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Log p(x | y) (n, k), up to a constant of each row."""
+        return products[0]
 
     def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
-        """As that of `RelativeDensity` (n, 1)."""
+        """As that of the density it comes from (n, 1)."""
         scores, along = products
-        return 0.5 * squared_lengths(xp, along) - xp.max(scores, axis=1, keepdims=True)
+        return 0.5 * squared_lengths(xp, along) + self.constant - xp.max(scores, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)
 class TwoDensities:
-    """Two densities of the same rows: one for sets, quadrants and drift, and the Gaussian that recalibration uses.
+    """One density for all else, and beside it how far rows as they came are from the class that it finds nearest.
+
+    That distance is in the whitened space of the Gaussian of rows as they came. Where `chosen` needs a squared length
+    of its own and no more than `whitening`, its axes are turned so that this length is a weighted sum of the squares of
+    the same whitened row: one product for both.
 
     Parameters
     ----------
-    chosen : TiedDensity
-        The first, perhaps relative.
-    gaussian : TiedDensity, or None
-        None where its classes are those of `chosen`: the whitened rows then serve both.
+    chosen : LinearDensity
+    centre : array of shape (d,)
+    whitening : array of shape (d, r)
+    means : array of shape (k, r)
+    log_peak : float
+        Of the Gaussian.
+    roots, start, end : array of shape (r,), or None
+        With z the whitened row and s the length by which `chosen` divides rows, its squared length is that of
+        `roots ((z + start) / s - end)`. None where `chosen` has a product of its own.
     """
 
-    chosen: Any
-    gaussian: Any = None
+    chosen: LinearDensity
+    centre: Any
+    whitening: Any
+    means: Any
+    log_peak: float
+    roots: Any = None
+    start: Any = None
+    end: Any = None
 
-    @property
-    def centre(self) -> Any:
-        """That of the first."""
-        return self.chosen.centre
-
-    @property
-    def means(self) -> Any:
-        """Those of the Gaussian."""
-        return self._second.means
+    @classmethod
+    def of(cls, chosen: LinearDensity, gaussian: TiedDensity) -> Self:
+        """From the density chosen and the Gaussian of rows as they came."""
+        whitening, spread = gaussian.whitening, chosen.spread
+        plain = cls(chosen, gaussian.centre, whitening, gaussian.means, gaussian.log_peak)
+        if spread is None or whitening.shape[0] != whitening.shape[1]:
+            return plain
+        inner = np.linalg.solve(whitening, spread)
+        squares, turn = np.linalg.eigh(inner @ inner.T)
+        squares, turned = np.maximum(squares, 0.0), whitening @ turn
+        lengths = np.vecdot(spread, spread)
+        if np.abs((turned * turned) @ squares - lengths).max() > CLOSE * lengths.max():
+            return plain
+        roots, along = np.sqrt(squares), turn.T @ (inner @ chosen.offset)
+        shift = np.divide(along, squares, out=np.zeros_like(along), where=squares > CLOSE * squares[-1])
+        return replace(
+            plain,
+            chosen=replace(chosen, spread=None, offset=None),
+            whitening=turned,
+            means=gaussian.means @ turn,
+            roots=roots,
+            start=gaussian.centre @ turned,
+            end=chosen.centre @ turned + shift,
+        )
 
     @property
     def normalize(self) -> str | None:
-        """That of the first."""
-        normalize: str | None = self.chosen.normalize
-        return normalize
+        """That of the density chosen."""
+        return self.chosen.normalize
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
-        """Products of the first, and behind them those of the Gaussian where it has its own."""
+        """Whitened rows (n, r), and the products of the density chosen."""
+        z = xp.astype(rows - self.centre, xp.float64, copy=False) @ self.whitening
         own = self.chosen.products(xp, rows)
-        return own if self.gaussian is None else (*own, *self.gaussian.products(xp, rows))
+        if self.roots is None:
+            return z, *own
+        along = z + self.start
+        if self.normalize is not None:
+            along /= xp.sqrt(squared_lengths(xp, xp.astype(rows, xp.float64, copy=False)))
+        along -= self.end
+        along *= self.roots
+        return z, *own, along
 
     def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
-        """Atypicality (n, 1) by the first."""
-        return self.chosen.atypicality(xp, products if self.gaussian is None else products[:-2])
-
-    def covariate(self, xp: Xp, products: tuple[Any, ...]) -> Any:
-        """Atypicality (n, 1) by the Gaussian."""
-        return self._second.gaussian_atypicality(xp, self._of_second(products))
+        """Atypicality (n, 1) by the density chosen."""
+        return self.chosen.atypicality(xp, products[1:])
 
     def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
-        """Log p(x | y) (n, k) by the Gaussian."""
-        return TiedDensity.class_log_density(self._second, xp, self._of_second(products))
+        """Log p(x | y) (n, k) by the density chosen, up to a constant of each row."""
+        return self.chosen.class_log_density(xp, products[1:])
 
-    @property
-    def _second(self) -> Any:
-        return self.chosen if self.gaussian is None else self.gaussian
-
-    def _of_second(self, products: tuple[Any, ...]) -> tuple[Any, ...]:
-        return products[:2] if self.gaussian is None else products[-2:]
+    def covariate(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Minus log p(x | y) (n, 1) by the Gaussian, of the class y that is nearest by the density chosen."""
+        nearest = xp.take(self.means, xp.argmax(products[1], axis=1), axis=0)
+        nearest -= products[0]
+        return 0.5 * squared_lengths(xp, nearest) - self.log_peak
 
 
 @dataclass(frozen=True)

@@ -68,17 +68,8 @@ def scores_along(xp: Xp, rule: ScoreRule, ordered: Any, rank: Any, draws: Any = 
     """Scores (n, w) along descending rows, each position taken as the last of its ties.
 
     That is never above the true score of its level, and equal to it at the level's end: the first position above a
-    threshold lies in the first rejected level.
-
-    Parameters
-    ----------
-    xp : namespace
-    rule : ScoreRule
-    ordered : array of shape (n, w)
-        The largest probabilities of each row, largest first.
-    rank : array of float64, of shape (w,)
-        1 to w.
-    draws : array of shape (n, 1), optional
+    threshold lies in the first rejected level. `ordered` (n, w) has the largest probabilities
+    of each row, largest first; `rank` (w,) counts them from 1, in float64; draws are (n, 1).
     """
     top = xp.astype(ordered[:, :1], xp.float64, copy=False)
     values = exact(xp, ordered)

@@ -124,10 +124,13 @@ class AbstentionRule:
             + (
                 f"That takes at least {fewest:,} rows without an error; calibrate with more."
                 if n < fewest
-                else f"Of the {self.kept[first]:,} most confident {self.errors[first]:,} are wrong; "
-                + self._enough(max_risk)
+                else f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; " + self._enough(max_risk)
             )
         )
+
+    def _wrong(self, place: int) -> str:
+        count = int(self.errors[place])
+        return f"{count:,} {'is' if count == 1 else 'are'}"
 
     def _enough(self, max_risk: float) -> str:
         """The smallest risk, in whole percent, at which something is accepted."""

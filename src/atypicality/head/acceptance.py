@@ -7,18 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from atypicality.arrays import like, namespace, to_host
+from atypicality.arrays import to_host
 from atypicality.density.columns import class_positions
-from atypicality.formula import ASK, Outcome
 from atypicality.head.abstention import AbstentionRule
-from atypicality.head.advice import advice_rule
 from atypicality.metrics.rows import read_pairs
 from atypicality.metrics.signal import FOLDS, clipped_logits, logistic_coefficients
 from atypicality.outputs import ModelOutputs
-from atypicality.outputs.class_names import class_order
 from atypicality.stored import Record, kinds
 
-__all__ = ["AcceptanceScore", "ambiguity_of", "fitted_abstention", "fitted_score", "kept_by_score", "reads_ambiguity"]
+__all__ = ["AcceptanceScore", "ambiguity_of", "fitted_abstention", "fitted_score", "reads_ambiguity"]
 
 Float64 = NDArray[np.float64]
 
@@ -92,16 +89,3 @@ def _read(head: Any, probs: Any, outputs: ModelOutputs) -> tuple[Any, Any, Any]:
     if head.acceptance is not None:
         ambiguity = ambiguity_of(head, outputs.need("embeddings"), to_host(probs).argmax(axis=1))
     return np.minimum(pairs.confidence, 1.0), pairs.correct, ambiguity
-
-
-def kept_by_score(head: Any, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
-    """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
-    label, order = to_host(found.label), class_order(outputs.class_names, head.class_names_, "those of the head")
-    with outputs._numbered():
-        own = label if order is None else np.argsort(order)[label]
-        ambiguity = ambiguity_of(head, outputs.need("embeddings"), own)
-    kept = head.acceptance_(to_host(found.confidence), ambiguity) >= head.abstention_.threshold(max_risk)
-    kept = like(kept, found.confidence)
-    within = advice_rule(head).within(found.confidence, found.atypicality, found.covariate)
-    kept = kept if within is None else kept & within
-    return found._replace(accepted=kept, advice=namespace(kept).where(kept, found.advice, ASK))

@@ -10,6 +10,7 @@ from atypicality.arrays import to_host
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.formula import ADVICE, ASK, CHOOSE, AdviceRule, longest_choice
+from atypicality.head.parts import sets_of
 from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, warn
@@ -23,7 +24,6 @@ ENOUGH = 20  # rows of a word below which nothing is said of it
 DOUBT = 0.01  # chance of as many errors as there are, below which a word does not hold: it is tested in every fit
 APART = 2.326
 """Standard errors by which a word may be right more often than the one before it: by chance as seldom as `DOUBT`."""
-ROUNDING = 1e-9
 REMEDY = "give more calibration rows, another density or recalibration, or sets that depend on atypicality"
 
 
@@ -45,13 +45,8 @@ def advice_rule(head: Any, max_risk: float | None = None) -> AdviceRule:
         return AdviceRule(confident, longest, keep_from=keep_from)
     confident = max(confident, head.quadrants_.confidence_threshold_)  # those of older heads are relative
     scales = head.quantiles_, getattr(head, "recalibration_quantiles_", None)
-    own, other = (None if scale is None else _beyond(float(scale.values[-1])) for scale in scales)
+    own, other = (None if scale is None else scale.furthest for scale in scales)
     return AdviceRule(confident, longest, head.quadrants_.atypicality_threshold_, own, keep_from, other)
-
-
-def _beyond(furthest: float) -> float:
-    """A little more than the furthest row, which itself is not beyond, whoever adds up its sum."""
-    return furthest + ROUNDING * max(1.0, abs(furthest))
 
 
 def advice_of(rule: AdviceRule, confidence: Any, atypicality: Any, sets: Any, covariate: Any = None) -> NDArray[Any]:
@@ -64,7 +59,7 @@ def advice_of(rule: AdviceRule, confidence: Any, atypicality: Any, sets: Any, co
 
 def measured_advice(head: Any, probs: Any, atypicality: Any, outputs: ModelOutputs) -> dict[str, dict[str, int]]:
     """How often each advice is right on rows that set no threshold; warns of one that does not hold."""
-    sets, labels = to_host(head._sets(probs, atypicality, outputs.attributes)), outputs.need("labels")
+    sets, labels = to_host(sets_of(head, probs, atypicality, outputs.attributes)), outputs.need("labels")
     pairs, classes = read_pairs(probs, labels, None, None), to_host(labels)
     number = advice_of(advice_rule(head), np.minimum(pairs.confidence, 1.0), atypicality, sets)
     listed = choices(number, to_host(probs), sets)[np.arange(len(classes)), classes]

@@ -1,28 +1,33 @@
 """Calibration outputs on their way into a head: checked, with classes in one order, and cut into parts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import blocks
 from atypicality.arrays import concatenate, to_host, to_numpy
-from atypicality.density.columns import in_columns
+from atypicality.density.columns import class_positions, in_columns
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import refuse_two_readings
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import warn
+from atypicality.validation import name_classes, warn
 
 __all__ = [
-    "agreement", "check_calibration", "check_order", "cut", "first_and_rest", "in_one_order", "some_rows",
-    "warn_of_other_rows", "warn_of_training_rows",
+    "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
+    "some_rows", "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
 RECALIBRATION_SHARE = 0.5
+FEWEST = 4  # calibration rows, of which half recalibrate
 SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
+ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
+SHUFFLED = 2  # deviations below which an agreement may be that of shuffled rows
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
 
@@ -31,7 +36,7 @@ def check_calibration(calibration: Any) -> str:
     """The fingerprint of calibration outputs, after a check that they have what calibration needs."""
     given = calibration if isinstance(calibration, Parts) else (calibration,)
     for part in given:
-        check_outputs(part, "calibration").need("logits", "labels")
+        check_outputs(part, "calibration")._as("the calibration outputs").need("logits", "labels")
     return str(given[0].fingerprint())
 
 
@@ -48,9 +53,26 @@ def in_one_order(train: Any, calibration: Any, names: NDArray[Any] | None) -> tu
     classes = to_numpy(getattr(train, "classes_", None), "classes_")
     if not own and names is not None and classes.dtype.kind in "iu":
         refuse_two_readings(classes, names, "labels that a density was fitted with")
-    ordered = [part.with_classes(names, whose=whose) for part in parts]
-    train = train.with_classes(names, whose=whose) if trained else train
+    ordered = [part.with_classes(names, whose=whose)._as("the calibration outputs") for part in parts]
+    if trained:
+        train = train.with_classes(names, whose=whose)._as("the training outputs")
+        _warn_of_untrained_classes(train, ordered)
     return train, Parts(*ordered) if isinstance(calibration, Parts) else ordered[0], names
+
+
+def _warn_of_untrained_classes(train: ModelOutputs, calibration: Sequence[ModelOutputs]) -> None:
+    """Warn of classes that calibration rows have and no training row."""
+    if train.labels is None or train.embeddings is None:
+        return
+    held_out = np.unique(np.concatenate([part.need("labels") for part in calibration]))
+    missing = np.setdiff1d(held_out, train.labels)
+    if missing.size:
+        with calibration[0]._numbered():
+            words = name_classes(missing)
+        warn(
+            f"train holds no row of class {words}, which calibration rows have: inputs of such a class look atypical. "
+            "Give training rows of every class that can occur."
+        )
 
 
 def cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, ModelOutputs, NDArray[np.bool_] | None]:
@@ -61,6 +83,10 @@ def cut(calibration: ModelOutputs | Parts, seed: int) -> tuple[ModelOutputs, Mod
     if calibration.stratified:
         raise ValueError(
             "calibration comes from a stratified split, which breaks the coverage guarantee; split plainly."
+        )
+    if len(calibration) < FEWEST:
+        raise ValueError(
+            f"calibration must have at least {FEWEST} rows, and 500 are better; got {len(calibration)}. Give more."
         )
     chosen = calibration._chosen(RECALIBRATION_SHARE, seed)
     return calibration._part(chosen), calibration._part(~chosen), None
@@ -100,22 +126,29 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
     1.73205...
     """
     n, k = probs.shape
-    shares = np.bincount(classes, minlength=k) / n
-    above = probs - probs.mean(axis=0)
-    above -= (above @ shares)[:, None]
-    variance = float(n / (n - 1) * (above**2 @ shares).sum())
-    return float(above[np.arange(n), classes].sum() / variance**0.5) if variance > 1e-12 * n else np.inf
+    shares, mean = np.bincount(classes, minlength=k) / n, probs.mean(axis=0)
+
+    def sums(rows: slice) -> NDArray[np.float64]:
+        above = probs[rows] - mean
+        above -= (above @ shares)[:, None]
+        return np.array([above[np.arange(len(above)), classes[rows]].sum(), (above**2 @ shares).sum()])
+
+    agreed, squares = blocks.reduce_rows(sums, n, block=blocks.block_rows(8 * k))
+    variance = float(n / (n - 1) * squares)
+    return float(agreed / variance**0.5) if variance > 1e-12 * n else np.inf
 
 
-def check_order(head: Any, outputs: ModelOutputs, scored: Any) -> None:
+def check_order(outputs: ModelOutputs, scored: Any, sources: NDArray[np.intp] | None) -> None:
     """Warn where labels or embeddings of some rows seem to be those of others; `scored` are the scores of all."""
     (some, known), densities = some_rows(outputs, scored), None
     if known is not None and known[2] is not None:
-        densities = to_host(in_columns(known[2], head._sources()))
+        densities = to_host(in_columns(known[2], sources))
     warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
 
 
-def warn_of_other_rows(logits: Any, labels: NDArray[np.intp], densities: NDArray[np.float64] | None) -> None:
+def warn_of_other_rows(
+    logits: Any, labels: NDArray[np.intp], densities: NDArray[np.float64] | None, whose: str = "calibration labels"
+) -> None:
     """Warn where labels (n,), or the largest class log-densities (n, k), fit logits (n, k) as shuffled ones would.
 
     Shuffled ones are below `CLEARLY` deviations, and so warned of, all but once in 30,000 fits. Rows that belong
@@ -123,11 +156,11 @@ def warn_of_other_rows(logits: Any, labels: NDArray[np.intp], densities: NDArray
     """
     if len(labels) < ENOUGH_ROWS:
         return
-    probs = softmax_rows(np.asarray(logits, np.float64))
+    probs = softmax_rows(blocks.astype(logits, np.float64))
     if agreement(probs, labels) < CLEARLY:
         right = np.mean(probs.argmax(axis=1) == labels)
         warn(
-            "calibration labels fit the logits no better than shuffled ones would; the largest logit is the label's in "
+            f"{whose} fit the logits no better than shuffled ones would; the largest logit is the label's in "
             f"{right:.1%} of {len(labels):,} rows. Give labels in the order of the rows and logits in that of the "
             "classes; if they are, this model is no better than chance."
         )
@@ -137,6 +170,31 @@ def warn_of_other_rows(logits: Any, labels: NDArray[np.intp], densities: NDArray
             "density is largest has no more of the model's probability. Give embeddings in the order of logits and "
             "labels, in train= and in calibration=; if they are, class densities are of no use here."
         )
+
+
+def disagreement(head: Any, outputs: ModelOutputs) -> str | None:
+    """What is wrong where the logits of new rows fit their embeddings as those of other classes or rows would.
+
+    That is where the class whose density is largest is the model's for less than half of the rows and has no more of
+    its probability than by chance: in one of 44 batches of shuffled rows it has, and columns in another order are less
+    likely still to agree. None where it cannot be told: without class densities, or of fewer than `ENOUGH_ROWS` rows.
+    """
+    n, density = len(outputs), head.density_
+    if n < ENOUGH_ROWS or outputs.embeddings is None or not hasattr(density, "class_log_density"):
+        return None
+    some = outputs._part(np.linspace(0, n - 1, min(n, ASKED)).astype(int))
+    some = some.with_classes(head.class_names_, whose="those of the head")
+    positions = class_positions(density.classes_, head.n_classes_, head.class_names_)
+    classes = positions[to_host(density.class_log_density(some.need("embeddings"))).argmax(axis=1)]
+    probs = softmax_rows(to_host(some.need("logits")).astype(np.float64))
+    same = float(np.mean(probs.argmax(axis=1) == classes))
+    if same >= 0.5 or agreement(probs, classes) >= SHUFFLED:
+        return None
+    return (
+        f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "
+        f"largest is the model's in {same:.1%} of {len(some):,} rows looked at. Are the columns in the head's order "
+        "(give class_names, by which they are put in order), and logits and embeddings of the same rows?"
+    )
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:

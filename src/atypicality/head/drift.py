@@ -27,6 +27,8 @@ class Drift:
 
     Attributes
     ----------
+    scale : QuantileScale
+        The held-out rows.
     recalibration : Drift or None
         The same of the atypicality that recalibration uses, where it is another: what moves all embeddings alike may
         show in it alone.
@@ -61,7 +63,7 @@ class Drift:
     def __init__(self, scale: QuantileScale, atypicality: Vector, *, recalibration: "Drift | None" = None) -> None:
         self.n_rows, self.recalibration = atypicality.size, recalibration
         self.expected_tail = max(1 - TAIL, 1 / (scale.n_rows + 1))
-        self._scale, self._given = scale, atypicality
+        self.scale, self._given = scale, atypicality
 
     @cached_property
     def _values(self) -> Vector:
@@ -70,15 +72,15 @@ class Drift:
     @cached_property
     def share_beyond(self) -> float:
         """Share of rows more atypical than every held-out row."""
-        return float(self._scale.beyond(self._given).mean()) if self.n_rows else 0.0
+        return float(self.scale.beyond(self._given).mean()) if self.n_rows else 0.0
 
     @cached_property
     def _tail(self) -> tuple[float, float]:
-        return _above(self._scale, self._values, TAIL)
+        return _above(self.scale, self._values, TAIL)
 
     @cached_property
     def _middle(self) -> tuple[float, float]:
-        return _above(self._scale, self._values, MIDDLE, MOVED)
+        return _above(self.scale, self._values, MIDDLE, MOVED)
 
     @property
     def share_tail(self) -> float:
@@ -107,9 +109,11 @@ class Drift:
 
     @cached_property
     def _found(self) -> list["Drift"]:
+        """Scores that have moved, the one with the strongest evidence first."""
         if self.n_rows < FEWEST_MOVED:
             return []
-        return [one for chance, large, one in self._tests if chance < CHANCE and large]
+        moved = [(chance, one) for chance, large, one in self._tests if chance < CHANCE and large]
+        return [one for _, one in sorted(moved, key=lambda found: (found[0], -found[1].share_beyond))]
 
     @property
     def significant(self) -> bool:
@@ -119,7 +123,7 @@ class Drift:
     @cached_property
     def distance(self) -> float:
         """Largest gap between the two distribution functions."""
-        return _largest_gap(self._scale, self._values) if self.n_rows else 0.0
+        return _largest_gap(self.scale, self._values) if self.n_rows else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers by name, as plain values.

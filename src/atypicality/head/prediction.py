@@ -12,24 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
+from atypicality.arrays import BLOCK_BYTES, like, namespace, to_device, to_host
 from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
-from atypicality.formula import AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
-from atypicality.head.acceptance import reads_ambiguity
+from atypicality.formula import ASK, AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
+from atypicality.head.acceptance import ambiguity_of, reads_ambiguity
 from atypicality.head.advice import advice_of, advice_rule
+from atypicality.head.parts import probabilities_of, sets_of
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import class_order
 from atypicality.recalibration.class_mix import ClassMix, at_prior, estimated
 from atypicality.recalibration.class_prior import is_estimated
 from atypicality.recalibration.prediction import any_masked, check_known
-from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers
+from atypicality.validation import check_logit_maxima, check_matrix_shape, check_normalisers, numbered
 from atypicality.validation.device import any_logits
 
 __all__ = [
-    "at_class_prior", "at_estimated_mix", "input_widths", "known_formula", "missing_formulas", "predicted",
-    "verdict_rows",
+    "at_class_prior", "at_estimated_mix", "input_widths", "kept_by_score", "known_formula", "missing_formulas",
+    "predicted", "verdict_rows",
 ]  # fmt: skip
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
@@ -110,7 +111,8 @@ def at_estimated_mix(head: Any, outputs: ModelOutputs, first_row: int) -> tuple[
         return head, None
     before = predicted(at_class_prior(head, None), outputs, first_row).proba
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
-    recalibration, mix = estimated(head.recalibration_, before if order is None else before[:, order])
+    with numbered(None, head.class_names_):
+        recalibration, mix = estimated(head.recalibration_, before if order is None else before[:, order])
     return at_class_prior(head, recalibration.class_prior), mix if order is None else mix.in_order(np.argsort(order))
 
 
@@ -119,6 +121,19 @@ def at_class_prior(head: Any, prior: Any) -> Any:
     other = copy.copy(head)
     other.recalibration_ = at_prior(head.recalibration_, prior)
     return other
+
+
+def kept_by_score(head: Any, found: Outcome, outputs: ModelOutputs, max_risk: float) -> Outcome:
+    """The verdict of a head with `acceptance`: what is not kept by its score is for a person to decide."""
+    label, order = to_host(found.label), class_order(outputs.class_names, head.class_names_, "those of the head")
+    with outputs._numbered():
+        own = label if order is None else np.argsort(order)[label]
+        ambiguity = ambiguity_of(head, outputs.need("embeddings"), own)
+    kept = head.acceptance_(to_host(found.confidence), ambiguity) >= head.abstention_.threshold(max_risk)
+    kept = like(kept, found.confidence)
+    within = advice_rule(head).within(found.confidence, found.atypicality, found.covariate)
+    kept = kept if within is None else kept & within
+    return found._replace(accepted=kept, advice=namespace(kept).where(kept, found.advice, ASK))
 
 
 def missing_formulas(head: Any, *, searched: bool = False) -> list[str]:
@@ -159,8 +174,8 @@ def _by_methods(
     def chunk(rows: slice) -> list[Outcome]:
         part = outputs._part(rows)._in_order(order)
         with part._numbered():
-            probs, atypicality, covariate = head._scored(part)
-            sets = head._sets(probs, atypicality, part.attributes, first_row + rows.start)
+            probs, atypicality, covariate = probabilities_of(head, part)
+            sets = sets_of(head, probs, atypicality, part.attributes, first_row + rows.start)
         xp = namespace(probs)
         label, top = xp.argmax(probs, axis=1), xp.astype(xp.max(probs, axis=1), xp.float64)
         confidence, quantile, quadrant = xp.where(top < 1.0, top, 1.0), None, None
@@ -235,7 +250,7 @@ class _Rows:
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
-        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit shows in the results
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what does not fit shows in the results
             products = None
             if self.formula.density is not None:
                 products = self.formula.density.products(self.xp, self.embeddings[rows, :])

@@ -15,6 +15,9 @@ __all__ = ["GRID_SIZE", "QuantileScale"]
 GRID_SIZE = 1025
 """Most values that a stored curve keeps: enough for a quantile to a thousandth, small enough for a graph."""
 
+ROUNDING = 1e-9
+"""Relative distance by which a value has to be larger than the largest to be beyond it, whoever adds up its sum."""
+
 Vector = NDArray[np.float64]
 
 
@@ -50,13 +53,19 @@ class QuantileScale:
         """The parameters of a quantile; see `atypicality.formula`."""
         return Scale.of(self.values, self.levels)
 
+    @property
+    def furthest(self) -> float:
+        """The largest value that is not beyond all held-out values: a little more than the largest of them."""
+        largest = float(self.values[-1])
+        return largest + ROUNDING * max(1.0, abs(largest))
+
     def beyond(self, values: Vector) -> NDArray[np.bool_]:
         """Which values (n,) are larger than every held-out value: nothing was measured there.
 
         >>> QuantileScale.from_rows([1.0, 4.0]).beyond(np.array([4.0, 4.5])).tolist()
         [False, True]
         """
-        return np.asarray(values > self.values[-1])
+        return np.asarray(values > self.furthest)
 
     def _check_stored(self) -> None:
         need(1 <= self.values.size <= GRID_SIZE, f"there must be 1 to {GRID_SIZE} values.")

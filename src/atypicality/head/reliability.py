@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.recalibration.class_mix import ClassMix
-from atypicality.terminal import aligned, html_table, printable
+from atypicality.terminal import aligned, html_table, number, printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Reliability", "check_place"]
@@ -38,6 +38,7 @@ PER_SAMPLE = (
     *("label", "confidence", "proba", "prediction_set"),
     *("atypicality", "atypicality_quantile", "quadrant", "accepted", "advice", "ids"),
 )
+CARRIED = (*PER_SAMPLE, "recalibration_atypicality")  # in no file: a reason needs it
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +70,9 @@ class Reliability:
     class_names, ids : ndarray of str, or None
     ids_name : str or None
         What the ids are called: the name of a DataFrame's index.
+    recalibration_atypicality : ndarray of shape (n,), or None
+        The atypicality that recalibration uses, where it is another than `atypicality`; a row beyond all held-out rows
+        by either is for a person.
     class_mix : ClassMix or None
         With ``class_prior="estimate"``: the class shares that were estimated from these rows, and their interval.
 
@@ -98,6 +102,9 @@ class Reliability:
     advice: NDArray[Any] | None = None
     class_mix: ClassMix | None = None
     ids_name: str | None = None
+    recalibration_atypicality: NDArray[np.float64] | None = None
+
+    _tells_sets: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return int(self.label.shape[0])
@@ -111,9 +118,7 @@ class Reliability:
         """
         if isinstance(self.proba, np.ndarray):
             return self
-        parts: dict[str, Any] = {
-            name: to_host(part) for name in PER_SAMPLE if (part := getattr(self, name)) is not None
-        }
+        parts: dict[str, Any] = {name: to_host(part) for name in CARRIED if (part := getattr(self, name)) is not None}
         return replace(self, **parts)
 
     def names(self) -> NDArray[Any]:
@@ -171,7 +176,7 @@ class Reliability:
         return choices(number, here.proba, here.prediction_set)
 
     def reasons(self) -> list[str]:
-        """Why each of n samples has its advice: a row of `atypicality.formula.advice`'s table that applies to it.
+        """Why each of n samples has its advice: the first row of `atypicality.formula.advice`'s table that applies.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[True, True]]))
         >>> replace(answer, advice=np.array(["ask a person"])).reasons()
@@ -183,8 +188,18 @@ class Reliability:
         known = (here.quadrant, here.atypicality_quantile, here.accepted)
         more = [[None] * len(self) if column is None else column.tolist() for column in known]
         sizes = here.prediction_set.sum(axis=1).tolist()
-        rows = zip(here.advice.tolist(), here.confidence.tolist(), sizes, *more, strict=True)
+        rows = zip(here.advice.tolist(), here.confidence.tolist(), sizes, *more, here._beyond(), strict=True)
         return [reason(word, top, size, k, *rest) for word, top, size, *rest in rows]
+
+    def _beyond(self) -> list[tuple[bool, bool]]:
+        """Whether each sample is beyond all held-out rows by `atypicality`, and by that of recalibration."""
+        drifts = self.drift, None if self.drift is None else self.drift.recalibration
+        columns = zip(drifts, (self.atypicality, self.recalibration_atypicality), strict=True)
+        found = [
+            np.zeros(len(self), bool) if drift is None or values is None else drift.scale.beyond(values)
+            for drift, values in columns
+        ]
+        return list(zip(*(part.tolist() for part in found), strict=True))
 
     def _texts(self, sets: NDArray[np.bool_]) -> NDArray[np.object_]:
         """Each set as a text of its own length: an array of fixed width would make all as wide as the largest set."""
@@ -219,12 +234,25 @@ class Reliability:
             lists = {name: part for name, part in (("prediction_set", members), ("choices", listed)) if name in row}
             yield row | {name: names[part].tolist() for name, part in lists.items()} | {"proba": proba.tolist()}
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> "Reliability":
-        """The answers for some samples: a slice, positions or a boolean mask."""
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> "Reliability":
+        """The answers for some samples: a slice, positions, a boolean mask, or one position for an answer of one row.
+
+        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
+        >>> len(answer[0]), answer[-1].confidence
+        (1, array([0.8]))
+        """
+        if isinstance(rows, (int, np.integer)) and not isinstance(rows, bool):
+            place = int(rows) + (len(self) if rows < 0 else 0)
+            if not 0 <= place < len(self):  # an IndexError also ends a loop over the answers
+                raise IndexError(f"rows must be a position in {len(self)} samples, from 0 on; got {rows}.")
+            rows = slice(place, place + 1)
         return self._take(check_rows(rows))
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a Reliability is a table, not one array; take a part of it, such as .proba, or .to_frame().")
+
     def _take(self, rows: slice | NDArray[Any]) -> "Reliability":
-        known = {name: part for name in PER_SAMPLE if (part := getattr(self, name)) is not None}
+        known = {name: part for name in CARRIED if (part := getattr(self, name)) is not None}
         parts: dict[str, Any] = {name: take_rows(part, rows) for name, part in known.items()}
         return replace(self, **parts)
 
@@ -291,7 +319,9 @@ class Reliability:
             write_pieces(temporary, (part.columns() | {"proba": part.proba} for part in parts))
 
     def to_npz(self, path: str | os.PathLike[str]) -> None:
-        """Write every array to `path`, sets as bool (n, k).
+        """Write every array to `path`, sets as bool (n, k); `label_name` has the names of labels where there are any.
+
+        Labels, and columns of sets and probabilities, are in the order of `class_names`: that of the outputs.
 
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> import tempfile
@@ -303,6 +333,8 @@ class Reliability:
         """
         here = self.on_host()
         arrays = {name: getattr(here, name) for name in (*PER_SAMPLE, "class_names")}
+        if here.class_names is not None:
+            arrays["label_name"] = blocks.take_rows(here.class_names, here.label)
         with replacing(path) as temporary:
             write_npz(temporary, {name: part for name, part in arrays.items() if part is not None})
 
@@ -345,6 +377,8 @@ class Reliability:
     def summary(self) -> dict[str, Any]:
         """Counts and means over all samples: confidence, set size, shares of advice, quadrants and kept rows.
 
+        The mean confidence is no estimate of accuracy under drift, which `atypicality.estimate_accuracy` gives.
+
         >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
         >>> answer.summary()
         {'samples': 1, 'mean_confidence': 0.8, 'mean_set_size': 1.0}
@@ -358,26 +392,15 @@ class Reliability:
             "mean_set_size": float(xp.count_nonzero(self.prediction_set)) / len(self),
         }
         if self.accepted is not None:
-            found["accepted"] = float(to_host(self.accepted).mean())
+            kept = to_host(self.accepted)
+            found["accepted"] = float(kept.mean())
+            if kept.any():
+                found["mean_confidence_of_accepted"] = float(to_host(self.confidence)[kept].mean())
         if self.quadrant is not None:
             found["quadrants"] = self.quadrant_shares()
         if self.advice is not None:
             found["advice"] = self.advice_shares()
         return found
-
-    def estimates(self) -> dict[str, float]:
-        """What the recalibrated confidence says of the rows: accuracy, and that of accepted rows; no labels enter.
-
-        Valid where the rows are like the calibration rows, which `drift` looks at.
-
-        >>> answer = Reliability(np.array([1]), np.array([0.8]), np.array([[0.2, 0.8]]), np.array([[False, True]]))
-        >>> answer.estimates()
-        {'accuracy': 0.8}
-        """
-        confidence = to_host(self.confidence)
-        kept = None if self.accepted is None else confidence[to_host(self.accepted)]
-        parts = {"accuracy": confidence, "accuracy_of_accepted": kept}
-        return {name: float(part.mean()) for name, part in parts.items() if part is not None and part.size}
 
     def _headline(self) -> str:
         found = self.summary()
@@ -386,7 +409,7 @@ class Reliability:
         if len(self) == 1:
             return self._one()
         parts = [f"{len(self)} samples", f"mean confidence {found['mean_confidence']:.3f}"]
-        parts.append(f"mean set size {found['mean_set_size']:.2f}")
+        parts += [f"mean set size {found['mean_set_size']:.2f}"] * self._tells_sets
         if self.accepted is not None:
             parts.append(f"{found['accepted']:.1%} accepted")
         shares = self.advice_shares() or self.quadrant_shares()
@@ -396,7 +419,8 @@ class Reliability:
         """The headline of a single sample: its advice and the reason in the place of means and shares."""
         here = self.on_host()
         size = int(here.prediction_set.sum())
-        parts = [f"1 sample, confidence {here.confidence[0]:.3f}, {size} class{'es' * (size != 1)} in its set"]
+        parts = [f"1 sample, confidence {number(here.confidence[0])}"]
+        parts += [f"{size} class{'es' * (size != 1)} in its set"] * self._tells_sets
         if here.accepted is not None:
             parts.append("accepted" if here.accepted[0] else "not accepted")
         why = "" if here.advice is None else f"; {here.advice[0]}: {self.reasons()[0]}"
@@ -418,8 +442,7 @@ class Reliability:
                 left_out = (*left_out, name)
                 lines = _text(header, rows, left_out)
         rest = [f"{len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        if rest or left_out != LEFT_OUT or len(self) == 1:
-            rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
+        rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
         return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else [])])
 
@@ -454,6 +477,6 @@ def _text(header: list[str], rows: list[list[str]], left_out: Sequence[str]) -> 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return number(value)
     text = printable(value)
     return text if len(text) <= 40 else text[:37] + "..."

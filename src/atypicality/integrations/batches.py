@@ -49,8 +49,8 @@ def naming_shapes(args: Any, kwargs: Any) -> Iterator[None]:
     except Exception as error:
         shapes = ", ".join(str(tuple(value.shape)) for value in _tensors((args, kwargs)))
         error.add_note(
-            f"The model was called with a batch of shape {shapes}, whose first axis counts samples. "
-            "One sample x is the batch x[None]."
+            f"A batch is expected, whose first axis counts samples; the model was called with shape {shapes}. "
+            "One image is the batch image[None]."
         )
         raise
 

@@ -15,9 +15,8 @@ import numpy as np
 from atypicality.integrations.dask_cluster import PartPlace, task
 from atypicality.integrations.dask_rows import read
 from atypicality.recalibration import passes
-from atypicality.recalibration.aware import covariates_of
 from atypicality.recalibration.base import Inputs
-from atypicality.recalibration.covariates import Polynomial, spreads
+from atypicality.recalibration.covariates import Polynomial, covariates_of, spreads
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem, Term, Units

@@ -33,8 +33,8 @@ from atypicality.integrations.sklearn_folds import (
     fit_crossed,
 )
 from atypicality.integrations.sklearn_rows import (
-    check_index,
     check_kind,
+    check_no_others,
     few,
     group_column,
     index_name,
@@ -46,6 +46,7 @@ from atypicality.integrations.sklearn_tables import default_embedder
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.model_outputs import check_attributes
+from atypicality.outputs.table_index import check_index
 from atypicality.validation import caught_warnings, check_choice, check_integer, check_number
 
 __all__ = ["AtypicalityAwareClassifier"]
@@ -133,8 +134,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.ensemble = ensemble
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
-        """Fit the estimator, the density and the head on rows X (n, ...) with labels y (n,) of any kind."""
+    def fit(self, X: Any, y: ArrayLike, **others: Any) -> Self:
+        """Fit the estimator, the density and the head on rows X (n, ...) with labels y (n,) of any kind.
+
+        There are no `others`: a weight of rows, say, is refused with what to do instead.
+        """
+        check_no_others(others)
         n_folds = self._n_folds()
         fraction = check_number(
             self.calibration_fraction, "calibration_fraction", low=0, high=1, low_open=True, high_open=True
@@ -369,7 +374,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         answer = self.head_.predict(outputs, max_risk=max_risk, first_row=first_row)
         sets = self.cross_conformal_.predict_set([softmax(logits, axis=1) for logits in each])
         sets[np.arange(len(sets)), answer.label] = True  # a larger set covers no less
-        advice = self.head_._advised(answer, outputs, sets)
+        advice = self.head_._advised(answer, sets)
         return replace(answer, prediction_set=sets, advice=advice, ids_name=index_name(X))
 
     def evaluate(
@@ -419,8 +424,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to `folder`: the head as a bundle, the estimators with skops (extra `sklearn`).
 
-        Nothing is pickled. Refused where a part cannot be read back, such as an estimator with a function of your own.
-        See `load`.
+        A classifier that is there already is replaced; other files in the folder stay. Nothing is pickled. Refused
+        where a part cannot be read back, such as an estimator with a function of your own. See `load`.
         """
         save_classifier(self, folder)
 

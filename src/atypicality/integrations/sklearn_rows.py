@@ -1,6 +1,6 @@
 """Rows of a table and their labels on their way into a classifier: kinds of labels, and names and order of rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ from atypicality.conformal.guaranteed import Asked
 from atypicality.head import ReliabilityHead
 from atypicality.head.calibration_parts import agreement
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
+from atypicality.outputs.table_index import counts_from_0
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import name_rows, warn
 
 __all__ = [
-    "check_index",
     "check_kind",
+    "check_no_others",
     "few",
     "group_column",
     "index_name",
@@ -46,32 +47,18 @@ def check_kind(targets: NDArray[Any]) -> None:
             raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
 
 
-def few(words: list[str]) -> str:
-    """The first words, and how many more there are."""
-    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
-
-
-def check_index(X: Any, column: Any, name: str) -> None:
-    """Refuse a column whose index names other rows than that of X, or the same in another order.
-
-    A count from 0 names no rows, unless the other index has the same numbers in another order.
-    """
-    ours, theirs = getattr(X, "index", ()), getattr(column, "index", ())
-    if callable(ours) or callable(theirs) or len(ours) != len(theirs):
-        return
-    if (_counts(ours) or _counts(theirs)) and not all(_counts(index, np.sort) for index in (ours, theirs)):
-        return
-    if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
-        raise ValueError(
-            f"{name} must have the index of X, in its order, since rows go by position; it has another. Pass "
-            "column.loc[X.index], or column.to_numpy() where the order is right."
+def check_no_others(others: Mapping[str, Any]) -> None:
+    """Refuse what `fit` does not take beside X and y."""
+    if others:
+        raise TypeError(
+            f"fit takes X and y alone; got {few(list(others))} too. Calibration counts every row alike, as its "
+            'guarantees need: fit the estimator with weights yourself, then wrap it with cv="prefit".'
         )
 
 
-def _counts(index: Any, order: Callable[[Any], Any] = np.asarray) -> bool:
-    """Whether an index is a count from 0, once it is put in some order."""
-    values = np.asarray(index)
-    return values.dtype.kind in "iu" and np.array_equal(order(values), np.arange(values.size))
+def few(words: list[str]) -> str:
+    """The first words, and how many more there are."""
+    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
 
 
 def index_of(X: Any) -> Any:
@@ -82,7 +69,7 @@ def index_of(X: Any) -> Any:
     values = np.asarray(index)
     if values.dtype.kind == "O" and not all(isinstance(value, str) for value in values):
         return None
-    return None if _counts(index) or values.dtype.kind not in "iuUO" else values
+    return None if counts_from_0(index) or values.dtype.kind not in "iuUO" else values
 
 
 def index_name(X: Any) -> str | None:

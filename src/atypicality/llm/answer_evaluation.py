@@ -2,19 +2,25 @@
 
 import copy
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from atypicality.evaluation import Evaluation, evaluate
 from atypicality.evaluation.beside import with_part
 from atypicality.evaluation.cuts import NO_ATYPICALITY, NO_CLASSES
+from atypicality.evaluation.schema import Row, measured_rows, to_columns
 from atypicality.head.reliability import Reliability
+from atypicality.llm.answers import Answers
+from atypicality.llm.signals import signals_of
+from atypicality.metrics.intervals import mean_interval
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
+from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
 __all__ = ["ANSWERS", "TOKEN_PROBABILITY", "AnswerReliability", "each_alone", "evaluate_answers"]
@@ -48,6 +54,8 @@ class AnswerReliability(Reliability):
     """
 
     lacking: tuple[str, ...] = ()
+
+    _tells_sets: ClassVar[bool] = False
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted or advice."""
@@ -89,47 +97,92 @@ def each_alone(signals: dict[str, Vector], correct: NDArray[np.bool_]) -> dict[s
     return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
-def evaluate_answers(head: Any, outputs: ModelOutputs, mean_log_prob: Vector, **options: Any) -> Evaluation:
-    """Measure a head on its labelled `outputs`, beside token probability where that is known.
+def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayLike, **options: Any) -> Evaluation:
+    """Measure heads on the same answers, beside token probability where that is known.
 
-    `mean_log_prob` (n,) is NaN of answers without log-probabilities; `options` are those of `atypicality.evaluate`. The
-    evaluation has no tables by class, and its `settings["of"]` is "answers".
+    `correct` (n,) says which answers are; `options` are those of `atypicality.evaluate`. Rows are cut by the
+    atypicality of the first head that has one. The evaluation has no tables by class, and its `settings["of"]` is
+    "answers".
 
-    >>> from atypicality.llm import AnswerHead, Answers
+    >>> from atypicality.llm import AnswerHead
     >>> rng = np.random.default_rng(0)
     >>> texts, score = ["..."] * 500, rng.random(500)
-    >>> answers = Answers(texts, texts, scores={"judge": score}, correct=rng.random(500) < score)
-    >>> head = AnswerHead().fit(answers)
-    >>> mean = np.where(np.arange(500) < 200, np.log(score), np.nan)
-    >>> found = evaluate_answers(head, head.outputs(answers)[:400], mean[:400])
+    >>> tokens = [[value] if row < 200 else [] for row, value in enumerate(np.log(score))]
+    >>> answers = Answers(texts, texts, scores={"judge": score}, log_probs=tokens, correct=rng.random(500) < score)
+    >>> heads = {f"seed {seed}": AnswerHead(random_state=seed).fit(answers) for seed in (0, 1)}
+    >>> found = evaluate_answers(heads, answers[:400], answers.correct[:400])
     >>> {row["method"]: row["count"] for row in found.table("overall", metric="ece")}
-    {'token probability': 200.0, 'head': 400.0}
+    {'token probability': 200.0, 'seed 0': 400.0, 'seed 1': 400.0}
     """
-    outputs = outputs._replaced(attributes={})  # which say what is missing, for monitors
-    rows, asked = np.flatnonzero(~np.isnan(mean_log_prob)), _asked(head)
-    both = {TOKEN_PROBABILITY: _fixed(np.exp(mean_log_prob[rows])), "head": asked}
-    if rows.size == len(outputs):
-        return _of_answers(evaluate(both, outputs, **options))
-    whole = evaluate({"head": asked}, outputs, **options)
+    made = {name: head.outputs(answers, correct) for name, head in heads.items()}
+    own = {name: outputs._replaced(attributes={}) for name, outputs in made.items()}  # which are for monitors
+    cut_by = next((name for name, outputs in own.items() if outputs.atypicality is not None), next(iter(own)))
+    mean = signals_of(answers).get("log_prob_mean", np.full(len(answers), np.nan))
+    rows = np.flatnonzero(~np.isnan(mean))
+
+    def measured(methods: dict[str, Any], chosen: Any) -> Evaluation:
+        asked = {name: _asked(head, own[name][chosen], own[cut_by][chosen]) for name, head in heads.items()}
+        return evaluate(methods | asked, own[cut_by][chosen], **options)
+
+    notes, signals = _notes_of_scales(own, cut_by), _alone(heads, answers, own[cut_by].need("labels"))
+    token = {TOKEN_PROBABILITY: _fixed(np.exp(mean[rows]))}
+    if rows.size == len(answers):
+        return _of_answers(measured(token, slice(None)), signals, *notes)
+    whole = measured({}, slice(None))
     if not rows.size:
-        return _of_answers(whole)
+        return _of_answers(whole, signals, *notes)
     with caught_warnings():  # of rows that were warned of just now
-        part = evaluate(both, outputs[rows], **options)
-    known = f"{rows.size:,} of {len(outputs):,} answers"
-    note = f"{TOKEN_PROBABILITY} is measured on the {known} that have log-probabilities, the head on all."
-    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), note)
+        part = measured(token, rows)
+    known = f"{rows.size:,} of {len(answers):,} answers"
+    notes += [f"{TOKEN_PROBABILITY} is measured on the {known} that have log-probabilities, {listed(heads)} on all."]
+    return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), signals, *notes)
 
 
-def _asked(head: Any) -> Any:
-    """The same head without its sets: of "wrong" and "correct" they say nothing beside P(correct)."""
+def _alone(heads: Mapping[str, Any], answers: Answers, labels: Any) -> list[Row]:
+    """Rows of the table `signals`: negative log-likelihood of each signal alone, by head, the smallest first."""
+    sign, found = 1 - 2 * np.asarray(labels, np.float64), []
+    for method, head in heads.items():
+        with caught_warnings():  # `outputs` has given them
+            signals = head._signals(answers)
+            odds = {name: model.log_odds(signals, len(answers)) for name, model in head.alone_.items()}
+        losses = {name: np.logaddexp(0.0, sign * value) for name, value in odds.items()}
+        found += [(method, name, losses[name]) for name in sorted(losses, key=lambda name: losses[name].mean())]
+    keys = ({"method": method, "name": name, "metric": "nll"} for method, name, _ in found)
+    columns = [(loss.size, loss.mean(), *mean_interval(loss)) for *_, loss in found]
+    return measured_rows(keys, zip(*columns, strict=True)) if found else []
+
+
+def _asked(head: Any, own: ModelOutputs, outputs: ModelOutputs) -> Any:
+    """The same head with what it makes of the answers (`own`) in the place of the `outputs` that all are given.
+
+    It has no sets: of "wrong" and "correct" they say nothing beside P(correct). Edges of another atypicality than that
+    of the outputs are left out.
+    """
     asked = copy.copy(head)
 
-    def predict(outputs: ModelOutputs, **risk: Any) -> SimpleNamespace:
-        said = head.predict(outputs, **risk)
+    def predict(_: ModelOutputs, **risk: Any) -> SimpleNamespace:
+        said = head.predict(own, **risk)
         return SimpleNamespace(**{name: getattr(said, name) for name in TOLD})
 
-    vars(asked)["predict"] = predict
+    seen = own.fingerprint() == head.fingerprint_
+    vars(asked).update(predict=predict, fingerprint_=outputs.fingerprint() if seen else None)
+    if not _same_scale(own, outputs):
+        vars(asked).update(quantiles_=None, quadrants_=None)
     return asked
+
+
+def _same_scale(one: ModelOutputs, other: ModelOutputs) -> bool:
+    if one.atypicality is None or other.atypicality is None:
+        return one.atypicality is other.atypicality
+    return np.array_equal(one.atypicality, other.atypicality)
+
+
+def _notes_of_scales(own: Mapping[str, ModelOutputs], cut_by: str) -> list[str]:
+    return [
+        f"groups of atypicality are those of {cut_by}; {name} has another atypicality, or none, and no say in them."
+        for name, outputs in own.items()
+        if not _same_scale(outputs, own[cut_by])
+    ]
 
 
 def _fixed(chance: Vector) -> Any:
@@ -138,11 +191,11 @@ def _fixed(chance: Vector) -> Any:
     return SimpleNamespace(predict=lambda outputs, **_: said)
 
 
-def _of_answers(evaluation: Evaluation, *notes: str) -> Evaluation:
-    """The evaluation without what is measured by class, and with notes for answers."""
+def _of_answers(evaluation: Evaluation, signals: list[Row], *notes: str) -> Evaluation:
+    """The evaluation without what is measured by class, with each signal alone and notes for answers."""
     told = [NOTES.get(note, note) for note in (*evaluation.notes, *notes)]
     overall = [row for row in evaluation.table("overall") if row["metric"] != "classwise_ece"]
-    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
+    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ()), "signals": to_columns("signals", signals)}
     tables["overall"] = {name: tuple(row[name] for row in overall) for name in evaluation.tables["overall"]}
     return replace(
         evaluation,

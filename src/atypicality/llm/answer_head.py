@@ -14,6 +14,7 @@ from atypicality.formula import ADVICE, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import advice_of, advice_rule, checked_words, trusted_from
+from atypicality.head.calibration_fit import remember
 from atypicality.head.calibration_parts import RECALIBRATION_SHARE
 from atypicality.head.drift import Drift
 from atypicality.head.head import DENSITIES
@@ -76,6 +77,8 @@ class AnswerHead(BaseEstimator):
     auroc_alone_ : dict of str to float
         Of each signal by itself, on the rows that fit P(correct): the chance that a correct answer has the larger
         value. Below 0.5, smaller values are those of correct answers.
+    alone_ : dict of str to SignalModel
+        P(correct) from each signal by itself, which `evaluate` measures beside the head.
     prompt_density_, answer_density_ : fitted densities, or None
     atypicality_ : str or None
         The signal that was taken.
@@ -108,6 +111,9 @@ class AnswerHead(BaseEstimator):
     recalibration_: Annotated[SignalModel, Part(SignalModel)]
     auroc_alone_: Annotated[
         dict[str, float], kinds.Later(kinds.MappingOf(kinds.Number(0, 1), keys=r"[\s\S]{1,80}"), absent={})
+    ]
+    alone_: Annotated[
+        dict[str, SignalModel], kinds.Later(kinds.MappingOf(Part(SignalModel), keys=r"[\s\S]{1,80}"), absent={})
     ]
     score_names_: Annotated[tuple[str, ...], kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}"))]
     prompt_density_: Annotated[Any, kinds.optional(Part(*DENSITIES))]
@@ -185,7 +191,9 @@ class AnswerHead(BaseEstimator):
                 "answers must have at least one signal: log_probs, samples, scores or embeddings; got texts alone."
             )
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
-        self.auroc_alone_ = each_alone({name: signals[name] for name in self.evidence_}, known[chosen])
+        used = {name: signals[name] for name in self.evidence_}
+        self.auroc_alone_ = each_alone(used, known[chosen])
+        self.alone_ = {name: SignalModel.fit({name: values}, known[chosen]) for name, values in used.items()}
         self._choose_atypicality(signals)
         outputs = self._outputs(answers, known, watched=True)
         self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()), _proba(outputs[chosen])[:, 1])
@@ -274,19 +282,8 @@ class AnswerHead(BaseEstimator):
         confidence, correct = proba[:, 1], labels == 1
         self.abstention_ = AbstentionRule.from_rows(confidence, correct, others=others)
         self.prediction_sets_ = SplitConformal(alpha=self.alpha).fit(proba, labels)
-        self.quantiles_ = self.quadrants_ = None
-        if rest.atypicality is not None:
-            self.quantiles_ = QuantileScale.from_rows(rest.atypicality)
-            self.quadrants_ = Quadrants(confidence=trusted_from(self)).fit(confidence, rest.atypicality)
-        answered = np.ones(labels.size, np.intp)
-        self.reference_ = HeldOutCounts.from_rows(
-            confidence,
-            answered,
-            labels,
-            n_classes=len(CLASSES),
-            atypicality=rest.atypicality,
-            words={f"attribute {name}": words for name, words in rest.attributes.items()},
-        )
+        lacking = {f"attribute {name}": words for name, words in rest.attributes.items()}
+        remember(self, confidence, np.ones(labels.size, np.intp), labels, rest.atypicality, lacking)
         sets = self.prediction_sets_.predict_set(proba)
         number = advice_of(advice_rule(self), confidence, rest.atypicality, sets)
         covered = sets[np.arange(labels.size), labels]
@@ -379,7 +376,8 @@ class AnswerHead(BaseEstimator):
         -------
         Evaluation
             Of "head" and, where there are log-probabilities, of "token probability", the exponential of their mean, on
-            the answers that have them. Its `report` shows texts beside rows with ``examples=answers.texts()``.
+            the answers that have them. The table `signals` has the negative log-likelihood of each signal alone. Its
+            `report` shows texts beside rows with ``examples=answers.texts()``.
 
         Examples
         --------
@@ -390,10 +388,8 @@ class AnswerHead(BaseEstimator):
         >>> evaluation.table("overall", metric="accuracy")[0]["value"] == float(answers.correct[500:].mean())
         True
         """
-        answers, known = _need_correct(answers, correct)
-        outputs = self.outputs(answers, known)
-        mean = signals_of(answers).get("log_prob_mean", np.full(len(answers), np.nan))
-        return evaluate_answers(self, outputs, mean, **options)
+        check_is_fitted(self, "recalibration_")
+        return evaluate_answers({"head": self}, *_need_correct(answers, correct), **options)
 
     def summary(self) -> str:
         """What was fitted, on how much, and how good it is on rows that fitted nothing, as a few lines of text.
@@ -454,7 +450,7 @@ class AnswerHead(BaseEstimator):
         scores = "\n".join(f"- {name}: {value:.4f}" for name, value in self.metrics_["head"].items())
         return (
             "# Answer head\n\nChance that an answer of one language model is correct. Read it with "
-            "`atypicality.llm.AnswerHead.load(folder)`.\n\n## Signals\n\n"
+            "`atypicality.llm.AnswerHead.load(folder)`.\n\n## Signals\n\nEvidence that each adds to the others:\n\n"
             f"{evidence}\n\n## On held-out answers\n\n{scores}\n\n## Limits\n\n- All numbers and guarantees are for "
             "answers like those it was fitted on: the same model, prompts and sampling. Fit again where these change.\n"
         )

@@ -13,8 +13,9 @@ from atypicality.validation import ODD_TEXT, check_length, name_rows
 
 __all__ = ["FIELDS", "MOST_SCORES", "RecordTable", "check_sampled", "check_score_name", "check_texts", "token_scores"]
 
-EMBEDDINGS = ("prompt_embedding", "answer_embedding")
-FIELDS = ("id", "prompt", "answer", "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
+TEXTS, EMBEDDINGS = ("prompt", "answer"), ("prompt_embedding", "answer_embedding")
+SIGNALS = ("logprobs", "scores", *EMBEDDINGS)  # fields that say something of an answer whose texts were not kept
+FIELDS = ("id", *TEXTS, "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
 SCORES = "scores."  # before the name of a score, where fields are named
 SYNONYMS = {
     "prompt": ("question", "query", "input", "instruction"),
@@ -91,6 +92,8 @@ def _no_field(name: str, record: Mapping[str, Any]) -> str:
     there = [str(other) for other in record if other not in FIELDS]
     meant = [other for other in SYNONYMS[name] if other in there] or get_close_matches(name, there, 1)
     found = f"; the fields are {listed(f'{other:.40}' for other in list(record)[:MOST_NAMED])}" if record else ""
+    if not meant and record.keys().isdisjoint((*TEXTS, "samples", *SIGNALS)):
+        return f"a signal is missing, such as {listed(SIGNALS[:2])}{found}"
     hint = f". Name it: names={{{name!r}: {meant[0]!r:.40}}}, in a shell --names {name}={meant[0]:.40}" if meant else ""
     return f"{name!r} is missing{found}{hint}"
 
@@ -98,7 +101,9 @@ def _no_field(name: str, record: Mapping[str, Any]) -> str:
 def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     """One line's fields, checked; a ValueError says what is wrong with them."""
     known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
-    for name in ("prompt", "answer"):
+    if known.keys().isdisjoint((*TEXTS, "samples")) and not known.keys().isdisjoint(SIGNALS):
+        known |= dict.fromkeys(TEXTS, "")
+    for name in TEXTS:
         if name not in known:
             raise ValueError(_no_field(name, record))
         if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):

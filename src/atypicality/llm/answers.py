@@ -170,7 +170,8 @@ class Answers:
             Every line has `prompt` and `answer` and may have `logprobs` (as chat completions give them, an object with
             a list `content` of objects with a `logprob`; or a list of numbers), `samples` (a list of texts), `scores`
             (an object of numbers), `correct`, `id`, `prompt_embedding` and `answer_embedding` (lists of numbers). Null
-            is the same as left out; `id` is in every line or in none. A warning names other fields, which are not read.
+            is the same as left out; `id` is in every line or in none. A line with log-probabilities, scores or
+            embeddings and without samples needs no texts. A warning names other fields, which are not read.
         names : mapping of str to str, optional
             The file's name of a field by ours, where they differ, and of scores that are fields of their own:
             ``{"prompt": "question", "scores.judge": "judge"}``.

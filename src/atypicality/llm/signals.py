@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from atypicality.llm.answers import Answers
 from atypicality.llm.shifts import beyond_range, missing_columns
-from atypicality.recalibration.covariates import tails
+from atypicality.recalibration.covariates import TAIL_ROWS, tails, usual_tail
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
 from atypicality.recalibration.solver import solve
@@ -37,9 +37,8 @@ ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
 MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
 KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
+FEWEST = TAIL_ROWS  # rows that a column needs
 REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
-TAIL, FEWEST, WIDEST_TAIL = 0.01, 10, 0.25
-"""Share of the rows, and at least how many, that reach the limits of a signal; fewer rows make no column."""
 
 Vector = NDArray[np.float64]
 Signals = Mapping[str, Vector]
@@ -131,7 +130,7 @@ class SignalColumns:
         if known.size < FEWEST:
             return None
         weights = np.full(known.size, 1 / known.size)
-        low, high = tails(known, weights, min(max(TAIL, FEWEST / known.size), WIDEST_TAIL))
+        low, high = tails(known, weights, usual_tail(known.size))
         unit = max(abs(low), abs(high)) or 1.0  # squares of huge values would overflow
         held = np.clip(known, low, high) / unit
         center, scale = float(held.mean()) * unit, float(held.std()) * unit

@@ -12,12 +12,13 @@ from atypicality.monitoring.accuracy import Profile
 from atypicality.monitoring.state import Counted
 from atypicality.monitoring.streams import CATEGORICAL, MISSING, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
+from atypicality.outputs.tables import repeated
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of", "rows_of",
-    "words_of",
+    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of",
+    "rows_of", "words_of",
 ]  # fmt: skip
 
 N_BINS = 5
@@ -74,7 +75,8 @@ def cells_of(tests: ShareTests, answer: Reliability, outputs: ModelOutputs) -> C
     measured = {"confidence": answer.confidence, "atypicality": answer.atypicality, "class": answer.label}
     words = words_of(answer, outputs)
     lacking = {name.removeprefix(MISSING): column for name, column in words.items() if name.startswith(MISSING)}
-    columns: dict[str, Any] = words | measured | {"input": outputs.embeddings, "missing": lacking}
+    others = {"input": outputs.embeddings, "missing": lacking, "risk": answer.accepted}
+    columns: dict[str, Any] = words | measured | others
     found = np.zeros(tests.n_cells, np.int64)
     for stream, place in zip(tests.streams, tests.places, strict=True):
         if (column := columns.get(stream.name)) is not None:
@@ -133,11 +135,17 @@ def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArra
         raise ValueError("ids cannot be looked up: outputs have no ids. Give ModelOutputs(..., ids=).")
     if wanted.ndim != 1 or wanted.size != n_labels:
         raise ValueError(f"ids must be one for each label; got shape {wanted.shape} for {n_labels} labels.")
-    known = {name: row for row, name in enumerate(answer.ids.astype(str).tolist())}
+    own = answer.ids.astype(str).tolist()
+    known = {name: row for row, name in enumerate(own)}
     if unknown := [name for name in wanted.tolist() if name not in known]:
         raise ValueError(
             f"ids must be among those of outputs; {listed(unknown[:5])} {'is' if len(unknown) == 1 else 'are'} not."
         )
-    if len(known) < len(answer) or np.unique(wanted).size < wanted.size:
-        raise ValueError("ids must be distinct, or a label would count for several rows.")
+    for names, what in ((wanted.tolist(), "labels"), (own, "rows of outputs")):
+        if twice := repeated(names, among=set(wanted.tolist())):
+            name, first, second = twice
+            raise ValueError(
+                f"ids must be distinct, or a label would count for several rows; {listed([name])} is that of {what} "
+                f"{first} and {second}."
+            )
     return np.array([known[name] for name in wanted.tolist()], np.intp)

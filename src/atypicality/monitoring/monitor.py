@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,18 +13,27 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, moved_rows, need_reference
-from atypicality.monitoring.counting import count_rows, judged, n_bins, profile_of, profile_size, reference_of, rows_of
+from atypicality.monitoring.counting import (
+    count_rows,
+    judged,
+    n_bins,
+    profile_of,
+    profile_size,
+    reference_of,
+    rows_of,
+)
 from atypicality.monitoring.sequences import sequence_interval
-from atypicality.monitoring.state import Alarm, Counted, MonitorState
-from atypicality.monitoring.streams import ShareTests, make_streams, window_rows
+from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
+from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, window_rows
 from atypicality.monitoring.summary import summarised
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import encode_labels
 from atypicality.recalibration.class_prior import is_estimated
-from atypicality.shipping.bundle import read_part, write_part
+from atypicality.shipping.bundle import read_part, saved_class, write_part
+from atypicality.shipping.bundle.document import NAME, STATE, BundleError
 from atypicality.terminal import listed
-from atypicality.validation import check_alpha, check_integer, check_labels, check_number
+from atypicality.validation import check_alpha, check_integer, check_labels
 
 __all__ = ["Monitor"]
 
@@ -56,8 +66,9 @@ class Monitor:
     keep : int, default=400
         Windows that are kept apart. Older ones become one.
     max_risk : float in (0, 1), optional
-        With which `predict` is asked in use. Labels of accepted rows are then tested against it too: an alarm says that
-        more of them are wrong than that share, which is no false alarm of a head that never met its risk.
+        With which `predict` is asked in use. What is accepted at this risk, and how many accepted rows with a label are
+        wrong, is then counted by window, and tested: an alarm says that more of them are wrong than that share, which
+        is no false alarm of a head that never met its risk.
 
     Examples
     --------
@@ -96,14 +107,12 @@ class Monitor:
             alpha=float(check_alpha(alpha)),
             window=check_window(window),
             keep=check_integer(keep, "keep", low=1),
-            max_risk=None
-            if max_risk is None
-            else check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True),
             reference=held_out,
             n_thresholds=int(head.sizes_.get("thresholds", 0)),
             keys=np.zeros(0, np.int64),
             cells=empty[:, :0],
             profile=empty,
+            max_risk=None if max_risk is None else float(check_alpha(max_risk, "max_risk")),
         )
         tests = self._use(head, state)
         self._state = replace(state, cells=np.zeros((0, tests.n_cells), np.int64))
@@ -187,7 +196,8 @@ class Monitor:
         Parameters
         ----------
         outputs : ModelOutputs or Reliability
-            The rows again, or what the head said of them: the monitor has kept neither.
+            The rows again, or what the head said of them: the monitor has kept neither. Where the monitor has a
+            `max_risk`, what the head said at that risk.
         labels : array-like of shape (m,), optional
             Columns or names; by default those of `outputs`.
         ids : array-like of shape (m,), optional
@@ -243,7 +253,7 @@ class Monitor:
         for name, marks in counted.items():
             if (place := self._place(name)) is not None:
                 hits = int(np.count_nonzero(marks))
-                cells[place] = hits, marks.size - hits
+                cells[place][:2] = hits, marks.size - hits
         return cells
 
     def _when(self, at: Any, n_rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -354,13 +364,19 @@ class Monitor:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it."""
-        write_part(self._state, MonitorState, folder, card=CARD)
+        if saved_file(folder) == NAME and saved_class(folder) != MonitorState.__name__:
+            raise ValueError(f"folder must be the monitor's own; {str(folder)!r} holds a head.")
+        write_part(self._state, MonitorState, folder, card=CARD, name=STATE)
+        Path(folder, NAME).unlink(missing_ok=True)  # a state as it was called before
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], head: Any) -> Self:
         """Read the state that `save` wrote to `folder`, of a monitor of this `head`."""
         reference = need_reference(head)
-        state: MonitorState = read_part(MonitorState, folder, what="monitor")
+        try:
+            state: MonitorState = read_part(MonitorState, folder, what="monitor", name=saved_file(folder) or STATE)
+        except BundleError as error:
+            raise BundleError(f"the monitor in {os.fspath(folder)!r} cannot be read: {error}") from error
         if state.head != head.fingerprint_ or state.reference.labels.size != reference.labels.size:
             raise ValueError(
                 "head must be the one that the monitor was made for; this one has other calibration rows. A new head "
@@ -370,7 +386,10 @@ class Monitor:
         monitor._use(head, state)
         widths = state.cells.shape[1], state.profile.shape[1]
         if widths != (monitor._tests.n_cells, profile_size(head.n_classes_)):
-            raise ValueError("folder holds a monitor whose counts do not fit its reference: it is damaged.")
+            raise ValueError(
+                f"folder {os.fspath(folder)!r} holds a monitor whose counts do not fit its reference: it is damaged. "
+                "Copy it again, or restore a backup."
+            )
         return monitor
 
     def to_dict(self, *, rolling: int = 1) -> dict[str, Any]:
@@ -393,6 +412,7 @@ class Monitor:
             "estimated_accuracy": self.estimated_accuracy().to_dict() if self.n_rows else None,
             "newest_accuracy": self.estimated_accuracy(last=rolling).to_dict() if newest else None,
             "words": state.words,
+            "accepted": accepted_rows(state, self._place("risk"), check_integer(rolling, "rolling", low=1)),
             "history": self.history(rolling=rolling),
         }
 

@@ -1,8 +1,10 @@
 """What a monitor remembers: counts of windows, from which no row can be told, and the alarms so far."""
 
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -10,9 +12,10 @@ from numpy.typing import NDArray
 
 from atypicality.head.reference import HeldOutCounts
 from atypicality.monitoring.windows import check_window
+from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.stored import Part, Record, kinds, need
 
-__all__ = ["Alarm", "Counted", "MonitorState"]
+__all__ = ["Alarm", "Counted", "MonitorState", "percent", "saved_file"]
 
 Counts = NDArray[np.int64]
 QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
@@ -22,9 +25,11 @@ RATES = {
     "miss": ("misses", "labelled rows have a set without their label"),
     "risk": ("errors among accepted rows", "labelled rows that are accepted are wrong"),
 }
+LEAST = 5e-5  # of a lower bound that is told: below, it is 0.00 %
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
 SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "max_risk", "reference")
+SUMMED = ("cells", "profile")  # arrays with a row of counts for each window
 
 
 @dataclass(frozen=True)
@@ -78,13 +83,13 @@ class Alarm:
 
     def __str__(self) -> str:
         name, which = self._words()
-        low, high = _percent(self.reference_low), _percent(self.reference_high)
-        expected = f"{low} to {high}" if self.reference_low > 0 else f"at most {high}"
+        low, high = percent(self.reference_low), percent(self.reference_high)
+        expected = f"{low} to {high}" if self.reference_low >= LEAST else f"at most {high}"
         if self.stream == "missing":
-            return f"{self.item} missing in {_percent(self.share)} of {self.n_rows:,} rows, {expected} expected"
+            return f"{self.item} missing in {percent(self.share)} of {self.n_rows:,} rows, {expected} expected"
         if self.stream == "risk":
-            return f"{name}: {_percent(self.share)} of {self.n_rows:,} {which}, {expected} allowed"
-        return f"{name} {self.direction}: {_percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
+            return f"{name}: {percent(self.share)} of {self.n_rows:,} {which}, {expected} allowed"
+        return f"{name} {self.direction}: {percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
 
     def _words(self) -> tuple[str, str]:
         """What moved, and which rows the share counts: few small values where values rose."""
@@ -149,22 +154,23 @@ class MonitorState:
     def with_rows(self, parts: list[Counted], last: float, key: str | None = None) -> Self:
         """The state with more rows, of a batch with this key; this one is left as it is."""
         keys = np.array([part.key for part in parts], np.int64)
-        cells, profile = (np.stack([getattr(part, name) for part in parts]) for name in ("cells", "profile"))
+        counts = {name: np.stack([getattr(part, name) for part in parts]) for name in SUMMED}
         words = self.words
         for part in parts:
             words = _added(words, part.words)
-        found = self._with(keys, cells, profile, words, last)
+        found = self._with(keys, counts, words, last)
         return found if key is None else replace(found, counted=_newest(found.counted | {key: last}))
 
     def merged(self, other: Self) -> Self:
         """The state of a monitor that saw the rows of both; alarms of both, each from when it was first raised."""
-        found = self._with(other.keys, other.cells, other.profile, _added(self.words, other.words), other.last)
+        counts = {name: getattr(other, name) for name in SUMMED}
+        found = self._with(other.keys, counts, _added(self.words, other.words), other.last)
         raised: dict[tuple[str, str, str], Alarm] = {}
         for alarm in sorted([*self.alarms, *other.alarms], key=lambda alarm: (alarm.at, alarm.what)):
             raised.setdefault(alarm.what, alarm)
         return replace(found, alarms=list(raised.values()), counted=_newest(self.counted | other.counted))
 
-    def _with(self, keys: Counts, cells: Counts, profile: Counts, words: Any, last: float) -> Self:
+    def _with(self, keys: Counts, counts: dict[str, Counts], words: Any, last: float) -> Self:
         every = np.concatenate([self.keys, keys])
         if not every.size:
             return self
@@ -173,14 +179,10 @@ class MonitorState:
         # beyond the windows that are kept, all that is older is one window from the first on
         place = np.where(every <= every.max() - self.keep, first, every)
         known, where = np.unique(place, return_inverse=True)
-        sums = []
-        for old, new in ((self.cells, cells), (self.profile, profile)):
-            total = np.zeros((known.size, new.shape[1]), np.int64)
-            np.add.at(total, where, np.concatenate([old, new]))
-            sums.append(total)
-        return replace(
-            self, keys=known, cells=sums[0], profile=sums[1], words=words, first=first, last=max(self.last, last)
-        )
+        sums: dict[str, Any] = {name: np.zeros((known.size, new.shape[1]), np.int64) for name, new in counts.items()}
+        for name, new in counts.items():
+            np.add.at(sums[name], where, np.concatenate([getattr(self, name), new]))
+        return replace(self, keys=known, words=words, first=first, last=max(self.last, last), **sums)
 
     def differing(self, other: Self) -> list[str]:
         """Settings in which two states differ, so that their counts are not of the same cells."""
@@ -202,7 +204,23 @@ class MonitorState:
     _stored = Record(check=_check_stored)
 
 
-def _percent(share: float) -> str:
+def saved_file(folder: str | os.PathLike[str]) -> str | None:
+    """Name of the JSON file of the state in a folder, formerly that of a head; None without one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(saved_file(folder))
+    None
+    """
+    return next((name for name in (STATE, NAME) if Path(folder, name).exists()), None)
+
+
+def percent(share: float) -> str:
+    """A share in words.
+
+    >>> percent(0.0234)
+    '2.34%'
+    """
     return f"{100 * share:.3g}%"
 
 

@@ -20,7 +20,7 @@ from atypicality.monitoring.sequences import one_sided, rank_band, sequence_inte
 from atypicality.monitoring.state import MonitorState
 from atypicality.monitoring.windows import as_text, first_second
 
-__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "make_streams", "window_rows"]
+__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "window_rows"]
 
 CATEGORICAL = ("quadrant", "advice")
 """Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
@@ -131,7 +131,7 @@ def _rate(name: str, item: str, band: Callable[[float], tuple[Any, Any]]) -> Str
         return np.array([np.count_nonzero(wrong), np.count_nonzero(~wrong)])
 
     def shares(cells: Counts) -> tuple[Counts, Counts, Counts]:
-        return cells[..., :1], cells[..., :1], cells.sum(axis=-1, keepdims=True)
+        return cells[..., :1], cells[..., :1], cells[..., :2].sum(axis=-1, keepdims=True)
 
     return Stream(name, (item,), 2, count, shares, lambda delta: (np.zeros(1), np.array([float(band(delta)[1])])))
 
@@ -139,10 +139,14 @@ def _rate(name: str, item: str, band: Callable[[float], tuple[Any, Any]]) -> Str
 def _risk(max_risk: float) -> Stream:
     """The share of wrong rows among labelled ones that are accepted, which is allowed up to a bound that is given.
 
-    The whole level is the sequence's: no band is estimated, and a smaller share is no alarm.
+    The whole level is the sequence's: no band is estimated, and a smaller share is no alarm. A third cell counts the
+    accepted rows, with and without labels, of which nothing is tested.
     """
-    rate = _rate("risk", "wrong", lambda _: (0.0, max_risk))
-    return replace(rate, parts=1)
+
+    def count(accepted: Any) -> NDArray[Any]:
+        return np.array([0, 0, np.count_nonzero(accepted)])
+
+    return replace(_rate("risk", "wrong", lambda _: (0.0, max_risk)), n_cells=3, count=count, parts=1)
 
 
 def make_streams(
@@ -221,6 +225,23 @@ def window_rows(tests: ShareTests, state: MonitorState, rolling: int) -> list[di
         cells = state.cells[(state.keys > key - rolling) & (state.keys <= key)].sum(axis=0)
         start = as_text(first_second(key, state.window))
         found += [{"window": start} | row for row in _item_rows(tests, cells)]
+    return found
+
+
+def accepted_rows(state: MonitorState, place: slice | None, rolling: int) -> list[dict[str, Any]]:
+    """What was accepted in each window, or in the `rolling` windows that end in it.
+
+    `place` is that of the stream "risk" among the cells; None where no risk was given, and nothing accepted.
+    """
+    found = []
+    for key in state.keys.tolist() if place is not None else ():
+        windows = (state.keys > key - rolling) & (state.keys <= key)
+        rows = int(state.profile[windows, 0].sum())
+        wrong, right, kept = state.cells[windows].sum(axis=0)[place].tolist()
+        low, high = sequence_interval(kept, rows, state.alpha)
+        known = {"window": as_text(first_second(key, state.window)), "rows": rows, "accepted": kept}
+        shares = {"share": kept / rows, "low": float(low), "high": float(high)} if rows else {}
+        found.append(known | shares | {"labelled": wrong + right, "wrong": wrong})
     return found
 
 

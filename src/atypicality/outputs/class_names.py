@@ -51,7 +51,8 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
             refuse_two_readings(codes, class_names, "labels")
         return codes
     if class_names is None:
-        what = "text labels" if array.dtype.kind in "US" else f"labels of dtype {array.dtype}"
+        _refuse_numbers(array)
+        what = "text labels" if array.dtype.kind in "USO" else f"labels of dtype {array.dtype}"
         raise TypeError(
             f"{what} need class_names, in the order of the columns; integers are column indices. From the shell: "
             "--class-names FILE."
@@ -62,11 +63,24 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
     codes = order[place]
     unknown = np.flatnonzero(class_names[codes] != values)
     if unknown.size:
+        _refuse_numbers(array)
         raise ValueError(
             f"labels must be among class_names; {name_rows(unknown, 'is', 'are')} not "
             f"(row {own_row(unknown[0])} is {str(array[unknown[0]])!r})."
         )
     return codes.astype(np.intp)
+
+
+def _refuse_numbers(labels: NDArray[Any]) -> None:
+    """Refuse labels that are numbers of another kind than columns have."""
+    if labels.dtype.kind not in "fb":
+        return
+    missing = np.flatnonzero(labels != labels)  # NaN alone is not equal to itself
+    gone = f" Drop rows without a label: {name_rows(missing)} NaN." if missing.size else ""
+    raise TypeError(
+        f"labels must be whole numbers, the columns from 0, or names of classes; got dtype {labels.dtype}. Convert "
+        f"them with .astype(int), in a file too.{gone}"
+    )
 
 
 def refuse_two_readings(codes: NDArray[np.intp], class_names: NDArray[Any], name: str) -> None:

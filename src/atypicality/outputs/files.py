@@ -49,6 +49,8 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
     `default_limit` of the file.
     """
     path = check_source(path, folder=True)
+    if path.is_file() and not path.stat().st_size:
+        raise UnreadableFileError(f"{path.name!r} is empty: it has 0 bytes. Was it written to its end?")
     reader = _read_folder if path.is_dir() else _by_suffix(path, READERS)
     try:
         arrays = reader(path, default_limit(path) if max_bytes is None else max_bytes)

@@ -5,11 +5,12 @@ from pathlib import Path
 from atypicality import blocks
 from atypicality.blocks.spill import MINIMUM, words
 
-__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "check_room", "default_limit", "refuse_size"]
+__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "check_room", "check_solver_room", "default_limit", "refuse_size"]
 
 DEFAULT_LIMIT = 16 * 2**30
 """Most bytes that an archive, a safetensors or a Parquet file may unpack to, unless the caller says otherwise."""
 HONEST_RATIO = 4  # times its own size that a large file may unpack to where it goes to the disk: a bomb is small
+COMPARED_UP_TO = 4096  # classes that are compared with each other in a fit (`recalibration.terms`)
 ROW_BYTES = 320  # numbers of one row that stay in memory while a head is fitted or evaluated, measured
 
 
@@ -34,20 +35,41 @@ def refuse_size(size: int, left: int, path: Path, name: str, max_bytes: int) -> 
         )
 
 
-def check_room(n_rows: int, n_classes: int, n_columns: int) -> None:
+def check_room(n_rows: int, n_classes: int, n_columns: int, *, fitted: bool = True) -> None:
     """Refuse a memory limit below what the work needs beside its large arrays: an estimate, on the low side.
 
-    Numbers per row, classes by columns and columns by columns stay in memory; nothing is checked without a ceiling.
+    Numbers per row, classes by columns and columns by columns stay in memory, and where a head is `fitted` also classes
+    by classes; nothing is checked without a limit.
 
     >>> with blocks.settings(memory="200MB"):
     ...     check_room(1000, 10, 4096)
     Traceback (most recent call last):
     ValueError: memory must be at least 1.2 GB for 1,000 rows, 10 classes and 4,096 columns, ...; got 200 MB.
     """
+    compared = n_classes if fitted and n_classes <= COMPARED_UP_TO else 0
+    need = ROW_BYTES * n_rows + 8 * (8 * n_columns**2 + 4 * n_classes * n_columns + 3 * compared**2)
+    _refuse_limit(
+        need,
+        f"{n_rows:,} rows, {n_classes:,} classes and {n_columns:,} columns, because numbers per row, the covariance "
+        "and the similarity of classes stay in memory",
+    )
+
+
+def check_solver_room(n_parameters: int, *, exact: bool = True) -> None:
+    """Refuse a memory limit below what the second derivatives of so many parameters take.
+
+    With `exact` ones up to nine matrices of float64 are there at a time, else four of float32.
+
+    >>> with blocks.settings(memory="200MB"):
+    ...     check_solver_room(2000)
+    Traceback (most recent call last):
+    ValueError: memory must be at least 416 MB for a recalibration with 2,000 parameters, ...; got 200 MB...
+    """
+    matrix = (72 if exact else 16) * n_parameters**2
+    _refuse_limit(matrix, f"a recalibration with {n_parameters:,} parameters, whose Hessian stays in memory")
+
+
+def _refuse_limit(need: int, what: str) -> None:
     ceiling = blocks.ceiling()
-    need = MINIMUM + ROW_BYTES * n_rows + 8 * (8 * n_columns**2 + 4 * n_classes * n_columns)
-    if ceiling is not None and ceiling < need:
-        raise ValueError(
-            f"memory must be at least {words(need)} for {n_rows:,} rows, {n_classes:,} classes and {n_columns:,} "
-            f"columns, because numbers per row and the covariance stay in memory; got {words(ceiling)}."
-        )
+    if ceiling is not None and ceiling < MINIMUM + need:
+        raise ValueError(f"memory must be at least {words(MINIMUM + need)} for {what}; got {words(ceiling)}.")

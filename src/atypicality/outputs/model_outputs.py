@@ -14,6 +14,7 @@ from atypicality.arrays import take_columns, take_rows, to_host, to_numpy
 from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
 from atypicality.outputs.files import write_arrays
 from atypicality.outputs.reading import ATTRIBUTE, PER_CLASS, PER_ROW, FilePath, read_parts
+from atypicality.outputs.table_index import check_column_order, check_same_index
 from atypicality.terminal import html_table, listed
 from atypicality.validation import (
     check_groups,
@@ -90,9 +91,13 @@ class ModelOutputs:
     ) -> None:
         self.stratified = False
         self._number: Callable[[int], Any] | None = None
+        self._called: str | None = None
+        given = {"logits": logits, "embeddings": embeddings, "labels": labels, "atypicality": atypicality}
+        check_same_index(given | (dict(attributes) if isinstance(attributes, Mapping) else {"attributes": attributes}))
         self.logits = None if logits is None else any_logits(logits, scan=False)
         self.embeddings = None if embeddings is None else any_matrix(embeddings, "embeddings")
         self.class_names = None if class_names is None else check_class_names(class_names)
+        check_column_order(logits, self.class_names)
         self.class_atypicality = (
             None if class_atypicality is None else check_vector(class_atypicality, "class_atypicality", finite=False)
         )
@@ -167,8 +172,12 @@ class ModelOutputs:
         return self[rows]._replaced(_number=lambda row: whole(row + start if places is None else int(places[row])))
 
     def _numbered(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, errors about rows of these outputs name the rows that the user gave."""
-        return numbered(self._number)
+        """Inside, errors about rows of these outputs name the rows that the user gave, and classes by their names."""
+        return numbered(self._number, self.class_names)
+
+    def _as(self, name: str) -> "ModelOutputs":
+        """The same, called so in errors about what is missing, unless they have a name already."""
+        return self._replaced(_called=self._called or name)
 
     def _replaced(self, **parts: Any) -> "ModelOutputs":
         """The same with other `parts`, which are checked already: labels are column indices."""
@@ -227,7 +236,8 @@ class ModelOutputs:
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
             have = [name for name in PER_ROW + PER_CLASS if getattr(self, name) is not None]
-            raise ValueError(f"the outputs must have {', '.join(missing)}; they have only {', '.join(have)}.")
+            whose = self._called or "the outputs"
+            raise ValueError(f"{whose} must have {', '.join(missing)}; they have only {', '.join(have)}.")
         found = tuple(getattr(self, name) for name in names)
         return found[0] if len(found) == 1 else found
 

@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import to_host
 from atypicality.outputs.model_outputs import ModelOutputs
-from atypicality.validation import check_probs
+from atypicality.validation import check_probs, common_sum
 
-__all__ = ["describe", "findings", "from_probabilities", "look_like_probabilities", "shuffled_accuracy"]
+__all__ = ["describe", "findings", "from_probabilities", "shuffled_accuracy"]
 
 BLOCK_ROWS = 4096
-SUM_TOLERANCE = 1e-3  # of rows that sum to 1: probabilities in half precision do so to about this
 ENOUGH_ROWS = 100  # for an accuracy that is not clearly above chance to be told from one of few rows
 CLEARLY = 4  # standard errors above chance
 
@@ -53,13 +52,15 @@ def describe(outputs: ModelOutputs) -> dict[str, Any]:
 
 def _of_logits(outputs: ModelOutputs) -> dict[str, Any]:
     """Rows that no head answers, whether all are probabilities, and how often the largest is the label's."""
-    bad, like_probs, places = 0, True, []
+    bad, totals, places = 0, set(), []
     for block in _host_blocks(outputs.logits):
         top = block.max(axis=1)
         bad += int((~np.isfinite(top)).sum())
-        like_probs = like_probs and look_like_probabilities(block)
+        totals.add(common_sum(block))
         places.append(block.argmax(axis=1))
-    found: dict[str, Any] = {"rows_with_bad_logits": bad, "logits_look_like_probabilities": like_probs}
+    found: dict[str, Any] = {"rows_with_bad_logits": bad, "logits_look_like_probabilities": totals == {1.0}}
+    if len(totals) == 1 and totals != {1.0} and (total := totals.pop()) is not None:
+        found["logits_sum_to"] = total
     if outputs.labels is None or bad:
         return found
     predicted, shares = np.concatenate(places), outputs.n_classes or 0
@@ -67,16 +68,6 @@ def _of_logits(outputs: ModelOutputs) -> dict[str, Any]:
     chance, error = shuffled_accuracy(*counts)
     accuracy = float((predicted == outputs.labels).mean())
     return found | {"accuracy": accuracy, "chance": chance, "chance_error": error}
-
-
-def look_like_probabilities(logits: Any) -> bool:
-    """Whether all of some rows (n, k) are from 0 to 1 and sum to 1; False of none.
-
-    >>> look_like_probabilities(np.array([[0.9, 0.1]])), look_like_probabilities(np.array([[2.0, -1.0]]))
-    (True, False)
-    """
-    rows = to_host(logits).astype(np.float64)
-    return bool(rows.size) and bool((rows >= 0).all()) and bool((abs(rows.sum(axis=1) - 1) <= SUM_TOLERANCE).all())
 
 
 def shuffled_accuracy(predicted: NDArray[Any], labels: NDArray[Any]) -> tuple[float, float]:
@@ -107,6 +98,11 @@ def findings(described: dict[str, Any]) -> list[str]:
         found.append(
             "logits lie between 0 and 1 and sum to 1 in every row: these are probabilities. Pass --probabilities to "
             "store their logarithms."
+        )
+    if total := described.get("logits_sum_to"):
+        found.append(
+            f"logits are not negative and sum to {total:g} in every row: these are percentages or votes. Divide them "
+            f"by {total:g} and pass --probabilities."
         )
     for name in ("logits", "embeddings"):
         if bad := described.get(f"rows_with_bad_{name}"):

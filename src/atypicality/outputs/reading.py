@@ -2,16 +2,19 @@
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality import blocks
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.files import READERS, read_arrays
 from atypicality.outputs.limits import UnreadableFileError
 from atypicality.outputs.paths import check_source
+from atypicality.outputs.tables import NUMBER, NUMBERED, place_in, refuse_answers
 from atypicality.terminal import listed
 from atypicality.validation import warn
 
@@ -21,6 +24,7 @@ FilePath = str | os.PathLike[str]
 
 PER_ROW = ("logits", "embeddings", "labels", "atypicality", "ids")
 PER_CLASS = ("class_atypicality", "class_names")
+MATRICES = ("logits", "embeddings")
 ATTRIBUTE = "attribute."
 
 
@@ -33,12 +37,16 @@ def read_parts(
 ) -> dict[str, Any]:
     """The arguments of `ModelOutputs` that some files hold; `names` maps ours to theirs.
 
-    A name that ends in `*` is that of all numeric columns that begin so, in their order; of logits, the rest names the
-    classes.
+    Rows of files that all have ids, in a column of that name or `id`, are put into the order of the first.
+
+    A name that ends in `*` is that of all numeric columns that begin so: in the order of their numbers where all are
+    numbered, else in their own, in which the rest names the classes of logits.
 
     A name that no file has is an error, or joins `absent` where that is given.
     """
-    file, arrays = _file_names(paths), _gathered(_read_together(paths, max_bytes), names)
+    own = (names["ids"],) if "ids" in names else ("ids", "id")
+    file = _file_names(paths)
+    arrays = _gathered(_read_together(paths, max_bytes, own), names, file)
     if absent is not None:
         absent |= {theirs for theirs in names.values() if theirs not in arrays}
         names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
@@ -60,20 +68,26 @@ def read_class_names(path: FilePath) -> NDArray[Any]:
         lines = source.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UnreadableFileError(f"{source.name!r} must be text in UTF-8, one class per line: {error}.") from error
-    return check_class_names([line.strip() for line in lines if line.strip()])
+    found = [line.strip() for line in lines if line.strip()]
+    if len(found) == 1 and any(sign in found[0] for sign in ",;\t["):
+        raise UnreadableFileError(f"{source.name!r} must name one class per line; its only line is {found[0]!r:.60}.")
+    return check_class_names(found)
 
 
 def _file_names(paths: Sequence[FilePath]) -> str:
     return ", ".join(os.path.basename(os.path.normpath(path)) for path in paths)
 
 
-def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str, NDArray[Any]]:
-    """Arrays of all files by name; a name that two of them have is an error."""
+def _read_together(paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Arrays of all files by name; a name that two of them have is an error, but for `own`, those that ids can have."""
     if not paths:
         raise ValueError("path must be a file or a folder, or several; got none.")
     found: dict[str, NDArray[Any]] = {}
     for path in paths:
         arrays = read_arrays(path, max_bytes=max_bytes)
+        first, here = (next((name for name in own if name in part), None) for part in (found, arrays))
+        if first is not None and here is not None:
+            arrays = _in_order_of(found[first], arrays.pop(here), arrays, _file_names([path]))
         both = sorted(found.keys() & arrays.keys())
         if twice := [name for name in both if name != "class_names" or not np.array_equal(found[name], arrays[name])]:
             raise ValueError(
@@ -83,19 +97,100 @@ def _read_together(paths: Sequence[FilePath], max_bytes: int | None) -> dict[str
     return found
 
 
-def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+def _in_order_of(
+    wanted: NDArray[Any], ids: NDArray[Any], arrays: dict[str, NDArray[Any]], file: str
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a file whose rows have `ids`, with rows in the order of the `wanted` ids of files before it."""
+    wanted, ids = wanted.astype(str), ids.astype(str)
+    if np.array_equal(ids, wanted):
+        return arrays
+    places = {name: row for row, name in enumerate(ids.tolist())}
+    odd = sorted(set(wanted.tolist()) ^ places.keys())
+    if odd or not len(places) == ids.size == wanted.size:
+        what = f"{len(odd):,} are on one side only, such as {odd[0]!r:.60}" if odd else "some stand there twice"
+        raise ValueError(
+            f"{file!r} must have the ids of the files before it, each once, to be put into their order; {what}. Drop "
+            "rows that one of them lacks, or leave the ids out where rows are in the same order."
+        )
+    rows = np.array([places[name] for name in wanted.tolist()], np.intp)
+    return {name: part if name in PER_CLASS else blocks.take_rows(part, rows) for name, part in arrays.items()}
+
+
+def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, NDArray[Any]]:
     """The arrays, with columns that a name with a star stands for as one matrix of that name."""
-    for ours, theirs in names.items():
-        start = theirs.removesuffix("*")
-        columns = [name for name in arrays if theirs != start and name.startswith(start)]
-        columns = [name for name in columns if arrays[name].ndim == 1 and arrays[name].dtype.kind in "iuf"]
-        if not columns:
+    for ours, theirs in ({name: name for name in MATRICES} | dict(names)).items():
+        starred = theirs.endswith("*")
+        if theirs in arrays or not (starred or ours in MATRICES):
             continue
-        if ours == "logits":
-            classes = np.array([name[len(start) :] for name in columns])
+        columns = _columns_of(arrays, theirs)
+        _refuse_text(arrays, columns, theirs, file, every=ours == "logits")
+        columns = [name for name in columns if arrays[name].dtype.kind in "iuf"]
+        numbers = _numbers(columns)
+        counted = numbers and min(numbers) == 0 and max(numbers) == len(numbers) - 1
+        if numbers and (counted or not (starred and ours == "logits")):  # logits may be of classes named by numbers
+            _refuse_gap(numbers, first=min(numbers) if starred else 0, file=file)
+            columns = [numbers[number] for number in sorted(numbers)]
+        if not (starred and columns):
+            continue
+        if ours == "logits" and not counted and arrays[columns[0]].ndim == 1:
+            classes = np.array([name[len(theirs) - 1 :] for name in columns])
             arrays["class_names"] = _agreed_names(classes, arrays.get("class_names"), theirs)
-        arrays[theirs] = np.stack([arrays.pop(name) for name in columns], axis=1)
+        parts = [arrays.pop(name) for name in columns]
+        arrays[theirs] = parts[0] if parts[0].ndim == 2 else np.stack(parts, axis=1)
     return arrays
+
+
+def _columns_of(arrays: dict[str, NDArray[Any]], theirs: str) -> list[str]:
+    """Columns that a name stands for: with a star all that begin so, or the matrix that they became, else numbered."""
+    single = [name for name in arrays if arrays[name].ndim == 1]
+    start = theirs.removesuffix("*")
+    if theirs == start:
+        return [name for name in single if (found := NUMBERED.fullmatch(name)) and found["name"] == theirs]
+    matrix = start.rstrip("._[")
+    if matrix == start or matrix not in arrays or arrays[matrix].ndim != 2:
+        return [name for name in single if name.startswith(start)]
+    if others := [name for name in single if name.startswith(start) and arrays[name].dtype.kind in "iuf"]:
+        raise ValueError(
+            f"{theirs!r} matches numbered columns and {listed(others[:3])}. Give {matrix} for the numbered ones, or "
+            "rename the others."
+        )
+    return [matrix]
+
+
+def _numbers(columns: Sequence[str]) -> dict[int, str]:
+    """Columns by number; none where one has no number."""
+    found = [NUMBERED.fullmatch(name) for name in columns]
+    if len(found) < 2 or not all(found):
+        return {}
+    numbers = [int(match["plain"] or match["index"]) for match in found if match]
+    return dict(zip(numbers, columns, strict=True)) if len(set(numbers)) == len(columns) else {}
+
+
+def _refuse_text(
+    arrays: dict[str, NDArray[Any]], columns: Sequence[str], theirs: str, file: str, *, every: bool
+) -> None:
+    """Refuse columns with text among numbers; one that holds no number is something else, unless `every` one counts."""
+    texts = [name for name in columns if arrays[name].dtype.kind in "US" and arrays[name].size]
+    for name in texts:
+        cells = [str(cell) for cell in arrays[name].tolist()]
+        odd = [row for row, cell in enumerate(cells) if not NUMBER.fullmatch(cell.strip())]
+        if every or len(odd) < len(cells) or len(texts) == len(columns):
+            row = next(iter(odd), 0)
+            raise ValueError(
+                f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as "
+                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write plain numbers there."
+            )
+
+
+def _refuse_gap(numbers: Mapping[int, str], first: int, file: str) -> None:
+    if missing := sorted(set(range(first, max(numbers))) - numbers.keys()):
+        known = numbers[min(numbers)]
+        lost = re.sub(r"\d+(?=\]?$)", str(missing[0]), known)
+        raise ValueError(
+            f"{file!r} has numbered columns from {known!r} to {numbers[max(numbers)]!r} without {lost!r}"
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}. Add it, or number them without a gap"
+            f"{' from 0 on' if first == 0 else ''}."
+        )
 
 
 def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArray[Any]:
@@ -108,7 +203,7 @@ def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArr
 
 
 def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, Any]:
-    there = listed(sorted(arrays)) or "nothing"
+    there = _shown(arrays) or "nothing"
     for ours, theirs in names.items():
         if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
             turned = f" Turn it round: {{{theirs!r}: {ours!r}}}." if theirs in PER_ROW + PER_CLASS else ""
@@ -119,18 +214,32 @@ def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file
         arrays[ours] = arrays.pop(theirs)
     parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
     attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
-    _explain_unknown(set(arrays), parts, there, file)
+    _explain_unknown(arrays, parts, there, file)
     return {**parts, "attributes": attributes}
 
 
-def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file: str) -> None:
+def _shown(names: Iterable[str]) -> str:
+    return listed(name or "(no name)" for name in sorted(names))
+
+
+def _explain_unknown(unknown: Mapping[str, NDArray[Any]], parts: dict[str, Any], there: str, file: str) -> None:
+    if "logits" not in parts:
+        refuse_answers(set(unknown), file)
     for name in sorted(unknown):
         missing = [known for known in PER_ROW + PER_CLASS if known not in parts]
         close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
         if close:
+            counted = [other for other in unknown if other.rstrip("0123456789") == name.rstrip("0123456789")]
+            text = next((other for other in counted if unknown[other].dtype.kind in "US"), None)
+            if len(counted) > 1 and text is not None:
+                raise ValueError(
+                    f"{file!r} must have numbers in the columns of {close[0]}; {text!r} holds text, such as "
+                    f"{str(unknown[text][0])!r:.40}. Write decimal points, and one number a cell."
+                )
+            meant = name.rstrip("0123456789") + "*" if len(counted) > 1 else name
             raise ValueError(
-                f"{file!r} has no array {close[0]!r}; it has: {there}. "
-                f"If {name!r} is meant, pass names={{{close[0]!r}: {name!r}}}, or --names {close[0]}={name} in a shell."
+                f"{file!r} has no array {close[0]!r}; it has: {there}. If {meant!r} is meant, pass "
+                f"names={{{close[0]!r}: {meant!r}}}, or --names '{close[0]}={meant}' in a shell."
             )
     if not parts:
         raise ValueError(
@@ -139,6 +248,7 @@ def _explain_unknown(unknown: set[str], parts: dict[str, Any], there: str, file:
         )
     if unknown:
         warn(
-            f"{file!r} also has {listed(sorted(unknown))}, ignored. "
-            f"Name a column of the samples {ATTRIBUTE}<name> to keep it."
+            f"{file!r} also has {_shown(unknown)}, ignored. Where one is of "
+            f"{', '.join(PER_ROW)}, say so with names= (--names in a shell); name a column of the samples "
+            f"{ATTRIBUTE}<name> to keep it."
         )

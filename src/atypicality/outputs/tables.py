@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from atypicality.outputs.limits import UnreadableFileError, refuse_size
 
-__all__ = ["read_table"]
+__all__ = ["place_in", "read_table", "refuse_answers", "repeated"]
 
 BATCH_ROWS = 4096
 INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
@@ -29,13 +29,47 @@ def read_table(path: Path, max_bytes: int) -> dict[str, NDArray[Any]]:
     with open(path, newline="", encoding="utf-8-sig") as stream:
         cells = csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         header = _checked_header(next(cells, []), path)
-        pieces, left, rows = [], max_bytes, _checked_rows(cells, len(header), path)
+        pieces, left, rows = [], max_bytes, _checked_rows(cells, header, path)
         while batch := list(islice(rows, BATCH_ROWS)):
             pieces.append(np.array(batch, str))
             left -= pieces[-1].nbytes
             refuse_size(0 if left >= 0 else max_bytes - left, max_bytes, path, "all columns", max_bytes)
     whole = np.concatenate(pieces) if pieces else np.empty((0, len(header)), str)
     return _joined({name: _typed(column) for name, column in zip(header, whole.T, strict=True)})
+
+
+def place_in(file: str, row: int) -> str:
+    """Where a row is for a person who looks into a file: its line in a table, whose first one names the columns.
+
+    >>> place_in("day.csv", 0), place_in("said.jsonl", 0), place_in("day.npz", 0)
+    ('line 2', 'line 1', 'row 0')
+    """
+    endings = {part.rpartition(".")[2].lower() for part in file.split(",")}
+    if endings <= {"csv", "tsv"}:
+        return f"line {row + 2}"
+    return f"line {row + 1}" if endings == {"jsonl"} else f"row {row}"
+
+
+def repeated(names: Iterable[str], among: Container[str] | None = None) -> tuple[str, int, int] | None:
+    """The first name, or of those `among` some, that stands there twice, and its two rows; None where all differ.
+
+    >>> repeated(["a", "b", "a", "b"]), repeated(["a", "b"])
+    (('a', 0, 2), None)
+    """
+    seen: dict[str, int] = {}
+    for row, name in enumerate(names):
+        if (first := seen.setdefault(name, row)) != row and (among is None or name in among):
+            return name, first, row
+    return None
+
+
+def refuse_answers(names: Iterable[str], file: str) -> None:
+    """Refuse columns that are answers of a head, which `predict` writes, and no outputs of a model."""
+    if {"confidence", "advice"} <= set(names):
+        raise UnreadableFileError(
+            f"{file!r} holds answers, as `predict` writes them; give the model's outputs: logits, and embeddings or "
+            "atypicality."
+        )
 
 
 def _checked_header(header: list[str], path: Path) -> list[str]:
@@ -45,17 +79,23 @@ def _checked_header(header: list[str], path: Path) -> list[str]:
             f"{path.name!r}: the first line must name the columns, such as labels; it holds "
             f"{'no name' if names else 'nothing'}. Write a line of names above the values."
         )
+    if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), None)):
+        raise UnreadableFileError(
+            f"{path.name!r}: the first line names one column, {names[0]!r:.60}, with {other!r} in it. Separate columns "
+            "by commas, or by tabs in a .tsv file."
+        )
     if odd := sorted({name for name in names if names.count(name) > 1}):
         raise UnreadableFileError(f"{path.name!r}: two columns have the name {odd[0]!r}. Rename one.")
     return names
 
 
-def _checked_rows(cells: Any, width: int, path: Path) -> Iterator[list[str]]:
+def _checked_rows(cells: Any, header: list[str], path: Path) -> Iterator[list[str]]:
     """The rows that a CSV reader gives; blank lines may end the file, and stand nowhere else."""
-    blank = 0
+    blank, width = 0, len(header)
     for row in cells:
         filled = sum(bool(cell.strip()) for cell in row)
         if blank or (row and not filled == len(row) == width):
+            refuse_answers(header, path.name)
             raise UnreadableFileError(
                 f"{path.name!r}: every row needs a value in each of the {width} columns; line "
                 f"{blank or cells.line_num} has {0 if blank else filled} values in {0 if blank else len(row)} cells. "

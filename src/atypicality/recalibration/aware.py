@@ -12,15 +12,24 @@ from atypicality.formula import ClassMixing, LogitModel, Quadratic
 from atypicality.recalibration.base import ConvexRecalibrator, Inputs
 from atypicality.recalibration.class_mix import at_prior, estimated
 from atypicality.recalibration.class_prior import ClassPrior, check_class_prior, is_estimated, prior_scores
-from atypicality.recalibration.covariates import COVARIATES, USUAL, Polynomial, Vector, margins, spreads, standardise
+from atypicality.recalibration.covariates import (
+    COVARIATES,
+    USUAL,
+    Polynomial,
+    Vector,
+    covariates_of,
+    spreads,
+    standardise,
+    usual_tail,
+)
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
 from atypicality.recalibration.solver import Solution, label_losses, solve
 from atypicality.recalibration.strength import (
-    CLASSWISE,
     choose_strengths,
     given_strengths,
     groups_of,
+    loosened,
     penalty_of,
     temperature_start,
     with_groups,
@@ -41,12 +50,8 @@ from atypicality.stored import Part, Record, kinds, need
 from atypicality.validation import check_choice, check_vector, warn
 from atypicality.validation.device import any_logits
 
-__all__ = ["AtypicalityAwareRecalibration", "covariates_of"]
+__all__ = ["AtypicalityAwareRecalibration"]
 
-TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
-"""Share of the rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
-ROWS_PER_ENTRY = 5
-"""Rows for each entry of a full mixing matrix from which on terms of one parameter do not stand in for it."""
 CHOICE = 2**22
 """Logits up to which all rows have a say in the strengths; of more, evenly spaced ones."""
 
@@ -288,7 +293,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         """The class shares of the training rows, where they are known."""
         self.class_log_prior_ = None
         if given is not None:
-            self.class_log_prior_ = check_log_prior(given, n_classes)
+            self.class_log_prior_ = log_prior(given, n_classes)
 
     def _learn_top(self, start: Solution | None) -> Solution | None:
         """Begin a fit: the multiplier of temperature scaling, where that was solved for, and nothing of strengths."""
@@ -362,12 +367,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _terms(self, n_classes: int) -> dict[str, Any]:
         self._check_options(n_classes)
         mixing, _ = choose_mixing(self.class_mixing, n_classes)
-        return {
-            "class_scores": self.class_scores,
-            "mixing": mixing,
-            "middle": MIDDLE,
-            "pseudo_rows": self.pseudo_rows,
-        }
+        return {"class_scores": self.class_scores, "mixing": mixing, "middle": MIDDLE, "pseudo_rows": self.pseudo_rows}
 
     def _uses_density(self, class_log_density: Any) -> bool:
         return self.class_density is True or (self.class_density == "auto" and class_log_density is not None)
@@ -375,20 +375,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _choose(self, problem: Problem, start: Solution | None, n_rows: float) -> Solution:
         """Strengths of maximal evidence of an objective that is the mean of `n_rows` rows, and the optimum there."""
         chosen = choose_strengths(problem, groups_of(problem), n_rows, start=start)
+        chosen = loosened(chosen, problem, n_rows, start)
         self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective
         self.evidence_ = chosen.evidence
-        if problem.mixing == "full" and problem.terms and n_rows >= ROWS_PER_ENTRY * problem.n_classes**2:
-            self._loosen(problem, start, n_rows)
         return chosen.solution
-
-    def _loosen(self, problem: Problem, start: Solution | None, n_rows: float) -> None:
-        """Class-wise strengths no larger than without the terms: what one parameter says first, a matrix says finer."""
-        plain = with_groups(problem, ["multiplier", "class_density", *CLASSWISE])
-        found = choose_strengths(plain, groups_of(plain), n_rows, start=start)
-        for name in set(CLASSWISE) & set(found.strengths):
-            if found.strengths[name] < self.strength_.get(name, np.inf):
-                self.strength_[name] = found.strengths[name]
-                self.effective_parameters_[name], self.evidence_[name] = found.effective[name], found.evidence[name]
 
     def _solve(self, problem: Problem, start: Solution | None) -> Solution:
         """The optimum under the strengths that were given, or of maximal evidence."""
@@ -485,7 +475,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     def _tail(self, n_rows: float) -> float:
         """Share of the calibration rows that a covariate leaves beyond its limit, on either side."""
-        return min(max(TAIL, TAIL_ROWS / n_rows), WIDEST_TAIL) if self.extrapolation == "clip" else 0.0
+        return usual_tail(n_rows) if self.extrapolation == "clip" else 0.0
 
     def _floor(self, problem: Problem, solution: Solution) -> float:
         """The smallest probability, a number that float32 holds: rounded to it, none falls below."""
@@ -552,28 +542,3 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         prior = check_class_prior(self.class_prior, self.n_classes_)
         moved: Vector = self.class_scores_ + prior_scores(prior, self.calibration_shares_, self.n_effective_)
         return moved
-
-
-def covariates_of(names: Iterable[str], inputs: Inputs, margin: Vector | None = None) -> dict[str, Vector]:
-    """Covariates (n,) of rows by name; `margin` is that of the logits, where it is known."""
-    found: dict[str, Vector] = {}
-    for name in names:
-        if name != "margin":
-            found[name] = inputs.need_vector(name)
-        else:
-            found[name] = margins(inputs.logits) if margin is None else margin
-    return found
-
-
-def check_log_prior(values: Any, n_classes: int) -> Vector:
-    """Logarithms of class shares (k,), less their mean; -inf, a class without training rows, counts as half the rarest.
-
-    >>> check_log_prior(np.log([0.5, 0.5]), 2)
-    array([0., 0.])
-    """
-    logs = check_vector(values, "class_log_prior", finite=False)
-    if logs.size != n_classes:
-        raise ValueError(f"class_log_prior must have one entry per class, {n_classes}; got {logs.size}.")
-    if np.isnan(logs).any() or np.isposinf(logs).any() or np.isneginf(logs).all():
-        raise ValueError("class_log_prior must hold logarithms of shares, -inf for a class without training rows.")
-    return log_prior(np.exp(logs - logs.max()))

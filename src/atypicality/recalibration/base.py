@@ -22,6 +22,7 @@ from atypicality.validation import (
     check_matrix,
     check_sample_weight,
     check_vector,
+    name_classes,
     warn,
     warn_of_probabilities,
 )
@@ -50,10 +51,6 @@ class Inputs:
     def n_rows(self) -> int:
         """Number of rows of the logits."""
         return int(self.logits.shape[0])
-
-    def need_atypicality(self) -> NDArray[np.float64]:
-        """Atypicality (n,), or an error that names who needs it."""
-        return self.need_vector("atypicality")
 
     def need_vector(self, name: str) -> NDArray[np.float64]:
         """One number per row (n,), by its name, or an error that names who needs it."""
@@ -130,16 +127,8 @@ class Recalibrator(BaseEstimator):
         sample_weight : array-like of shape (n,), optional
             A weight of 2 is the same as a repeated row.
         """
-        inputs = Inputs(
-            self._logits(logits, scan=self._scan),
-            atypicality,
-            class_log_density,
-            embeddings,
-            groups,
-            class_log_prior,
-            ambiguity,
-            type(self).__name__,
-        )
+        given = atypicality, class_log_density, embeddings, groups, class_log_prior, ambiguity
+        inputs = Inputs(self._logits(logits, scan=self._scan), *given, type(self).__name__)
         n, k = inputs.logits.shape
         if n == 0:
             raise ValueError("logits must have at least one row to fit; got none.")
@@ -168,40 +157,14 @@ class Recalibrator(BaseEstimator):
         """
         check_is_fitted(self)
         known = self._logits(logits, n_classes=self.n_classes_, scan=False)
-        inputs = Inputs(
-            known,
-            atypicality,
-            class_log_density,
-            embeddings,
-            groups,
-            ambiguity=ambiguity,
-            owner=type(self).__name__,
-        )
-        return self._predicted(known, self._columns(inputs))
+        given = atypicality, class_log_density, embeddings, groups, None, ambiguity
+        return self._predicted(known, self._columns(Inputs(known, *given, type(self).__name__)))
 
     @returns_like_input
-    def predict(
-        self,
-        logits: ArrayLike,
-        *,
-        atypicality: ArrayLike | None = None,
-        class_log_density: ArrayLike | None = None,
-        embeddings: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        ambiguity: ArrayLike | None = None,
-    ) -> Any:
-        """Column index (n,) of the largest recalibrated probability of `logits`.
-
-        `atypicality`, `class_log_density`, `embeddings`, `groups` and `ambiguity` are needed where `fit` needed them.
-        """
-        probs = self.predict_proba(
-            logits if self._device and on_device(logits) else to_numpy(logits, "logits"),
-            atypicality=atypicality,
-            class_log_density=class_log_density,
-            embeddings=embeddings,
-            groups=groups,
-            ambiguity=ambiguity,
-        )
+    def predict(self, logits: ArrayLike, **given: ArrayLike | None) -> Any:
+        """Column index (n,) of the largest probability of `logits`; more is `given` as to `predict_proba`."""
+        rows = logits if self._device and on_device(logits) else to_numpy(logits, "logits")
+        probs = self.predict_proba(rows, **given)
         return namespace(probs).argmax(probs, axis=1)
 
     def _predicted(self, logits: Any, columns: dict[str, Any]) -> Any:
@@ -292,9 +255,8 @@ def error_free_message(n_rows: int) -> str:
 
 def absent_message(absent: NDArray[np.intp]) -> str:
     """What to say about classes that no calibration row carries."""
-    shown = ", ".join(map(str, absent[:5].tolist())) + (f", ... ({absent.size} in all)" if absent.size > 5 else "")
     whose = "its score rests" if absent.size == 1 else "their scores rest"
     return (
-        f"labels hold no row of class {shown}: {whose} on the ridge alone, and without one on the mean of the seen "
-        "classes. Give rows of every class that can occur."
+        f"labels hold no row of class {name_classes(absent)}: {whose} on the ridge alone, and without one on the mean "
+        "of the seen classes. Give rows of every class that can occur."
     )

@@ -11,7 +11,7 @@ from scipy.special import gammaln
 
 from atypicality.arrays import to_host
 from atypicality.recalibration.class_prior import check_class_prior
-from atypicality.validation import check_choice, check_integer, check_number, check_probs
+from atypicality.validation import check_choice, check_integer, check_number, check_probs, name_classes
 
 __all__ = ["ClassMix", "at_prior", "estimate_class_mix", "estimated"]
 
@@ -122,8 +122,8 @@ def estimate_class_mix(
     shares = check_class_prior(training_shares, probs.shape[1], "training_shares")
     if not (shares > 0).all():
         raise ValueError(
-            f"training_shares must be positive; class {int(shares.argmin())} has {shares.min():.6g}. Count a class "
-            "without rows as half a row."
+            f"training_shares must be positive; class {name_classes([shares.argmin()])} has {shares.min():.6g}. Count "
+            "a class without rows as half a row."
         )
     if len(probs) < 2:
         raise ValueError(f"probabilities must have at least 2 rows to estimate a class mix; got {len(probs)}.")
@@ -208,7 +208,8 @@ def _check_worth(worth: float, shape: tuple[int, int], confused: tuple[int, int]
     raise ValueError(
         f"probabilities confuse classes too much to estimate their mix: {n_rows} rows tell as much of {n_classes} "
         f"classes as {worth * n_rows:.3g} labels, and {max(LEAST_WORTH * n_rows, n_classes):.3g} are needed; classes "
-        f"{min(confused)} and {max(confused)} are confused most. Give more rows, or a mix counted from labels."
+        f"{name_classes([min(confused)])} and {name_classes([max(confused)])} are confused most. Give more rows, or a "
+        "mix counted from labels."
     )
 
 

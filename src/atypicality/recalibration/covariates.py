@@ -1,7 +1,7 @@
 """What the multiplier of a row's logits depends on: atypicality, margin, ambiguity, clipped, and their polynomial."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -14,12 +14,16 @@ from atypicality.formula import Quadratic
 from atypicality.formula.rows import margins as formula_margins
 from atypicality.stored import Record, kinds, need
 
-__all__ = ["COVARIATES", "USUAL", "Polynomial", "Vector", "margins", "spreads", "standardise", "tails"]
+__all__ = [
+    "COVARIATES", "USUAL", "Polynomial", "Vector", "covariates_of", "margins", "spreads", "standardise", "tails",
+    "usual_tail",
+]  # fmt: skip
 
 Vector = NDArray[np.float64]
 COVARIATES = ("atypicality", "margin", "ambiguity")
 USUAL = ("atypicality", "margin")
 """Those of the default; ambiguity needs a search among training rows."""
+TAIL, TAIL_ROWS, WIDEST_TAIL = 0.01, 10, 0.25
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,17 @@ def margins(logits: Any) -> Vector:
     return _column(lambda xp, values: formula_margins(xp, values, numbers), logits)
 
 
+def covariates_of(names: Iterable[str], inputs: Any, margin: Vector | None = None) -> dict[str, Vector]:
+    """Covariates (n,) of rows by name; `margin` is that of the logits, where it is known."""
+    found: dict[str, Vector] = {}
+    for name in names:
+        if name != "margin":
+            found[name] = inputs.need_vector(name)
+        else:
+            found[name] = margins(inputs.logits) if margin is None else margin
+    return found
+
+
 def spreads(matrix: Any) -> Vector:
     """Largest less smallest finite entry of each row (n,), on the host."""
     return _column(_spread, matrix)
@@ -155,6 +170,11 @@ def tails(values: Vector, weights: Vector, tail: float) -> tuple[float, float]:
     below, above = np.cumsum(weights[order]), np.cumsum(weights[order[::-1]])
     first, last = np.searchsorted(below, needed), np.searchsorted(above, needed)
     return float(values[order[first]]), float(values[order[-1 - last]])
+
+
+def usual_tail(n_rows: float) -> float:
+    """Share of rows that reach the limit of a covariate, on either side: what fewer rows say is not extrapolated."""
+    return min(max(TAIL, TAIL_ROWS / n_rows), WIDEST_TAIL)
 
 
 def _moments(value: Vector, weights: Vector, tail: float) -> tuple[float, float, float, float]:

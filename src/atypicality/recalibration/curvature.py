@@ -22,7 +22,8 @@ def exact_derivatives(
     means = expected_inputs(problem, fields, rows, p, buffers("inputs", (p.shape[0], layout.size), p.dtype))
     roots = np.sqrt(weights).astype(p.dtype)
     means *= roots[:, None]
-    gradient, hessian = (roots @ means).astype(np.float64), -(means.T @ means).astype(np.float64)
+    gradient, hessian = (roots @ means).astype(np.float64), (means.T @ means).astype(np.float64, copy=False)
+    np.negative(hessian, out=hessian)
     classwise = layout.mixing.start < layout.size
     if classwise:
         _add_own_scores(problem, gradient, hessian)

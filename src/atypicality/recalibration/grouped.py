@@ -12,7 +12,7 @@ from atypicality.recalibration.solver import Problem, Solution
 from atypicality.recalibration.temperature import fit_temperature
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import printable
-from atypicality.validation import warn
+from atypicality.validation import first_of, warn
 
 __all__ = ["GroupTemperatureScaling"]
 
@@ -78,7 +78,7 @@ class GroupTemperatureScaling(Recalibrator):
     def _fit(self, inputs: Inputs, labels: NDArray[np.intp], weight: NDArray[np.float64] | None) -> None:
         self.quantiles_ = None
         if inputs.groups is None:
-            self.quantiles_ = QuantileGroups(self.n_groups).fit(inputs.need_atypicality())
+            self.quantiles_ = QuantileGroups(self.n_groups).fit(inputs.need_vector("atypicality"))
         assigned = self._assign(inputs)
         self.groups_, index, self.counts_ = np.unique(assigned, return_inverse=True, return_counts=True)
         problem = Problem(inputs.logits, labels, sample_weight=weight, pseudo_rows=True)
@@ -105,7 +105,7 @@ class GroupTemperatureScaling(Recalibrator):
     def _assign(self, inputs: Inputs) -> NDArray[Any]:
         if self.quantiles_ is None:
             return inputs.need_groups()
-        return self.quantiles_.assign(inputs.need_atypicality())
+        return self.quantiles_.assign(inputs.need_vector("atypicality"))
 
     def formula(self) -> LogitModel:
         """The parameters of a prediction; see `atypicality.formula`."""
@@ -122,12 +122,12 @@ class GroupTemperatureScaling(Recalibrator):
         unseen = np.unique(assigned[self.groups_[index] != assigned])
         if unseen.size:
             raise ValueError(
-                f"groups must have been seen in fit, which saw {_listed(self.groups_)}; got {_listed(unseen)} too. "
+                f"groups must have been seen in fit, which saw {first_of(self.groups_)}; got {first_of(unseen)} too. "
                 "Fit with rows of every group, or map new groups to known ones."
             )
         if self.quantiles_ is None:
             return {"multiplier": self.multiplier()[index]}
-        return {"atypicality": inputs.need_atypicality()}
+        return {"atypicality": inputs.need_vector("atypicality")}
 
     def _check_stored(self) -> None:
         if self.quantiles_ is not None:
@@ -136,8 +136,3 @@ class GroupTemperatureScaling(Recalibrator):
             need(groups[0] >= 0 and groups[-1] <= last, "groups must be those between the edges.")
 
     _stored = Record(check=_check_stored, n_groups=kinds.Integer(1))
-
-
-def _listed(groups: NDArray[Any]) -> str:
-    shown = ", ".join(map(repr, groups[:5].tolist()))
-    return shown + (f", ... ({groups.size} in all)" if groups.size > 5 else "")

@@ -154,7 +154,8 @@ class Cholesky:
         if unit is None:
             diagonal = np.diag(matrix)
             unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-            scaled = matrix * unit[:, None] * unit
+            scaled = matrix * unit[:, None]
+            scaled *= unit
         self._unit, lift = unit, 8 * relative_noise
         while True:
             scaled[np.diag_indices_from(scaled)] = 1.0 + lift

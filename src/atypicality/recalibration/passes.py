@@ -28,6 +28,8 @@ from atypicality.recalibration.problem import Problem
 __all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses", "sums"]
 
 WIDE = np.dtype(np.float64)
+HESSIANS = 8
+"""Matrices of all parameters that a thread may have at a time: of blocks that wait, and those that one is made of."""
 
 
 def evaluate(problem: Problem, theta: Vector, curvature: Literal["exact", "sparse"] | None = None) -> Derivatives:
@@ -119,8 +121,10 @@ def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Derivat
         with problem.workspace.borrow() as buffers:
             return _block_sums(problem, rows, theta, curvature, buffers)
 
-    height = _rows_per_block(problem, curvature == "exact")
-    return blocks.reduce_rows(block, problem.n_rows, _added, block=height)
+    exact = curvature == "exact"
+    threads = blocks.n_threads(max(blocks.THREAD_BYTES, HESSIANS * 8 * problem.layout.size**2)) if exact else None
+    height = _rows_per_block(problem, exact)
+    return blocks.reduce_rows(block, problem.n_rows, _added, block=height, threads=threads)
 
 
 def _added(total: Derivatives, other: Derivatives) -> Derivatives:

@@ -25,13 +25,7 @@ def predicted_rows(
 ) -> Any:
     """Probabilities (n, k) of checked logits, in their dtype and on their device.
 
-    Parameters
-    ----------
-    formula : a formula of `formula.recalibration`
-    logits : array of shape (n, k)
-    atypicality, multiplier, ambiguity : array of shape (n,), optional
-    densities : array of shape (n, k), optional
-        On the device of the logits.
+    The formula is one of `formula.recalibration`; densities are (n, k), beside the logits, and the others (n,).
     """
     xp, host = namespace(logits), isinstance(logits, np.ndarray)
     columns: dict[str, Any] = {"atypicality": atypicality, "multiplier": multiplier, "ambiguity": ambiguity}

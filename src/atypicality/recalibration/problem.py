@@ -85,7 +85,8 @@ class Term:
         """The same term with a matrix of another type, less the maximum of each row, so that no pass converts it."""
         if self.matrix.dtype == dtype:
             return self
-        matrix = np.subtract(self.matrix, self.rows.top[:, None], dtype=dtype, casting="same_kind")
+        matrix = blocks.empty(self.matrix.shape, dtype)
+        np.subtract(self.matrix, self.rows.top[:, None], out=matrix, dtype=dtype, casting="same_kind")
         return replace(self, matrix=matrix, rows=replace(self.rows, top=np.zeros(len(matrix), dtype)))
 
 

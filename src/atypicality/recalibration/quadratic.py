@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs
 
 from atypicality.arrays import to_host
+from atypicality.outputs.limits import check_solver_room
 from atypicality.recalibration import passes
 from atypicality.recalibration.metric import SparseCurvature
 from atypicality.recalibration.parameters import Vector
@@ -40,19 +41,13 @@ class Picture(Protocol):
 def picture_at(problem: Problem, theta: Vector, gradient: Vector | None = None, curvature: Any = None) -> Picture:
     """The picture around `theta`: whole where that is cheap, else in blocks.
 
-    Parameters
-    ----------
-    problem : Problem
-    theta : ndarray of shape (P,)
-        The optimum, or a point near it.
-    gradient : ndarray of shape (P,), optional
-        Of the objective at `theta`; 0 by default.
-    curvature : second derivatives, optional
-        As the last pass of the solver gathered them at or near `theta`. What is missing costs a pass.
+    `theta` (P,) is the optimum or near it, where the objective has the gradient (P,), 0 by default. `curvature` is what
+    the last pass of the solver gathered there; what is missing of it costs a pass.
     """
     slope = np.zeros(theta.size) if gradient is None else gradient
     sparse = isinstance(curvature, SparseCurvature)
     if problem.mixing == "full" or problem.n_parameters <= EXACT_UP_TO or problem.remote is not None:
+        check_solver_room(problem.n_parameters)
         hessian = _hessian(problem, theta) if curvature is None or sparse else to_host(curvature)
         return WholePicture(problem, theta, hessian, slope)
     return _Blocks(problem, theta, slope, curvature if sparse else None)

@@ -19,8 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from atypicality.arrays import to_host
+from atypicality.outputs.limits import check_solver_room
 from atypicality.recalibration import device_solver, passes
-from atypicality.recalibration.metric import sparse_metric
+from atypicality.recalibration.metric import DENSE, sparse_metric
 from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
@@ -64,24 +65,9 @@ def solve(
     Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of an approximate Hessian,
     and Hessian-vector products for the certificate where that metric is not good enough. Both begin at the temperature
     of a part of the rows, unless `start` is given, and the answer does not depend on where they begin.
-
-    Parameters
-    ----------
-    problem : Problem
-    start : Solution, optional
-        A warm start: the solution for other strengths, other rows or fewer terms (missing ones start at 0).
-    tolerance : float, default=2e-10
-        Half of the squared Newton decrement to end at, in units of the mean loss.
-    max_iter : int, default=200
-
-    Returns
-    -------
-    Solution
-
-    Raises
-    ------
-    NotConvergedError
-        When the tolerance is not reached; the message says why.
+    A warm `start` is the solution for other strengths, other rows or fewer terms (missing ones start at 0). `tolerance`
+    is half of the squared Newton decrement to end at, in units of the mean loss; where it is not reached,
+    `NotConvergedError` says why.
     """
     if start is None:
         theta, n_iter, n_passes = _start(problem)
@@ -137,6 +123,8 @@ def hessian(problem: Problem, solution: Solution) -> Vector:
 
 def projected_hessian(problem: Problem, matrix: Vector) -> Vector:
     """A Hessian seen by projected parameters, made invertible along what the projection removes."""
+    if not (problem.is_pinned(problem.layout.mixing) or problem.is_pinned(problem.layout.scores)):
+        return matrix.T  # nothing is removed
     removed = np.eye(problem.layout.size) - problem.project(np.eye(problem.layout.size))
     level = float(np.trace(matrix)) / matrix.shape[0] or 1.0
     return problem.project(problem.project(matrix).T) + level * removed
@@ -169,6 +157,8 @@ def start_at(problem: Problem, theta: Vector) -> Solution:
 def find_optimum(problem: Problem, theta: Vector, tolerance: float, max_iter: int = 200) -> Optimum:
     """As `solve`, from standardised parameters (P,) to standardised ones, with the derivatives at the end."""
     exact = _is_exact(problem)
+    if exact or problem.n_parameters <= DENSE:
+        check_solver_room(problem.n_parameters, exact=exact)
     kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
     noise = float(np.finfo(problem.dtype).eps)
     oracle = Oracle(

@@ -20,6 +20,7 @@ Breiman (1995). Better subset regression using the nonnegative garrote. Technome
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +32,9 @@ from atypicality.recalibration.solver import ROUGH, find_optimum, solve, start_a
 from atypicality.validation import check_number
 
 __all__ = [
-    "ChosenStrengths",
-    "choose_strengths",
-    "given_strengths",
-    "groups_of",
-    "penalty_of",
-    "temperature_start",
-    "with_groups",
-]
+    "ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "loosened", "penalty_of",
+    "temperature_start", "with_groups",
+]  # fmt: skip
 
 Groups = Mapping[str, NDArray[np.intp]]
 
@@ -84,6 +80,8 @@ is taken off where rows are more. Much evidence of many class-wise parameters is
 1 - (`SUPPORTED` / E)^2.
 """
 CLASSWISE = ("class_scaling", "class_mixing", "class_scores")
+ROWS_PER_ENTRY = 5
+"""Rows for each entry of a full mixing matrix from which on terms of one parameter do not stand in for it."""
 
 
 @dataclass(frozen=True)
@@ -156,22 +154,11 @@ def choose_strengths(
 ) -> ChosenStrengths:
     """Strengths of maximal evidence, one standard error to the safe side, of the groups that the data support.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its own penalty is not used.
-    groups : mapping of str to ndarray of int
-    n_effective : float
-        How many rows the objective is the mean of: their number or the sum of their weights, pseudo-rows included.
-    start : Solution, optional
-        Temperature scaling, where it has been solved for.
-    tolerance : float, default=0.05
-        Change of the logarithm of every strength at which the fixed point has been reached; groups of which the
-        data determine less than one parameter count by that part.
-    max_iter : int, default=20
-        Optima that are solved for on the way.
-    least : mapping of str to float, optional
-        Nats of evidence below which one group alone is left out, 0.1 of a group that is not named.
+    The objective of the problem, whose own penalty is not used, is the mean of `n_effective` rows: their number or the
+    sum of their weights, pseudo-rows included. `start` is temperature scaling, where it has been solved for. The fixed
+    point is reached where the logarithm of no strength changes by more than `tolerance`, groups of which the data
+    determine less than one parameter counting by that part; at most `max_iter` optima are solved for on the way.
+    `least` are the nats of evidence below which one group alone is left out, 0.1 of a group that is not named.
     """
     solution = temperature_start(problem) if start is None else start
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
@@ -201,6 +188,21 @@ def choose_strengths(
     penalty = penalty_of(problem, groups, dict.fromkeys(groups, largest) | strengths)
     start = start_at(problem, around.move(penalty)[0])
     return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, start)
+
+
+def loosened(chosen: ChosenStrengths, problem: Problem, n_rows: float, start: Solution | None) -> ChosenStrengths:
+    """Class-wise strengths no larger than without the terms: what one parameter says first, a matrix says finer.
+
+    That holds of a full matrix, where rows are many; others stay as they were chosen.
+    """
+    if problem.mixing != "full" or not problem.terms or n_rows < ROWS_PER_ENTRY * problem.n_classes**2:
+        return chosen
+    plain = with_groups(problem, ["multiplier", "class_density", *CLASSWISE])
+    found = choose_strengths(plain, groups_of(plain), n_rows, start=start)
+    lower = [name for name in CLASSWISE if found.strengths.get(name, np.inf) < chosen.strengths.get(name, np.inf)]
+    both = ((part, getattr(chosen, part), getattr(found, part)) for part in ("strengths", "effective", "evidence"))
+    parts: dict[str, Any] = {part: ours | {name: theirs[name] for name in lower} for part, ours, theirs in both}
+    return dataclasses.replace(chosen, **parts)
 
 
 class _Gate:

@@ -4,7 +4,7 @@ A new term is a class in `formula.recalibration` that gives its matrix from a bl
 here. The solver, the choice of strengths, prediction, bundles and graphs go over the list.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -13,20 +13,13 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
-from atypicality.formula import (
-    LogDensity,
-    Neighbours,
-    Rank,
-    Rows,
-    SimilarLogits,
-    SimilarProbabilities,
-    Top,
-    moved,
-)
+from atypicality.formula import LogDensity, Neighbours, Rank, Rows, SimilarLogits, SimilarProbabilities, Top, moved
 from atypicality.formula.rows import below_top, mean_of_shown
+from atypicality.outputs.limits import COMPARED_UP_TO
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import Mixing, Problem, Term
 from atypicality.stored import Record, kinds, need
+from atypicality.validation import check_vector
 
 __all__ = ["MIDDLE", "TERMS", "ClassSimilarity", "choose_mixing", "fields_of", "is_linear", "log_prior", "terms_of"]
 
@@ -55,8 +48,10 @@ LEAST = 0.01
 DENSE_UP_TO = 256
 """Classes up to which each is compared with all others; beyond, with the `NEAREST` most similar."""
 NEAREST = 16
-SIMILAR_UP_TO = 4096
+SIMILAR_UP_TO = COMPARED_UP_TO
 """Classes up to which they are compared at all: their correlations are a matrix."""
+PRODUCTS = 3
+"""Products of blocks that a thread has at a time: one that waits, one that is summed and one that is made."""
 SIMILAR_ROWS = 4096
 """Evenly spaced rows that correlations of classes are estimated from."""
 
@@ -91,7 +86,9 @@ class ClassSimilarity:
     @classmethod
     def of(cls, logits: Any, weights: Vector | None = None) -> Self:
         """From the weighted correlation of classes over rows of logits (n, k), each less its mean; without labels."""
-        whole = np.exp(_correlations(logits, weights) / WIDTH)
+        whole = _correlations(logits, weights)  # overwritten: of thousands of classes it is most of the memory
+        whole /= WIDTH
+        np.exp(whole, out=whole)
         np.fill_diagonal(whole, 0.0)
         whole /= whole.sum(axis=1, keepdims=True)
         if whole.shape[0] <= DENSE_UP_TO:
@@ -127,27 +124,40 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
     """Correlations of columns (k, k) over evenly spaced rows, each less its mean; 0 with a constant column."""
     xp, step = namespace(logits), -(-logits.shape[0] // SIMILAR_ROWS)
     rows = some_rows(logits, slice(None, None, step))
-    hidden = xp.isinf(rows)
-    below = below_top(xp, rows, hidden)
-    centred = xp.where(hidden, 0.0, below - mean_of_shown(xp, below, hidden))
-    if weights is not None:
-        share = to_device(weights[::step] / weights[::step].sum(), logits)[:, None]
-        centred = xp.sqrt(share) * (centred - xp.sum(share * centred, axis=0))
-    else:
-        centred = centred - xp.mean(centred, axis=0)
-    length = xp.sqrt(xp.sum(centred * centred, axis=0))
-    centred = centred / xp.where(length > 1e-12 * xp.max(length), length, xp.inf)
-    centred = xp.astype(centred, logits.dtype, copy=False)
-    height = blocks.block_rows(4 * centred.shape[1], budget=blocks.GEMM_BYTES)
-    threads = None if isinstance(centred, np.ndarray) else 1  # a device has its own
-    parts = (lambda rows: centred[rows, :].T @ centred[rows, :]), centred.shape[0]
-    return to_host(blocks.reduce_rows(*parts, block=height, threads=threads)).astype(np.float64)
+    n, k = rows.shape
+    shares = np.full(n, 1 / n) if weights is None else weights[::step] / weights[::step].sum()
+    share = to_device(shares, logits)[:, None]
+    threads = blocks.n_threads(PRODUCTS * 8 * k * k) if isinstance(rows, np.ndarray) else 1  # a device has its own
+
+    def total(values: Callable[[slice], Any]) -> Any:
+        height = blocks.block_rows(8 * k, budget=blocks.GEMM_BYTES)
+        return blocks.reduce_rows(values, n, block=height, threads=threads)
+
+    def centred(part: slice) -> Any:
+        values = rows[part, :]
+        hidden = xp.isinf(values)
+        below = below_top(xp, values, hidden)
+        return xp.where(hidden, 0.0, below - mean_of_shown(xp, below, hidden))
+
+    mean = total(lambda part: xp.sum(share[part, :] * centred(part), axis=0))
+    length = xp.sqrt(total(lambda part: xp.sum(share[part, :] * (centred(part) - mean) ** 2, axis=0)))
+    unit = xp.where(length > 1e-12 * xp.max(length), length, xp.inf)
+
+    def product(part: slice) -> Any:
+        values = xp.astype(xp.sqrt(share[part, :]) * (centred(part) - mean) / unit, logits.dtype, copy=False)
+        return values.T @ values
+
+    return to_host(total(product)).astype(np.float64)
 
 
 def _largest(matrix: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Columns of the largest entries of every row (k, m), in rising order, and those entries."""
-    columns = np.sort(np.argpartition(matrix, -NEAREST, axis=1)[:, -NEAREST:], axis=1)
-    return columns, np.take_along_axis(matrix, columns, axis=1)
+    k = len(matrix)
+    columns, entries = np.empty((k, NEAREST), np.intp), np.empty((k, NEAREST))
+    for rows in blocks.row_slices(k, blocks.block_rows(8 * k)):
+        columns[rows] = np.sort(np.argpartition(matrix[rows], -NEAREST, axis=1)[:, -NEAREST:], axis=1)
+        entries[rows] = np.take_along_axis(matrix[rows], columns[rows], axis=1)
+    return columns, entries
 
 
 def fields_of(
@@ -160,15 +170,7 @@ def fields_of(
 ) -> Iterator[tuple[str, Any]]:
     """The matrix of each term as a formula; of `class_prior`, which is part of the scores, none.
 
-    Parameters
-    ----------
-    names : tuple of str
-    n_classes : int
-    multiplier : float
-        That of temperature scaling.
-    similarity : ClassSimilarity, optional
-    density_reach : float, optional
-        Largest spread of a row of class log-densities.
+    `multiplier` is that of temperature scaling, `density_reach` the largest spread of a row of class log-densities.
     """
     for name in names:
         if name == "class_density":
@@ -191,14 +193,8 @@ def is_linear(name: str) -> bool:
 def terms_of(problem: Problem, fields: Mapping[str, Any], class_prior: Vector | None, n_linear: int) -> list[Term]:
     """Terms of a problem, each with its matrix read once from the logits.
 
-    Parameters
-    ----------
-    problem : Problem
-    fields : mapping of str to a formula
-        As `fields_of` gives them; the matrix of a class density is given apart.
-    class_prior : ndarray of shape (k,), optional
-    n_linear : int
-        Columns of the problem's features that are constant or linear in a covariate.
+    Their formulas are those of `fields_of`, and the class prior (k,) is in logarithms; the matrix of a class density
+    is given apart. `n_linear` columns of the problem's features are constant or linear in a covariate.
     """
     found = []
     if class_prior is not None:
@@ -246,8 +242,18 @@ def _beside(array: NDArray[Any], logits: Any) -> Any:
     return array.astype(logits.dtype, copy=False) if array.dtype.kind == "f" else array
 
 
-def log_prior(shares: Vector) -> Vector:
-    """Logarithms of class shares (k,), less their mean; a class that no training row has counts as half the rarest."""
+def log_prior(values: Any, n_classes: int) -> Vector:
+    """Logarithms of class shares (k,), less their mean; -inf, a class without training rows, counts as half the rarest.
+
+    >>> log_prior(np.log([0.5, 0.5]), 2)
+    array([0., 0.])
+    """
+    logs = check_vector(values, "class_log_prior", finite=False)
+    if logs.size != n_classes:
+        raise ValueError(f"class_log_prior must have one entry per class, {n_classes}; got {logs.size}.")
+    if np.isposinf(logs).any() or np.isneginf(logs).all():
+        raise ValueError("class_log_prior must hold logarithms of shares, -inf for a class without training rows.")
+    shares = np.exp(logs - logs.max())
     least = shares[shares > 0].min() / 2
     logs = np.log(np.maximum(shares, least))
     return np.asarray(logs - logs.mean())

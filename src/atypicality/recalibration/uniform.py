@@ -24,16 +24,8 @@ LARGEST = 700.0
 def uniform_share(losses: Vector, counts: Vector, n_classes: int) -> float:
     """Posterior mean of the share of labels that are uniform over the classes.
 
-    Parameters
-    ----------
-    losses : ndarray of shape (n,)
-        Cross-entropy of each row's label.
-    counts : ndarray of shape (n,)
-        Rows that each stands for.
-    n_classes : int
+    Losses (n,) are the cross-entropy of each row's label, counts (n,) the rows that each stands for.
 
-    Examples
-    --------
     >>> losses = np.zeros(200)
     >>> round(200 * uniform_share(losses, np.ones(200), 1000), 2)
     0.05

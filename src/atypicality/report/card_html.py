@@ -8,6 +8,7 @@ __all__ = ["card_to_html"]
 
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _CODE = re.compile(r"(?<!\\)`([^`]*)`")
+_ITEM = re.compile(r"- |(\d+)\. ")
 
 
 def card_to_html(markdown: str) -> str:
@@ -36,9 +37,11 @@ def _block(block: str) -> str:
         return f"<h3>{_inline(block.lstrip('#').strip())}</h3>"
     if block.startswith("|"):
         return _table(lines)
-    if re.match(r"- |\d+\. ", block):
-        items = "".join(f"<li>{_inline(re.sub(r'^(- )', '', line))}</li>" for line in lines if line.strip())
-        return f"<ul>{items}</ul>"
+    if found := _ITEM.match(block):
+        tag = "ul" if found[1] is None else f'ol start="{found[1]}"'
+        texts = (_ITEM.sub("", line) for line in lines if line.strip())
+        items = "".join(f"<li>{_inline(text)}</li>" for text in texts)
+        return f"<{tag}>{items}</{tag[:2]}>"
     return f"<p>{_inline(' '.join(lines))}</p>"
 
 

@@ -7,6 +7,7 @@ from html import escape as _text
 from typing import TYPE_CHECKING, Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.evaluation.printing import each_signal
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
 from atypicality.report.examples import read_examples
@@ -134,16 +135,16 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     if before in evaluation.settings.get("part", {}):
         before = after  # of other rows, which a change would be taken for
     summary = summarise(evaluation, None if before == after else before, after)
+    good = f"What improved: {_name(before)} to {_name(after)}" if before != after else f"How good {_name(after)} is"
     cards = [
-        ("good", f"What improved: {_name(before)} to {_name(after)}" if before != after else f"What {_name(after)} is",
-         _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
-        ("bad", "What got worse", _list(summary.worse, "Nothing got worse by as much as is shown.", summary.certain)),
-        ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
+        ("good", good, _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
+        ("bad", "What got worse", _list(summary.worse, "Nothing got worse beyond its 95% intervals.")),
         ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, "The tables for it are empty.")),
         ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
+        ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
     ]  # fmt: skip
     if before == after:
-        del cards[1:3]  # nothing to compare with
+        cards = [card for card in cards if card[0] not in ("bad", "same")]  # nothing to compare with
     drawn = "\n".join(f'<div class="card {kind}"><h2>{title}</h2>{sentences}</div>' for kind, title, sentences in cards)
     return (
         f'<section id="summary" class="cards">\n{drawn}\n</section>\n<noscript><p>The views below are drawn by the '
@@ -151,15 +152,11 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     )
 
 
-def _list(sentences: tuple[Sentence, ...], empty: str, certain: int = 0) -> str:
-    """Sentences as a list; the first `certain` of them are marked as beyond their intervals."""
+def _list(sentences: tuple[Sentence, ...], empty: str) -> str:
     if not sentences:
         return f"<p>{empty}</p>"
-    items = [
-        f"<li{' class=certain' if place < certain else ''}>{''.join(map(_part, sentence))}</li>"
-        for place, sentence in enumerate(sentences)
-    ]
-    return f"<ul>{''.join(items)}</ul>"
+    items = "".join(f"<li>{''.join(map(_part, sentence))}</li>" for sentence in sentences)
+    return f"<ul>{items}</ul>"
 
 
 def _part(part: str | SourcedNumber | Name) -> str:
@@ -268,7 +265,7 @@ def _about(evaluation: Evaluation, head: "ReliabilityHead | None") -> str:
         f"<tr><td>{_text(names.get(key, key.replace('_', ' ')))}</td><td>{_text(_plainly(value))}</td></tr>"
         for key, value in evaluation.settings.items()
     )
-    notes = "".join(f"<li>{_text(note)}</li>" for note in evaluation.notes)
+    notes = "".join(f"<li>{_text(note)}</li>" for note in (*each_signal(evaluation), *evaluation.notes))
     card = ""
     if head is not None:
         from atypicality.shipping.card import model_card

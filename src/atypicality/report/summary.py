@@ -11,6 +11,7 @@ from string import Formatter
 from typing import Any
 
 from atypicality.evaluation import Evaluation
+from atypicality.evaluation.context import measured_by
 from atypicality.report.words import words_of
 
 __all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
@@ -41,15 +42,14 @@ Sentence = tuple[str | SourcedNumber | Name, ...]
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Sentences for the top of the report, a card each; of `worse`, the first `certain` are beyond their intervals.
+    """Sentences for the top of the report, a card each: `improved` and `worse` are beyond their intervals.
 
-    `unclear` are changes for the better, and gains, that are within their intervals.
+    `unclear` are changes, those for the worse first, and gains that are within their intervals.
     """
 
     improved: tuple[Sentence, ...]
     worse: tuple[Sentence, ...]
     caution: tuple[Sentence, ...]
-    certain: int = 0
     unclear: tuple[Sentence, ...] = ()
 
 
@@ -57,12 +57,12 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak."""
     facts = Facts(evaluation, before, after)
     better = [*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets()]
-    unclear = (*facts.overall(clear=False), *facts.most_atypical(clear=False), *facts.signal(clear=False))
-    certain, perhaps = facts.worse()
+    worse, perhaps = facts.worse()
+    unclear = (*perhaps, *facts.overall(False), *facts.most_atypical(False), *facts.signal(False))
     caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.weakest(), *facts.gaps()]
     selected = (*caution, _SELECTED) if caution else ()
     cautions = (*selected, *facts.unjudged())
-    return ReportSummary(tuple(better), (*certain, *perhaps), cautions, len(certain), unclear)
+    return ReportSummary(tuple(better), tuple(worse), cautions, unclear)
 
 
 _SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
@@ -85,7 +85,7 @@ _COMPARED = {
 }
 """Where a change is looked for, group by group; the ECE of rows of one label is no matter of calibration."""
 MOST_WORSE = 4  # metrics, and groups, that are named
-MOST_NAMED = 3  # classes that are named
+MOST_NAMED = 3  # classes, and changes that may be chance, that are named
 _SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
 
 
@@ -169,7 +169,7 @@ class Facts:
         if len(sure) > MOST_WORSE:
             certain.append((f"So did {len(sure) - MOST_WORSE} more groups, each beyond its interval.",))
         perhaps = [sentence for parted, _, sentence in whole + groups if not parted]
-        return certain, perhaps[: max(0, 3 - len(certain))]
+        return certain, perhaps[:MOST_NAMED]
 
     def worse_groups(self, table: str, metric: str) -> list[tuple[bool, float, Sentence]]:
         """Groups of a table in which a metric got worse: beyond its interval or not, by how much, in words."""
@@ -275,16 +275,25 @@ class Facts:
             return []
         adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
         said = self.say(
-            f"Beside {{confidence}}, atypicality {adds} about errors: {{gain}} nats per {{sample}} (95% "
-            "interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
+            f"Beside the {{confidence}} of {{name}}, atypicality {adds} about errors: {{gain}} nats per {{sample}} "
+            "(95% interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
             gain=self.number("{:.4f}", "overall", gain),
             ends=self.interval("{:.4f}", "overall", gain),
+            name=Name(self.after),
             alone=self.share("overall", alone),
         )
         if alone["high"] < 0.5:
             said = (*said, f" That is backwards: {self.wording['backwards']}.")
-        chosen = self.evaluation.settings.get("density", {}).get(self.after)
-        return [said if chosen is None else (*said, " It was chosen: ", Name(chosen), ".")]
+        chosen = self._choice()
+        how = () if chosen is None else (" The density was chosen before recalibration: ", Name(chosen), ".")
+        return [(*said, *how)]
+
+    def _choice(self) -> str | None:
+        """How the method chose its density, where that is the atypicality of this evaluation."""
+        settings = self.evaluation.settings
+        own = settings.get("atypicality") == measured_by(self.after)
+        found: str | None = settings.get("density", {}).get(self.after) if own else None
+        return found
 
     def sets(self) -> list[Sentence]:
         """Coverage and size of the prediction sets."""

@@ -1,11 +1,13 @@
 """What a service counts, for Prometheus: requests, rows, what was said of them, reloads and what waits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
+from atypicality.formula import ADVICE, CHOOSE, advice_texts, longest_choice
+from atypicality.groups import QUADRANTS
 from atypicality.head.reliability import Reliability
 
 __all__ = ["Metrics"]
@@ -13,12 +15,19 @@ __all__ = ["Metrics"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 WORDS = ("quadrant", "advice", "accepted")
 TENTHS = [f"{low / 10:.1f}" for low in range(10)]
+RELOADS = ("done", "failed")
+STATUSES = (200, 400, 408, 413, 415, 429, 499, 500, 503)
+"""How a request for rows may end; 499 is that of a client that went away."""
 
 
 class Metrics:
-    """Counters of one service, in a registry of their own."""
+    """Counters of one service, in a registry of their own.
 
-    def __init__(self, waiting: Callable[[], float]) -> None:
+    Every series that can be foreseen is there from the start, at 0: one that begins at 1 has no increase there, and an
+    alert on it misses the first event. `routes` are those that take rows.
+    """
+
+    def __init__(self, waiting: Callable[[], float], routes: Iterable[str] = ()) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         counter = partial(Counter, registry=registry)
@@ -32,9 +41,15 @@ class Metrics:
         self._words = counter("atypicality_rows_by", "Rows by what was said of them.", ["field", "value"])
         tenths = "Rows by tenth of the held-out rows' atypicality; without drift, equal."
         self._quantiles = counter("atypicality_rows_by_quantile", tenths, ["tenth"])
-        for tenth in TENTHS:  # a series that begins at its first row has no rate there
+        for tenth in TENTHS:
             self._quantiles.labels(tenth)
         self._reloads = counter("atypicality_reloads", "Bundles read anew.", ["result"])
+        for result in RELOADS:
+            self._reloads.labels(result)
+        for route in routes:
+            self._seconds.labels(route)
+            for status in STATUSES:
+                self._requests.labels(route, str(status))
         self._model = Info("atypicality_model", "The head that answers.", registry=registry)
         Gauge("atypicality_waiting_rows", "Rows that wait.", registry=registry).set_function(waiting)
 
@@ -60,10 +75,21 @@ class Metrics:
         """Count one look at a new bundle."""
         self._reloads.labels(result).inc()
 
-    def serving(self, name: str, version: str) -> None:
-        """Say which head answers."""
+    def serving(self, name: str, version: str, sample: Reliability) -> None:
+        """Say which head answers, and with which words; `sample` is an answer of it."""
         self._model.info({"name": name, "version": version})
+        for field, words in _words(sample.proba.shape[1]).items():
+            if getattr(sample, field, None) is not None:
+                for value in words:
+                    self._words.labels(field, value)
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
         return bytes(generate_latest(self._registry))
+
+
+def _words(n_classes: int) -> dict[str, list[str]]:
+    """What a head of so many classes may say of a row, by field of `WORDS`."""
+    sizes = range(2, longest_choice(n_classes) + 1)
+    advice = [*ADVICE[:CHOOSE], *advice_texts([CHOOSE] * len(sizes), list(sizes)).tolist(), *ADVICE[CHOOSE + 1 :]]
+    return {"quadrant": list(QUADRANTS), "advice": advice, "accepted": ["false", "true"]}

@@ -32,6 +32,9 @@ LARGE_BYTES = 64 * 1024  # bodies from here on are read in a thread: other reque
 LINGER_SECONDS = 2.0
 """How long the rest of a body that is too large is taken in and dropped: a client that still sends hears no answer."""
 DISCONNECTED = 499  # the status in the metrics of a request whose client went away, as other servers write it
+PLAIN, INFER = "/predict", "/infer"
+MODELS = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+ROW_ROUTES = (PLAIN, *(path + INFER for path in MODELS))
 log = logging.getLogger("atypicality.serving")
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -129,25 +132,23 @@ class _Service:
     def __init__(self, store: HeadStore, name: str, limits: Limits, watch: float, control: bool) -> None:
         self.store, self.name, self.limits, self.watch, self.control = store, name, limits, watch, control
         self.batcher = Batcher(self._answers, limits.max_waiting)
-        self.metrics = Metrics(lambda: self.batcher.rows)
-        self.metrics.serving(name, store.current.version)
+        self.metrics = Metrics(lambda: self.batcher.rows, ROW_ROUTES)
+        self._say_which(store.current)
         self._reloading = asyncio.Lock()
 
     def app(self) -> Starlette:
-        model = "/v2/models/{name}"
-        versions = (model, model + "/versions/{version}")
         handlers: list[tuple[str, str, Handler]] = [
             ("GET", "/v2/health/live", self.live),
             ("GET", "/v2/health/ready", self.live),
             ("GET", "/v2", self.server),
             ("GET", "/metrics", self.counted),
-            ("POST", "/predict", self.predict),
+            ("POST", PLAIN, self.predict),
             ("POST", "/v2/repository/models/{name}/load", self.reload_on_request),
         ]
-        for path in versions:
+        for path in MODELS:
             handlers.append(("GET", path, self.model))
             handlers.append(("GET", path + "/ready", self.model_ready))
-            handlers.append(("POST", path + "/infer", self.infer))
+            handlers.append(("POST", path + INFER, self.infer))
         routes = [Route(path, self._measured(path, handler), methods=[method]) for method, path, handler in handlers]
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: _no_route})
         app.state.reload = self.reload
@@ -319,9 +320,12 @@ class _Service:
                 return str(error)
             before, self.store.current = self.store.current.version, served
             self.metrics.reloaded("done")
-            self.metrics.serving(self.name, served.version)
+            self._say_which(served)
             log.info("reloaded %s: %s -> %s", self.name, before, served.version)
             return None
+
+    def _say_which(self, served: Served) -> None:
+        self.metrics.serving(self.name, served.version, served.judge.sample)
 
     async def _watch(self) -> None:
         while True:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from fractions import Fraction
 from types import ModuleType
@@ -24,14 +24,15 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "is_missing", "name_rows", "numbered", "own_row", "require", "warn",
-    "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "name_classes", "name_rows",
+    "numbered", "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 PROBED = 256
 _number: ContextVar[Callable[[int], Any] | None] = ContextVar("atypicality_number", default=None)
+_class_names: ContextVar[NDArray[Any] | None] = ContextVar("atypicality_class_names", default=None)
 ODD_TEXT = re.compile("[\0\ud800-\udfff]")
 ONE_HOT = "Multi-label targets are not supported; for one-hot rows pass .argmax(axis=1)."
 
@@ -189,6 +190,7 @@ def check_labels(
             raise ValueError(
                 f"{name} must lie in 0 .. {n_classes - 1}, the columns; {name_rows(bad, 'is', 'are')} "
                 f"outside (row {own_row(bad[0])} is {array[bad[0]]})."
+                + (" Do they count from 1? Subtract 1." if array.min() > 0 and array.max() == n_classes else "")
             )
     return array.astype(np.intp, copy=False)
 
@@ -380,18 +382,21 @@ def check_rows(rows: Any) -> slice | NDArray[Any]:
 
 
 @contextlib.contextmanager
-def numbered(number: Callable[[int], Any] | None) -> Iterator[None]:
+def numbered(number: Callable[[int], Any] | None, class_names: NDArray[Any] | None = None) -> Iterator[None]:
     """Let errors about the rows of a part name those of the whole: `number` gives the user's row for one of the part.
 
-    >>> with numbered(lambda row: row + 100):
-    ...     name_rows(np.array([3]))
-    'row 103 holds'
+    Classes have their names in errors where `class_names` (k,) are given.
+
+    >>> with numbered(lambda row: row + 100, np.array(["cat", "dog"])):
+    ...     name_rows(np.array([3])), name_classes([1])
+    ('row 103 holds', "1 ('dog')")
     """
-    token = _number.set(number)
+    row_token, class_token = _number.set(number), _class_names.set(class_names)
     try:
         yield
     finally:
-        _number.reset(token)
+        _number.reset(row_token)
+        _class_names.reset(class_token)
 
 
 def own_row(row: Any) -> Any:
@@ -404,8 +409,27 @@ def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold") ->
     """Rows in words with their verb, at most five of them: 'row 3 holds', 'rows 3, 5 hold'."""
     if rows.size == 1:
         return f"row {own_row(rows[0])} {one}"
-    shown = ", ".join(str(own_row(row)) for row in rows[:5])
-    return f"rows {shown}{f', ... ({rows.size} in all)' if rows.size > 5 else ''} {many}"
+    return f"rows {first_of(rows, lambda row: str(own_row(row)))} {many}"
+
+
+def first_of(values: NDArray[Any], show: Callable[[Any], str] = repr) -> str:
+    """The first five of some values, with commas between them, and how many there are where these are more.
+
+    >>> first_of(np.arange(7)), first_of(np.array(["a", "b"]))
+    ('0, 1, 2, 3, 4, ... (7 in all)', "'a', 'b'")
+    """
+    shown = ", ".join(map(show, values[:5].tolist()))
+    return f"{shown}, ... ({values.size} in all)" if values.size > 5 else shown
+
+
+def name_classes(columns: Iterable[Any]) -> str:
+    """Columns in words, at most five, each with the name of its class where it is known (see `numbered`)."""
+    names = _class_names.get()
+
+    def show(column: int) -> str:
+        return f"{column} ({str(names[column])!r})" if names is not None and column < len(names) else str(column)
+
+    return first_of(np.array(list(columns), np.intp), show)
 
 
 def require(module: str, *, extra: str | None = None, feature: str) -> ModuleType:
@@ -455,13 +479,28 @@ def warn(message: str) -> None:
 def warn_of_probabilities(logits: FloatArray) -> None:
     """Warn where the first rows of logits are all distributions, which logits never are by chance; they stay logits."""
     rows = logits[:PROBED]
-    with np.errstate(invalid="ignore", over="ignore"):
-        distributions = (rows >= 0).all() and (np.abs(rows.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all()
-    if distributions and len(rows) >= 10:
+    total = common_sum(rows)
+    if total is not None and len(rows) >= 10:
         warn(
-            "logits are used as they are, but their rows are not negative and sum to 1: are these probabilities? "
-            "Give what enters the softmax, or the probabilities' logarithm, np.log(probs)."
+            f"logits are used as they are, but their rows are not negative and sum to {total:g}: are these "
+            "probabilities, percentages or votes? Give what enters the softmax, or the probabilities' logarithm, "
+            "np.log(probs)."
         )
+
+
+def common_sum(rows: Any) -> float | None:
+    """What all of some rows (n, k) sum to, where no entry is negative: 1 of probabilities, 100 of percentages.
+
+    None where they do not, or where fewer than ten of them sum to another number than 1.
+
+    >>> common_sum(np.array([[0.9, 0.1]])), common_sum(np.array([[90.0, 10.0]]))
+    (1.0, None)
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = np.asarray(rows).sum(axis=1, dtype=np.float64)
+        total = float(f"{sums.mean():.3g}") if sums.size else 0.0
+        alike = total > 0 and bool((rows >= 0).all()) and bool((np.abs(sums - total) <= 1e-3 * total).all())
+    return total if alike and (total == 1 or sums.size >= 10) else None
 
 
 def check_real(dtype: np.dtype[Any], name: str) -> None:

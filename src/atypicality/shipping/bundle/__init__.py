@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atypicality.shipping.bundle.document import NAME, BundleError, Document, compose, parse
+from atypicality.shipping.bundle.document import NAME, STATE, BundleError, Document, compose, parse
 from atypicality.shipping.bundle.folder import MissingFileError, read_regular, read_tensors, write_bundle
 from atypicality.stored.kinds import Place
 from atypicality.stored.records import Part
@@ -58,10 +58,10 @@ def save(head: Any, folder: str | os.PathLike[str]) -> str:
     return write_part(head, ReliabilityHead, folder, card=model_card(head))
 
 
-def write_part(value: Any, made_as: type, folder: str | os.PathLike[str], *, card: str) -> str:
+def write_part(value: Any, made_as: type, folder: str | os.PathLike[str], *, card: str, name: str = NAME) -> str:
     """Write an object of a class that has a record (see `atypicality.stored`) as a head is written; its sha256.
 
-    `card` is a page about it, in Markdown.
+    `card` is a page about it, in Markdown; `name` is that of the JSON file.
 
     >>> import tempfile
     >>> from atypicality.head.quantiles import QuantileScale
@@ -72,7 +72,7 @@ def write_part(value: Any, made_as: type, folder: str | os.PathLike[str], *, car
     """
     tensors: dict[str, Any] = {}
     described = Part(made_as).write(value, Place.start(tensors))
-    return write_bundle(Path(folder), tensors, partial(_composed, described), card=card)
+    return write_bundle(Path(folder), tensors, partial(_composed, described), card=card, name=name)
 
 
 def _composed(head: Any, sha256: str, size: int) -> tuple[bytes, str]:
@@ -129,6 +129,7 @@ def load(
 
     if Path(folder, "classifier.skops").is_file():
         raise BundleError(f"{str(folder)!r} holds a classifier: read it with AtypicalityAwareClassifier.load.")
+    _refuse_state(folder)
     return read_part(ReliabilityHead, folder, sha256=sha256, max_bytes=max_bytes, max_json_bytes=max_json_bytes)
 
 
@@ -137,20 +138,24 @@ def read_part(
     folder: str | os.PathLike[str],
     *,
     what: str = "head",
+    name: str = NAME,
     sha256: str | None = None,
     max_bytes: int = MAX_BYTES,
     max_json_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
-    """Read an object that `write_part` wrote, with the checks of `load`; errors call it `what`."""
+    """Read an object that `write_part` wrote, with the checks of `load`; errors call it `what`.
+
+    Its JSON file has this `name`.
+    """
     limits = {
         "max_bytes": check_integer(max_bytes, "max_bytes", low=1),
         "max_json_bytes": check_integer(max_json_bytes, "max_json_bytes", low=1),
     }
     if sha256 is not None and len(sha256) != 64:
         raise BundleError(f"sha256 must be all 64 hexadecimal digits; got {len(sha256)}. A version is its first 12.")
-    document, tensors = _read_files(Path(folder), **limits)
+    document, tensors = _read_files(Path(folder), name, **limits)
     if sha256 is not None and document.sha256 != sha256.lower():
-        raise BundleError(f"{NAME} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
+        raise BundleError(f"{name} has the sha256 {document.sha256}, not the expected {sha256}: it is another {what}.")
     try:
         found = Part(made_as).read(document.head, Place.start(tensors))
     except (ValueError, TypeError, OverflowError) as error:
@@ -208,22 +213,30 @@ def saved_sha256(folder: str | os.PathLike[str]) -> str:
     return _document(folder).sha256
 
 
+def _refuse_state(folder: str | os.PathLike[str]) -> None:
+    if Path(folder, STATE).is_file():
+        raise BundleError(f"{str(folder)!r} holds the state of a monitor, not a head: read it with Monitor.load.")
+
+
 def _document(folder: str | os.PathLike[str]) -> Document:
+    _refuse_state(folder)
     return parse(read_regular(Path(folder), NAME, max_bytes=MAX_JSON_BYTES, option="max_json_bytes"))
 
 
-def _read_files(folder: Path, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:
+def _read_files(folder: Path, name: str, *, max_bytes: int, max_json_bytes: int) -> tuple[Document, dict[str, Any]]:
     """The two files of one bundle; a writer that replaces them in between makes us start again."""
     seen = b""
     for _ in range(_ATTEMPTS):
-        data = read_regular(folder, NAME, max_bytes=max_json_bytes, option="max_json_bytes")
-        document = parse(data)
+        data = read_regular(folder, name, max_bytes=max_json_bytes, option="max_json_bytes")
+        found = parse(data, name)
         try:
-            tensors = read_tensors(folder, document.tensors_sha256, document.tensors_bytes, max_bytes=max_bytes)
+            tensors = read_tensors(
+                folder, found.tensors_sha256, found.tensors_bytes, max_bytes=max_bytes, document=name
+            )
         except MissingFileError:
             if data == seen:
                 raise
             seen = data
             continue
-        return document, tensors
+        return found, tensors
     raise BundleError(f"{str(folder)!r} was written anew {_ATTEMPTS} times while it was read. Load a copy of it.")

@@ -13,10 +13,11 @@ from typing import Any
 
 from atypicality._version import __version__
 
-__all__ = ["FORMAT", "NAME", "BundleError", "Document", "compose", "parse"]
+__all__ = ["FORMAT", "NAME", "STATE", "BundleError", "Document", "compose", "parse"]
 
 FORMAT = 1  # number of the format that is written, and the newest that is read
 NAME = "head.json"
+STATE = "monitor.json"  # of a monitor, which nobody is to take for a head
 KEYS = {"format", "library_version", "tensors_sha256", "tensors_bytes", "head", "sha256"}
 DEEPEST = 40  # nesting that is read: the deepest value of a head lies at about 20
 
@@ -74,8 +75,15 @@ def compose(head: Any, tensors_sha256: str, tensors_bytes: int) -> tuple[bytes, 
     return text.encode("ascii") + b"\n", sealed["sha256"]
 
 
-def parse(data: bytes) -> Document:
-    """The document in bytes that may be anything at all."""
+def parse(data: bytes, name: str = NAME) -> Document:
+    """The document in bytes that may be anything at all, of a file with this name."""
+    try:
+        return _parsed(data)
+    except BundleError as error:
+        raise BundleError(str(error).replace(NAME, name)) from error.__cause__
+
+
+def _parsed(data: bytes) -> Document:
     content = _strict(data)
     if not isinstance(content, dict):
         raise BundleError(f"{NAME} must hold one JSON object; got a {type(content).__name__}.")
@@ -84,7 +92,9 @@ def parse(data: bytes) -> Document:
         raise BundleError(f"{NAME} must have the keys {', '.join(sorted(KEYS))}; got {_listed(content)}.")
     sealed = content.pop("sha256")
     if sealed != _digest(content):
-        raise BundleError(f"{NAME} does not match its own sha256: it is damaged or was edited. Save it again.")
+        raise BundleError(
+            f"{NAME} does not match its own sha256: it is damaged or was edited. Copy it again, or restore a backup."
+        )
     _check_text(content["tensors_sha256"], _SHA256, "tensors_sha256")
     _check_text(content["library_version"], _VERSION, "library_version")
     if type(content["tensors_bytes"]) is not int or content["tensors_bytes"] < 0:

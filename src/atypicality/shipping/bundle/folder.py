@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file
-from atypicality.shipping.bundle.document import NAME, BundleError
+from atypicality.shipping.bundle.document import NAME, STATE, BundleError
 from atypicality.terminal import printable
 
 __all__ = ["CARD", "MissingFileError", "check_place", "read_regular", "read_tensors", "tensors_name", "write_bundle"]
@@ -59,6 +59,8 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
             return stream.read(found.st_size)
     except FileNotFoundError as error:
         raise MissingFileError(f"{name} is missing in {str(folder)!r}: it is no bundle, or not a whole one.") from error
+    except NotADirectoryError as error:
+        raise BundleError(f"{str(folder)!r} is a file; a saved head is a folder with a {name}. Give that.") from error
     except OSError as error:
         raise BundleError(f"{name} in {str(folder)!r} cannot be read: {error.strerror}.") from error
     except MemoryError as error:
@@ -68,8 +70,8 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
 _READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
-def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int) -> Tensors:
-    """The tensors by name, after their size and hash were found right."""
+def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int, document: str = NAME) -> Tensors:
+    """The tensors by name, after their size and hash were found those of the `document`."""
     from safetensors.numpy import load
 
     name = tensors_name(sha256)
@@ -77,21 +79,26 @@ def read_tensors(folder: Path, sha256: str, size: int, *, max_bytes: int) -> Ten
         raise BundleError(f"{name} should have {size} bytes, the limit is {max_bytes}. Raise max_bytes if trusted.")
     data = read_regular(folder, name, max_bytes=max_bytes, option="max_bytes")
     if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
-        raise BundleError(f"{name} does not match its size and sha256 in {NAME}: it is damaged. Save it again.")
+        raise BundleError(
+            f"{name} does not match its size and sha256 in {document}: it is damaged. Copy it again, or restore a "
+            "backup."
+        )
     try:
         return load(data)
     except Exception as error:  # bytes with a right hash and wrong contents make the library raise almost anything
         raise BundleError(f"{name} is not a safetensors file that NumPy can hold: {printable(error)}.") from error
 
 
-def write_bundle(folder: Path, tensors: Tensors, compose: Callable[[str, int], tuple[bytes, str]], card: str) -> str:
-    """Write a bundle over an older one, or into a new folder; the hash of its JSON file."""
+def write_bundle(
+    folder: Path, tensors: Tensors, compose: Callable[[str, int], tuple[bytes, str]], card: str, name: str = NAME
+) -> str:
+    """Write a bundle over an older one, or into a new folder; the hash of its JSON file, which has this `name`."""
     from safetensors.numpy import save
 
     data = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     sha256 = hashlib.sha256(data).hexdigest()
     text, seal = compose(sha256, len(data))
-    check_place(folder)
+    check_place(folder, name)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), contextlib.ExitStack() as stack:
         _spare_readme(folder)
@@ -100,17 +107,19 @@ def write_bundle(folder: Path, tensors: Tensors, compose: Callable[[str, int], t
         new_card = stack.enter_context(_written(folder, f"{CARD_MARK}\n\n{card}".encode()))
         os.replace(new_tensors, folder / tensors_name(sha256))
         _sync_folder(folder)  # the tensors' name must be on disk before the file that counts on it
-        os.replace(new_document, folder / NAME)  # from here on the new bundle is the bundle
+        os.replace(new_document, folder / name)  # from here on the new bundle is the bundle
         _sync_folder(folder)
         os.replace(new_card, folder / CARD)
         _tidy(folder, keep=tensors_name(sha256))
     return seal
 
 
-def check_place(folder: Path) -> None:
-    """Refuse, before any work, a folder that no bundle can be written to."""
+def check_place(folder: Path, name: str = NAME) -> None:
+    """Refuse, before any work, a folder that no bundle whose JSON file has this `name` can be written to."""
     check_target(folder, folder=True)
     _spare_readme(folder)
+    if name != STATE and os.path.lexists(folder / STATE):
+        raise FileExistsError(f"{str(folder)!r} holds the state of a monitor. Save into another folder.")
 
 
 def _spare_readme(folder: Path) -> None:

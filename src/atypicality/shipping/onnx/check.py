@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.arrays import namespace
-from atypicality.formula import guarded, moved
+from atypicality.formula import Outcome, guarded, moved
 from atypicality.outputs.files import read_arrays, write_arrays
 from atypicality.shipping.refusals import wide
 from atypicality.validation import require
@@ -21,18 +21,7 @@ __all__ = ["MATRICES", "OUTPUTS", "check_file", "check_loads", "expected_answers
 
 Arrays = dict[str, NDArray[Any]]
 
-OUTPUTS = {
-    "label": "label",
-    "confidence": "confidence",
-    "proba": "probabilities",
-    "prediction_set": "prediction_set",
-    "known": "valid",
-    "atypicality": "atypicality",
-    "atypicality_quantile": "atypicality_quantile",
-    "quadrant": "quadrant",
-    "advice": "advice",
-    "accepted": "accepted",
-}
+OUTPUTS = {name: name for name in Outcome._fields if name != "covariate"} | {"proba": "probabilities", "known": "valid"}
 """Names in the file of what `formula.Outcome` holds."""
 MATRICES = ("proba", "prediction_set")
 N_ROWS = 500

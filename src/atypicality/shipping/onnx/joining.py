@@ -13,7 +13,11 @@ __all__ = ["joined", "network_before", "opset_of"]
 def network_before(head: Any, path: str | os.PathLike[str]) -> Any:
     """The model of a network whose outputs are what a head reads, with operators that are as new as the head's."""
     onnx = require("onnx", extra="onnx", feature="ONNX export")
-    model = onnx.load(os.fspath(check_source(path)))
+    source = check_source(path)
+    try:
+        model = onnx.load(os.fspath(source))
+    except Exception as error:  # what protobuf raises has no class of ours, or of Python's
+        raise ValueError(f"network must be an ONNX file; {source.name!r} is none: {error}.") from error
     needs = {"logits": head.n_classes_}
     if head.density_ is not None:
         needs["embeddings"] = head.density_.n_features_in_

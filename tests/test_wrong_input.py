@@ -1,0 +1,212 @@
+"""Plausible wrong input: rows or columns in another order, other scales and swapped files are refused or warned of."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import needs
+from scipy.special import softmax
+
+import atypicality as aty
+from atypicality import ModelOutputs
+from atypicality.cli import main
+from atypicality.cli.files import warn_of_other_labels
+from atypicality.llm import AnswerHead, Answers
+
+NAMES = np.array(["cat", "dog", "ant", "bee"])
+MEANS = np.random.default_rng(0).normal(size=(4, 6))
+
+
+def arrays(n, seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, n)
+    embeddings = 1.5 * MEANS[labels] + rng.normal(size=(n, 6))
+    return {"logits": embeddings @ MEANS.T, "embeddings": embeddings, "labels": labels, "class_names": NAMES}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of outputs and a saved head."""
+    root = tmp_path_factory.mktemp("wrong")
+    for name, n, seed in (("train", 400, 1), ("cal", 400, 2), ("test", 300, 3)):
+        np.savez(root / f"{name}.npz", **arrays(n, seed))
+    head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
+    head.fit(train=ModelOutputs.load(root / "train.npz"), calibration=ModelOutputs.load(root / "cal.npz"))
+    head.save(root / "head")
+    return root
+
+
+@pytest.fixture
+def run(folder, capsys, monkeypatch):
+    """Run a command on files that hold the test arrays with some changed; its code and what it says on stderr."""
+    monkeypatch.chdir(folder)
+
+    def command(*arguments, **changed):
+        parts = arrays(300, 3) | changed
+        np.savez(folder / "x.npz", **{name: part for name, part in parts.items() if part is not None})
+        return main([str(word) for word in arguments]), capsys.readouterr().err
+
+    return command
+
+
+# Rows and columns in another order
+
+
+def test_labels_of_other_rows_or_classes_are_warned_of(run):
+    parts = arrays(300, 3)
+    assert warn_of_other_labels(outputs := ModelOutputs(**parts)) is outputs  # warnings are errors
+    message = "fit the logits no better than shuffled ones would"
+    with pytest.warns(UserWarning, match=message):
+        warn_of_other_labels(ModelOutputs(**parts | {"labels": np.minimum(parts["labels"] + 1, 3)}))
+    with pytest.warns(UserWarning, match=rf"labels of 'x\.npz' {message}"):
+        assert run("evaluate", "head", "x.npz", labels=np.roll(parts["labels"], 7))[0] == 0
+
+
+@pytest.mark.parametrize("column", ["ids", "id", "sample"])
+def test_files_with_ids_are_joined_by_them(folder, column, rng):
+    parts, ids = arrays(300, 3), np.array([f"r{row}" for row in range(300)])
+    order = rng.permutation(300)
+    np.savez(folder / "rows.npz", logits=parts["logits"], **{"sample" if column == "sample" else "ids": ids})
+    lines = [f"{ids[row]},{parts['labels'][row]}" for row in order]
+    (folder / "labels.csv").write_text("\n".join([f"{column},labels", *lines]))
+    names = {"ids": column} if column == "sample" else {}
+    files = [folder / "rows.npz", folder / "labels.csv"]
+    np.testing.assert_array_equal(ModelOutputs.load(files, names=names).labels, parts["labels"])
+    (folder / "labels.csv").write_text("\n".join([f"{column},labels", *lines[1:], "r999,0"]))
+    with pytest.raises(
+        ValueError, match=r"'labels\.csv' must have the ids of the files before it, .*2 are on one side"
+    ):
+        ModelOutputs.load(files, names=names)
+    (folder / "labels.csv").write_text("\n".join([f"{column},labels", *lines, lines[0]]))
+    with pytest.raises(ValueError, match="some stand there twice"):
+        ModelOutputs.load(files, names=names)
+
+
+@needs("pandas")
+def test_tables_whose_index_or_columns_name_another_order_are_refused():
+    import pandas as pd
+
+    parts = arrays(300, 3)
+    logits, labels = pd.DataFrame(parts["logits"], columns=NAMES), pd.Series(parts["labels"])
+    shuffled = labels.sample(frac=1, random_state=0)
+    with pytest.raises(ValueError, match="labels must have the index of logits, in its order"):
+        ModelOutputs(logits, labels=shuffled)
+    with pytest.raises(ValueError, match="site must have the index of labels"):
+        ModelOutputs(parts["logits"], labels=shuffled, attributes={"site": labels})
+    assert len(ModelOutputs(logits, labels=labels.set_axis(3 * np.arange(300)), class_names=NAMES)) == 300
+    with pytest.raises(ValueError, match=r"column 0 is 'cat', and class_names has 'bee' there"):
+        ModelOutputs(logits, class_names=NAMES[::-1])
+
+
+# Other scales and kinds of numbers
+
+
+@pytest.mark.parametrize("total", [1, 100, 250])
+def test_probabilities_percentages_and_votes_are_warned_of(run, total):
+    shares = total * softmax(arrays(300, 3)["logits"], axis=1)
+    with pytest.warns(UserWarning, match=rf"are not negative and sum to {total} in every row"):
+        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 0
+    with pytest.warns(UserWarning, match=f"rows are not negative and sum to {total}: are these"):
+        aty.TemperatureScaling().fit(shares, arrays(300, 3)["labels"])
+    assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
+
+
+def test_logits_on_another_scale_are_warned_of(folder, run):
+    recalibration = aty.AtypicalityAwareRecalibration(class_mixing=False, terms=(), strength=1.0)
+    head = aty.ReliabilityHead(recalibration=recalibration, prediction_sets=aty.SplitConformal())
+    train, calibration = (ModelOutputs.load(folder / f"{name}.npz") for name in ("train", "cal"))
+    head.fit(train=train, calibration=calibration)
+    head.save(folder / "aware")
+    logits = arrays(300, 3)["logits"]
+    assert run("predict", "aware", "x.npz", "--out", "a.csv", logits=logits)[0] == 0  # warnings are errors
+    with pytest.warns(UserWarning, match=r"the logits of 'x\.npz' spread over .* calibration rows over"):
+        run("predict", "aware", "x.npz", "--out", "a.csv", logits=np.round(100 * logits).astype(int))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.arange(300) % 4 + 1, "Do they count from 1? Subtract 1."),
+        (np.arange(300) % 4 * 1.0, "got dtype float64. Convert them with .astype(int)"),
+        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 holds NaN."),
+        (np.arange(300) % 4 > 1, "names of classes; got dtype bool"),
+    ],
+    ids=["from 1", "floats", "NaN", "booleans"],
+)
+def test_labels_of_another_kind_are_explained(run, labels, message):
+    for names in (NAMES, None):
+        code, said = run("evaluate", "head", "x.npz", labels=labels, class_names=names)
+        assert (code, message in said) == (2, True), said
+
+
+# Swapped, empty and other files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "x.npz", "head", "--out", "a.csv"), "'x.npz' is a file; a saved head is a folder"),
+        (("show", "x.npz"), "'x.npz' is a file; a saved head is a folder"),
+        (("fit", "--train", "x.npz", "--calibration", "cal.npz", "--out", "h"), "outputs of 'x.npz' must have emb"),
+        (("fit", "--calibration", "one.npz", "--out", "h"), "calibration must have at least 4 rows, and 500"),
+        (("export", "head", "--out", "head.txt"), "--out is an ONNX file and must end in .onnx"),
+        (("export", "answers", "--out", "a.onnx"), "is an answer head, which has no graph"),
+        (("evaluate", "head", "empty.npz"), "'empty.npz' is empty: it has 0 bytes"),
+        (("pack", "x.npz", "--class-names", "commas.txt", "--out", "p.npz"), "must name one class per line"),
+        (("pack", "counted.csv", "--out", "p.npz"), "If 'logits_*' is meant, pass names={'logits': 'logits_*'}"),
+        (("pack", "decimal.csv", "--out", "p.npz"), "'logits_0' holds text, such as '0,5'. Write decimal points"),
+        (("pack", "semicolons.csv", "--out", "p.npz"), "with ';' in it. Separate columns by commas"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_file(run, folder, rng, arguments, message):
+    np.savez(folder / "one.npz", **{name: part[:1] for name, part in arrays(4, 0).items() if name != "class_names"})
+    (folder / "empty.npz").write_bytes(b"")
+    (folder / "commas.txt").write_text(",".join(NAMES))
+    (folder / "counted.csv").write_text("logits_1,logits_2\n0.5,1.5\n")
+    (folder / "decimal.csv").write_text('logits_0,logits_1\n"0,5","1,5"\n')
+    (folder / "semicolons.csv").write_text("labels;site\n1;a\n")
+    if "answers" in arguments:
+        texts, score = [""] * 60, rng.random(60)
+        AnswerHead().fit(Answers(texts, texts, scores={"s": score}, correct=rng.random(60) < score)).save("answers")
+    code, said = run(*arguments, embeddings=None)
+    assert (code, said.count("\n")) == (2, 1)
+    assert message in said
+
+
+@needs("onnx")
+def test_a_network_that_is_no_graph_is_one_line(run, folder):
+    (folder / "network.onnx").write_text("hello")
+    code, said = run("export", "head", "--network", "network.onnx", "--out", "a.onnx")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "network must be an ONNX file; 'network.onnx' is none" in said
+
+
+def test_a_fit_that_does_not_converge_is_one_line(run, monkeypatch):
+    from atypicality.recalibration import newton, solver
+
+    def stopped(*_, **__):
+        raise newton.NotConvergedError("200 iterations were not enough.")
+
+    monkeypatch.setattr(solver, "minimise", stopped)
+    code, said = run("refit", "head", "x.npz", "--out", "h")
+    assert (code, said) == (2, "atypicality: 200 iterations were not enough.\n")
+
+
+def test_a_time_in_the_future_is_warned_of(run):
+    with pytest.warns(UserWarning, match="more than a day after this machine's clock"):
+        run("monitor", "head", "watch", "x.npz", "--at", "9000-01-01")
+
+
+def test_text_in_the_place_of_an_estimator_is_refused(folder):
+    outputs = ModelOutputs.load(folder / "cal.npz")
+    with pytest.raises(TypeError, match=r"given as an object, such as TemperatureScaling\(\); got the text 'platt'"):
+        aty.ReliabilityHead(recalibration="platt").fit(train=outputs[:200], calibration=outputs[200:])
+
+
+def test_the_headline_of_answers_has_no_sets(rng):
+    score = rng.random(200)
+    answers = Answers([""] * 200, [""] * 200, scores={"s": score}, correct=rng.random(200) < score)
+    said = AnswerHead().fit(answers).predict(answers)
+    assert json.dumps(said.summary())  # which keeps its key
+    for shown in (said, said[:1]):
+        assert " set" not in repr(shown).splitlines()[0]
