@@ -178,7 +178,7 @@ def _refuse_text(
             row = next(iter(odd), 0)
             raise ValueError(
                 f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as "
-                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write plain numbers there."
+                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write numbers there, with decimal points."
             )
 
 
@@ -186,10 +186,12 @@ def _refuse_gap(numbers: Mapping[int, str], first: int, file: str) -> None:
     if missing := sorted(set(range(first, max(numbers))) - numbers.keys()):
         known = numbers[min(numbers)]
         lost = re.sub(r"\d+(?=\]?$)", str(missing[0]), known)
+        starred = re.sub(r"\d+\]?$", "*", known)
+        whole = set(range(min(numbers), max(numbers))) <= numbers.keys()
         raise ValueError(
             f"{file!r} has numbered columns from {known!r} to {numbers[max(numbers)]!r} without {lost!r}"
             f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}. Add it, or number them without a gap"
-            f"{' from 0 on' if first == 0 else ''}."
+            f"{' from 0 on' if first == 0 else ''}{f'; {starred!r} as their name takes them as they are' if whole else ''}."
         )
 
 

@@ -24,8 +24,8 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "name_classes", "name_rows", "numbered",
-    "own_row", "require", "warn", "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "name_classes", "name_rows",
+    "numbered", "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
