@@ -188,10 +188,11 @@ def _refuse_gap(numbers: Mapping[int, str], first: int, file: str) -> None:
         lost = re.sub(r"\d+(?=\]?$)", str(missing[0]), known)
         starred = re.sub(r"\d+\]?$", "*", known)
         whole = set(range(min(numbers), max(numbers))) <= numbers.keys()
+        also = f"; {starred!r} as their name takes them as they are" if whole else ""
         raise ValueError(
             f"{file!r} has numbered columns from {known!r} to {numbers[max(numbers)]!r} without {lost!r}"
             f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}. Add it, or number them without a gap"
-            f"{' from 0 on' if first == 0 else ''}{f'; {starred!r} as their name takes them as they are' if whole else ''}."
+            f"{' from 0 on' if first == 0 else ''}{also}."
         )
 
 
