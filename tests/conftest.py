@@ -23,7 +23,7 @@ import pytest
 hypothesis.settings.register_profile("no clock", hypothesis.settings(), deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("no clock")
 
-LONG = ("docs", "experiments", "guarantees", "dask", "sklearn", "memory", "charts", "examples")
+LONG = ("docs", "experiments", "guarantees", "sklearn", "charts", "memory", "dask", "examples", "formula", "report")
 """Files that take longest, without test_ and .py: begun first, so that no worker of pytest waits for one at the end."""
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 DOCTESTS = {  # examples in docstrings that need an optional package, by how their names begin

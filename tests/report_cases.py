@@ -72,17 +72,27 @@ def comparison():
     return aty.compare(["uncalibrated", "ts", "aar"], world_outputs()[TEST], train=world_outputs()[TRAIN], n_splits=2)
 
 
-class Opened:
-    """A file in a page of the browser, with what it said and asked for; in a context of its own, or in a given page."""
+@functools.lru_cache(maxsize=1)
+def shared_page(browser):
+    """The page in which files are opened one after the other: a context for each costs more than what is looked at."""
+    return browser.new_context().new_page()
 
-    def __init__(self, browser, path, page=None, **options):
-        self.context = browser.new_context(**options) if page is None else None
-        self.page = page or self.context.new_page()
+
+class Opened:
+    """A file in a page of the browser, with what it said and asked for; alone, or with options, in its own context."""
+
+    def __init__(self, browser, path, alone=False, **options):
+        self.context = browser.new_context(**options) if alone or options else None
+        self.page = shared_page(browser) if self.context is None else self.context.new_page()
         self.trouble, self.requests = [], []
-        self.page.on("console", lambda message: self.trouble.append(message.text))
-        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.trouble.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.listeners = {
+            "console": lambda message: self.trouble.append(message.text),
+            "pageerror": lambda error: self.trouble.append(str(error)),
+            "dialog": lambda dialog: (self.trouble.append(dialog.message), dialog.dismiss()),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, listener in self.listeners.items():
+            self.page.on(event, listener)
         self.page.goto(path.as_uri())
 
     def count(self):
@@ -96,6 +106,8 @@ class Opened:
         return self
 
     def __exit__(self, kind, *_):
+        for event, listener in self.listeners.items():
+            self.page.remove_listener(event, listener)
         if self.context is not None:
             self.context.close()
         assert kind or not self.trouble

@@ -151,9 +151,9 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         assert "question" in shown.inner_text()
         assert shown.locator(".example").bounding_box()["width"] > 300
         accepted = AnswerHead.load(folder / "head").evaluate(aty.llm.Answers.read(folder / "one.jsonl"), max_risk=0.2)
-        [share] = accepted.table("overall", metric="accepted_share")
+        [risk] = accepted.table("overall", metric="accepted_risk")
         page.select_option("[data-filter=accepted]", "1")
-        assert opened.count() == share["count"]
+        assert opened.count() == risk["count"]
         assert "at a risk of at most 0.2" in text
 
 

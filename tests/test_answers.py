@@ -482,7 +482,8 @@ def test_token_probability_is_measured_on_the_answers_that_have_it(fitted, known
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the head says that a signal is missing
         evaluation = head.evaluate(answers, max_risk=0.2)
-        assert head.evaluate(answers, keep_samples=0).tables["predictions"]["row"] == ()
+        if known == 1:  # where a table of one row could be left over
+            assert head.evaluate(answers, keep_samples=0).tables["predictions"]["row"] == ()
     assert evaluation.methods == ("token probability", "head")
     rows = {row["method"]: row for row in evaluation.table("overall", metric="ece")}
     assert [row["count"] for row in rows.values()] == [known, 1500]

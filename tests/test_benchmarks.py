@@ -22,6 +22,12 @@ from benchmarks.growth_stages import Size, Work
 from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
 
 
+@pytest.fixture(autouse=True, scope="module")
+def little_garbage():
+    """Measuring collects garbage before every turn: what earlier tests imported need not be looked at each time."""
+    gc.freeze()
+
+
 class Drawn:
     """A generator whose draws are known."""
 

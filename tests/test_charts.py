@@ -5,6 +5,7 @@ import math
 import re
 import struct
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -86,6 +87,11 @@ DRAWN = {
 }
 
 
+@cache
+def drawn(name):
+    return DRAWN[name](*evaluation_and_head())
+
+
 def walk(node):
     yield node
     for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -101,9 +107,8 @@ def data_of(chart):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_chart_is_valid_says_what_its_axes_are_and_renders(name):
-    chart = DRAWN[name](*evaluation_and_head())
-    spec = chart.to_dict(validate=True)
-    json.dumps(spec, allow_nan=False)
+    spec = drawn(name).to_dict(validate=True)
+    text = json.dumps(spec, allow_nan=False)
     for node in walk(spec):
         for channel in ("x", "y", "color"):
             place = node.get(channel) if isinstance(node, dict) else None
@@ -111,7 +116,7 @@ def test_every_chart_is_valid_says_what_its_axes_are_and_renders(name):
                 assert "title" in place
                 assert place["title"] is None or (place["title"] != place["field"] and "_" not in place["title"])
     assert any("tooltip" in node for node in walk(spec) if isinstance(node, dict))
-    picture = render(chart)
+    picture = render(text)
     assert np.ptp(np.frombuffer(picture[100:], np.uint8)) > 0
     width, height = struct.unpack(">II", picture[16:24])
     assert width > 200
@@ -119,17 +124,17 @@ def test_every_chart_is_valid_says_what_its_axes_are_and_renders(name):
     assert len(picture) > 2500  # a blank picture of this size is smaller
 
 
-def render(chart):
+def render(text):
     import vl_convert
 
-    picture = vl_convert.vegalite_to_png(chart.to_json(), scale=1)
+    picture = vl_convert.vegalite_to_png(text, scale=1)
     assert picture.startswith(b"\x89PNG")
     return picture
 
 
 def test_every_public_function_is_drawn_here():
-    drawn = {name for names in (function.__code__.co_names for function in DRAWN.values()) for name in names}
-    assert set(charts.__all__) <= drawn
+    called = {name for names in (function.__code__.co_names for function in DRAWN.values()) for name in names}
+    assert set(charts.__all__) <= called
 
 
 def test_docstrings_are_filled_in():
@@ -159,9 +164,8 @@ def numbers(rows, *keys):
     ],
 )
 def test_the_data_drawn_are_the_tables(name, table, where):
-    evaluation, head = evaluation_and_head()
-    rows = [row for row in evaluation.table(table, **where) if row["count"] > 0]
-    assert numbers(data_of(DRAWN[name](evaluation, head))[-1], "count", "value") == numbers(rows, "count", "value")
+    rows = [row for row in evaluation_and_head()[0].table(table, **where) if row["count"] > 0]
+    assert numbers(data_of(drawn(name))[-1], "count", "value") == numbers(rows, "count", "value")
 
 
 def test_groups_are_counted_from_one():
@@ -206,18 +210,18 @@ def test_phi_is_the_recalibrations_own():
 
 def test_theorem_curves_are_the_results():
     result = theorem_1(n_draws=4)
-    drawn = [row["value"] for row in data_of(charts.theorem_1_curves(result))[-1]]
-    assert drawn == [value for row in result.rows for value in row.overconfidence]
+    shown = [row["value"] for row in data_of(charts.theorem_1_curves(result))[-1]]
+    assert shown == [value for row in result.rows for value in row.overconfidence]
     second = theorem_2(n_draws=4)
-    drawn = [row["error"] for row in data_of(charts.theorem_2_curves(second))[-1]]
+    shown = [row["error"] for row in data_of(charts.theorem_2_curves(second))[-1]]
     names = ("error_uncalibrated", "error_single_squared", "error_aware_squared")
-    assert drawn == [getattr(row, name) for row in second.rows for name in names]
+    assert shown == [getattr(row, name) for row in second.rows for name in names]
 
 
 def test_a_comparison_is_drawn_too():
     chart = charts.quality_by_group(comparison())
     assert {row["method"] for row in data_of(chart)[-1]} == {"uncalibrated", "ts", "aar"}
-    render(chart)
+    render(chart.to_json())
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
@@ -227,18 +231,12 @@ def test_charts_are_saved(tmp_path, ending):
     assert path.stat().st_size > 1000
 
 
-@pytest.fixture(scope="module")
-def page(browser):
-    """One page for the charts that are only looked at, each loaded in place of the one before."""
-    return browser.new_context().new_page()
-
-
 @needs_chromium
 @pytest.mark.parametrize("name", DRAWN)
-def test_saved_pages_draw_and_hostile_names_stay_text(name, browser, page, tmp_path):
+def test_saved_pages_draw_and_hostile_names_stay_text(name, browser, tmp_path):
     path = tmp_path / "chart.html"
-    DRAWN[name](*evaluation_and_head()).save(path)
-    with Opened(browser, path, page) as opened:  # whose end checks that the console was silent, nothing requested
+    drawn(name).save(path)
+    with Opened(browser, path) as opened:  # whose end checks that the console was silent, nothing requested
         opened.page.wait_for_selector("#chart svg .mark-group")
         assert opened.page.evaluate("window.hacked") is None
         assert opened.page.locator("img").count() == 0

@@ -487,7 +487,7 @@ WORKER = """
 """
 
 
-def test_a_killed_run_started_again_equals_one_that_was_not(tmp_path, seed):
+def test_a_killed_run_started_again_equals_one_that_was_not(tmp_path, seed, monkeypatch):
     worker, cut, whole = (tmp_path / name for name in ("worker.py", "cut", "whole"))
     worker.write_text(textwrap.dedent(WORKER))
     progress = cut / "progress.json"
@@ -500,7 +500,8 @@ def test_a_killed_run_started_again_equals_one_that_was_not(tmp_path, seed):
     running.send_signal(signal.SIGKILL)
     running.wait()
     assert 0 < json.loads(progress.read_text())["rows"] < 1000
-    subprocess.run([sys.executable, str(worker), "0", str(cut), str(whole)], check=True)
+    monkeypatch.setattr(sys, "argv", [worker.name, "0", str(cut), str(whole)])
+    runpy.run_path(str(worker), run_name="__main__")
     assert files_of(cut) == files_of(whole)
     assert len(ModelOutputs.load(cut)) == 1000
 

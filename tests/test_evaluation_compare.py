@@ -88,11 +88,11 @@ def test_compare_takes_names_objects_pairs_heads_and_fixed_things(outputs, train
 
 
 @pytest.mark.parametrize("name", ["lac", "aps", "raps", "saps", "aa-aps", "conditional"])
-def test_conformal_names_keep_their_promise_on_average(name, seed):
+def test_conformal_names_have_valid_coverage_on_average(name, seed):
     world = make_world(4000, 4, random_state=seed)
     outputs = aty.ModelOutputs(world.logits, labels=world.labels, atypicality=world.atypicality)
-    comparison = aty.compare(name, outputs, n_splits=4, alpha=0.2)
-    # Coverage of one split has sd below sqrt(.16 (1/600 + 1/2000)) = .019; means of 4 dependent splits no more.
+    comparison = aty.compare(name, outputs, n_splits=2, alpha=0.2)
+    # Coverage of one split has sd below sqrt(.16 (1/600 + 1/2000)) = .019; means of 2 dependent splits no more.
     assert column(comparison, "overall", metric="coverage")[0] > 0.8 - 4 * 0.019
 
 
@@ -156,7 +156,7 @@ def real(name):
 
 def test_cifar10_rows_are_the_papers():
     outputs, density = real("cifar10-wrn28-10")
-    comparison = aty.compare(["uncalibrated", "ts", "aar"], outputs, train=density)
+    comparison = aty.compare(["uncalibrated", "ts", "aar"], outputs, train=density, n_splits=3)
     # The paper trained another WideResNet28 on CIFAR-10: its rows (ECE per quintile) within 0.03 of ours.
     paper = {
         "uncalibrated": [0.003, 0.005, 0.004, 0.009, 0.142],

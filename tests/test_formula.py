@@ -198,7 +198,9 @@ def by_torch(head, outputs, wrap=lambda module, *_: module):
 
 
 def by_torch_compile(head, outputs):
-    return by_torch(head, outputs, lambda module, torch, _: torch.compile(module, fullgraph=True, backend="aot_eager"))
+    # one graph each; down to single operations the default head alone is traced here, and all are by an export
+    backend = "aot_eager" if head is fitted("default") else "eager"
+    return by_torch(head, outputs, lambda module, torch, _: torch.compile(module, fullgraph=True, backend=backend))
 
 
 def by_torch_export(head, outputs):

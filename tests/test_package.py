@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -104,9 +105,16 @@ def test_a_saved_head_answers_without_the_packages_that_load_slowly(tmp_path):
     assert best < 1
 
 
+@cache
+def statements_of(path):
+    """Imports, classes and functions of a module, nested ones too."""
+    kinds = ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+
+
 def imports_of(path):
     """Top-level and nested imports of a module, as dotted names."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -121,7 +129,7 @@ def test_frameworks_are_imported_only_where_they_may_be():
 
 def rooms_of(path):
     """Rooms of the package that a module imports, at its top or inside a function."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements_of(path):
         if isinstance(node, ast.ImportFrom) and node.module == "atypicality":
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("atypicality."):
@@ -145,7 +153,7 @@ def test_a_room_imports_only_rooms_above_it_in_the_architecture_page():
 def test_no_two_classes_have_one_name():
     found = {}
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements_of(path):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(f"{path.relative_to(SOURCE)}:{node.lineno}")
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
@@ -153,7 +161,7 @@ def test_no_two_classes_have_one_name():
 
 def test_confidence_comes_before_atypicality_in_every_signature():
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements_of(path):
             if isinstance(node, ast.FunctionDef):
                 order = [argument.arg for argument in node.args.args if argument.arg in ("confidence", "atypicality")]
                 assert order != ["atypicality", "confidence"], f"{path}:{node.lineno}"

@@ -335,7 +335,7 @@ def test_navigation_and_the_choice_stay_in_sight(browser, page_path):
 
 @needs_chromium
 def test_print_has_titles_and_no_menus(browser, page_path):
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, alone=True) as opened:
         opened.page.emulate_media(media="print")
         assert not opened.page.locator("nav").is_visible()
         assert not opened.page.locator("#filters").is_visible()

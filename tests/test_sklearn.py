@@ -801,10 +801,11 @@ def test_outputs_are_not_enough_for_cross_conformal_sets(three):
 def test_without_folds_a_classifier_is_evaluated_like_its_head(options, three):
     X, y = three
     model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, **options).fit(X[:400], y[:400])
-    own = model.evaluate(X[400:], y[400:]).table("overall", method="classifier", metric="coverage")
+    evaluation = model.evaluate(X[400:], y[400:])
+    own = evaluation.table("overall", method="classifier", metric="coverage")
     heads = aty.evaluate(model, model.outputs(X[400:], y[400:])).table("overall", metric="coverage")
     assert own[0]["value"] == heads[0]["value"]
-    no_claim = "no coverage is guaranteed" in render_report(model.evaluate(X[400:], y[400:]), head=model)
+    no_claim = "no coverage is guaranteed" in render_report(evaluation, head=model)
     assert no_claim == bool(options)
 
 

@@ -10,6 +10,7 @@ from scipy.special import softmax
 import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
+from atypicality.cli.files import warn_of_other_labels
 from atypicality.llm import AnswerHead, Answers
 
 NAMES = np.array(["cat", "dog", "ant", "bee"])
@@ -51,11 +52,14 @@ def run(folder, capsys, monkeypatch):
 # Rows and columns in another order
 
 
-def test_labels_of_other_rows_or_classes_are_warned_of(run, folder):
-    labels = arrays(300, 3)["labels"]
-    for wrong in (np.roll(labels, 7), np.minimum(labels + 1, 3)):
-        with pytest.warns(UserWarning, match=r"labels of 'x\.npz' fit the logits no better than shuffled ones would"):
-            assert run("evaluate", "head", "x.npz", labels=wrong)[0] == 0
+def test_labels_of_other_rows_or_classes_are_warned_of(run):
+    parts = arrays(300, 3)
+    assert warn_of_other_labels(outputs := ModelOutputs(**parts)) is outputs  # warnings are errors
+    message = "fit the logits no better than shuffled ones would"
+    with pytest.warns(UserWarning, match=message):
+        warn_of_other_labels(ModelOutputs(**parts | {"labels": np.minimum(parts["labels"] + 1, 3)}))
+    with pytest.warns(UserWarning, match=rf"labels of 'x\.npz' {message}"):
+        assert run("evaluate", "head", "x.npz", labels=np.roll(parts["labels"], 7))[0] == 0
 
 
 @pytest.mark.parametrize("column", ["ids", "id", "sample"])

@@ -259,8 +259,10 @@ def warn_of_other_labels(outputs: "ModelOutputs") -> "ModelOutputs":
     from atypicality.head.calibration_parts import some_rows, warn_of_other_rows
 
     if outputs.logits is not None and outputs.labels is not None:
-        rows = some_rows(outputs, None)[0].need("logits", "labels")
-        warn_of_other_rows(*rows, None, f"labels of {str(outputs._called).removeprefix('the outputs of ')}")
+        logits, labels = some_rows(outputs, None)[0].need("logits", "labels")
+        warn_of_other_rows(
+            logits, labels, None, f"labels of {(outputs._called or 'the outputs').removeprefix('the outputs of ')}"
+        )
     return outputs
 
 

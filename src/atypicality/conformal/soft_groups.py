@@ -7,14 +7,7 @@ from numpy.typing import NDArray
 
 from atypicality.validation import check_choice, check_number
 
-__all__ = [
-    "checked_bandwidth",
-    "chosen_knots",
-    "expected_coverage",
-    "group_name",
-    "local_quantiles",
-    "soft_groups",
-]
+__all__ = ["checked_bandwidth", "chosen_knots", "expected_coverage", "group_name", "local_quantiles", "soft_groups"]
 
 Doubles = NDArray[np.float64]
 Shape = tuple[int, int]

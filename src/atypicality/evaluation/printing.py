@@ -197,4 +197,5 @@ def _html(layout: PrintedTable) -> str:
     top = "".join(f"<th colspan={len(layout.metrics)}>{escape(method)}</th>" for method in layout.methods)
     header = "".join(f"<th>{escape(name)}</th>" for name in layout.header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in layout.rows)
-    return f"<table><caption>{escape(layout.title)}</caption><tr><th></th><th></th>{top}</tr><tr>{header}</tr>{body}</table>"
+    head = f"<caption>{escape(layout.title)}</caption><tr><th></th><th></th>{top}</tr><tr>{header}</tr>"
+    return f"<table>{head}{body}</table>"

@@ -65,11 +65,12 @@ TABLES: dict[str, dict[str, str]] = {
     ),
 }
 METRICS = (
-    *"accuracy confidence overconfidence ece rmsce nll brier coverage set_size share followed".split(),
-    *"adaptive_ece classwise_ece debiased_calibration_error smooth_ece risk_coverage_area risk threshold".split(),
-    *"atypicality_gain atypicality_auroc confidence_auroc accepted_share accepted_risk".split(),
-    *"coverage_gap_class coverage_gap_size worst_sixth_coverage worst_cell_coverage worst_size_coverage".split(),
-)
+    "accuracy", "confidence", "overconfidence", "ece", "rmsce", "nll", "brier", "coverage", "set_size", "share",
+    "followed", "adaptive_ece", "classwise_ece", "debiased_calibration_error", "smooth_ece", "risk_coverage_area",
+    "risk", "threshold", "atypicality_gain", "atypicality_auroc", "confidence_auroc", "accepted_share",
+    "accepted_risk", "coverage_gap_class", "coverage_gap_size", "worst_sixth_coverage", "worst_cell_coverage",
+    "worst_size_coverage",
+)  # fmt: skip
 """All that is measured in some table of some evaluation."""
 LATER: dict[str, tuple[str, ...] | None] = {
     "advice": None,

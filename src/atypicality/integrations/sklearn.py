@@ -424,8 +424,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to `folder`: the head as a bundle, the estimators with skops (extra `sklearn`).
 
-        A classifier that is there already is replaced; other files in the folder stay. Nothing is pickled. Refused where a part cannot be read back, such as an estimator with a function of your own.
-        See `load`.
+        A classifier that is there already is replaced; other files in the folder stay. Nothing is pickled. Refused
+        where a part cannot be read back, such as an estimator with a function of your own. See `load`.
         """
         save_classifier(self, folder)
 

@@ -51,8 +51,8 @@ def check_no_others(others: Mapping[str, Any]) -> None:
     """Refuse what `fit` does not take beside X and y."""
     if others:
         raise TypeError(
-            f"fit takes X and y alone; got {few(list(others))} too. Calibration counts every row alike, since its "
-            'guarantees are for rows drawn alike: fit the estimator with weights yourself, then wrap it with cv="prefit".'
+            f"fit takes X and y alone; got {few(list(others))} too. Calibration counts every row alike, as its "
+            'guarantees need: fit the estimator with weights yourself, then wrap it with cv="prefit".'
         )
 
 

@@ -100,10 +100,7 @@ def _forward(layers: Layers, values: NDArray[np.floating[Any]]) -> Float32:
 
 
 def train(
-    embeddings: NDArray[np.floating[Any]],
-    logits: NDArray[np.float64],
-    targets: Targets,
-    training: Training,
+    embeddings: NDArray[np.floating[Any]], logits: NDArray[np.float64], targets: Targets, training: Training
 ) -> Network:
     """Train on embeddings (n, d), logits (n, k) already divided by one temperature, and their targets.
 

@@ -367,12 +367,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _terms(self, n_classes: int) -> dict[str, Any]:
         self._check_options(n_classes)
         mixing, _ = choose_mixing(self.class_mixing, n_classes)
-        return {
-            "class_scores": self.class_scores,
-            "mixing": mixing,
-            "middle": MIDDLE,
-            "pseudo_rows": self.pseudo_rows,
-        }
+        return {"class_scores": self.class_scores, "mixing": mixing, "middle": MIDDLE, "pseudo_rows": self.pseudo_rows}
 
     def _uses_density(self, class_log_density: Any) -> bool:
         return self.class_density is True or (self.class_density == "auto" and class_log_density is not None)

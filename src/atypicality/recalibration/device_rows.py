@@ -22,18 +22,10 @@ from atypicality.arrays import (
     to_device,
     to_host,
 )
-from atypicality.validation import (
-    check_length,
-    check_matrix,
-)
+from atypicality.validation import check_length, check_matrix
 from atypicality.validation.device import device_matrix
 
-__all__ = [
-    "below_top",
-    "device_densities",
-    "read_device_rows",
-    "some_rows",
-]
+__all__ = ["below_top", "device_densities", "read_device_rows", "some_rows"]
 
 Vector = NDArray[np.float64]
 

@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 from atypicality.formula import Mixture
 from atypicality.recalibration.base import Errors, Inputs, Recalibrator
 from atypicality.recalibration.newton import NotConvergedError
-from atypicality.recalibration.solver import (
-    TOLERANCE,
-    Problem,
-    Solution,
-    row_losses,
-    solution_of_multiplier,
-)
+from atypicality.recalibration.solver import TOLERANCE, Problem, Solution, row_losses, solution_of_multiplier
 from atypicality.recalibration.temperature import fit_temperature
 from atypicality.stored import Record, kinds
 

@@ -38,10 +38,7 @@ class RowStatistics:
 
 
 def read_rows(
-    matrix: Any,
-    labels: NDArray[np.intp],
-    check: Callable[[FloatArray, int], None],
-    logits: RowStatistics | None = None,
+    matrix: Any, labels: NDArray[np.intp], check: Callable[[FloatArray, int], None], logits: RowStatistics | None = None
 ) -> RowStatistics:
     """Read a matrix (n, k) once, block by block; `check(maxima, first_row)` refuses bad rows by their maximum.
 
@@ -124,9 +121,7 @@ def _quick_moments(values: FloatArray, top: FloatArray) -> tuple[NDArray[np.floa
     return (mean - top, np.sqrt(variance)) if safe.all() else None
 
 
-def _careful_moments(
-    shifted: FloatArray,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+def _careful_moments(shifted: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
     """Mean and standard deviation of the finite entries of rows whose maximum is 0; overwrites -inf with 0.
 
     Rows are divided by their range first: the squares of huge logits would overflow, those of tiny ones vanish.

@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
-from atypicality.formula import (
-    LogDensity,
-    Neighbours,
-    Rank,
-    Rows,
-    SimilarLogits,
-    SimilarProbabilities,
-    Top,
-    moved,
-)
+from atypicality.formula import LogDensity, Neighbours, Rank, Rows, SimilarLogits, SimilarProbabilities, Top, moved
 from atypicality.formula.rows import below_top, mean_of_shown
 from atypicality.outputs.limits import COMPARED_UP_TO
 from atypicality.recalibration.device_rows import some_rows
