@@ -163,14 +163,8 @@ def test_a_signal_on_another_scale_is_warned_of(rng):
         (("export", "answers", "--out", "a.onnx"), "an answer head has no ONNX graph"),
         (("evaluate", "head", "empty.npz"), "'empty.npz' is empty: it has 0 bytes"),
         (("pack", "x.npz", "--class-names", "commas.txt", "--out", "p.npz"), "must name one class per line"),
-        (
-            ("pack", "counted.csv", "--out", "p.npz"),
-            "without 'logits_0'. Add it, or number them without a gap from 0 on; 'logits_*' as their",
-        ),
-        (
-            ("pack", "decimal.csv", "--out", "p.npz"),
-            "'logits_0' in line 2: '0,5'. Write numbers there, with decimal points",
-        ),
+        (("pack", "counted.csv", "--out", "p.npz"), "If 'logits_*' is meant, pass names={'logits': 'logits_*'}"),
+        (("pack", "decimal.csv", "--out", "p.npz"), "such as 'logits_0' in line 2: '0,5'. Write decimal points"),
         (("pack", "semicolons.csv", "--out", "p.npz"), "with ';' in it. Separate columns by commas"),
     ],
 )
