@@ -362,7 +362,7 @@ def spoilt(name, outputs):
         ("constant columns", "chooses among, and the Gaussian that its recalibration reads"),
         ("fewer rows than columns", "rank 3 of 6"),
         ("classes with one row", None),
-        ("one class", None),
+        ("one class", "train holds no row of class 1, 2, 3"),
     ],
 )
 def test_thin_training_rows_give_a_head_or_a_warning_that_names_them(name, words, chosen):

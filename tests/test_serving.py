@@ -358,6 +358,7 @@ def test_metrics_count_requests_rows_and_words(server, data):
     after = [server.metric(name) for name in ("atypicality_rows_total", series)]
     reliable = sum(row["quadrant"] == "reliable" for row in found)
     assert np.subtract(after, before).tolist() == [50, reliable]
+    assert server.request("POST", "/predict", "{}")[0] == 400
     assert server.metric(r'atypicality_requests_total\{route="/predict",status="400"\}') > 0
     assert all(server.metric(rf'atypicality_rows_by_quantile_total\{{tenth="0.{tenth}"\}}') >= 0 for tenth in range(10))
 

@@ -45,7 +45,7 @@ QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
 # A few rows for a density, a recalibration and sets: warnings that say so are right, and not what is checked here.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 2)])
+@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 5)])
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 

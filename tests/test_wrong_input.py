@@ -154,7 +154,7 @@ def test_labels_of_another_kind_are_explained(run, labels, message):
         (("evaluate", "head", "empty.npz"), "'empty.npz' is empty: it has 0 bytes"),
         (("pack", "x.npz", "--class-names", "commas.txt", "--out", "p.npz"), "must name one class per line"),
         (("pack", "counted.csv", "--out", "p.npz"), "If 'logits_*' is meant, pass names={'logits': 'logits_*'}"),
-        (("pack", "decimal.csv", "--out", "p.npz"), "'logits_0' holds text, such as '0,5'. Write decimal points"),
+        (("pack", "decimal.csv", "--out", "p.npz"), "such as 'logits_0' in line 2: '0,5'. Write decimal points"),
         (("pack", "semicolons.csv", "--out", "p.npz"), "with ';' in it. Separate columns by commas"),
     ],
 )

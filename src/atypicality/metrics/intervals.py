@@ -143,11 +143,11 @@ def bootstrap(
 
 
 def _crossing(falling: Callable[[float], float], target: float) -> float:
-    """Where a falling function of a positive number passes `target`, by doubling and bisection."""
+    """Where a falling function of a positive number passes `target`, to 5 digits, by doubling and bisection."""
     low, high = 0.0, 1.0
     while falling(high) > target and high < 2.0**60:
         low, high = high, 2 * high
-    for _ in range(30):
+    for _ in range(16):
         middle = (low + high) / 2
         low, high = (middle, high) if falling(middle) > target else (low, middle)
     return high

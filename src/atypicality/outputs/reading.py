@@ -128,7 +128,7 @@ def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: s
         numbers = _numbers(columns)
         counted = numbers and min(numbers) == 0 and max(numbers) == len(numbers) - 1
         if numbers and (counted or not (starred and ours == "logits")):  # logits may be of classes named by numbers
-            _refuse_gap(numbers, first=min(numbers) if starred else 0, file=file)
+            _refuse_gap(numbers, file)
             columns = [numbers[number] for number in sorted(numbers)]
         if not (starred and columns):
             continue
@@ -178,18 +178,17 @@ def _refuse_text(
             row = next(iter(odd), 0)
             raise ValueError(
                 f"{file!r}: {len(columns)} columns match {theirs}, but {len(texts)} of them hold text, such as "
-                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write plain numbers there."
+                f"{name!r} in {place_in(file, row)}: {cells[row][:60]!r}. Write decimal points, and one number a cell."
             )
 
 
-def _refuse_gap(numbers: Mapping[int, str], first: int, file: str) -> None:
-    if missing := sorted(set(range(first, max(numbers))) - numbers.keys()):
+def _refuse_gap(numbers: Mapping[int, str], file: str) -> None:
+    if missing := sorted(set(range(min(numbers), max(numbers))) - numbers.keys()):
         known = numbers[min(numbers)]
         lost = re.sub(r"\d+(?=\]?$)", str(missing[0]), known)
         raise ValueError(
             f"{file!r} has numbered columns from {known!r} to {numbers[max(numbers)]!r} without {lost!r}"
-            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}. Add it, or number them without a gap"
-            f"{' from 0 on' if first == 0 else ''}."
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}. Add it, or number them without a gap."
         )
 
 

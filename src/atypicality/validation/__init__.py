@@ -491,7 +491,7 @@ def warn_of_probabilities(logits: FloatArray) -> None:
 def common_sum(rows: Any) -> float | None:
     """What all of some rows (n, k) sum to, where no entry is negative: 1 of probabilities, 100 of percentages.
 
-    None where they do not, or where fewer than ten of them sum to another number than 1.
+    None where they do not, or sum to another number than 1 and are fewer than ten or have one entry each.
 
     >>> common_sum(np.array([[0.9, 0.1]])), common_sum(np.array([[90.0, 10.0]]))
     (1.0, None)
@@ -500,7 +500,7 @@ def common_sum(rows: Any) -> float | None:
         sums = np.asarray(rows).sum(axis=1, dtype=np.float64)
         total = float(f"{sums.mean():.3g}") if sums.size else 0.0
         alike = total > 0 and bool((rows >= 0).all()) and bool((np.abs(sums - total) <= 1e-3 * total).all())
-    return total if alike and (total == 1 or sums.size >= 10) else None
+    return total if alike and (total == 1 or (sums.size >= 10 and bool(((rows > 0).sum(axis=1) > 1).any()))) else None
 
 
 def check_real(dtype: np.dtype[Any], name: str) -> None:
