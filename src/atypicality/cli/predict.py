@@ -68,8 +68,7 @@ def command(
         outputs = load_rows(fitted, file, names, class_names)
         answer = fitted.predict(outputs, max_risk=max_risk)
         drifted = answer.drift is not None and answer.drift.significant
-        odd = bool(answer.lacking) if is_answer_head(fitted) else _doubted(fitted, outputs)
-        stopped = drifted or odd
+        stopped = drifted or (bool(answer.lacking) if is_answer_head(fitted) else _doubted(fitted, outputs))
         stage("writing")
         answer.save(out)
     if as_json:
