@@ -101,7 +101,7 @@ def test_rows_that_would_be_enough_are_told():
     assert "Of the 60 most confident 2 are wrong" in said
     assert said.endswith(f"About {enough:,} held-out rows are enough if they err as rarely.")
     assert rule.why_none(0.5) is None
-    assert "at least 59 rows without an error: calibrate with more, or allow more risk, at least 0.0" in (
+    assert "at least 59 rows without an error; calibrate with more rows, or allow more risk, at least 0.0" in (
         AbstentionRule.from_rows(np.linspace(1, 0.5, 40), np.ones(40)).why_none(0.05)
     )
 

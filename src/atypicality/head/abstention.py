@@ -126,13 +126,12 @@ class AbstentionRule:
         n, fewest = int(self.kept[-1]), math.ceil(_fewest(max_risk))
         why = f"no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
         if n < fewest:
-            why += f"That takes at least {fewest:,} rows without an error: calibrate with more, or "
-            return why + self._enough(max_risk)
+            return f"{why}That takes at least {fewest:,} rows without an error; {self._enough(max_risk)}"
         first = self._tested(max_risk)[0]
         why += f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; {self._enough(max_risk)}"
         needed = _needed(int(self.kept[first]), int(self.errors[first]), max_risk)
         if needed is None:
-            return why
+            return f"{why} More are enough only where a smaller share than {max_risk:g} of the most confident is wrong."
         return (
             why + f" About {_round_up(needed * n / self.kept[first]):,} held-out rows are enough if they err as rarely."
         )
@@ -142,10 +141,11 @@ class AbstentionRule:
         return f"{count:,} {'is' if count == 1 else 'are'}"
 
     def _enough(self, max_risk: float) -> str:
-        """The smallest risk, in whole percent, at which something is accepted."""
+        """What to do, with the smallest risk, in whole percent, at which something is accepted."""
         percents = range(math.floor(100 * max_risk) + 1, 100)
         found = next((one for one in percents if self.threshold(one / 100) < math.inf), None)
-        return "calibrate with more rows." if found is None else f"allow more risk, at least {found / 100:g}."
+        risk = "" if found is None else f", or allow more risk, at least {found / 100:g}"
+        return f"calibrate with more rows{risk}."
 
     def _tested(self, max_risk: float) -> Counts:
         """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""
