@@ -261,7 +261,7 @@ def test_few_rows_or_errors_take_the_stated_default(n, errors, rng):
         DensityFamily().fit(x, labels), x, confidence=np.full(n, 0.9), correct=np.arange(n) >= errors
     )
     assert choice.name == "RelativeAtypicality(normalize='l2')"
-    assert f"by default: {n:,} rows with {errors} errors are too few to choose by" in str(choice)
+    assert f"by default, not chosen: {n:,} rows with {errors} errors are too few to choose by" in str(choice)
     assert {row.gain for row in choice.candidates} == {None}
     assert all((row.auroc is None) == (errors == 0) for row in choice.candidates)
 

@@ -1,5 +1,6 @@
 """What a head remembers: quantiles that are shares, a bound that holds, drift that is noticed and not imagined."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import comb
 from scipy.stats import binom, ks_2samp
 
-from atypicality.head.abstention import AbstentionRule, most_errors
+from atypicality.head.abstention import AbstentionRule, _needed, _round_up, most_errors
 from atypicality.head.drift import Drift
 from atypicality.head.quantiles import GRID_SIZE, QuantileScale
 
@@ -84,9 +85,25 @@ def test_where_nothing_is_accepted_the_risk_that_would_do_is_named(rng):
     rule = AbstentionRule.from_rows(rng.random(700), rng.random(700) > 0.15)  # 15 % are wrong, wherever they are
     with pytest.warns(UserWarning, match=r"nothing is accepted.*allow more risk, at least 0\.\d+\.") as caught:
         rule.warn_where_none(np.zeros(5, bool), 0.1)
-    least = float(str(caught[0].message).rpartition(" ")[2].rstrip("."))
+    least = float(re.search(r"at least (0\.\d+)", str(caught[0].message))[1])
     assert rule.threshold(least) < np.inf
     assert all(rule.threshold(percent / 100) == np.inf for percent in range(10, round(100 * least)))
+
+
+def test_rows_that_would_be_enough_are_told():
+    # 1 of 60 wrong: 1, 2, 3 errors pass at 5 % from 93, 124, 153 rows on, and at this rate 60, 120, 180 rows have them
+    assert 153 <= _needed(60, 1, 0.05) <= 154
+    assert _needed(60, 3, 0.05) is None  # as often as allowed
+    wrong = np.isin(np.arange(600), [10, 20, *range(100, 600, 3)])
+    rule = AbstentionRule.from_rows(np.linspace(1, 0.4, 600), ~wrong)  # 2 of the first 60, where one passes from 93 on
+    said = rule.why_none(0.05)
+    enough = _round_up(10 * _needed(60, 2, 0.05))
+    assert "Of the 60 most confident 2 are wrong" in said
+    assert said.endswith(f"About {enough:,} held-out rows are enough if they err as rarely.")
+    assert rule.why_none(0.5) is None
+    assert "at least 59 rows without an error; calibrate with more rows, or allow more risk, at least 0.0" in (
+        AbstentionRule.from_rows(np.linspace(1, 0.5, 40), np.ones(40)).why_none(0.05)
+    )
 
 
 def test_the_sequence_starts_where_rows_without_an_error_can_pass():

@@ -9,6 +9,7 @@ import re
 import socket
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from report_cases import (
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import make_world
+from atypicality.head.abstention import AbstentionRule
 from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
@@ -154,7 +156,7 @@ def test_what_atypicality_adds_is_said_of_the_head_and_of_the_model_apart():
     summary = summarise(evaluation, "uncalibrated", "head")
     [said] = [text_of(s) for s in (*summary.improved, *summary.unclear) if "nats per sample" in text_of(s)]
     assert said.startswith("Beside the confidence of head, atypicality adds ")
-    beside, _, chosen = said.partition(" The density was chosen before recalibration: ")
+    beside, _, chosen = said.partition(" The density is ")
     assert chosen == f"{head.density_choice_}."
     assert chosen.partition(" nats per row to ")[2].startswith("the model's own confidence")
     assert "model" not in beside
@@ -580,15 +582,14 @@ def test_classes_that_sets_miss_are_named_and_small_ones_too():
     assert said[-1] == small
     steps = sentences(next_steps(evaluation, "model"))
     assert any('ConditionalConformal(groups="class rarity")' in step for step in steps)
-    group = [text for text in said if "group of classes" in text]
-    assert group == [text for text in group if "group of classes 2 (b)" in text]
+    assert not any("group of classes" in text for text in said)  # each is one class, which is named
     assert "(target: 90%; guaranteed: 79.77%)" in sentences(summarise(evaluation, None, "model").improved)[-1]
 
 
 def test_sets_that_hold_every_class_are_said_to():
     evaluation = class_sets([90, 90], [98, 98], [100, 100])
     said = sentences(summarise(evaluation, None, "model").caution)
-    kinds = "No confidence group, group of classes or class of at least 30 samples has prediction sets that fall short "
+    kinds = "No confidence group or class of at least 30 samples has prediction sets that fall short "
     assert f"{kinds}of the target beyond their 95% interval." in said
     assert not any("ConditionalConformal" in step for step in sentences(next_steps(evaluation, "model")))
 
@@ -601,3 +602,97 @@ def test_the_ece_of_rows_of_one_label_is_not_called_worse():
     worse = sentences(summarise(aty.evaluate({"one": before, "two": after}, outputs), "one", "two").worse)
     assert any("(ECE)" in text for text in worse)
     assert not any("group of classes" in text for text in worse)
+
+
+def sets_by_group(held, groups, confidence=None, **settings):
+    """Steps and cautions where all rows are right and the sets of each group of 200 rows hold so many labels."""
+    n = 200 * len(held)
+    covered = (np.arange(n) % 200) < np.repeat(held, 200)
+    top = np.full(n, 0.9) if confidence is None else np.repeat(confidence, 200) + 1e-4 * (np.arange(n) % 200)
+    sets = np.stack([covered, ~covered], axis=1)
+    outputs = aty.ModelOutputs(labels=np.zeros(n, int), attributes={"region": np.repeat(groups, 200)})
+    found = aty.evaluate({"model": (np.stack([top, 1 - top], axis=1), sets)}, outputs)
+    found = replace(found, settings=dict(found.settings) | {"alpha": {"model": 0.1}} | settings)
+    return sentences(next_steps(found, "model")), sentences(summarise(found, None, "model").caution)
+
+
+@pytest.mark.parametrize(("crossed", "end"), [({}, "."), ({"cross_fitted": {"model": True}}, ", without cv.")])
+def test_a_subgroup_that_sets_miss_has_its_remedy(crossed, end):
+    """By hand: 150 of 200 are 75 %, at most 80.9 % (Wilson); 940 of 1,000 overall are enough."""
+    steps, _ = sets_by_group([150, 198, 198, 197, 197], list("nesw-"), **crossed)
+    [remedy] = [text for text in steps if "each value of region" in text]
+    assert remedy.endswith(f'prediction sets are ConditionalConformal(groups="region"){end}')
+    assert steps[-1].startswith("Overall coverage holds; these groups fall short: subgroup region: n (75.0%)")
+    assert not any("No refit" in text for text in steps)
+    steps, _ = sets_by_group([150, 198, 198, 197, 197], list("nesw-"), covered_groups={"model": "region"}, **crossed)
+    assert not any("each value of" in text for text in steps)
+    steps, _ = sets_by_group([190] * 5, list("nesw-"), **crossed)
+    assert steps[-1] == "No refit is called for: coverage over all samples and advice hold."
+
+
+def test_no_place_in_a_sentence_is_left_unfilled():
+    steps, cautions = sets_by_group([150] + [198] * 5, list("abcdef"), np.linspace(0.5, 0.9, 6))
+    assert any("target for the confidence group 1: " in text for text in cautions)
+    for evaluation in (evaluation_and_head()[0], comparison(), class_sets([280, 28, 0], [300, 62, 0], [300, 102, 14])):
+        summary = summarise(evaluation, evaluation.methods[0], evaluation.methods[-1])
+        cards = (summary.improved, summary.worse, summary.caution, summary.unclear)
+        steps += [text for card in cards for text in sentences(card)]
+        steps += sentences(next_steps(evaluation, evaluation.methods[-1]))
+    assert not [text for text in steps + cautions if "{" in text or "}" in text]
+
+
+def test_a_grid_that_is_named_says_its_size():
+    evaluation, _ = evaluation_and_head()
+    said = sentences(summarise(evaluation, None, "head").caution)
+    assert len([text for text in said if "cell of the 6 × 6 grid" in text]) == 1
+
+
+class Accepting:
+    """A head that predicts class 0 and accepts every row, or none and says why."""
+
+    def __init__(self, why=None):
+        self.abstention_ = self if why else None
+        self.why_none = lambda max_risk: why
+
+    def predict(self, outputs, max_risk):
+        n = len(outputs)
+        proba = np.tile([0.9, 0.1], (n, 1))
+        return SimpleNamespace(proba=proba, accepted=np.full(n, self.abstention_ is None))
+
+
+@pytest.mark.parametrize(("wrong", "named"), [((40, 1, 0), "a"), ((2, 1, 0), None), ((60, 60, 60), "a")])
+def test_errors_among_accepted_rows_of_a_subgroup_are_named(wrong, named):
+    """By hand: 40 of 200 are 20 %, at least 15.0 % (Wilson); 41 of 600 are 6.8 %, at least 5.1 %; 0.1 is allowed."""
+    labels = (np.arange(600) % 200 < np.repeat(wrong, 200)).astype(int)
+    outputs = aty.ModelOutputs(labels=labels, attributes={"region": np.repeat(list("abc"), 200)})
+    steps = sentences(next_steps(aty.evaluate(Accepting(), outputs, max_risk=0.1), "head"))
+    assert steps[0].startswith("Use the 100.0%") == (sum(wrong) < 100)
+    assert ("more than allowed. That happens to one head in 20" in steps[0]) == (sum(wrong) > 100)
+    found = [text for text in steps if "accepted samples of the subgroup" in text]
+    assert [text.partition(" are wrong")[0] for text in found] == (
+        [f"Of the 200 accepted samples of the subgroup region: {named} {wrong[0] / 2:.1f}%"] if named else []
+    )
+    assert [text.endswith("2 more subgroups are above it too.") for text in found] == [wrong[2] > 0] * len(found)
+
+
+def test_where_nothing_is_accepted_the_numbers_are_told():
+    labels = np.repeat([0, 1], [270, 30])
+    rule = AbstentionRule.from_rows(np.linspace(0.99, 0.5, 300), np.arange(300) % 10 > 0)  # one in ten is wrong
+    why = rule.why_none(0.05)
+    outputs = aty.ModelOutputs(labels=labels, atypicality=np.linspace(0, 1, 300))
+    evaluation = aty.evaluate(Accepting(why), outputs, max_risk=0.05)
+    steps = sentences(next_steps(evaluation, "head"))
+    start = (
+        "Nothing is accepted at a risk of at most 0.05: give more calibration rows, or allow more risk. No threshold "
+    )
+    assert steps[0] == start + why.removeprefix("no threshold ")
+    assert not any("No refit" in text for text in steps)
+    assert "not accepted at a risk of at most 0.05 counts as “ask a person”" in render_report(evaluation)
+
+
+def test_a_page_that_can_judge_no_group_says_what_it_needs():
+    """As of answers, which have no classes."""
+    evaluation = aty.evaluate({"model": np.tile([0.9, 0.1], (20, 1))}, aty.ModelOutputs(labels=np.zeros(20, int)))
+    nothing = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
+    page = render_report(replace(evaluation, tables=dict(evaluation.tables) | nothing))
+    assert "<h2>Where not to trust <bdi>model</bdi></h2><p>This needs embeddings, or atypicality: " in page

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.special
 from conftest import imported
 from report_cases import HOSTILE, NAMES, TEST, Opened, evaluation_and_head, needs_chromium, world_outputs
 
@@ -295,11 +296,12 @@ def test_very_confident_models_have_groups_in_odds(browser, tmp_path):
     logits = rng.normal(size=(2000, 3))
     logits[np.arange(2000), labels] += rng.uniform(6, 16, 2000)
     outputs = aty.ModelOutputs(logits, labels=labels, atypicality=rng.normal(size=2000))
-    aty.evaluate("uncalibrated", outputs).report(tmp_path / "page.html")
+    softer = scipy.special.softmax(logits / 8, axis=1)  # whose own groups are told in percent
+    aty.evaluate({"sharp": "uncalibrated", "softer": softer}, outputs).report(tmp_path / "page.html")
     with Opened(browser, tmp_path / "page.html") as opened:
         labels = opened.page.locator("#grids tbody th").all_inner_texts()
-        assert len(set(labels)) == len(labels) == 6
-        assert all("1 in " in text for text in labels)
+        assert [len(set(side)) for side in (labels[:6], labels[6:])] == [6, 6]
+        assert all("1 in " in text for text in labels)  # one unit on both sides
 
 
 @needs_chromium

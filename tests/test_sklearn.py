@@ -745,7 +745,7 @@ def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
     X, y = three
     odd = make_pipeline(FunctionTransformer(lambda rows: rows), LogisticRegression())
     with pytest.raises(TypeError, match=r"cannot be saved without pickle.*save head_ alone"):
-        AtypicalityAwareClassifier(odd, head=QUICK).fit(X, y).save(tmp_path / "odd")
+        (odd := AtypicalityAwareClassifier(odd, head=QUICK).fit(X, y)).save(tmp_path / "odd")
     assert not (tmp_path / "odd").exists()
     trees = AtypicalityAwareClassifier(RandomForestClassifier(3, random_state=0), head=QUICK).fit(X, y)
     trees.save(tmp_path / "trees")
@@ -756,7 +756,8 @@ def test_what_cannot_be_saved_or_trusted_is_refused(three, tmp_path):
     loaded = AtypicalityAwareClassifier.load(tmp_path / "trees", trusted=trusted)
     card = (tmp_path / "trees" / "README.md").read_text()
     assert all(f"        {name!r},\n" in card for name in trusted)
-    assert "trusted=[],  # the types that the error names" in model_card(trees)
+    assert model_card(trees) == card
+    assert "trusted=[],  # the types that the error names" in model_card(odd)
     np.testing.assert_array_equal(loaded.predict_proba(X), trees.predict_proba(X))
     other = AtypicalityAwareClassifier(prepared_numbers(), head=QUICK).fit(X, y)
     other.head_.save(tmp_path / "trees" / "head")  # a head of another classifier
@@ -779,6 +780,7 @@ def test_an_evaluation_has_the_classifiers_own_sets(three):
     assert advice == model.reliability(X[400:]).advice.tolist()
     assert evaluation.settings["alpha"]["classifier"] == 0.1  # the target; what is guaranteed stands beside it
     assert evaluation.settings["guaranteed"] == {"classifier": model.coverage_guarantee_}
+    assert evaluation.settings["cross_fitted"] == {"classifier": True}
     target = {row["target"] for row in evaluation.table("coverage_gaps", method="classifier")}
     assert target == {0.9}
     page = render_report(evaluation, head=model)

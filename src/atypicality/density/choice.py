@@ -101,7 +101,7 @@ class DensityChoice:
         """One sentence."""
         rows = f"{self.n_rows:,} rows with {self.n_errors:,} errors"
         if not self.enough:
-            return f"{self.name} by default: {rows} are too few to choose by"
+            return f"{self.name} by default, not chosen: {rows} are too few to choose by"
         table = {candidate.name: candidate for candidate in self.candidates}
         found, gaussian = table[self.name], table.get(GAUSSIAN)
         against = "" if gaussian is None or gaussian is found else f" ({GAUSSIAN} {gaussian.auroc:.3f})"

@@ -1,6 +1,6 @@
 """`evaluate`: fitted things, and probabilities, on labelled rows that they have not seen; nothing is refitted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from atypicality.blocks import progress
+from atypicality.conformal.conditional import ConditionalConformal
+from atypicality.conformal.cross import CrossConformal
+from atypicality.conformal.guaranteed import Asked
 from atypicality.evaluation.context import GIVEN, TRAIN, Context, make_context, measured_by
 from atypicality.evaluation.cuts import Edges, first_known, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
@@ -123,6 +126,7 @@ def evaluate(
             if is_head(method) and (choice := getattr(method, "density_choice_", None)) is not None
         },
     } | ({} if max_risk is None else {"max_risk": float(max_risk)})
+    settings |= {key: found for key, told in _TOLD_OF_HEADS.items() if (found := _told(named, told, max_risk))}
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
 
@@ -197,6 +201,28 @@ def _on_one_scale(
         if own[name] != edges[name]
     ]
     return own, notes
+
+
+def _why_none(head: Any, max_risk: float | None) -> str | None:
+    rule = getattr(head, "abstention_", None)
+    return None if rule is None or max_risk is None else rule.why_none(max_risk)
+
+
+def _cross_fitted(head: Any, max_risk: float | None) -> bool:
+    return getattr(head, "cross_fitted_", False) or isinstance(getattr(head, "prediction_sets_", None), CrossConformal)
+
+
+def _covered_groups(head: Any, max_risk: float | None) -> str | None:
+    sets = getattr(head, "prediction_sets_", None)
+    return str(Asked.of(sets.groups)) if isinstance(sets, ConditionalConformal) else None
+
+
+_TOLD_OF_HEADS = {"nothing_accepted": _why_none, "cross_fitted": _cross_fitted, "covered_groups": _covered_groups}
+"""Settings by method that a report's advice depends on; see the documentation page "Evaluation"."""
+
+
+def _told(named: Mapping[str, Any], told: Callable[[Any, float | None], Any], max_risk: float | None) -> dict[str, Any]:
+    return {name: found for name, one in named.items() if is_head(one) and (found := told(one, max_risk))}
 
 
 def _notes_of_heads(named: Mapping[str, Any]) -> list[str]:

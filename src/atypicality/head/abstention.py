@@ -115,17 +115,25 @@ class AbstentionRule:
 
     def warn_where_none(self, accepted: Any, max_risk: float) -> None:
         """Say why where no row (n,) is accepted because no threshold meets `max_risk`."""
-        if accepted is None or to_host(accepted).any() or self.threshold(max_risk) < math.inf:
+        if accepted is None or to_host(accepted).any() or (why := self.why_none(max_risk)) is None:
             return
+        warn(f"nothing is accepted: {why}")
+
+    def why_none(self, max_risk: float) -> str | None:
+        """Why no threshold meets `max_risk`, and which risk, or about how many rows, would do; None where one does."""
+        if self.threshold(max_risk) < math.inf:
+            return None
         n, fewest = int(self.kept[-1]), math.ceil(_fewest(max_risk))
+        why = f"no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
+        if n < fewest:
+            return f"{why}That takes at least {fewest:,} rows without an error; {self._enough(max_risk)}"
         first = self._tested(max_risk)[0]
-        warn(
-            f"nothing is accepted: no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
-            + (
-                f"That takes at least {fewest:,} rows without an error; calibrate with more."
-                if n < fewest
-                else f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; " + self._enough(max_risk)
-            )
+        why += f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; {self._enough(max_risk)}"
+        needed = _needed(int(self.kept[first]), int(self.errors[first]), max_risk)
+        if needed is None:
+            return f"{why} More are enough only where a smaller share than {max_risk:g} of the most confident is wrong."
+        return (
+            why + f" About {_round_up(needed * n / self.kept[first]):,} held-out rows are enough if they err as rarely."
         )
 
     def _wrong(self, place: int) -> str:
@@ -133,10 +141,11 @@ class AbstentionRule:
         return f"{count:,} {'is' if count == 1 else 'are'}"
 
     def _enough(self, max_risk: float) -> str:
-        """The smallest risk, in whole percent, at which something is accepted."""
+        """What to do, with the smallest risk, in whole percent, at which something is accepted."""
         percents = range(math.floor(100 * max_risk) + 1, 100)
         found = next((one for one in percents if self.threshold(one / 100) < math.inf), None)
-        return "calibrate with more rows." if found is None else f"allow more risk, at least {found / 100:g}."
+        risk = "" if found is None else f", or allow more risk, at least {found / 100:g}"
+        return f"calibrate with more rows{risk}."
 
     def _tested(self, max_risk: float) -> Counts:
         """Positions of the counts to test, fewest rows first; no error enters here, or the bound would not hold."""
@@ -169,3 +178,16 @@ def _expected(confidence: Vector, shares: Vector) -> Vector:
 def _fewest(max_risk: float) -> float:
     """Rows that could pass without an error."""
     return math.log(LEVEL) / math.log1p(-max_risk)
+
+
+def _needed(n: int, errors: int, max_risk: float) -> int | None:
+    """Fewest rows, of those tried, that pass with the error rate of these `n`; None where no number of them does."""
+    tried = np.unique(np.geomspace(n, 1e7, 2000).astype(np.intp))
+    passed = np.ceil(tried * (errors / n)) <= most_errors(tried, max_risk)
+    return int(tried[passed.argmax()]) if errors < max_risk * n and passed.any() else None
+
+
+def _round_up(number: float) -> int:
+    """To two digits, upwards."""
+    unit: int = 10 ** max(math.floor(math.log10(number)) - 1, 0)
+    return math.ceil(number / unit) * unit

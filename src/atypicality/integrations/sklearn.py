@@ -22,7 +22,7 @@ from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
 from atypicality.integrations.sklearn_checks import check_answers, decisions, log_probs
 from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier, guaranteed_coverage
-from atypicality.integrations.sklearn_files import load_classifier, save_classifier
+from atypicality.integrations.sklearn_files import load_classifier, save_classifier, untrusted_types
 from atypicality.integrations.sklearn_folds import (
     TABLE,
     OutOfFold,
@@ -397,7 +397,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         return evaluate_classifier(self, outputs, answer, options)
 
     def _card(self) -> str:
-        return classifier_card(self)
+        return classifier_card(self, untrusted_types(self))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Recalibrated probabilities (n, k) of rows `X`, columns in the order of `classes_`."""

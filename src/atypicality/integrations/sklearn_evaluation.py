@@ -34,7 +34,7 @@ def guaranteed_coverage(model: Any) -> float | None:
 def classifier_card(model: Any, untrusted: Sequence[str] | None = None) -> str:
     """The card of the head, with how the classifier is loaded and the coverage that is guaranteed for its sets.
 
-    `untrusted` are the types that its file holds and skops does not trust; None before there is a file.
+    `untrusted` are the types that its file holds and skops does not trust; None where they are not known.
     """
     check_is_fitted(model, "head_")
     return model_card(_AsHead(model, untrusted=untrusted))

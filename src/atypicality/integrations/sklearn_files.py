@@ -15,7 +15,7 @@ from atypicality.shipping.bundle import load as load_head
 from atypicality.shipping.bundle import save as save_head
 from atypicality.validation import require
 
-__all__ = ["load_classifier", "save_classifier"]
+__all__ = ["load_classifier", "save_classifier", "untrusted_types"]
 
 AnyPath = str | os.PathLike[str]
 FILE, HEAD, CARD, FORMAT = "classifier.skops", "head", "README.md", 1
@@ -30,18 +30,30 @@ def save_classifier(model: Any, folder: AnyPath) -> None:
     """Write a fitted `AtypicalityAwareClassifier`; refused where a part cannot be read back."""
     check_is_fitted(model, "head_")
     skops = require("skops.io", extra="sklearn", feature="save of a classifier")
-    target = check_target(folder, folder=True)
-    state = {name: getattr(model, name) for name in (*OPTIONS, *FITTED)}
-    state |= {name: getattr(model, name) for name in PERHAPS if hasattr(model, name)}
-    crossed = model.cross_conformal_
-    state["scores"] = None if crossed is None else crossed.scores_
-    state |= {"format": FORMAT, "own_head": model.head is not None, "head": ""}
+    target, state = check_target(folder, folder=True), _state(model)
     untrusted = _check_readable(skops, state)
     state["head"] = save_head(model.head_, target / HEAD)
     with replacing(target / FILE) as temporary:
         Path(temporary).write_bytes(skops.dumps(state))
     with replacing(target / CARD) as temporary:
         Path(temporary).write_text(classifier_card(model, untrusted), encoding="utf-8")
+
+
+def untrusted_types(model: Any) -> list[str] | None:
+    """The types that the file of a fitted classifier must be trusted with; None where it cannot be saved here."""
+    try:
+        return _check_readable(require("skops.io", extra="sklearn", feature="save of a classifier"), _state(model))
+    except (ModuleNotFoundError, TypeError):
+        return None
+
+
+def _state(model: Any) -> dict[str, Any]:
+    """What the file holds; the fingerprint of the head's bundle comes when that is written."""
+    state = {name: getattr(model, name) for name in (*OPTIONS, *FITTED)}
+    state |= {name: getattr(model, name) for name in PERHAPS if hasattr(model, name)}
+    crossed = model.cross_conformal_
+    state["scores"] = None if crossed is None else crossed.scores_
+    return state | {"format": FORMAT, "own_head": model.head is not None, "head": ""}
 
 
 def _check_readable(skops: Any, state: dict[str, Any]) -> list[str]:

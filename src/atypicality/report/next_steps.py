@@ -4,7 +4,7 @@ from typing import Any
 
 from atypicality.evaluation import Evaluation
 from atypicality.metrics.intervals import wilson_rows
-from atypicality.report.summary import ENOUGH, Facts, Name, Sentence, SourcedNumber
+from atypicality.report.summary import AXES, ENOUGH, PREFIX, Facts, Name, Sentence, SourcedNumber
 
 __all__ = ["next_steps"]
 
@@ -21,7 +21,9 @@ def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
 def _for_a_person(facts: Facts) -> list[Sentence]:
     """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
     if (share := facts.at("overall", "accepted_share")) is not None:
-        return [_accepted(facts, share)]
+        why = facts.setting("nothing_accepted")
+        told = () if why is None else (f" {why[0].upper()}{why[1:]}",)
+        return [(*_accepted(facts, share), *told), *_accepted_groups(facts)]
     rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
     kept = [row for row in rows if row["high"] <= RISK]
     if not rows or rows[-1]["high"] <= RISK:
@@ -82,6 +84,28 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     )
 
 
+def _accepted_groups(facts: Facts) -> list[Sentence]:
+    """The subgroup whose accepted predictions err most, where that is more than allowed beyond its interval."""
+    allowed = facts.evaluation.settings["max_risk"]
+    rows = facts.rows("subgroups", method=facts.after, metric="accepted_risk")
+    above = [row for row in rows if row["count"] >= ENOUGH and row["low"] > allowed]
+    if not above:
+        return []
+    worst = max(above, key=lambda row: row["value"])
+    more = f" {len(above) - 1} more subgroups are above it too." if len(above) > 1 else ""
+    return [
+        facts.say(
+            "Of the {count} accepted {samples} of the subgroup {name} {risk} are wrong (95% interval {ends}), more "
+            f"than {allowed:.4g}: the risk is guaranteed for all {{samples}} together. Send these to a person too, or "
+            f"fit a head for them alone.{more}",
+            name=Name(facts.place_name("subgroups", worst)),
+            count=facts.count("subgroups", worst),
+            risk=facts.share("subgroups", worst),
+            ends=facts.interval("{:.1%}", "subgroups", worst),
+        )
+    ]
+
+
 def _labels(facts: Facts) -> list[Sentence]:
     """Samples whose label is not the most credible class: errors of the model, and of labels among the first."""
     suspects, twins = facts.evaluation.table("suspects"), facts.evaluation.table("duplicates")
@@ -123,35 +147,48 @@ def _collect(facts: Facts) -> list[Sentence]:
 
 
 def _named(facts: Facts, words: str, rows: list[dict[str, Any]]) -> list[Sentence]:
-    if not rows:
-        return []
-    parts: list[str | SourcedNumber | Name] = [words]
-    for place, row in enumerate(rows[:3]):
-        parts += [
-            ", " if place else "",
-            Name(facts.place_name("classes", row)),
-            " (",
-            facts.share("classes", row),
-            f" {facts.wording['right']})",
-        ]
-    return [(*parts, ".")]
+    found = [("classes", row) for row in rows]
+    return [(words, *_listed(facts, found, f" {facts.wording['right']}"), ".")] if rows else []
+
+
+def _listed(facts: Facts, rows: list[tuple[str, dict[str, Any]]], what: str = "", kinds: bool = False) -> Sentence:
+    """Three groups by name, and by their kind too, each with the value of its row in brackets."""
+    parts: list[str | SourcedNumber | Name] = []
+    for place, (table, row) in enumerate(rows[:3]):
+        before = (", " if place else "") + (PREFIX.get(table, "") if kinds else "")
+        parts += [before, Name(facts.place_name(table, row)), " (", facts.share(table, row), f"{what})"]
+    return tuple(parts)
 
 
 def _cover(facts: Facts) -> list[Sentence]:
-    """What guarantees coverage by class, where classes are covered too rarely."""
-    if not facts.short("classes"):
-        return []
-    return [
-        (
-            "Coverage is guaranteed over all classes together. For coverage of rare ones too, fit a head whose "
-            'prediction sets are ConditionalConformal(groups="class rarity"), or have a mapping of classes to groups.',
+    """What guarantees coverage by class and by subgroup, where these are covered too rarely."""
+    without = ", without cv" if facts.setting("cross_fitted") else ""
+    asked = (facts.setting("covered_groups") or "").split(", ")
+    said: list[Sentence] = []
+    if facts.short("classes") and "class rarity" not in asked:
+        said.append(
+            (
+                "Coverage is guaranteed over all classes together. For coverage of rare ones too, fit a head whose "
+                'prediction sets are ConditionalConformal(groups="class rarity"), or have a mapping of classes to '
+                f"groups{without}.",
+            )
         )
-    ]
+    for attribute, row in {row["attribute"]: row for row in facts.short("subgroups")[::-1]}.items():
+        if attribute not in asked:
+            cut = ", cut into a few values" if row["subgroup"].startswith("group ") else ""
+            said.append(
+                facts.say(
+                    "For coverage of each value of {name}{cut}, fit a head whose prediction sets are "
+                    'ConditionalConformal(groups="{name}"){without}.',
+                    name=Name(attribute), cut=cut, without=without,
+                )
+            )  # fmt: skip
+    return said
 
 
 def _refit(facts: Facts) -> list[Sentence]:
     """Whether the head should be fitted again, or on more rows."""
-    coverage, alpha = facts.at("overall", "coverage"), facts.evaluation.settings.get("alpha", {}).get(facts.after)
+    coverage, alpha = facts.at("overall", "coverage"), facts.setting("alpha")
     over, said = facts.at("overall", "overconfidence"), None
     if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
         said = "Refit on newer rows: prediction sets hold the label too rarely, beyond the interval."
@@ -160,5 +197,17 @@ def _refit(facts: Facts) -> list[Sentence]:
     elif over is not None and over["low"] > 0.01:
         said = "Recalibrate: {confidence} is above accuracy beyond its interval."
     elif coverage is not None:
-        said = "No refit is called for: coverage over all {samples} and advice hold."
+        return [_holds(facts)]
     return [] if said is None else [facts.say(said)]
+
+
+def _holds(facts: Facts) -> Sentence:
+    """Coverage of all samples holds: no refit is called for, unless groups fall short or nothing is accepted."""
+    short = [(table, row) for table in AXES for row in facts.short(table)]
+    short.sort(key=lambda one: one[1]["value"])
+    if short:
+        more = f", and {len(short) - 3} more." if len(short) > 3 else "."
+        return ("Overall coverage holds; these groups fall short: ", *_listed(facts, short, kinds=True), more)
+    if facts.at("overall", "accepted_share") is not None and facts.at("overall", "accepted_risk") is None:
+        return facts.say("Coverage over all {samples} and advice hold.")
+    return facts.say("No refit is called for: coverage over all {samples} and advice hold.")

@@ -139,7 +139,7 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     cards = [
         ("good", good, _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
         ("bad", "What got worse", _list(summary.worse, "Nothing got worse beyond its 95% intervals.")),
-        ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, "The tables for it are empty.")),
+        ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, _no_caution(evaluation))),
         ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
         ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
     ]  # fmt: skip
@@ -150,6 +150,13 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
         f'<section id="summary" class="cards">\n{drawn}\n</section>\n<noscript><p>The views below are drawn by the '
         "script in this file; allow it to see them.</p></noscript>"
     )
+
+
+def _no_caution(evaluation: Evaluation) -> str:
+    """What is said where no group of samples is large enough to be judged."""
+    if evaluation.tables["grid"]["value"]:
+        return "No group has enough rows to be judged."
+    return "This needs embeddings, or atypicality: without them no rows can be told apart by how rare they are."
 
 
 def _list(sentences: tuple[Sentence, ...], empty: str) -> str:
@@ -205,7 +212,7 @@ _CHOOSE = (
 )
 _BODIES = {
     "where": '<div class="controls" id="choices"></div><div id="ramp"></div><div class="pair" id="grids"></div>'
-    '<h3>Advice: what to do</h3><div class="pair" id="advice"></div>'
+    '<h3>Advice: what to do</h3>{rejected}<div class="pair" id="advice"></div>'
     '<h3>Four kinds of {prediction}</h3><div class="pair" id="quadrants"></div><p id="hint" role="status"></p>',
     "chosen": '<div id="selection"></div><div class="controls" id="filters"></div>'
     '<div class="pair" id="reliability"></div><div id="classes"></div><div id="samples"></div>',
@@ -222,12 +229,22 @@ def _sections(evaluation: Evaluation, head: "ReliabilityHead | None") -> list[st
     words = words_of(evaluation)
     told = _TOLD | ({"where": _TOLD["where"] + _CHOOSE} if evaluation.tables["samples"]["row"] else {})
     told = {place: text.format_map(words) for place, text in told.items()}
-    bodies = {place: body.format_map(words) for place, body in _BODIES.items()} | {"about": _about(evaluation, head)}
+    parts = words | {"rejected": _rejected(evaluation)}
+    bodies = {place: body.format_map(parts) for place, body in _BODIES.items()} | {"about": _about(evaluation, head)}
     return [
         f'<section aria-labelledby="{place}"><h2 id="{place}">{title}</h2>'
         f"{f'<p class=quiet>{told[place]}</p>' if place in told else ''}{bodies[place]}</section>"
         for place, title in _places(evaluation).items()
     ]
+
+
+def _rejected(evaluation: Evaluation) -> str:
+    """Why the other words of advice may have no rows, where a risk was asked for."""
+    if "max_risk" not in evaluation.settings:
+        return ""
+    told = "Every {prediction} of a head that is not accepted at a risk of at most {risk:g} counts as “ask a person”."
+    words = words_of(evaluation) | {"risk": evaluation.settings["max_risk"]}
+    return f"<p class=quiet>{told.format_map(words)}</p>"
 
 
 _SETTINGS = {
@@ -241,6 +258,9 @@ _SETTINGS = {
     "random_state": "random seed",
     "groups": "attribute given to methods as groups",
     "stored_edges": "edges of groups are those that a head has stored",
+    "nothing_accepted": "why nothing is accepted",
+    "cross_fitted": "cross-fitted (cv)",
+    "covered_groups": "groups for which coverage is guaranteed",
     "max_risk": "allowed share of errors among what is accepted",
     "of": "what was evaluated",
     "part": "methods that were measured on some of it, and on how many",

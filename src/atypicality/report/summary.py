@@ -5,6 +5,7 @@ A sentence is a tuple of parts: our words, `SourcedNumber` (with the row of the 
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Formatter
@@ -14,7 +15,7 @@ from atypicality.evaluation import Evaluation
 from atypicality.evaluation.context import measured_by
 from atypicality.report.words import words_of
 
-__all__ = ["ENOUGH", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
+__all__ = ["AXES", "ENOUGH", "PREFIX", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
 
 ENOUGH = 30  # groups with fewer samples are not singled out in the summary: their intervals say too little
 
@@ -117,6 +118,10 @@ class Facts:
         where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent") if key in row}
         return SourcedNumber(form.format(row[column]), row[column], table, where, column)
 
+    def setting(self, key: str) -> Any:
+        """What the settings hold of the method `after` under a key; None where nothing."""
+        return self.evaluation.settings.get(key, {}).get(self.after)
+
     def share(self, table: str, row: Mapping[str, Any]) -> SourcedNumber:
         """The value of a row in percent."""
         return self.number("{:.1%}", table, row)
@@ -174,7 +179,7 @@ class Facts:
     def worse_groups(self, table: str, metric: str) -> list[tuple[bool, float, Sentence]]:
         """Groups of a table in which a metric got worse: beyond its interval or not, by how much, in words."""
         found: list[tuple[bool, float, Sentence]] = []
-        for row in self.rows(table, method=self.after, metric=metric):
+        for row in self.judged(table, metric):
             where = {key: row[key] for key in ("group", "class_index", "attribute", "subgroup") if key in row}
             both = None if row["count"] < ENOUGH else self.pair(table, metric, **where)
             if both is None or not self.worsened(metric, table, **where):
@@ -192,8 +197,16 @@ class Facts:
             return f"{row['attribute']}: {row['subgroup']}"
         if table == "quadrants":
             return str(row["quadrant"])
-        name = f"{_AXES[table]} {row['group'] + 1}"
+        name = f"{AXES[table].format_map(self.wording)} {row['group'] + 1}"
         return f"{name} ({self.members(row['group'])})" if table == "class_groups" else name
+
+    def judged(self, table: str, metric: str) -> list[dict[str, Any]]:
+        """Rows of a metric by group, without groups of one class: that class has a row of its own."""
+        rows = self.rows(table, method=self.after, metric=metric)
+        if table != "class_groups":
+            return rows
+        sizes = Counter(self.evaluation.tables["class_info"]["group"])
+        return [row for row in rows if sizes[row["group"]] > 1]
 
     def members(self, group: int) -> str:
         """Classes of a group of classes, the first by name."""
@@ -204,7 +217,7 @@ class Facts:
 
     def words(self) -> list[Sentence]:
         """Advice that does not hold: right for fewer than the target, beyond the interval."""
-        alpha = self.evaluation.settings.get("alpha", {}).get(self.after)
+        alpha = self.setting("alpha")
         rows = self.rows("advice", method=self.after, metric="followed")
         short = [
             row for row in rows
@@ -285,14 +298,13 @@ class Facts:
         if alone["high"] < 0.5:
             said = (*said, f" That is backwards: {self.wording['backwards']}.")
         chosen = self._choice()
-        how = () if chosen is None else (" The density was chosen before recalibration: ", Name(chosen), ".")
+        how = () if chosen is None else (" The density is ", Name(chosen), ".")
         return [(*said, *how)]
 
     def _choice(self) -> str | None:
         """How the method chose its density, where that is the atypicality of this evaluation."""
-        settings = self.evaluation.settings
-        own = settings.get("atypicality") == measured_by(self.after)
-        found: str | None = settings.get("density", {}).get(self.after) if own else None
+        own = self.evaluation.settings.get("atypicality") == measured_by(self.after)
+        found: str | None = self.setting("density") if own else None
         return found
 
     def sets(self) -> list[Sentence]:
@@ -301,7 +313,7 @@ class Facts:
         if coverage is None or size is None:
             return []
         alpha = self.evaluation.settings["alpha"].get(self.after)
-        level = self.evaluation.settings.get("guaranteed", {}).get(self.after)
+        level = self.setting("guaranteed")
         proved = "" if level is None else f"; guaranteed: {100 * level:.4g}%"
         asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%{proved})"
         words = f"Prediction sets hold the true class for {{coverage}} of the {{samples}}{asked}, "
@@ -331,17 +343,18 @@ class Facts:
         certain = [row for row in rows if row["count"] >= ENOUGH and row["low"] > 0]
         if not rows:
             return []
+        grid = " × ".join(map(str, self.evaluation.settings["grid"]))
         if not certain:
-            few = f"No cell of the grid with at least {ENOUGH} {{samples}} is overconfident beyond its 95% interval."
-            return [self.say(few)]
+            few = f"No cell of the {grid} grid with at least {ENOUGH} {{samples}} is overconfident beyond its "
+            return [self.say(few + "95% interval.")]
         worst = max(certain, key=lambda row: row["value"])
         place = {"group": worst["group"], "confidence_group": worst["confidence_group"]}
         confidence, accuracy = self.at("grid", "confidence", **place), self.at("grid", "accuracy", **place)
         if confidence is None or accuracy is None:
             return []
         said = self.say(
-            f"The most overconfident cell of the grid is atypicality group {worst['group'] + 1}, {{confidence}} group "
-            f"{worst['confidence_group'] + 1}: mean {{confidence}} {{said}}, and {{share}} {{right}} "
+            f"The most overconfident cell of the {grid} grid is atypicality group {worst['group'] + 1}, {{confidence}} "
+            f"group {worst['confidence_group'] + 1}: mean {{confidence}} {{said}}, and {{share}} {{right}} "
             "({count} {samples}).",
             said=self.share("grid", confidence),
             share=self.share("grid", accuracy),
@@ -389,26 +402,26 @@ class Facts:
 
     def short(self, table: str) -> list[dict[str, Any]]:
         """Groups with enough samples whose sets cover less than the target beyond the interval, the lowest first."""
-        alpha = self.evaluation.settings.get("alpha", {}).get(self.after)
-        rows = self.rows(table, method=self.after, metric="coverage")
-        found = [row for row in rows if alpha is not None and row["count"] >= ENOUGH and row["high"] < 1 - alpha]
+        alpha = self.setting("alpha")
+        rows = [] if alpha is None else self.judged(table, "coverage")
+        found = [row for row in rows if row["count"] >= ENOUGH and row["high"] < 1 - alpha]
         return sorted(found, key=lambda row: row["value"])
 
     def gaps(self) -> list[Sentence]:
         """The group of every kind whose sets cover least, where that is less than the target."""
-        alpha = self.evaluation.settings.get("alpha", {}).get(self.after)
-        known = [table for table in _AXES if self.rows(table, method=self.after, metric="coverage")]
+        alpha = self.setting("alpha")
+        known = [table for table in AXES if self.judged(table, "coverage")]
         if alpha is None or not known:
             return []
         short = {table: rows for table in known if (rows := self.short(table))}
         if not short:
-            names = [_AXES[table] for table in known]
+            names = [AXES[table] for table in known]
             kinds = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
             none = f"No {kinds} of at least {ENOUGH} {{samples}} has prediction sets that fall short of the target "
             return [self.say(none + "beyond their 95% interval.")]
         return [
             self.say(
-                f"Prediction sets hold the true class less often than the target for the {_PREFIX.get(table, '')}"
+                f"Prediction sets hold the true class less often than the target for the {PREFIX.get(table, '')}"
                 f"{{name}}: {{share}} of {{count}} {{samples}}, where the target is {100 * (1 - alpha):.4g}%"
                 + (f"; and for {len(rows) - 1} more." if len(rows) > 1 else "."),
                 name=Name(self.place_name(table, rows[0])),
@@ -419,7 +432,7 @@ class Facts:
         ]
 
 
-_AXES = {
+AXES = {
     "atypicality_groups": "atypicality group",
     "confidence_groups": "{confidence} group",
     "class_groups": "group of classes",
@@ -427,7 +440,7 @@ _AXES = {
     "quadrants": "quadrant",
     "subgroups": "subgroup",
 }
-_PREFIX = {table: f"{_AXES[table]} " for table in ("classes", "quadrants", "subgroups")}
+PREFIX = {table: f"{AXES[table]} " for table in ("classes", "quadrants", "subgroups")}
 
 
 def _finer(form: str, values: list[float]) -> str:

@@ -81,7 +81,7 @@ def _parts(head: Any) -> str:
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
     if head.density_choice_ is not None:
-        table += f"\n\nThe density was chosen: {head.density_choice_}."
+        table += f"\n\nThe density is {head.density_choice_}."
     if head.recalibration_density_ is not None:
         table += f" Recalibration uses {head.recalibration_density_}."
     return table

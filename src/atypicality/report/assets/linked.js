@@ -51,11 +51,12 @@ function choice(selection, attributes, ...children) {
 
 // Very confident models: their groups differ in the chance of an error, 1 in so many, and no more in percent
 const oneIn = (value) => (value >= 1 ? "never" : `1 in ${1 / (1 - value) < 10 ? decimal(1 / (1 - value), 1) : whole(Number((1 / (1 - value)).toPrecision(2)))}`);
-const inOdds = (method) => rows("group_ranges", { axis: "confidence", method }).some((range) => range.high > 0.9995 && range.high < 1 + 1e-9);
+const confident = (method) => rows("group_ranges", { axis: "confidence", method }).some((range) => range.high > 0.9995 && range.high < 1 + 1e-9);
+const inOdds = () => [state.before, state.after].some(confident); // one unit for the grids side by side
 const edge = (value) => percent(value, value > 0.99 ? 2 : 1);
 
 function confidenceText(level, method) {
-  if (!inOdds(method)) return rangeText("confidence", level, method, edge);
+  if (!inOdds()) return rangeText("confidence", level, method, edge);
   const [range] = rows("group_ranges", { axis: "confidence", group: level, method });
   if (!known(range.low)) return `more than ${oneIn(range.high)}`;
   return known(range.high) && range.high < 1 ? `${oneIn(range.low)} to ${oneIn(range.high)}` : `less than ${oneIn(range.low)}`;
@@ -66,7 +67,7 @@ function drawGrid(method, scaleOf) {
   const cells = new Map(rows("grid", { method, metric: state.measure }).map((row) => [`${row.group},${row.confidence_group}`, row]));
   const groups = unique([...cells.values()].map((row) => row.group));
   const levels = unique([...cells.values()].map((row) => row.confidence_group)).sort((a, b) => b - a);
-  const head = h("tr", {}, h("th", {}, inOdds(method) ? "errors expected" : WORDS.confidence), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
+  const head = h("tr", {}, h("th", {}, inOdds() ? "errors expected" : WORDS.confidence), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
   const body = levels.map((level) => h("tr", {}, h("th", { scope: "row" }, confidenceText(level, method)), groups.map((group) => h("td", {}, drawCell(method, cells.get(`${group},${level}`), form, title, scaleOf)))));
   const foot = h("tr", {}, h("td"), h("th", { colspan: groups.length }, "atypicality group, from the most typical (1) to the most atypical"));
   const table = h("table", { class: "grid", on: { keydown: moveInGrid } }, h("caption", {}, name(method), h("span", { class: "quiet" }, `: ${title}`)), h("thead", {}, head), h("tbody", {}, body), h("tfoot", {}, foot));
