@@ -182,8 +182,11 @@ def _accepted(data: Mapping[str, Any]) -> Iterable[str]:
     found = data.get("accepted") or []
     if not (drawn := [row for row in found if row["rows"]]):
         return
-    labelled, wrong = (sum(row[name] for row in found) for name in ("labelled", "wrong"))
-    told = f" Of {labelled:,} accepted rows with a label {wrong / labelled:.1%} are wrong." if labelled else ""
+    newest = next((row for row in reversed(found) if row["labelled"]), None)  # windows taken together overlap: no sums
+    told = ""
+    if newest is not None:
+        share = f"{newest['wrong'] / newest['labelled']:.1%}"
+        told = f" In the newest with labels, {share} of {newest['labelled']:,} accepted rows are wrong."
     yield (
         f"<section><h2>Accepted at a risk of at most {data['max_risk']:g}</h2><p class=quiet>Share of the rows of each "
         f"window that are accepted, with its interval.{told}</p>"
