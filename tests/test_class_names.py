@@ -331,7 +331,7 @@ def test_a_density_fitted_on_integers_that_could_be_names_is_refused(data):
             call()
     text = aty.GaussianAtypicality().fit(train.embeddings, np.array(list("3102"))[train.labels])
     answer = ReliabilityHead().fit(train=text, calibration=named).predict(test)
-    expected = ReliabilityHead().fit(train=train, calibration=calibration).predict(test)
+    expected = ReliabilityHead(aty.GaussianAtypicality()).fit(train=train, calibration=calibration).predict(test)
     assert_allclose(answer.proba, expected.proba, atol=1e-6)
 
 

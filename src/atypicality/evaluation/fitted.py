@@ -9,7 +9,6 @@ import numpy as np
 
 from atypicality.blocks import progress
 from atypicality.conformal.conditional import ConditionalConformal
-from atypicality.conformal.cross import CrossConformal
 from atypicality.conformal.guaranteed import Asked
 from atypicality.evaluation.context import GIVEN, TRAIN, Context, make_context, measured_by
 from atypicality.evaluation.cuts import Edges, first_known, stored_edges
@@ -209,7 +208,8 @@ def _why_none(head: Any, max_risk: float | None) -> str | None:
 
 
 def _cross_fitted(head: Any, max_risk: float | None) -> bool:
-    return getattr(head, "cross_fitted_", False) or isinstance(getattr(head, "prediction_sets_", None), CrossConformal)
+    folds = type(getattr(head, "prediction_sets_", None)).__name__ == "CrossConformal"  # its module needs scikit-learn
+    return folds or getattr(head, "cross_fitted_", False)
 
 
 def _covered_groups(head: Any, max_risk: float | None) -> str | None:
