@@ -46,6 +46,7 @@ SLOW = ("adats",)
 ALPHA = 0.05
 ROWS = (200, 500, 1000, 5000)
 PEERS = {"svs": "structured vector scaling", "sms": "structured matrix scaling"}
+LOGITS = {"logits": "default form, logits alone"}
 
 
 def outputs_of(name: str) -> tuple[aty.ModelOutputs, aty.ModelOutputs]:
@@ -105,7 +106,7 @@ def _seconds(method: Any, half: aty.ModelOutputs, given: dict[str, Any]) -> floa
     return time.perf_counter() - start
 
 
-def by_rows(name: str, methods: Any = ("ts", "vector", "svs", "sms", "aar", "aware"), sizes: Any = ROWS) -> Any:
+def by_rows(name: str, methods: Any = ("ts", "vector", "svs", "sms", "aar", "logits", "aware"), sizes: Any = ROWS) -> Any:
     """NLL, and the worst ECE of five groups in brackets, by method and number of calibration rows."""
     train, outputs = outputs_of(name)
     density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
@@ -144,6 +145,9 @@ def _probabilities(method: str, outputs: Any, given: dict[str, Any], shares: Any
 
         plain = softmax(outputs.logits.astype(np.float64), axis=1)
         return get_calibrator(method).fit(plain[fit], outputs.labels[fit]).predict_proba(plain[test])
+    if method in LOGITS:
+        alone = aty.AtypicalityAwareRecalibration(covariates=("margin",)).fit(outputs.logits[fit], outputs.labels[fit])
+        return alone.predict_proba(outputs.logits[test])
     of_fit, of_test = ({name: values[rows] for name, values in given.items()} for rows in (fit, test))
     fitted = OBJECTS[method]().fit(outputs.logits[fit], outputs.labels[fit], class_log_prior=shares, **of_fit)
     return fitted.predict_proba(outputs.logits[test], **of_test)
@@ -218,7 +222,7 @@ def write_sets(name: str) -> None:
 
 def write_rows(name: str) -> None:
     """The table by number of calibration rows."""
-    named = {(RECALIBRATORS | PEERS)[method]: cells for method, cells in by_rows(name).items()}
+    named = {(RECALIBRATORS | PEERS | LOGITS)[method]: cells for method, cells in by_rows(name).items()}
     show(f"{name}-rows.md", table([f"{n:,} rows" for n in ROWS], named))
 
 

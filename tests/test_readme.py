@@ -71,7 +71,7 @@ def test_results_are_the_measured_ones():
     balanced, tailed = measured("fashion-mnist-equal-size"), measured("fashion-mnist-lt-equal-size")
     for name in balanced:
         expected[name] = [part[name][column] for part in (balanced, tailed) for column in (0, 2, 3)]
-    assert len(shown) == 8
+    assert len(shown) == 9
     assert {name: expected[name] for name in shown} == shown
 
 
