@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= charts,torch,llm,onnx,parquet,dask,serve,sklearn
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
-.PHONY: setup check test coverage core oldest package guarantees models fuzz bench docs demo clean
+.PHONY: setup check test coverage core oldest package guarantees models fuzz bench bench-env docs demo clean
 
 setup: $(VENV)/.ready
 
@@ -93,8 +93,11 @@ fuzz: setup
 PEERS_THAT_MAY_FAIL := torch-uncertainty[cpu]==0.13.0 torchcp==1.2.1
 
 # Results go to benchmarks/results and into the pages that show them.
-bench: .venv-bench/.ready
+bench: bench-env
 	.venv-bench/bin/python -m benchmarks
+
+# What the benchmarks and docs/measure_methods.py run in: the library and its peers.
+bench-env: .venv-bench/.ready
 
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
