@@ -106,7 +106,9 @@ def _seconds(method: Any, half: aty.ModelOutputs, given: dict[str, Any]) -> floa
     return time.perf_counter() - start
 
 
-def by_rows(name: str, methods: Any = ("ts", "vector", "svs", "sms", "aar", "logits", "aware"), sizes: Any = ROWS) -> Any:
+def by_rows(
+    name: str, methods: Any = ("ts", "vector", "svs", "sms", "aar", "logits", "aware"), sizes: Any = ROWS
+) -> Any:
     """NLL, and the worst ECE of five groups in brackets, by method and number of calibration rows."""
     train, outputs = outputs_of(name)
     density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)

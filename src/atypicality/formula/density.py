@@ -324,21 +324,24 @@ class TwoDensities:
         return self.chosen.normalize
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
-        """Whitened rows (n, r), and the products of the density chosen."""
+        """Whitened rows (n, r), and the products of the density chosen, or its scores and the lengths of rows (n, 1)."""
         z = xp.astype(rows - self.centre, xp.float64, copy=False) @ self.whitening
         own = self.chosen.products(xp, rows)
-        if self.roots is None:
+        if self.roots is None or self.normalize is None:
             return z, *own
-        along = z + self.start
-        if self.normalize is not None:
-            along /= xp.sqrt(squared_lengths(xp, xp.astype(rows, xp.float64, copy=False)))
-        along -= self.end
-        along *= self.roots
-        return z, *own, along
+        return z, *own, xp.sqrt(squared_lengths(xp, xp.astype(rows, xp.float64, copy=False)))
 
     def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """Atypicality (n, 1) by the density chosen."""
-        return self.chosen.atypicality(xp, products[1:])
+        if self.roots is None:
+            return self.chosen.atypicality(xp, products[1:])
+        z, scores, *lengths = products
+        along = z + self.start
+        for length in lengths:
+            along /= length
+        along -= self.end
+        along *= self.roots
+        return self.chosen.atypicality(xp, (scores, along))
 
     def class_log_density(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """Log p(x | y) (n, k) by the density chosen, up to a constant of each row."""
