@@ -324,7 +324,7 @@ class TwoDensities:
         return self.chosen.normalize
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
-        """Whitened rows (n, r), and the products of the density chosen, or its scores and the lengths of rows (n, 1)."""
+        """Whitened rows (n, r), and the products of the density chosen, or its scores and lengths of rows (n, 1)."""
         z = xp.astype(rows - self.centre, xp.float64, copy=False) @ self.whitening
         own = self.chosen.products(xp, rows)
         if self.roots is None or self.normalize is None:
