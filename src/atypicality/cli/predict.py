@@ -22,9 +22,8 @@ atypicality predict head new.npz --exit-code --json --out answers.npz
 atypicality predict answer-head new.jsonl --max-risk 0.1 --out said.csv
 """
 
-DRIFTED = (
-    3  # the exit code of rows that have drifted or look wrong: not 1, which a crash has, nor 2, a mistake of the user
-)
+DRIFTED = 3
+"""The exit code of rows that have drifted or look wrong: not 1, which a crash has, nor 2, a mistake of the user."""
 
 
 def command(

@@ -12,7 +12,7 @@ from atypicality.arrays import namespace
 from atypicality.density.covariance import Whitening
 from atypicality.density.statistics import refuse_rows
 from atypicality.density.unit import UnitRows
-from atypicality.formula import ClassDensity, RelativeDensity, TiedDensity, TwoDensities, moved
+from atypicality.formula import ClassDensity, LinearDensity, RelativeDensity, TiedDensity, TwoDensities, moved
 from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
@@ -168,14 +168,16 @@ class ClassGaussians:
 Gaussians = TiedGaussians | ClassGaussians
 
 
-def score_rows(formula: TiedDensity | ClassDensity | TwoDensities, x: Any, *what: str) -> tuple[Any, ...]:
+def score_rows(
+    formula: TiedDensity | LinearDensity | ClassDensity | TwoDensities, x: Any, *what: str
+) -> tuple[Any, ...]:
     """What methods of a formula say, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d)."""
     xp, host = namespace(x), isinstance(x, np.ndarray)
     if not host:
         from atypicality.arrays import to_device
 
         formula = moved(formula, lambda array: to_device(array, x))
-    width = x.shape[1] + formula.means.shape[0]
+    width = x.shape[1] + formula.n_classes
     block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
     def score(rows: slice) -> list[tuple[Any, ...]]:

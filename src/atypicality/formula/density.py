@@ -92,6 +92,11 @@ class TiedDensity:
         numbers = np.arange(len(means))
         return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize)
 
+    @property
+    def n_classes(self) -> int:
+        """Columns of class log-densities."""
+        return int(self.bias.shape[0])
+
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
         rows = prepared(xp, rows, self.normalize)
@@ -238,9 +243,9 @@ class LinearDensity:
     normalize: str | None = None
 
     @property
-    def means(self) -> Any:
-        """As many as there are classes."""
-        return self.bias
+    def n_classes(self) -> int:
+        """Columns of class log-densities."""
+        return int(self.bias.shape[0])
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """`z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q) unless there is neither spread nor mixing."""
@@ -319,6 +324,11 @@ class TwoDensities:
         )
 
     @property
+    def n_classes(self) -> int:
+        """Columns of class log-densities."""
+        return self.chosen.n_classes
+
+    @property
     def normalize(self) -> str | None:
         """That of the density chosen."""
         return self.chosen.normalize
@@ -380,6 +390,11 @@ class ClassDensity:
     log_peaks: Any
     log_prior: Any = None
     normalize: str | None = None
+
+    @property
+    def n_classes(self) -> int:
+        """Columns of class log-densities."""
+        return int(self.log_peaks.shape[0])
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any]:
         """Log p(x | y) (n, k)."""
