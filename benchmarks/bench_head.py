@@ -128,15 +128,15 @@ def library_pipeline(data: Data) -> tuple[np.ndarray, np.ndarray]:
 
 
 def predict_rows(n_rows: int, width: int, n_classes: int) -> list[Row]:
-    """`predict` alone against its two products and one softmax, in blocks of the same rows."""
+    """`predict` alone against its two products and one softmax, in blocks, into an array that is new in each call."""
     data = Data.of(2 * n_rows // 5, 2 * n_rows // 5, n_rows, width, n_classes)
     head = ReliabilityHead().fit(train=data.outputs("train"), calibration=data.outputs("calibration"))
     test, logits, embeddings = data.outputs("test"), data.test[0], data.test[1]
     rng = np.random.default_rng(0)
     whitening, targets = rng.standard_normal((width, width)), rng.standard_normal((width, n_classes))
-    probs = np.empty_like(logits)
 
-    def bare() -> None:
+    def bare() -> np.ndarray:
+        probs = np.empty_like(logits)
         for start in range(0, n_rows, 4096):
             part = slice(start, start + 4096)
             np.matmul(embeddings[part].astype(np.float64) @ whitening, targets)
@@ -144,6 +144,7 @@ def predict_rows(n_rows: int, width: int, n_classes: int) -> list[Row]:
             np.subtract(logits[part], logits[part].max(axis=1, keepdims=True), out=out)
             np.exp(out, out=out)
             out /= out.sum(axis=1, keepdims=True)
+        return probs
 
     return contest(
         "whole head, predict",

@@ -1,5 +1,6 @@
 """Blocks: every row once, in order, on any number of threads, with BLAS held and released."""
 
+import importlib
 import os
 import threading
 
@@ -51,7 +52,8 @@ def blas_threads():
 
 @pytest.fixture
 def two_threads():
-    """More than the one that the tests run with, so that one inside is a change."""
+    """More than the one that the tests run with, so that one inside is a change; of SciPy's BLAS too."""
+    importlib.import_module("scipy.linalg")
     with threadpool_limits(2, "blas"):
         yield
 
@@ -73,6 +75,31 @@ def test_overlapping_users_of_blas_restore_it_once(two_threads):
     assert set(blas_threads()) == {1}
     second.__exit__(None, None, None)
     assert blas_threads() == before
+
+
+def test_a_head_holds_blas_from_the_density_to_the_sets_unless_rows_are_wide(two_threads, monkeypatch):
+    from atypicality import GaussianAtypicality, ModelOutputs, ReliabilityHead, TemperatureScaling
+
+    seen = []
+
+    class Watching(GaussianAtypicality):
+        def fit(self, embeddings, labels):
+            seen.extend(blas_threads())
+            return super().fit(embeddings, labels)
+
+    rng = np.random.default_rng(0)
+    parts = [
+        ModelOutputs(rng.normal(size=(300, 3)), embeddings=rng.normal(size=(300, 4)), labels=np.arange(300) % 3)
+        for _ in range(2)
+    ]
+    head = ReliabilityHead(Watching(), TemperatureScaling())
+    for wide, threads in ((2048, {1}), (4, {2})):
+        seen.clear()
+        monkeypatch.setattr("atypicality.blocks.threads.WIDE", wide)
+        with pytest.warns(UserWarning):  # logits of noise
+            head.fit(*parts)
+        assert set(seen) == threads
+        assert set(blas_threads()) == {2}
 
 
 def test_settings_are_local_and_restored():

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality import conformal, density, recalibration
+from atypicality import blocks, conformal, density, recalibration
 from atypicality.arrays import namespace, to_host
 from atypicality.density import GaussianAtypicality
 from atypicality.density.choice import DensityChoice
@@ -214,12 +214,13 @@ class ReliabilityHead(BaseEstimator):
         scored = train if isinstance(train, ModelOutputs) else whole
         columns = 0 if scored.embeddings is None else scored.embeddings.shape[1]
         check_room(max(len(scored) // 8, len(whole)), self.n_classes_, columns)
-        first, rest, edge_rows = cut(calibration, seed)
-        self.neighbor_ratio_ = fitted_ratio(self, train)
-        known = fit_density(self, train, whole, first)
-        self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
-        train_rows = len(train) if isinstance(train, ModelOutputs) else 0
-        fit_calibration(self, first, rest, edge_rows, train_rows, known)
+        with blocks.single_threaded_blas(columns):
+            first, rest, edge_rows = cut(calibration, seed)
+            self.neighbor_ratio_ = fitted_ratio(self, train)
+            known = fit_density(self, train, whole, first)
+            self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
+            train_rows = len(train) if isinstance(train, ModelOutputs) else 0
+            fit_calibration(self, first, rest, edge_rows, train_rows, known)
         if not aligned:
             check_order(first, known, sources_of(self))
         return self

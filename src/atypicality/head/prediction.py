@@ -80,7 +80,8 @@ def known_formula(head: Any, max_risk: float | None) -> HeadFormula | None:
     if held is not None and held.risk == max_risk and _same(held.own, own) and _same(held.inner, held.now()):
         return held.formula
     parts = [vars(part) for part in own if hasattr(part, "__dict__")]
-    found = None if missing_formulas(head) else head.formula(max_risk)
+    with blocks.single_threaded_blas(getattr(head.density_, "n_features_in_", 0)):
+        found = None if missing_formulas(head) else head.formula(max_risk)
     held = _formulas[head] = _Known(max_risk, own, parts, [], found)
     held.inner.extend(held.now())
     return found
