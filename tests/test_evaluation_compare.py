@@ -48,6 +48,43 @@ def test_compare_is_the_papers_protocol(outputs, world):
     assert row["high"] == pytest.approx(row["value"] + reach)
 
 
+def test_differences_are_paired_by_split_with_nadeau_and_bengios_interval(outputs):
+    comparison = aty.compare(["ts", "uncalibrated"], outputs, n_splits=4)
+    gaps = []
+    for seed in range(4):
+        calibration, test = outputs.split(0.5, seed)
+        probs = aty.TemperatureScaling().fit(calibration.logits, calibration.labels).predict_proba(test.logits)
+        raw = scipy.special.softmax(test.logits, axis=1)
+        gaps.append(metrics.nll(raw, test.labels) - metrics.nll(probs, test.labels))
+    [row] = comparison.table("differences", method="uncalibrated", metric="nll")
+    assert (row["reference"], row["count"]) == ("ts", 4)
+    assert row["value"] == pytest.approx(np.mean(gaps))
+    assert row["standard_error"] == pytest.approx(np.std(gaps, ddof=1) * (1 / 4 + 1) ** 0.5)
+    reach = scipy.stats.t.ppf(0.975, 3) * row["standard_error"]
+    assert (row["low"], row["high"]) == pytest.approx((row["value"] - reach, row["value"] + reach))
+    assert f"Log loss, uncalibrated less ts, paired: {row['value']:.4f}" in str(comparison)
+    assert not aty.compare(["ts", "uncalibrated"], outputs, n_splits=1).table("differences")
+
+
+def test_the_papers_forms_have_no_prior_and_the_released_sets(outputs, train):
+    density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
+    asked = ["ts", "aa-aps"]
+    found = aty.paper.compare(asked, outputs, train=density, n_splits=1, alpha=0.3, n_groups=2)
+    calibration, test = outputs.split(0.5, 0)
+    free = aty.paper.PriorFreeTemperature().fit(calibration.logits, calibration.labels)
+    [row] = found.table("overall", method="ts", metric="nll")
+    assert row["value"] == pytest.approx(metrics.nll(free.predict_proba(test.logits), test.labels))
+    rarity = density.atypicality(test.embeddings)
+    rare = rarity > np.median(rarity)
+    halves = [aty.paper.PriorFreeTemperature().fit(test.logits[rows], test.labels[rows]) for rows in (~rare, rare)]
+    assert column(found, "temperatures") == pytest.approx([half.temperature_ for half in halves])
+    ours = aty.compare(asked, outputs, train=density, n_splits=1, alpha=0.3, n_groups=2)
+    sizes = [column(one, "overall", method="aa-aps", metric="set_size") for one in (found, ours)]
+    assert sizes[0] != sizes[1]  # the paper's cells are not merged, and hold the class that crosses
+    with pytest.raises(ValueError, match="methods must be one of"):
+        aty.paper.compare("lac", outputs)
+
+
 def test_compare_cuts_the_test_half_at_its_own_quantiles(outputs, train):
     density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
     comparison = aty.compare("uncalibrated", outputs, train=density, n_splits=2)

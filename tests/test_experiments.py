@@ -708,7 +708,7 @@ def test_temperatures_of_the_paper_have_no_prior(seed):
 @needs("torch")
 def test_adats_is_in_the_default_run_beside_the_papers_column(tmp_path, seed, monkeypatch):
     small = partial(aty.AdaptiveTemperatureScaling, hidden=(8,), latent_dim=2, head=(4,), epochs=2)
-    monkeypatch.setattr(jobs, "AdaptiveTemperatureScaling", small)
+    monkeypatch.setattr("atypicality.paper.released.AdaptiveTemperatureScaling", small)
     write_model(tmp_path / "cifar10-wrn28-10", seed, n=200)
     found = reproduce("balanced", outputs=tmp_path, seeds=[0, 1], out=tmp_path / "out")
     for table in (table for table in found.tables["balanced"] if table.metric == "ece"):

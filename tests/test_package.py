@@ -50,6 +50,7 @@ PUBLIC = [
     "llm",
     "load",
     "metrics",
+    "paper",
     "theory",
     "three_way_split",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atypicality._version import __version__
 
 if TYPE_CHECKING:
-    from atypicality import blocks, charts, datasets, llm, metrics
+    from atypicality import blocks, charts, datasets, llm, metrics, paper
     from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal, SplitConformal
     from atypicality.density import ClassAtypicality, GaussianAtypicality, NeighborAtypicality, RelativeAtypicality
     from atypicality.density.ratio import NeighborRatio
@@ -63,7 +63,9 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _FORWARD = {"TransformersScorer": "integrations.transformers", "export_onnx": "shipping.onnx"}
 _FORWARD |= {"save": "shipping.bundle", "write_monitor": "report", "write_report": "report"}
 """What a method of an earlier room calls in a later one: here, so that no room imports what comes after it."""
-_MODULES = {name: name for name in ("blocks", "charts", "datasets", "llm", "metrics")} | {"theory": "paper.theory"}
+_MODULES = {name: name for name in ("blocks", "charts", "datasets", "llm", "metrics", "paper")} | {
+    "theory": "paper.theory"
+}
 
 __all__ = [
     "AdaptiveTemperatureScaling", "AtypicalityAwareClassifier", "AtypicalityAwareConformal",
@@ -72,7 +74,7 @@ __all__ = [
     "GroupTemperatureScaling", "ModelOutputs", "Monitor", "NeighborAtypicality", "NeighborRatio", "Quadrants",
     "QuantileGroups", "RelativeAtypicality", "Reliability", "ReliabilityHead", "SplitConformal", "TemperatureScaling",
     "VectorScaling", "__version__", "blocks", "charts", "collect", "compare", "datasets", "estimate_accuracy",
-    "estimate_class_mix", "evaluate", "llm", "load", "metrics", "theory", "three_way_split",
+    "estimate_class_mix", "evaluate", "llm", "load", "metrics", "paper", "theory", "three_way_split",
 ]  # fmt: skip
 
 

@@ -80,6 +80,11 @@ def clone(estimator: T, *, safe: bool = True) -> T:
             f"an estimator must be given as an object, such as TemperatureScaling(); got the text {estimator!r}."
         )
 
+    if safe and not hasattr(estimator, "get_params"):
+        raise TypeError(
+            f"{type(estimator).__name__} must have get_params, by which a new copy of it is made and fitted. Inherit "
+            "from sklearn.base.BaseEstimator."
+        )
     return theirs(estimator, safe=safe)  # type: ignore[no-any-return]
 
 

@@ -76,6 +76,9 @@ def _sentences(evaluation: "Evaluation") -> Iterator[str]:
     losses = [f"{row['method']} {_cell(row)}" for row in evaluation.table("overall", metric="nll")]
     if losses:
         yield f"Log loss (NLL): {'; '.join(losses)}."
+    for row in evaluation.table("differences", metric="nll"):
+        ends = f"{row['low']:.4f} to {row['high']:.4f}"
+        yield f"Log loss, {row['method']} less {row['reference']}, paired: {row['value']:.4f} (95 % interval {ends})."
     yield from _accepted(evaluation)
     yield from _signals(evaluation)
     yield from each_signal(evaluation)

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 Columns = Mapping[str, tuple[Any, ...]]
 
 _KINDS = {
-    "string": "method metric quadrant advice attribute subgroup axis worst name id subgroups members",
+    "string": "method reference metric quadrant advice attribute subgroup axis worst name id subgroups members",
     "integer": "group class_index confidence_group bin percent size row label suggested train_row grid_group "
     "class_group prediction set_size",
     "number": "count value standard_error low high target gap class_atypicality atypicality score distance weight "
@@ -39,6 +39,7 @@ STATISTICS = _columns("count value standard_error low high")
 
 TABLES: dict[str, dict[str, str]] = {
     "overall": _columns("method metric") | STATISTICS,
+    "differences": _columns("method reference metric") | STATISTICS,
     "atypicality_groups": _columns("method group metric") | STATISTICS,
     "confidence_groups": _columns("method group metric") | STATISTICS,
     "class_groups": _columns("method group metric") | STATISTICS,
@@ -73,6 +74,7 @@ METRICS = (
 )  # fmt: skip
 """All that is measured in some table of some evaluation."""
 LATER: dict[str, tuple[str, ...] | None] = {
+    "differences": None,
     "advice": None,
     "signals": None,
     "suspects": None,

@@ -17,7 +17,7 @@ from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, check_integer
 
-__all__ = ["compare", "measure_split"]
+__all__ = ["compare", "compare_objects", "measure_split"]
 
 WITHIN_UNIT = (
     *("accuracy", "confidence", "coverage", "followed", "share", "risk", "ece", "rmsce", "adaptive_ece"),
@@ -44,7 +44,9 @@ def compare(
     The paper's protocol (appendix C): split s draws one half of the rows with seed `random_state + s`; methods learn
     on it, and the other half, cut at its own quantiles of atypicality, measures them. Values are means over the
     splits, standard errors are sd / sqrt(n_splits), and intervals are Student's over the splits: they speak of the
-    splits of these rows, not of new rows.
+    splits of these rows, not of new rows. The table `differences` has every method less the first one, split by split,
+    with intervals for new rows: splits share rows, so the variance of a mean is (1 / n_splits + 1) sd^2 (Nadeau and
+    Bengio 2003).
 
     Parameters
     ----------
@@ -77,11 +79,24 @@ def compare(
     >>> after < before / 2
     True
     """
+    check_alpha(alpha)
     named = {name: by_name(method, alpha) for name, method in named_methods(methods).items()}
     options = Options.checked(n_groups, grid, n_bins, intervals=False)
+    return compare_objects(named, outputs, train, n_splits, random_state, options, groups)
+
+
+def compare_objects(
+    named: dict[str, Any],
+    outputs: ModelOutputs,
+    train: Any,
+    n_splits: int,
+    random_state: int,
+    options: Options,
+    groups: str | None,
+) -> Evaluation:
+    """As `compare`, of methods that are objects."""
     n_splits = check_integer(n_splits, "n_splits", low=1)
     first = check_integer(random_state, "random_state", low=0)
-    check_alpha(alpha)
     context = make_context(outputs, train, groups)
     seeds = range(first, first + n_splits)
     parts = [
@@ -107,6 +122,7 @@ def measure_split(named: dict[str, Any], calibration: Context, test: Context, se
 def merge(parts: Sequence[Measured]) -> Measured:
     """What several splits measured as one: averages of the rows, and every note once."""
     rows = {name: average(name, [part.rows[name] for part in parts]) for name in TABLES}
+    rows["differences"] = differences([part.rows["overall"] for part in parts])
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     return Measured(rows, notes, parts[0].alphas, parts[0].n_classes, parts[0].guaranteed)
 
@@ -121,6 +137,24 @@ def average(table: str, parts: Sequence[list[Row]]) -> list[Row]:
     for row in (row for part in parts for row in part):
         found.setdefault(tuple(row.get(key) for key in keys), []).append(row)
     return [dict(zip(keys, key, strict=True)) | _averaged(table, rows) for key, rows in found.items()]
+
+
+def differences(parts: Sequence[list[Row]]) -> list[Row]:
+    """Every method less the first one in every metric of all rows, from what each of some splits of them measured."""
+    values = [{(row["method"], row["metric"]): row["value"] for row in rows} for rows in parts]
+    reference, found = parts[0][0]["method"] if parts[0] else "", []
+    for method, metric in values[0]:
+        gaps = np.array(
+            [split.get((method, metric), np.nan) - split.get((reference, metric), np.nan) for split in values]
+        )
+        gaps = gaps[np.isfinite(gaps)]
+        if method == reference or gaps.size < 2:
+            continue
+        error = gaps.std(ddof=1) * (1 / gaps.size + 1) ** 0.5
+        reach, mean = student.ppf(0.975, gaps.size - 1) * error, gaps.mean()
+        keys = {"method": method, "reference": reference, "metric": metric, "count": gaps.size}
+        found.append(keys | {"value": mean, "standard_error": error, "low": mean - reach, "high": mean + reach})
+    return found
 
 
 def _averaged(table: str, rows: list[Row]) -> Row:

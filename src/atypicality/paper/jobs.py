@@ -15,16 +15,16 @@ from atypicality._version import __version__
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.context import Context, make_context
 from atypicality.evaluation.cuts import Cuts, Edges
-from atypicality.evaluation.methods import Answer, ask, by_name, fit, naming
+from atypicality.evaluation.methods import Answer, ask, fit, naming
 from atypicality.evaluation.schema import Row
 from atypicality.evaluation.scored import Options
 from atypicality.evaluation.tables import assemble, measure
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import replacing
-from atypicality.paper.released import SETS, PriorFreeGroupTemperature, PriorFreeTemperature, authors_rmse, set_method
+from atypicality.paper.released import PriorFreeTemperature, authors_rmse, method_of
 from atypicality.paper.sources import Data, Source
 from atypicality.paper.theory import theorem_1, theorem_2
-from atypicality.recalibration import AdaptiveTemperatureScaling, ContentFreeCalibration
+from atypicality.recalibration import ContentFreeCalibration
 from atypicality.validation import caught_warnings, warn
 
 __all__ = ["ALPHA", "FOLDS", "WITHOUT_CONTENT", "Estimated", "Job", "Result", "run_job"]
@@ -184,15 +184,9 @@ def _objects(job: Job, estimated: Estimated) -> dict[str, Any]:
 
 
 def _method(name: str, job: Job, data: Data) -> Any:
-    if name in SETS:
-        return set_method(name, job.alpha, job.seed)
-    own: dict[str, Callable[[], Any]] = {
-        "ts": PriorFreeTemperature,
-        "group-ts": PriorFreeGroupTemperature,
-        "adats": lambda: AdaptiveTemperatureScaling(random_state=job.seed),
-        "content-free": lambda: ContentFreeCalibration().fit(np.asarray(data.content_free)),
-    }
-    return own[name]() if name in own else by_name(name, job.alpha)
+    if name == "content-free":
+        return ContentFreeCalibration().fit(np.asarray(data.content_free))
+    return method_of(name, job.alpha, job.seed)
 
 
 def _without_adats(test: ModelOutputs) -> str:

@@ -7,6 +7,7 @@ cross-entropy alone, without the prior that the library's own carry.
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Self
 
@@ -15,13 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.conformal import AtypicalityAwareConformal, ConditionalConformal
 from atypicality.estimators import BaseEstimator, check_is_fitted
+from atypicality.evaluation import Evaluation
+from atypicality.evaluation.methods import KNOWN, by_name, named_methods
+from atypicality.evaluation.scored import Options
+from atypicality.evaluation.splits import compare_objects
 from atypicality.groups import Quadrants
-from atypicality.recalibration import TemperatureScaling
-from atypicality.validation import check_confidence, check_number, warn
+from atypicality.outputs import ModelOutputs
+from atypicality.recalibration import AdaptiveTemperatureScaling, TemperatureScaling
+from atypicality.validation import check_alpha, check_choice, check_confidence, check_number, warn
 
 __all__ = [
     "RELEASED_RANK", "SETS", "PriorFreeGroupTemperature", "PriorFreeTemperature", "RelativeQuadrants", "authors_rmse",
-    "set_method",
+    "compare", "method_of",
 ]  # fmt: skip
 
 ROWS_PER_BIN = 100
@@ -29,6 +35,8 @@ RELEASED_RANK = (
     ", quantile 1 - alpha"  # end of the name of a method whose thresholds have the rank of the released `aa_sub`
 )
 SETS = ("aps", "aa-aps", "raps", "aa-raps", "conditional", f"aa-aps{RELEASED_RANK}", f"aa-raps{RELEASED_RANK}")
+NAMES = tuple(name for name in KNOWN if name not in ("lac", "aa-lac", "saps", "aa-saps"))
+"""Methods of `compare` that the paper has a form of, or that are ours alone."""
 
 
 def authors_rmse(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -94,6 +102,62 @@ class _ReleasedRank(AtypicalityAwareConformal):
     @staticmethod
     def _paper_threshold(scores: NDArray[np.float64], alpha: Fraction) -> float:
         return float(np.quantile(scores, float(1 - alpha), method="higher")) if scores.size else math.inf
+
+
+def compare(
+    methods: Any,
+    outputs: ModelOutputs,
+    *,
+    train: Any = None,
+    n_splits: int = 10,
+    random_state: int = 0,
+    alpha: float = 0.05,
+    n_groups: int = 5,
+    groups: str | None = None,
+) -> Evaluation:
+    """As `atypicality.compare`, with every method in the paper's own form.
+
+    Temperatures, those of the groups of atypicality among them, have no prior, and sets are those of the released
+    code.
+
+    Parameters
+    ----------
+    methods : name, sequence of names, or mapping of names to names or objects
+        As in `atypicality.compare`, without "lac", "saps" and their atypicality-aware forms, which the paper lacks.
+    outputs, train, n_splits, random_state, n_groups, groups : as in `atypicality.compare`
+    alpha : float, default=0.05
+        Allowed miscoverage of the sets, the paper's.
+
+    Returns
+    -------
+    Evaluation
+
+    Examples
+    --------
+    >>> from atypicality.datasets import make_world
+    >>> found = compare(["uncalibrated", "ts"], make_world(2000, temperature=2.0).outputs(), n_splits=3)
+    >>> [row["metric"] for row in found.table("differences") if row["high"] < 0][:2]
+    ['confidence', 'overconfidence']
+    """
+    check_alpha(alpha)
+    named = named_methods(methods)
+    for name, method in named.items():
+        if isinstance(method, str):
+            named[name] = method_of(check_choice(method, "methods", NAMES), alpha, random_state)
+    options = Options.checked(n_groups, (6, 6), 10, intervals=False, temperature=PriorFreeTemperature)
+    return compare_objects(named, outputs, train, n_splits, random_state, options, groups)
+
+
+def method_of(name: str, alpha: float, seed: int) -> Any:
+    """A method of `compare` as the paper has it, unfitted."""
+    if name in SETS:
+        return set_method(name, alpha, seed)
+    own: dict[str, Callable[[], Any]] = {
+        "ts": PriorFreeTemperature,
+        "group-ts": PriorFreeGroupTemperature,
+        "adats": lambda: AdaptiveTemperatureScaling(random_state=seed),
+    }
+    return own[name]() if name in own else by_name(name, alpha)
 
 
 def set_method(name: str, alpha: float, seed: int) -> tuple[Any, Any]:

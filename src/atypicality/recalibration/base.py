@@ -77,7 +77,8 @@ class Inputs:
     def _need(self, name: str) -> Any:
         if (value := getattr(self, name)) is None:
             raise ValueError(
-                f"{self.owner} needs {name}=, one entry per row of logits, in fit and in prediction; got None."
+                f"{self.owner} needs {name}=, one entry per row of logits, in fit and in prediction; got None. "
+                "`evaluate` and `compare` estimate it where they are given train=, or take it from the outputs."
             )
         return value
 

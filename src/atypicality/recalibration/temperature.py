@@ -31,7 +31,7 @@ class TemperatureScaling(ConvexRecalibrator):
     loss_ : float
         Mean cross-entropy of the calibration rows.
     certificate_ : float
-        How far the penalised loss may lie above its minimum (half of the squared Newton decrement).
+        Half of the squared Newton decrement: to second order, how far the penalised loss is above its minimum.
     errors_ : int
         Calibration rows whose label has not the largest logit.
     n_iter_ : int
