@@ -55,7 +55,10 @@ def test_clones_share_parameters_and_nothing_learnt():
         assert not hasattr(made, "found_")
 
 
-@pytest.mark.parametrize("part", [None, "x", (1, OURS(2)), [THEIRS(3)], {"a": OURS()}, np.arange(3), THEIRS(4), {5}, OURS])
+PARTS = [None, "x", (1, OURS(2)), [THEIRS(3)], {"a": OURS()}, np.arange(3), THEIRS(4), {5}, OURS]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_parameters_are_cloned_and_copied_as_by_scikit_learn(part):
     ours, theirs = clone(OURS(part=part)).part, sklearn.base.clone(THEIRS(part=part)).part
     assert repr(ours) == repr(theirs)

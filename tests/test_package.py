@@ -75,7 +75,8 @@ def test_importing_costs_next_to_nothing_and_every_public_name_loads_without_a_f
         "import atypicality as aty\n"
         f"print([m for m in {HEAVY} if m in sys.modules])\n"
         "for name in aty.__all__: getattr(aty, name)\n"
-        "print([m for m in ('torch', 'altair', 'transformers', 'dask', 'typer') if m in sys.modules])"
+        "aty.AdaptiveTemperatureScaling()\n"
+        "print([m for m in ('torch', 'altair', 'transformers', 'dask', 'typer', 'httpx') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n"

@@ -79,9 +79,9 @@ def clone(estimator: T, *, safe: bool = True) -> T:
             f"an estimator must be given as an object, such as TemperatureScaling(); got the text {estimator!r}."
         )
     if isinstance(estimator, BaseEstimator) and not hasattr(estimator, "__sklearn_clone__"):
-        return _clone_of_ours(estimator)
+        return _clone_of_ours(estimator)  # type: ignore[no-any-return]
     if isinstance(estimator, (list, tuple, set, frozenset)):
-        return type(estimator)([clone(one, safe=safe) for one in estimator])  # type: ignore[return-value]
+        return type(estimator)([clone(one, safe=safe) for one in estimator])
     if not safe and not hasattr(estimator, "get_params") and not hasattr(estimator, "__sklearn_clone__"):
         return copy.deepcopy(estimator)
     from sklearn.base import clone as theirs

@@ -74,7 +74,7 @@ class JsonClient:
             timeout=None,  # the deadline of the whole exchange takes its place
             follow_redirects=False,
             trust_env=secure,  # a proxy for plain http would read the key
-            verify=secure or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # one that trusts nobody: no certificates are read
+            verify=secure or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # trusts nobody: no certificates are read
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )
