@@ -1,5 +1,6 @@
 """What every test shares: the seed, the folder of real outputs where there is one, and named skips."""
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -23,8 +24,10 @@ import pytest
 hypothesis.settings.register_profile("no clock", hypothesis.settings(), deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("no clock")
 
-LONG = ("docs", "experiments", "guarantees", "sklearn", "charts", "memory", "dask", "examples", "formula", "report")
-"""Files that take longest, without test_ and .py: begun first, so that no worker of pytest waits for one at the end."""
+BROWSER = ("charts", "report", "report_samples", "report_beside", "answer_head_cli")
+"""Files whose tests look at pages, without test_ and .py: one worker of pytest runs them all, in one browser."""
+LONG = ("docs", *BROWSER, "experiments", "guarantees", "sklearn", "memory", "dask", "examples", "formula")
+"""Files that take longest: begun first, so that no worker of pytest waits for one at the end."""
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 DOCTESTS = {  # examples in docstrings that need an optional package, by how their names begin
     "atypicality.charts": ("altair",),
@@ -141,12 +144,45 @@ def graphs_run_here(monkeypatch):
     monkeypatch.setattr(check, "subprocess", here)
 
 
-@pytest.fixture(scope="module")
-def browser():
+def looks_at_pages(file):
+    return Path(file).name in {f"test_{name}.py" for name in BROWSER}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Files stay with one worker; those of the browser are one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "browser" if looks_at_pages(file) else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+opened = contextlib.ExitStack()
+"""Closes the browser, whose loop of events would be in the way of tests with loops of their own."""
+
+
+@functools.cache
+def running_browser():
     from playwright.sync_api import sync_playwright
     from report_cases import CHROMIUM, FLAGS
 
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running
-        running.close()
+    opened.callback(running_browser.cache_clear)
+    playwright = opened.enter_context(sync_playwright())
+    running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    opened.callback(running.close)
+    return running
+
+
+@pytest.fixture
+def browser():
+    return running_browser()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or not looks_at_pages(nextitem.path):
+        opened.close()

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import numpy as np
@@ -232,11 +231,6 @@ def test_without_torch_the_message_says_what_to_install(rng, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModuleNotFoundError, match=r"AdaptiveTemperatureScaling needs torch: .*atypicality\[torch\]"):
         AdaptiveTemperatureScaling(epochs=1).fit(logits, labels, embeddings=embeddings)
-
-
-def test_importing_it_does_not_import_torch():
-    code = "import sys, atypicality; atypicality.AdaptiveTemperatureScaling(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_divergence_agrees_with_torch(rng):

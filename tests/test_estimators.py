@@ -1,5 +1,6 @@
 """Estimators of ours beside scikit-learn's: the same parameters, clones and errors."""
 
+import numpy as np
 import pytest
 import sklearn.base
 from sklearn.exceptions import NotFittedError
@@ -52,6 +53,29 @@ def test_clones_share_parameters_and_nothing_learnt():
         assert made.part is not fitted.part
         assert repr(made) == repr(fitted)
         assert not hasattr(made, "found_")
+
+
+PARTS = [None, "x", (1, OURS(2)), [THEIRS(3)], {"a": OURS()}, np.arange(3), THEIRS(4), {5}, OURS]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parameters_are_cloned_and_copied_as_by_scikit_learn(part):
+    ours, theirs = clone(OURS(part=part)).part, sklearn.base.clone(THEIRS(part=part)).part
+    assert repr(ours) == repr(theirs)
+    assert (ours is part) == (theirs is part)
+
+
+def test_what_changes_its_parameters_is_not_cloned_in_silence():
+    class Changed(OURS):
+        def __init__(self, a=1.0):
+            self.a = float(a) + 0.5
+
+    for copied in (clone, sklearn.base.clone):
+        with pytest.raises(RuntimeError, match=r"parameter '?a"):
+            copied(Changed())
+    for copied in (clone, sklearn.base.clone):
+        with pytest.raises(TypeError, match="estimator"):
+            copied("aware")
 
 
 @pytest.mark.parametrize("check", [check_is_fitted, their_check])

@@ -83,21 +83,28 @@ def smollm2():
     return TransformersScorer.from_pretrained(float16_copy(), device="cpu")
 
 
-def test_a_prompt_scores_the_same_alone_in_any_batch_and_in_any_order(smollm2, seed, rng):
-    smollm2.batch_tokens = 1
-    alone = np.array([scores.log_probs.sum() for scores in smollm2.score(TEXTS)])
+@pytest.fixture(scope="module")
+def alone(smollm2):
+    """Scores of the texts, each in a batch of its own."""
+    usual, smollm2.batch_tokens = smollm2.batch_tokens, 1
+    found = smollm2.score(TEXTS)
+    smollm2.batch_tokens = usual
+    return found
+
+
+def test_a_prompt_scores_the_same_alone_in_any_batch_and_in_any_order(smollm2, alone, seed, rng):
     order = rng.permutation(len(TEXTS))
     smollm2.batch_tokens = 512
     together = np.array([scores.log_probs.sum() for scores in smollm2.score([TEXTS[i] for i in order])])
-    np.testing.assert_allclose(together, alone[order], rtol=1e-5)
+    np.testing.assert_allclose(together, [alone[i].log_probs.sum() for i in order], rtol=1e-5)
 
 
 def test_a_real_model_passes_the_trial_of_servers(smollm2):
     check_server(lambda text: smollm2.score([text])[0])
 
 
-def test_places_of_tokens_make_up_the_text(smollm2):
-    for text, scores in zip(TEXTS, smollm2.score(TEXTS), strict=True):
+def test_places_of_tokens_make_up_the_text(alone):
+    for text, scores in zip(TEXTS, alone, strict=True):
         assert scores.ends[-1] == len(text)
         assert (np.diff(scores.ends) >= 0).all()
         assert scores.log_probs.size == scores.n_tokens - 1  # all but the start token
@@ -135,7 +142,6 @@ EXAMPLE = ({"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", 
 SUMS = [
     Question("What is 2 + 3?", ("2 + 3 = 5",), EXAMPLE),
     Question("What is 10 + 4?", ("10 + 4 = 14",), EXAMPLE),
-    Question("What is 83 + 75?", ("83 + 75 = 158",), EXAMPLE),
 ]
 
 
@@ -164,9 +170,9 @@ def chat(engine):
 def test_the_engine_answers_as_transformers_does(chat, smollm2):
     served = generate_answers(chat, SUMS, max_tokens=10)
     local = generate_answers(smollm2, SUMS, max_tokens=10)
-    assert served.answers[:2].tolist() == local.answers[:2].tolist() == ["2 + 3 = 5", "10 + 4 = 14"]
-    assert served.correct[:2].all()
-    for ours, theirs in zip(local.log_probs[:2], served.log_probs[:2], strict=True):
+    assert served.answers.tolist() == local.answers.tolist() == ["2 + 3 = 5", "10 + 4 = 14"]
+    assert served.correct.all()
+    for ours, theirs in zip(local.log_probs, served.log_probs, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=0.3)  # the engine multiplies in 8 bits
 
 

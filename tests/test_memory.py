@@ -331,7 +331,7 @@ def test_a_fit_is_the_same_under_a_ceiling(parts, head):
 
 
 def test_predictions_are_the_same_under_a_ceiling(parts, head):
-    test = ModelOutputs.load(parts / "test")[:20_000]
+    test = ModelOutputs.load(parts / "test")[:8000]
     plain = head.predict(test)
     with blocks.settings(memory="150MB"):
         mapped = head.predict(test)

@@ -1,9 +1,10 @@
 """scikit-learn's conventions for estimators without the second that importing scikit-learn takes.
 
-Loading a head and answering need none of it; cloning, and the error of an estimator that is not fitted, are
-scikit-learn's own.
+Loading a head, fitting one and answering need none of it; clones of what is not ours, and the error of an estimator
+that is not fitted, are scikit-learn's own.
 """
 
+import copy
 import inspect
 from typing import Any, Self, TypeVar
 
@@ -73,12 +74,17 @@ def clone(estimator: T, *, safe: bool = True) -> T:
     >>> clone(QuantileGroups(3).fit([1.0, 2.0, 3.0]))
     QuantileGroups(n_groups=3)
     """
-    from sklearn.base import clone as theirs
-
     if safe and isinstance(estimator, str):
         raise TypeError(
             f"an estimator must be given as an object, such as TemperatureScaling(); got the text {estimator!r}."
         )
+    if isinstance(estimator, BaseEstimator) and not hasattr(estimator, "__sklearn_clone__"):
+        return _clone_of_ours(estimator)  # type: ignore[no-any-return]
+    if isinstance(estimator, (list, tuple, set, frozenset)):
+        return type(estimator)([clone(one, safe=safe) for one in estimator])
+    if not safe and not hasattr(estimator, "get_params") and not hasattr(estimator, "__sklearn_clone__"):
+        return copy.deepcopy(estimator)
+    from sklearn.base import clone as theirs
 
     if safe and not hasattr(estimator, "get_params"):
         raise TypeError(
@@ -86,6 +92,15 @@ def clone(estimator: T, *, safe: bool = True) -> T:
             "from sklearn.base.BaseEstimator."
         )
     return theirs(estimator, safe=safe)  # type: ignore[no-any-return]
+
+
+def _clone_of_ours(estimator: Any) -> Any:
+    given = {name: clone(value, safe=False) for name, value in estimator.get_params(deep=False).items()}
+    made = type(estimator)(**given)
+    for name, value in given.items():
+        if getattr(made, name) is not value:
+            raise RuntimeError(f"{type(estimator).__name__} must keep its parameter {name!r} as it is given.")
+    return made
 
 
 def check_is_fitted(estimator: Any, attribute: str | None = None) -> None:

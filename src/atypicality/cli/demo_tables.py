@@ -77,7 +77,8 @@ def run_demo(splits: Splits | None = None, *, alpha: float = 0.1, random_state: 
 
     The splits are by default those of a small network on long-tailed Fashion-MNIST.
 
-    >>> [example.quadrant for example in run_demo().examples]
+    >>> few = tuple(part[:1000] for part in load_fashion_mnist_lt())
+    >>> [example.quadrant for example in run_demo(few).examples]
     ['reliable', 'extrapolation', 'ambiguous', 'untrustworthy']
     """
     train, calibration, test = load_fashion_mnist_lt() if splits is None else splits

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
-from scipy.special import softmax
-from scipy.stats import chi2
+from scipy.special import chdtr, softmax
 
 from atypicality.validation import check_integer, check_number
 
@@ -141,7 +140,7 @@ def make_world(
     distances = cdist(embeddings, means, "sqeuclidean")
     logits = log_prior - distances / 2
     nearest = distances.min(axis=1)
-    flat = noise * chi2.cdf(nearest, d)[:, None] ** NOISE_POWER
+    flat = noise * chdtr(d, nearest)[:, None] ** NOISE_POWER
     truth = (1 - flat) * softmax(logits, axis=1) + flat / k
     return World(
         embeddings=embeddings,

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
@@ -93,12 +93,14 @@ class Evaluation:
         columns = self._columns(name)
         for key in where:
             check_choice(key, "a column", tuple(columns))
-        chosen = zip(*columns.values(), strict=True)
-        rows = (dict(zip(columns, values, strict=True)) for values in chosen)
-        found = [row for row in rows if all(row[key] == value for key, value in where.items())]
-        if not found:
+        places: Sequence[int] = range(len(next(iter(columns.values()))))
+        for key, value in where.items():
+            column = columns[key]
+            places = [place for place in places if column[place] == value]
+        if not places:
             self._check_names(columns, where)
-        return found
+        chosen = ([column[place] for place in places] for column in columns.values())
+        return [dict(zip(columns, values, strict=True)) for values in zip(*chosen, strict=True)]
 
     def _check_names(self, columns: Columns, where: Mapping[str, Any]) -> None:
         """Refuse a value by which no row of a table could be named; rows of samples are not all kept."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from atypicality.blocks.progress import track
 from atypicality.evaluation.context import Context, make_context
@@ -165,7 +165,7 @@ def _averaged(table: str, rows: list[Row]) -> Row:
     values = np.array([row["value"] for row in rows], np.float64)
     values = values[np.isfinite(values)]
     error = values.std(ddof=1) / values.size**0.5 if values.size > 1 else np.nan
-    reach = student.ppf(0.975, max(values.size - 1, 1)) * error
+    reach = stdtrit(max(values.size - 1, 1), 0.975) * error
     low, high = means["value"] - reach, means["value"] + reach
     if rows[0].get("metric") in WITHIN_UNIT:
         low, high = max(low, 0.0), min(high, 1.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from atypicality import blocks, metrics
 from atypicality.evaluation.context import Context
@@ -182,7 +182,7 @@ def signal_rows(scored: Scored, atypicality: NDArray[np.float64] | None, options
         "confidence_auroc": (found.confidence_auroc, found.confidence_auroc_error),
     }
     value, error = np.array(list(measured.values())).T
-    reach = norm.ppf(0.975) * error
+    reach = ndtri(0.975) * error
     low, high = value - reach, value + reach
     low[1:], high[1:] = np.maximum(low[1:], 0.0), np.minimum(high[1:], 1.0)
     keys = ({"method": scored.name, "metric": metric} for metric in measured)
@@ -207,7 +207,7 @@ def temperature_rows(
         f"the temperature of group {group + 1} of atypicality rests on no error, or is a limit: see TemperatureScaling."
         for group in np.flatnonzero((count > 0) & np.isnan(error))
     ]
-    reach = norm.ppf(0.975) * error
+    reach = ndtri(0.975) * error
     return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 
 

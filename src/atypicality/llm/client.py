@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import json
 import re
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -68,10 +69,12 @@ class JsonClient:
         self._key()  # one that cannot be a key is refused before anything is opened
         self._timeout, self._max_retries, self._backoff, self._max_bytes = timeout, max_retries, backoff, max_bytes
         self._http = httpx
+        secure = self._url.startswith("https:")
         self._client = httpx.AsyncClient(
             timeout=None,  # the deadline of the whole exchange takes its place
             follow_redirects=False,
-            trust_env=self._url.startswith("https:"),  # a proxy for plain http would read the key
+            trust_env=secure,  # a proxy for plain http would read the key
+            verify=secure or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # trusts nobody: no certificates are read
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )

@@ -4,6 +4,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from atypicality.evaluation import Evaluation
@@ -128,11 +129,12 @@ def _short(text: str) -> str:
 
 
 def _table(evaluation: Evaluation, name: str, metrics: Sequence[str] | None) -> Table:
-    rows = evaluation.table(name)
-    chosen = rows if metrics is None else [row for row in rows if row["metric"] in metrics]
-    columns = [column for column in evaluation.tables[name] if column != "standard_error"]
+    columns = {key: column for key, column in evaluation.tables[name].items() if key != "standard_error"}
+    if metrics is not None:
+        kept = [metric in metrics for metric in columns["metric"]]
+        columns = {key: tuple(compress(column, kept)) for key, column in columns.items()}
     digits = 16 if name == "group_ranges" else 6  # the edges of a very confident model differ in the last digits
-    return {column: [_plain(row[column], digits) for row in chosen] for column in columns}
+    return {key: [_plain(value, digits) for value in column] for key, column in columns.items()}
 
 
 def _plain(value: Any, digits: int = 6) -> Any:
