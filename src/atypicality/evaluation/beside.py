@@ -100,7 +100,8 @@ def _check_alike(first: Evaluation, second: Evaluation) -> None:
 
 def _renamed(evaluation: Evaluation, name: str) -> dict[str, list[Row]]:
     def row_of(row: Row) -> Row:
-        return row | {"method": f"{row['method']}, {name}"} if row.get("method") is not None else row
+        known = (column for column in ("method", "reference") if row.get(column) is not None)
+        return row | {column: f"{row[column]}, {name}" for column in known}
 
     return {table: [row_of(row) for row in evaluation.table(table)] for table in TABLES}
 
