@@ -33,10 +33,11 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
+from atypicality.report.changed import summarise
 from atypicality.report.data import page_data
 from atypicality.report.next_steps import next_steps
 from atypicality.report.pages import as_script
-from atypicality.report.summary import SourcedNumber, summarise
+from atypicality.report.summary import SourcedNumber
 from atypicality.shipping.card import model_card
 
 

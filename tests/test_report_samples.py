@@ -14,9 +14,9 @@ import atypicality as aty
 from atypicality.datasets import make_world
 from atypicality.evaluation.schema import to_columns
 from atypicality.report import render_report, write_report
+from atypicality.report.changed import summarise
 from atypicality.report.data import page_data, shortened
 from atypicality.report.examples import read_examples
-from atypicality.report.summary import summarise
 
 SLOW = 3
 """How much longer a machine that others use may take."""

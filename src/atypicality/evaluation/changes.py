@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
 
 __all__ = [
-    "AXES", "BETTER", "UNCLEAR", "WORSE", "Kept", "changed", "change_rows", "comparisons", "decided", "mcnemar_p",
+    "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "Kept", "change_rows", "changed", "comparisons", "decided",
+    "mcnemar_p",
 ]  # fmt: skip
 
 LEVEL = 0.05  # chance of a false alarm: of one number over all rows, and of all groups together
@@ -75,7 +76,7 @@ def mcnemar_p(lost: Any, gained: Any) -> Floats:
     array([7.62939453e-06, 9.76562500e-04, 1.00000000e+00])
     """
     lost, gained = np.asarray(lost, np.intp), np.asarray(gained, np.intp)
-    return np.minimum(2 * np.asarray(bdtr(np.minimum(lost, gained), lost + gained, 0.5)), 1.0)
+    return np.asarray(np.minimum(2 * bdtr(np.minimum(lost, gained), lost + gained, 0.5), 1.0))
 
 
 def comparisons(least: Iterable[float]) -> int:
@@ -133,7 +134,7 @@ def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
     """How the method `after` differs from `before`: rows of the table `changes`, each with a `verdict`.
 
     Methods that are stored in the other order are turned around (`turned`). Methods of other rows, such as those of
-    two days, have no row in common: their intervals are compared as those of independent rows, without `lost`.
+    two days, have no row in common: their intervals are compared as those of independent rows (`apart`).
 
     >>> import atypicality as aty
     >>> world = aty.datasets.make_world(2000, temperature=3.0)
@@ -176,19 +177,18 @@ def _tested(
         shares = [_ece_parts(one.pairs, axis, n_bins) for one in (first, second)]
     else:
         shares = [_area_parts(one.pairs) for one in (first, second)]
-    together = _correlations(*shares, axis)
-    return [_of_intervals(*rows, float(rho)) for *rows, rho in zip(*pairs, together, strict=True)]
+    together = _correlations(shares[0], shares[1], axis).tolist()
+    return [_of_intervals(one, other, rho) for one, other, rho in zip(pairs[0], pairs[1], together, strict=True)]
 
 
 def _of_predictions(first: Kept, second: Kept, axis: Axis) -> list[dict[str, Any]]:
     """The interval is exact given how many predictions changed, and leaves out 0 where p < 0.05, and only there."""
     before, after, size = first.pairs.correct, second.pairs.correct, len(axis.keys)
     count, lost, gained = (
-        np.bincount(axis.codes, weights, size).astype(np.intp)
-        for weights in (None, before & ~after, after & ~before)
+        np.bincount(axis.codes, weights, size).astype(np.intp) for weights in (None, before & ~after, after & ~before)
     )
     moved, n = lost + gained, np.maximum(count, 1)
-    ends = [moved / n * (2 * share - 1) for share in exact_interval(gained, moved)]
+    ends = [moved / n * (2 * share - 1) + 0.0 for share in exact_interval(gained, moved)]
     error = np.sqrt(np.maximum(moved - (gained - lost) ** 2 / n, 0)) / n
     keys = ("standard_error", "low", "high", "lost", "gained", "p_value")
     columns = (error, *ends, lost, gained, mcnemar_p(lost, gained))
@@ -244,7 +244,7 @@ def _correlations(one: Floats, other: Floats, axis: Axis) -> Floats:
     a, b = (part - centre[axis.codes] for part, centre in zip((one, other), mean, strict=True))
     both, *squares = (np.bincount(axis.codes, part, size) for part in (a * b, a * a, b * b))
     scale = np.sqrt(squares[0] * squares[1])
-    return np.divide(both, scale, out=np.zeros(size), where=scale > 0)
+    return np.asarray(np.divide(both, scale, out=np.zeros(size), where=scale > 0))
 
 
 def _p_of_splits(row: Row, n_splits: int) -> float:
@@ -286,7 +286,8 @@ def _apart(evaluation: "Evaluation", before: str, after: str) -> Iterator[Row]:
                 continue
             named = {"method": after, "reference": before, "axis": axis, "metric": metric}
             plain = dict(zip(KEYS, place, strict=True)) | {"count": row["count"]}
-            yield named | plain | {"value": row["value"] - other["value"]} | _of_intervals(other, row, 0.0)
+            plain |= {"value": row["value"] - other["value"], "apart": True}
+            yield named | plain | _of_intervals(other, row, 0.0)
 
 
 def _groups_of_one_class(evaluation: "Evaluation") -> set[int]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.printing import each_signal
 from atypicality.report.card_html import card_to_html
+from atypicality.report.changed import summarise
 from atypicality.report.data import page_data
 from atypicality.report.examples import read_examples
 from atypicality.report.next_steps import next_steps
 from atypicality.report.pages import asset, html_page, write_page
-from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
+from atypicality.report.summary import Name, Sentence, SourcedNumber
 from atypicality.report.words import ANSWERS, words_of
 from atypicality.validation import check_choice
 
@@ -135,21 +136,36 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     if before in evaluation.settings.get("part", {}):
         before = after  # of other rows, which a change would be taken for
     summary = summarise(evaluation, None if before == after else before, after)
-    good = f"What improved: {_name(before)} to {_name(after)}" if before != after else f"How good {_name(after)} is"
+    good, levels = f"What improved: {_name(before)} to {_name(after)}", ("good", f"How good {_name(after)} is")
     cards = [
-        ("good", good, _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
-        ("bad", "What got worse", _list(summary.worse, "Nothing got worse beyond its 95% intervals.")),
+        ("good", good, _list(summary.improved, "No improvement is shown.")),
+        ("bad", "What got worse", _list(summary.worse, "Nothing is shown to have got worse.")),
         ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, _no_caution(evaluation))),
         ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
-        ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
+        ("same", "No clear change", _list(summary.unclear, "Every change that was looked for is shown.")),
+        ("same", f"Prediction sets and atypicality of {_name(after)}", _list(summary.levels, "")),
     ]  # fmt: skip
-    if before == after:
-        cards = [card for card in cards if card[0] not in ("bad", "same")]  # nothing to compare with
+    if before == after:  # nothing to compare with
+        cards = [(*levels, _list(summary.levels, "The tables for it are empty.")), *cards[2:4]]
+    elif not summary.levels:
+        cards.pop()
     drawn = "\n".join(f'<div class="card {kind}"><h2>{title}</h2>{sentences}</div>' for kind, title, sentences in cards)
+    rule = "" if before == after else _rule(evaluation)
     return (
-        f'<section id="summary" class="cards">\n{drawn}\n</section>\n<noscript><p>The views below are drawn by the '
-        "script in this file; allow it to see them.</p></noscript>"
+        f'<section id="summary" class="cards">\n{drawn}\n</section>{rule}\n<noscript><p>The views below are drawn by '
+        "the script in this file; allow it to see them.</p></noscript>"
     )
+
+
+def _rule(evaluation: Evaluation) -> str:
+    """How changes were judged."""
+    how = "over the same splits" if evaluation.kind == "compare" else "{sample} by {sample}"
+    told = (
+        f"A change is shown where the two methods differ {how}: over all {{samples}} by the 95% interval of the "
+        "difference, accuracy by the {predictions} lost and gained. Groups are judged together, so that where nothing "
+        "changed a group is named in at most 5% of the reports."
+    )
+    return f'<p class="quiet rule">{told.format_map(words_of(evaluation))}</p>'
 
 
 def _no_caution(evaluation: Evaluation) -> str:
