@@ -197,7 +197,7 @@ def test_images_files_and_tables_are_shown_and_nothing_is_asked_for(browser, tmp
             assert page.locator("#sample-table img").count() == 0
             return
         if kind == "file":
-            assert "30 most harmful samples" in page.inner_text("#kept-examples")
+            assert "30 first samples in the order of review" in page.inner_text("#kept-examples")
             page.click("#sample-table th:nth-child(2) button")  # by row
         size = page.eval_on_selector("#sample-table img", "image => [image.naturalWidth, image.naturalHeight]")
         assert size == ([12, 10] if kind == "image" else [96, 80])

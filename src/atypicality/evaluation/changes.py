@@ -205,7 +205,7 @@ def _of_means(differences: Floats) -> dict[str, Any]:
 def _of_intervals(before: Row, after: Row, rho: float) -> dict[str, Any]:
     """The difference of two values from their intervals and the correlation of what rows contribute to them."""
     if before["count"] < LEAST:
-        return {"p_value": np.nan}
+        return dict.fromkeys(("standard_error", "low", "high", "p_value"), np.nan)
     ends = [tuple(row[name] for name in ("value", "low", "high")) for row in (after, before)]
     low, high = square_and_add(ends[0], ends[1], rho)
     value = after["value"] - before["value"]

@@ -117,7 +117,7 @@ class Facts:
 
     def place_name(self, table: str, row: Mapping[str, Any]) -> str:
         """The group of a row in words."""
-        if table == "classes":
+        if table in ("classes", "predicted_classes"):
             return self.class_names.get(row["class_index"]) or str(row["class_index"])
         if table == "subgroups":
             return f"{row['attribute']}: {row['subgroup']}"
