@@ -230,6 +230,7 @@ def _layout(
         count = "/".join(dict.fromkeys(f"{row['count']:.0f}" for row in found if row))  # a method may lack rows
         rows.append((printable(label), count, *(_cell(row) for row in found)))
     title = " and ".join(metrics.values()) + (f" by {printable(cut.by)}" if cut.by else "")
+    title += ", with 95 % intervals" if metrics is ACCEPTED else ""
     first = printable(cut.first)
     return PrintedTable(title[0].upper() + title[1:], first, methods, tuple(metrics.values()), tuple(rows))
 

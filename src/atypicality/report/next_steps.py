@@ -116,7 +116,7 @@ def _accepted_groups(facts: Facts) -> list[Sentence]:
         above = [row for row in rows if row["count"] >= ENOUGH and row["low"] > allowed]
         if above:
             worst = max(above, key=lambda row: row["value"])
-            more = f" {len(above) - 1} more {kinds} are above it too." if len(above) > 1 else ""
+            more = f" So are those of {len(above) - 1} more of the {kinds}." if len(above) > 1 else ""
             said.append(
                 facts.say(
                     f"Of the {{count}} accepted {{samples}} {which} {{risk}} are wrong (95% interval {{ends}}), more "

@@ -263,8 +263,11 @@ def _rejected(evaluation: Evaluation) -> str:
     """Why the other words of advice may have no rows, where a risk was asked for."""
     if "max_risk" not in evaluation.settings:
         return ""
-    told = "Every {prediction} of a head that is not accepted at a risk of at most {risk:g} counts as “ask a person”."
-    words = words_of(evaluation) | {"risk": evaluation.settings["max_risk"]}
+    told = (
+        "Every {prediction} of a head that is not accepted at a risk of at most {risk} counts as “ask a person”. Whether "
+        "it is accepted decides; the advice of an accepted one is a finer reading."
+    )
+    words = words_of(evaluation) | {"risk": f"{100 * evaluation.settings['max_risk']:.4g}%"}
     return f"<p class=quiet>{told.format_map(words)}</p>"
 
 

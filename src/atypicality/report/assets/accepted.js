@@ -10,15 +10,14 @@ function acceptedTable(table, title, keyOf, textOf, where = {}) {
   const keys = unique(all.filter((row) => row.count > 0).map(keyOf));
   if (!keys.length) return null;
   const named = (text, method) => (methods.length > 1 ? `${text}, ${method}` : text);
-  const above = (row) => known(DATA.maxRisk) && row && row.low > DATA.maxRisk;
-  const wrong = (row) => (above(row) ? h("strong", {}, withInterval(row)) : withInterval(row));
+  const above = (row) => known(DATA.maxRisk) && known(row.value) && row.low > DATA.maxRisk;
+  const shown = (row) => (row?.count ? [`${percent(row.value)} of ${whole(row.count)}`, h("div", { class: "quiet" }, `${percent(row.low)} to ${percent(row.high)}`)] : "–");
+  const wrong = (row) => (row && above(row) ? h("strong", {}, shown(row)) : shown(row));
   const columns = [
     { title, text: true, value: textOf, show: (key) => name(textOf(key)) },
-    { title: WORDS.samples, value: (key) => find(key, methods[0], "accepted_share")?.count, show: (key) => whole(find(key, methods[0], "accepted_share")?.count) },
     ...methods.flatMap((method) => [
-      { title: named("accepted", method), value: (key) => find(key, method, "accepted_share")?.value, show: (key) => withInterval(find(key, method, "accepted_share")) },
-      { title: named("number", method), value: (key) => find(key, method, "accepted_risk")?.count, show: (key) => whole(find(key, method, "accepted_risk")?.count) },
-      { title: named("wrong of them", method), value: (key) => find(key, method, "accepted_risk")?.value, show: (key) => wrong(find(key, method, "accepted_risk")) },
+      { title: named("accepted", method), value: (key) => find(key, method, "accepted_share")?.value, show: (key) => shown(find(key, method, "accepted_share")) },
+      { title: named("wrong", method), value: (key) => find(key, method, "accepted_risk")?.value, show: (key) => wrong(find(key, method, "accepted_risk")) },
     ]),
   ];
   return dataTable({ id: `accepted-${table}`, caption: `Accepted, by ${title}`, columns, data: keys, paged: keys.length > 30 });
@@ -27,10 +26,11 @@ function acceptedTable(table, title, keyOf, textOf, where = {}) {
 function drawAccepted() {
   if (!measured("overall", { metric: "accepted_share" })) return;
   const attributes = unique(TABLES.subgroups.map((row) => row.attribute));
+  const several = rows("overall", { metric: "accepted_share" }).length > 1; // heads, whose columns need the whole width
   const byClass = (table, title) => acceptedTable(table, title, (row) => row.class_index, className);
   put("accepted-tables",
-    h("p", { class: "quiet" }, `Shares with 95% intervals. Bold: more errors than the ${percent(DATA.maxRisk)} that are allowed, beyond the interval.`),
-    h("div", { class: "pair" },
+    h("p", { class: "quiet" }, `Accepted: share of each group. Wrong: share of its accepted ${WORDS.predictions}. With 95% intervals; bold where more than the allowed ${percent(DATA.maxRisk)} are wrong, beyond the interval.`),
+    h("div", { class: several ? null : "pair" },
       ANSWERS ? null : acceptedTable("advice", "advice", (row) => row.advice, (key) => key),
       byClass("classes", "true class"), byClass("predicted_classes", "predicted class"),
       ...attributes.map((attribute) => acceptedTable("subgroups", attribute, (row) => row.subgroup, (key) => key, { attribute }))),
