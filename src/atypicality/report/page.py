@@ -264,8 +264,8 @@ def _rejected(evaluation: Evaluation) -> str:
     if "max_risk" not in evaluation.settings:
         return ""
     told = (
-        "Every {prediction} of a head that is not accepted at a risk of at most {risk} counts as “ask a person”. Whether "
-        "it is accepted decides; the advice of an accepted one is a finer reading."
+        "Every {prediction} of a head that is not accepted at a risk of at most {risk} counts as “ask a person”. "
+        "Whether it is accepted decides; the advice of an accepted one is a finer reading."
     )
     words = words_of(evaluation) | {"risk": f"{100 * evaluation.settings['max_risk']:.4g}%"}
     return f"<p class=quiet>{told.format_map(words)}</p>"
