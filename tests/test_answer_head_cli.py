@@ -151,7 +151,7 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         titles = page.locator("#sample-table th button").all_inner_texts()
         assert [title.strip() for title in titles] == [
             "example", "row", "id", "correct", "P(correct), head", "accepted, head", "advice, head",
-            "P(correct), token probability", "advice, token probability", "atypicality", "expected harm",
+            "P(correct), token probability", "advice, token probability", "atypicality", "order of review",
         ]  # fmt: skip
         shown = page.locator("#sample-table tbody tr").first
         assert "question" in shown.inner_text()
