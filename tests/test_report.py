@@ -34,7 +34,7 @@ from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
 from atypicality.report.data import page_data
-from atypicality.report.next_steps import next_steps
+from atypicality.report.next_steps import in_code, next_steps
 from atypicality.report.pages import as_script
 from atypicality.report.summary import SourcedNumber, summarise
 from atypicality.shipping.card import model_card
@@ -78,7 +78,7 @@ def test_every_number_of_the_summary_is_the_evaluations(page_text):
     for attributes, text in numbers:
         value = value_of(evaluation, attributes["data-source"])
         assert float(attributes["value"]) == value
-        shown = float(re.sub("[%,]", "", text)) / (100 if text.endswith("%") else 1)
+        shown = float(re.sub("[%,]", "", text).replace("−", "-")) / (100 if text.endswith("%") else 1)
         digits = len(text.rstrip("%").partition(".")[2]) + (2 if text.endswith("%") else 0)
         assert abs(shown - value) <= 0.5000001 * 10.0**-digits
 
@@ -154,12 +154,12 @@ def test_the_cards_say_what_works_what_fails_what_to_do_and_last_what_is_not_cle
 def test_what_atypicality_adds_is_said_of_the_head_and_of_the_model_apart():
     evaluation, head = evaluation_and_head()
     summary = summarise(evaluation, "uncalibrated", "head")
-    [said] = [text_of(s) for s in (*summary.improved, *summary.unclear) if "nats per sample" in text_of(s)]
+    [said] = [text_of(s) for s in (*summary.improved, *summary.unclear) if "log likelihood" in text_of(s)]
     assert said.startswith("Beside the confidence of head, atypicality adds ")
-    beside, _, chosen = said.partition(" The density is ")
-    assert chosen == f"{head.density_choice_}."
-    assert chosen.partition(" nats per row to ")[2].startswith("the model's own confidence")
-    assert "model" not in beside
+    assert "model" not in said
+    chosen = html.unescape(render_report(evaluation).partition("of the rows that chose it</td>")[2])
+    assert chosen.startswith(f"<td>head: {head.density_choice_}</td>")
+    assert " nats per row to the model's own confidence" in str(head.density_choice_)
 
 
 def test_the_weakest_class_is_named():
@@ -168,7 +168,8 @@ def test_the_weakest_class_is_named():
     worst = min(rows, key=lambda row: row["value"])
     [sentence] = [s for s in summarise(evaluation, None, "head").caution if s[0].startswith("The class")]
     assert sentence[1].text == NAMES[worst["class_index"]]
-    assert [part.value for part in sentence if isinstance(part, SourcedNumber)] == [worst["value"], worst["count"]]
+    told = [part.value for part in sentence if isinstance(part, SourcedNumber)]
+    assert told == [worst[column] for column in ("value", "count", "low", "high")]
 
 
 def test_hostile_text_makes_no_elements(page_text):
@@ -213,7 +214,9 @@ def test_without_atypicality_the_page_leaves_out_its_sections(tmp_path):
     outputs = aty.ModelOutputs(world.logits, labels=world.labels)
     aty.evaluate("uncalibrated", outputs).report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Where it can be trusted" not in page
+    assert 'id="grids"' not in page
+    assert 'id="quadrants"' not in page
+    assert "By atypicality" not in page
     assert "Accuracy is " in page
 
 
@@ -398,12 +401,16 @@ def test_a_click_on_a_cell_filters_everything(browser, page_path):
 
 
 @needs_chromium
-def test_target_coverage_and_size_are_in_one_picture(browser, page_path):
+def test_coverage_of_all_and_of_the_worst_groups_is_named_with_its_target_size_and_counts(browser, page_path):
     evaluation, _ = evaluation_and_head()
     overall = {row["metric"]: row["value"] for row in evaluation.table("overall", method="head")}
     with Opened(browser, page_path) as opened:
-        picture = opened.page.locator('svg[aria-label="Coverage against mean set size"]')
+        picture = opened.page.locator('svg[aria-label="Coverage of all and of the worst groups"]')
         said = " ".join(picture.locator("title").all_text_contents())
+        shown = picture.locator("text").all_text_contents()
+        size = opened.page.locator("#sets figure").first.locator("p").inner_text()
+    assert {"all", "worst sixth", "worst cell", "n 1,500"} <= set(shown)
+    assert f"head {overall['set_size']:.2f}" in size
     for metric in ("coverage", "worst_sixth_coverage", "worst_cell_coverage"):
         assert f": {overall[metric]:.1%} (" in said
     assert f"target: {1 - evaluation.settings['alpha']['head']:.1%}" in said
@@ -575,13 +582,19 @@ def test_classes_that_sets_miss_are_named_and_small_ones_too():
     """By hand: a is held in 300 of 300 rows, b in 62 of 102 (Clopper and Pearson: up to 70.3 %), c in 0 of 14."""
     evaluation = class_sets([280, 28, 0], [300, 62, 0], [300, 102, 14])
     said = sentences(summarise(evaluation, None, "model").caution)
-    missed = "Prediction sets hold the true class less often than the target for the class b: 60.8% of 102 samples, "
-    assert f"{missed}where the target is 90%." in said
-    assert "The class of at least 30 samples that is recognised least is b: 27.5% of 102 samples are right." in said
-    small = "Classes of fewer than 30 samples are not judged above: c, 0.0% of 14 right, 0.0% in their prediction sets."
-    assert said[-1] == small
+    missed = "Prediction sets hold the true class less often than the target for the class b: 60.8% of 102 samples "
+    assert f"{missed}(95% interval 50.6% to 70.3%), where the target is 90%." in said
+    least = (
+        "The class of at least 30 samples that is recognised least is b: 27.5% of 102 samples are right (95% interval "
+    )
+    assert f"{least}19.7% to 36.8%)." in said  # Wilson
+    small = "Classes of fewer than 30 samples are not judged above: c, 0.0% of 14 right (0.0% to 21.5%), 0.0% in their "
+    assert said[-1] == f"{small}prediction sets."
     steps = sentences(next_steps(evaluation, "model"))
-    assert any('ConditionalConformal(groups="class rarity")' in step for step in steps)
+    assert any("prediction sets by class rarity" in step for step in steps)
+    assert in_code(evaluation, "model") == [
+        "ReliabilityHead(prediction_sets=ConditionalConformal(groups='class rarity'))"
+    ]
     assert not any("group of classes" in text for text in said)  # each is one class, which is named
     assert "(target: 90%; guaranteed: 79.77%)" in sentences(summarise(evaluation, None, "model").improved)[-1]
 
@@ -591,7 +604,8 @@ def test_sets_that_hold_every_class_are_said_to():
     said = sentences(summarise(evaluation, None, "model").caution)
     kinds = "No confidence group or class of at least 30 samples has prediction sets that fall short "
     assert f"{kinds}of the target beyond their 95% interval." in said
-    assert not any("ConditionalConformal" in step for step in sentences(next_steps(evaluation, "model")))
+    assert not any("class rarity" in step for step in sentences(next_steps(evaluation, "model")))
+    assert not in_code(evaluation, "model")
 
 
 def test_the_ece_of_rows_of_one_label_is_not_called_worse():
@@ -616,12 +630,12 @@ def sets_by_group(held, groups, confidence=None, **settings):
     return sentences(next_steps(found, "model")), sentences(summarise(found, None, "model").caution)
 
 
-@pytest.mark.parametrize(("crossed", "end"), [({}, "."), ({"cross_fitted": {"model": True}}, ", without cv.")])
+@pytest.mark.parametrize(("crossed", "end"), [({}, ""), ({"cross_fitted": {"model": True}}, ", without cv")])
 def test_a_subgroup_that_sets_miss_has_its_remedy(crossed, end):
     """By hand: 150 of 200 are 75 %, at most 80.9 % (Wilson); 940 of 1,000 overall are enough."""
     steps, _ = sets_by_group([150, 198, 198, 197, 197], list("nesw-"), **crossed)
     [remedy] = [text for text in steps if "each value of region" in text]
-    assert remedy.endswith(f'prediction sets are ConditionalConformal(groups="region"){end}')
+    assert remedy.endswith(f"fit a head with prediction sets by region{end} (in code: see About).")
     assert steps[-1].startswith("Overall coverage holds; these groups fall short: subgroup region: n (75.0%)")
     assert not any("No refit" in text for text in steps)
     steps, _ = sets_by_group([150, 198, 198, 197, 197], list("nesw-"), covered_groups={"model": "region"}, **crossed)
@@ -687,7 +701,7 @@ def test_where_nothing_is_accepted_the_numbers_are_told():
     )
     assert steps[0] == start + why.removeprefix("no threshold ")
     assert not any("No refit" in text for text in steps)
-    assert "not accepted at a risk of at most 0.05 counts as “ask a person”" in render_report(evaluation)
+    assert "not accepted at a risk of at most 5% counts as “ask a person”" in render_report(evaluation)
 
 
 def test_a_page_that_can_judge_no_group_says_what_it_needs():
@@ -695,4 +709,4 @@ def test_a_page_that_can_judge_no_group_says_what_it_needs():
     evaluation = aty.evaluate({"model": np.tile([0.9, 0.1], (20, 1))}, aty.ModelOutputs(labels=np.zeros(20, int)))
     nothing = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
     page = render_report(replace(evaluation, tables=dict(evaluation.tables) | nothing))
-    assert "<h2>Where not to trust <bdi>model</bdi></h2><p>This needs embeddings, or atypicality: " in page
+    assert "<h2>Where not to trust <bdi>model</bdi></h2><p>This needs more rows; to tell rare ones apart " in page

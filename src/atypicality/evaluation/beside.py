@@ -45,7 +45,7 @@ def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Eva
             for one, name in zip((first, second), names, strict=True)
             for method, value in one.settings.get(key, {}).items()
         }
-        for key in ("alpha", "guaranteed", "nothing_accepted", "cross_fitted", "covered_groups")
+        for key in ("alpha", "guaranteed", "nothing_accepted", "cross_fitted", "covered_groups", "fitted_on")
         if key in (*first.settings, *second.settings)
     }
     prints = [str(one.settings.get("fingerprint")) for one in (first, second)]

@@ -217,7 +217,17 @@ def _covered_groups(head: Any, max_risk: float | None) -> str | None:
     return str(Asked.of(sets.groups)) if isinstance(sets, ConditionalConformal) else None
 
 
-_TOLD_OF_HEADS = {"nothing_accepted": _why_none, "cross_fitted": _cross_fitted, "covered_groups": _covered_groups}
+def _fitted_on(head: Any, max_risk: float | None) -> str | None:
+    found = getattr(head, "fingerprint_", None)
+    return found if isinstance(found, str) else None
+
+
+_TOLD_OF_HEADS: dict[str, Callable[[Any, float | None], Any]] = {
+    "nothing_accepted": _why_none,
+    "cross_fitted": _cross_fitted,
+    "covered_groups": _covered_groups,
+    "fitted_on": _fitted_on,
+}
 """Settings by method that a report's advice depends on; see the documentation page "Evaluation"."""
 
 
