@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
 
@@ -29,7 +30,9 @@ from report_cases import (
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import make_world
+from atypicality.evaluation.schema import METRICS
 from atypicality.head.abstention import AbstentionRule
+from atypicality.metrics.intervals import wilson_interval
 from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
@@ -37,6 +40,7 @@ from atypicality.report.data import page_data
 from atypicality.report.next_steps import in_code, next_steps
 from atypicality.report.pages import as_script
 from atypicality.report.summary import SourcedNumber, summarise
+from atypicality.report.words import MEANINGS, meanings_of
 from atypicality.shipping.card import model_card
 
 
@@ -178,6 +182,56 @@ def test_hostile_text_makes_no_elements(page_text):
     assert {tag for tag, _ in tags}.isdisjoint({"img", "i", "b", "iframe", "link"})
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on") or name == "style"]
     assert HOSTILE not in page_text
+
+
+def facts_of(page):
+    found = re.search(r'<dl class="facts">(.*?)</dl>', page, re.S)[1]
+    return dict(re.findall(r"<dt><bdi>(.*?)</bdi></dt><dd><bdi>(.*?)</bdi></dd>", found))
+
+
+def test_the_header_states_what_is_known_and_what_is_not(page_text, tmp_path):
+    evaluation, head = evaluation_and_head()
+    known = facts_of(page_text)
+    assert list(known) == ["measured with", "model", "head", "data", "purpose"]
+    assert known["model"] == known["purpose"] == "not stated"
+    assert known["head"] == f"head: fitted on calibration rows with fingerprint {head.fingerprint_}"
+    assert known["data"] == f"not stated; fingerprint {world_outputs()[TEST].fingerprint()}"
+    evaluation.report(tmp_path / "page.html", about={"model": HOSTILE, "author": "A. Nother", "date": "1 May"})
+    told = facts_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    stated = {"written": "1 May", "model": html.escape(HOSTILE), "author": "A. Nother"}
+    assert told == stated | {name: known[name] for name in known if name != "model"}
+
+
+def test_a_written_page_has_its_date(tmp_path):
+    evaluation_and_head()[0].report(tmp_path / "page.html")
+    date = facts_of((tmp_path / "page.html").read_text(encoding="utf-8"))["written"]
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(f"{date}T00:00+00:00")).days) <= 1
+
+
+def test_every_number_over_all_samples_has_a_definition():
+    evaluation, _ = evaluation_and_head()
+    assert set(meanings_of(evaluation)) == set(evaluation.tables["overall"]["metric"])
+    assert set(MEANINGS) <= set(METRICS)
+
+
+def test_without_atypicality_bands_of_confidence_say_where_not_to_trust():
+    """By hand: 40 of 80 right at 0.95 are at most 60.7 % (Wilson), 36 of 40 at 0.65 fit; nothing below."""
+    right = np.r_[np.arange(80) < 40, np.arange(40) < 36]
+    top = np.repeat([0.95, 0.65], [80, 40])
+    evaluation = aty.evaluate({"model": np.c_[top, 1 - top]}, aty.ModelOutputs(labels=(~right).astype(int)))
+    said = sentences(summarise(evaluation, None, "model").caution)
+    low = (
+        "The least confident band of at least 30 samples has a confidence of 60% to 70%: 90.0% of 40 samples are right"
+    )
+    high = (
+        "The most overconfident band of at least 30 samples has a confidence of 90% to 100%: 50.0% of 80 samples are "
+    )
+    assert any(text.startswith(low) for text in said)
+    assert f"{high}right (95% interval 39.3% to 60.7%)." in said
+    assert "How rare samples are is not known: that needs embeddings, or atypicality." in said
+    [row] = evaluation.table("overall", metric="confidence_auroc")
+    # pairs of a wrong and a right one: 40 x 40 and 4 x 36 tied, 40 x 36 in the wrong order, 4 x 40 in the right one
+    assert row["value"] == pytest.approx((0.5 * (1600 + 144) + 160) / (44 * 76))
 
 
 def test_the_policy_allows_only_what_is_in_the_file(page_text):
@@ -414,6 +468,64 @@ def test_coverage_of_all_and_of_the_worst_groups_is_named_with_its_target_size_a
     for metric in ("coverage", "worst_sixth_coverage", "worst_cell_coverage"):
         assert f": {overall[metric]:.1%} (" in said
     assert f"target: {1 - evaluation.settings['alpha']['head']:.1%}" in said
+
+
+@needs_chromium
+def test_rows_of_a_grid_are_numbered_and_few_samples_have_no_colour(browser, page_path):
+    with Opened(browser, page_path) as opened:
+        page = opened.page
+        heads = page.locator("#grids table").nth(1).locator("tbody th b").all_inner_texts()
+        cells = page.locator("button.cell").evaluate_all(
+            "all => all.map((one) => [+one.dataset.count, one.style.backgroundColor])"
+        )
+    assert heads == list("654321")
+    assert {bool(colour) for count, colour in cells if count < 20} == {False}
+    assert {bool(colour) for count, colour in cells if count >= 20} == {True}
+
+
+@needs_chromium
+@pytest.mark.parametrize("chosen", [False, True])
+def test_the_table_of_classes_has_intervals(browser, page_path, chosen):
+    with Opened(browser, page_path) as opened:
+        if chosen:  # all samples with a set of one class
+            opened.page.select_option('[data-filter="size"]', "1")
+        row = opened.page.locator("#class-table tbody tr").first
+        count, texts = int(row.locator("td").nth(1).inner_text()), row.locator("td .quiet").all_inner_texts()
+        shares = [float(row.locator("td").nth(place).inner_text().partition("%")[0]) / 100 for place in (2, 3)]
+    assert len(texts) == 3  # two accuracies and the coverage
+    for share, text in zip(shares, texts, strict=False):
+        low, high = (float(end.strip("%")) / 100 for end in text.split(" to "))
+        ends = wilson_interval(round(share * count), count)
+        np.testing.assert_allclose((low, high), ends, atol=5.1e-4)  # one digit of percent
+
+
+@needs_chromium
+def test_axes_end_at_a_tick_beyond_the_data_and_counts_are_under_them(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    sizes = {round(row["count"]) for row in evaluation.table("atypicality_groups", method="head", metric="accuracy")}
+    script = """all => all.map((svg) => {
+      const rules = [...svg.querySelectorAll(".rule")].map((line) => +line.getAttribute("y1"));
+      const data = [...svg.querySelectorAll(".series .interval")].map((line) => +line.getAttribute("y2"));
+      return [Math.min(...rules), Math.min(...data)];
+    })"""
+    with Opened(browser, page_path) as opened:
+        found = opened.page.locator("#sets svg.chart, #groups svg.chart").evaluate_all(script)
+        under = opened.page.locator("#groups svg.chart").first.locator(".under").all_text_contents()
+    assert len(found) > 6
+    assert all(rule <= data + 1e-6 for rule, data in found)  # pixels from the top
+    assert set(under) == {f"n {count:,}" for count in sizes}
+
+
+@needs_chromium
+def test_on_paper_a_table_of_samples_has_one_method_and_no_word_is_broken(browser, page_path):
+    with Opened(browser, page_path, viewport={"width": 700, "height": 1000}) as opened:
+        opened.page.emulate_media(media="print")
+        heads = opened.page.locator("#sample-table th:visible")
+        titles = [text.strip() for text in heads.all_inner_texts()]
+        broken = heads.evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length")
+    assert "prediction, head" in titles
+    assert not any(title.endswith("uncalibrated") for title in titles)
+    assert broken == 0
 
 
 @needs_chromium

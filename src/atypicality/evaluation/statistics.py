@@ -171,7 +171,7 @@ def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
 
 
 def signal_rows(scored: Scored, atypicality: NDArray[np.float64] | None, options: Options) -> list[Row]:
-    """What confidence says of a method's errors, and atypicality (n,) alone and beside it; none with too few of them."""
+    """What confidence says of a method's errors, and atypicality (n,), alone and beside it; none with too few."""
     correct = scored.losses.pairs.correct
     if not options.intervals or min(correct.sum(), (~correct).sum()) < FOLDS:
         return []

@@ -164,7 +164,7 @@ def _listed(facts: Facts, rows: list[tuple[str, dict[str, Any]]], what: str = ""
 def _uncovered(facts: Facts) -> dict[str, dict[str, Any]]:
     """What prediction sets can be asked to cover, with the group that is covered least: classes, and attributes."""
     asked = (facts.setting("covered_groups") or "").split(", ")
-    classes = {RARITY: row for row in facts.short("classes")[:1]}
+    classes = dict(zip([RARITY], facts.short("classes"), strict=False))
     found = classes | {row["attribute"]: row for row in facts.short("subgroups")[::-1]}
     return {name: row for name, row in found.items() if name not in asked}
 

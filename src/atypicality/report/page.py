@@ -354,9 +354,10 @@ def _one_style(text: str) -> str:
 
 def _about(evaluation: Evaluation, head: "ReliabilityHead | None", after: str) -> str:
     names = {key: text.format_map(words_of(evaluation)) for key, text in _SETTINGS.items()}
+    shown = {key: _one_style(_plainly(value, key in _SHARES)) for key, value in evaluation.settings.items()}
     settings = "".join(
-        f"<tr><td>{_text(names.get(key, key.replace('_', ' ')))}</td><td>{_text(_one_style(_plainly(value, key in _SHARES)))}</td></tr>"
-        for key, value in evaluation.settings.items()
+        f"<tr><td>{_text(names.get(key, key.replace('_', ' ')))}</td><td>{_text(text)}</td></tr>"
+        for key, text in shown.items()
     )
     notes = "".join(f"<li>{_text(_one_style(note))}</li>" for note in (*each_signal(evaluation), *evaluation.notes))
     code, card = _text("\n".join(in_code(evaluation, after))), ""

@@ -292,7 +292,8 @@ class Facts:
         adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
         said = self.say(
             f"Beside the {{confidence}} of {{name}}, atypicality {adds} about errors: a gain of {{gain}} in log "
-            "likelihood per {sample} (95% interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
+            "likelihood per {sample} (95% interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one "
+            "with a chance of {alone}.",
             gain=self.number("{:.4f}", "overall", gain),
             ends=self.interval("{:.4f}", "overall", gain),
             name=Name(self.after),
@@ -363,9 +364,8 @@ class Facts:
         known = [row for row in bins if row["count"] >= ENOUGH]
         if not known:
             return []
-        means = {
-            row["bin"]: row["value"] for row in self.rows("calibration_curve", method=self.after, metric="confidence")
-        }
+        rows = self.rows("calibration_curve", method=self.after, metric="confidence")
+        means = {row["bin"]: row["value"] for row in rows}
         over = [row for row in known if means[row["bin"]] > row["high"]]
         worst = max(over, key=lambda row: means[row["bin"]] - row["value"], default=None)
         named = {"least confident": known[0]} | ({} if worst in (None, known[0]) else {"most overconfident": worst})

@@ -46,29 +46,29 @@ MEANINGS = {
     "accuracy": "share of the {predictions} that are {right}",
     "confidence": "{confidence}, averaged over the {samples}",
     "overconfidence": "above 0 the {predictions} are overconfident, below 0 too cautious",
-    "ece": "gap between {confidence} and accuracy in equal bins of {confidence}, averaged over the {samples}; 0 is best",
+    "ece": "gap between {confidence} and accuracy in equal bins of {confidence}, averaged over {samples}; 0 is best",
     "rmsce": "as the ECE, with the root of the mean squared gap: large gaps count more",
     "adaptive_ece": "as the ECE, with equally populated bins",
     "classwise_ece": "as the ECE, of the probability of each class, averaged over the classes",
     "debiased_calibration_error": "squared gap over the bins, less what chance adds; about 0, or below, is best",
     "smooth_ece": "calibration error without bins, smoothed by a Gaussian; 0 is best",
-    "nll": "mean of minus the logarithm of the probability of what was true; 0 is best, and one certain error is infinite",
-    "brier": "squared distance of the probabilities to what was true, summed over all classes: from 0, the best, to 2",
+    "nll": "mean of minus the logarithm of the probability of what was true; 0 is best, one certain error is infinite",
+    "brier": "squared distance of the probabilities to what was true, summed over all classes: 0, the best, to 2",
     "risk_coverage_area": "share of errors among the most confident {predictions}, averaged over how many are kept",
     "coverage": "share of prediction sets that hold the true class",
     "set_size": "classes in a prediction set, averaged over the {samples}",
-    "coverage_gap_class": "distance of coverage from its target, above or below, averaged over the true classes",
-    "coverage_gap_size": "largest distance of coverage from its target among sets of 0 to 1, 2 to 3, 4 to 10, 11 to 100 "
-    "and more classes",
+    "coverage_gap_class": "distance of coverage from its target, above or below, averaged over true classes",
+    "coverage_gap_size": "largest distance of coverage from its target among sets of 0 to 1, 2 to 3, 4 to 10, 11 to "
+    "100 and more classes",
     "worst_sixth_coverage": "coverage of that sixth of these {samples}, by atypicality, that is covered least",
-    "worst_cell_coverage": "coverage of the least covered of nine cells: thirds of atypicality by thirds of {confidence}",
-    "worst_size_coverage": "coverage of the least covered of sets of 0 to 1, 2 to 3, 4 to 10, 11 to 100 and more classes",
-    "atypicality_gain": "how much better errors are predicted by {confidence} and atypicality than by {confidence} alone: "
-    "log likelihood per {sample}; 0 or less is no gain",
+    "worst_cell_coverage": "coverage of the least covered of 9 cells, thirds of atypicality by thirds of {confidence}",
+    "worst_size_coverage": "coverage of sets of 0 to 1, 2 to 3, 4 to 10, 11 to 100 or more classes, the least of these",
+    "atypicality_gain": "how much better {confidence} and atypicality predict errors than {confidence} alone: log "
+    "likelihood per {sample}; 0 or less is no gain",
     "atypicality_auroc": "chance that a wrong {prediction} has a higher atypicality than a {right} one (AUROC); 50% is "
     "no better than chance",
-    "confidence_auroc": "chance that a wrong {prediction} has a lower {confidence} than a {right} one (AUROC); 50% is no "
-    "better than chance",
+    "confidence_auroc": "chance that a wrong {prediction} has a lower {confidence} than a {right} one (AUROC); 50% is "
+    "no better than chance",
     "accepted_share": "share of the {predictions} that are accepted at the allowed risk",
     "accepted_risk": "errors among the accepted {predictions}",
 }
