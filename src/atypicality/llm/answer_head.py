@@ -453,8 +453,8 @@ class AnswerHead(BaseEstimator):
             "# Answer head\n\nChance that an answer of one language model is correct. Read it with "
             f"`atypicality.llm.AnswerHead.load(folder)`.\n\n{STATED}\n\n## Signals\n\nEvidence that each adds to the "
             f"others:\n\n{evidence}\n\n## On {n:,} held-out answers\n\n{scores}{advice_table(self)}\n\n## Limits\n\n"
-            "- All numbers and guarantees are for answers like those it was fitted on: the same model, prompts and sampling. "
-            "Fit again where these change.\n"
+            "- All numbers and guarantees are for answers like those it was fitted on: the same model, prompts and "
+            "sampling. Fit again where these change.\n"
         )
 
     def _check_stored(self) -> None:
