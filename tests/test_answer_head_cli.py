@@ -151,7 +151,7 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         titles = page.locator("#sample-table th button").all_inner_texts()
         assert [title.strip() for title in titles] == [
             "example", "row", "id", "correct", "P(correct), head", "accepted, head",
-            "P(correct), token probability", "atypicality", "expected harm",
+            "P(correct), token probability", "atypicality", "order of review",
         ]  # fmt: skip
         shown = page.locator("#sample-table tbody tr").first
         assert "question" in shown.inner_text()
@@ -166,7 +166,7 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         assert opened.count() == share["count"] - risk["count"]
         assert page.locator("[data-filter=advice]").count() == 0
         assert "AUROC of P(correct) for errors" in page.inner_text("#overall-table")
-        assert "at a risk of at most 0.2" in text
+        assert "at a risk of at most 20%" in text
 
 
 @needs_chromium

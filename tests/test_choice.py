@@ -23,7 +23,7 @@ from atypicality.metrics.signal import (
     logistic_coefficients,
 )
 from atypicality.outputs import Parts
-from atypicality.report.summary import summarise
+from atypicality.report.changed import summarise
 
 NAMES = [
     "GaussianAtypicality()",

@@ -36,10 +36,11 @@ from atypicality.metrics.intervals import wilson_interval
 from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
+from atypicality.report.changed import summarise
 from atypicality.report.data import page_data
 from atypicality.report.next_steps import in_code, next_steps
 from atypicality.report.pages import as_script
-from atypicality.report.summary import SourcedNumber, summarise
+from atypicality.report.summary import SourcedNumber
 from atypicality.report.words import MEANINGS, meanings_of
 from atypicality.shipping.card import model_card
 
@@ -88,17 +89,20 @@ def test_every_number_of_the_summary_is_the_evaluations(page_text):
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "ece", "nll"])
-def test_the_summary_says_rose_and_fell_and_overlap(metric):
+def test_the_summary_says_rose_and_fell_and_what_shows_it(metric):
     evaluation, _ = evaluation_and_head()
     first, last = (evaluation.table("overall", method=m, metric=metric)[0] for m in ("uncalibrated", "head"))
     summary = summarise(evaluation, "uncalibrated", "head")
-    sentences = [s for s in (*summary.improved, *summary.unclear, *summary.worse) if isinstance(s[1], SourcedNumber)]
+    [change] = evaluation.table("changes", method="head", reference="uncalibrated", axis="overall", metric=metric)
+    card = {"better": summary.improved, "worse": summary.worse, "unclear": summary.unclear}[change["verdict"]]
+    sentences = [s for s in card if len(s) > 1 and isinstance(s[1], SourcedNumber)]
     [sentence] = [s for s in sentences if s[1].table == "overall" and s[1].where["metric"] == metric]
     direction = "rose from " if last["value"] > first["value"] else "fell from "
     assert sentence[0].endswith(direction)
     assert (sentence[1].value, sentence[3].value) == (first["value"], last["value"])
-    parted = last["high"] < first["low"] or first["high"] < last["low"]
-    assert sentence[-1] == (")." if parted else "; they overlap).")
+    shown = [part.value for part in sentence[5:] if isinstance(part, SourcedNumber)]
+    columns = ("lost", "gained", "count", "adjusted") if metric == "accuracy" else ("value", "low", "high")
+    assert shown == [change[name] for name in columns]
 
 
 def text_of(sentence):
@@ -106,14 +110,11 @@ def text_of(sentence):
 
 
 @pytest.mark.parametrize("scale", [1.05, 3.0])  # a change within the intervals, and one beyond
-def test_what_improved_is_beyond_its_intervals(scale):
+def test_what_improved_is_shown_by_the_same_rows(scale):
     world = make_world(600, random_state=0)
     sharp = scipy.special.softmax(scale * world.logits, axis=1)
     evaluation = aty.evaluate({"sharp": sharp, "model": world.probs}, world.outputs())
     summary = summarise(evaluation, "sharp", "model")
-    assert not any(
-        "overlap" in text_of(sentence) or "adds nothing" in text_of(sentence) for sentence in summary.improved
-    )
     assert any(text_of(s).startswith("The log loss fell") for s in (summary.unclear if scale < 2 else summary.improved))
     assert any(text_of(sentence).startswith("Accuracy stayed") for sentence in summary.unclear)
 
@@ -149,7 +150,7 @@ def test_errors_of_the_model_are_not_called_wrong_labels(score, words):
 
 def test_the_cards_say_what_works_what_fails_what_to_do_and_last_what_is_not_clear(page_text):
     titles = re.findall(r'<div class="card (\w+)"><h2>(.*?)</h2>', page_text)
-    assert [kind for kind, _ in titles] == ["good", "bad", "warn", "next", "same"]
+    assert [kind for kind, _ in titles] == ["good", "bad", "warn", "next", "same", "same"]
     assert titles[0][1] == "What improved: <bdi>uncalibrated</bdi> to <bdi>head</bdi>"
     alone = render_report(evaluation_and_head()[0], before="head", after="head")
     assert re.findall(r'<div class="card (\w+)">', alone) == ["good", "warn", "next"]
@@ -158,7 +159,7 @@ def test_the_cards_say_what_works_what_fails_what_to_do_and_last_what_is_not_cle
 def test_what_atypicality_adds_is_said_of_the_head_and_of_the_model_apart():
     evaluation, head = evaluation_and_head()
     summary = summarise(evaluation, "uncalibrated", "head")
-    [said] = [text_of(s) for s in (*summary.improved, *summary.unclear) if "log likelihood" in text_of(s)]
+    [said] = [text_of(s) for s in summary.levels if "log likelihood" in text_of(s)]
     assert said.startswith("Beside the confidence of head, atypicality adds ")
     assert "model" not in said
     chosen = html.unescape(render_report(evaluation).partition("of the rows that chose it</td>")[2])
@@ -708,7 +709,7 @@ def test_classes_that_sets_miss_are_named_and_small_ones_too():
         "ReliabilityHead(prediction_sets=ConditionalConformal(groups='class rarity'))"
     ]
     assert not any("group of classes" in text for text in said)  # each is one class, which is named
-    assert "(target: 90%; guaranteed: 79.77%)" in sentences(summarise(evaluation, None, "model").improved)[-1]
+    assert "; target: 90%; guaranteed: 79.77%)" in sentences(summarise(evaluation, None, "model").levels)[-1]
 
 
 def test_sets_that_hold_every_class_are_said_to():
@@ -798,7 +799,7 @@ def test_errors_among_accepted_rows_of_a_subgroup_are_named(wrong, named):
     assert [text.partition(" are wrong")[0] for text in found] == (
         [f"Of the 200 accepted samples of the subgroup region: {named} {wrong[0] / 2:.1f}%"] if named else []
     )
-    assert [text.endswith("2 more subgroups are above it too.") for text in found] == [wrong[2] > 0] * len(found)
+    assert [text.endswith("So are those of 2 more of the subgroups.") for text in found] == [wrong[2] > 0] * len(found)
 
 
 def test_where_nothing_is_accepted_the_numbers_are_told():
@@ -808,9 +809,7 @@ def test_where_nothing_is_accepted_the_numbers_are_told():
     outputs = aty.ModelOutputs(labels=labels, atypicality=np.linspace(0, 1, 300))
     evaluation = aty.evaluate(Accepting(why), outputs, max_risk=0.05)
     steps = sentences(next_steps(evaluation, "head"))
-    start = (
-        "Nothing is accepted at a risk of at most 0.05: give more calibration rows, or allow more risk. No threshold "
-    )
+    start = "Nothing is accepted at a risk of at most 5%: give more calibration rows, or allow more risk. No threshold "
     assert steps[0] == start + why.removeprefix("no threshold ")
     assert not any("No refit" in text for text in steps)
     assert "not accepted at a risk of at most 5% counts as “ask a person”" in render_report(evaluation)

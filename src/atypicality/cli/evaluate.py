@@ -62,5 +62,12 @@ def command(
         return
     given = [row for row in result.table("advice", method="head", metric="followed") if row["count"]]
     cells = [[row["advice"], f"{row['count']:.0f}", *(f"{row[name]:.3f}" for name in ENDS)] for row in given]
-    table = aligned([("advice", "count", "right", "low", "high"), *cells])
+    titles = ["advice", "count", "right", "low", "high"]
+    if max_risk is not None:
+        kept = {row["advice"]: row for row in result.table("advice", method="head", metric="accepted_risk")}
+        titles += ["accepted", "wrong of them"]
+        for cell in cells:
+            wrong = kept[cell[0]]
+            cell += [f"{wrong['count']:.0f}", f"{wrong['value']:.3f}" if wrong["count"] else "-"]
+    table = aligned([titles, *cells])
     say("\n".join([f"{result}\n", "Advice of the head", *table]))

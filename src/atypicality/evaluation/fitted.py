@@ -72,8 +72,8 @@ def evaluate(
         `suspects`), and most rows to list as near-duplicates of training rows (table `duplicates`).
     max_risk : float in (0, 1), optional
         Heads are asked which predictions to accept at this risk, as by their `predict`: the tables `overall`,
-        `classes` and `subgroups` then have `accepted_share` and `accepted_risk`, the share of the accepted that is
-        wrong.
+        `classes`, `predicted_classes`, `advice` and `subgroups` then have `accepted_share` and `accepted_risk`, the
+        share of the accepted that is wrong.
     random_state : int, default=0
         Of bootstrap intervals and of the rows kept.
 
@@ -217,6 +217,11 @@ def _covered_groups(head: Any, max_risk: float | None) -> str | None:
     return str(Asked.of(sets.groups)) if isinstance(sets, ConditionalConformal) else None
 
 
+def _accepted_rows(head: Any, max_risk: float | None) -> int | None:
+    kept = getattr(getattr(head, "abstention_", None), "kept", None)
+    return None if kept is None or max_risk is None else int(kept[-1])
+
+
 def _fitted_on(head: Any, max_risk: float | None) -> str | None:
     found = getattr(head, "fingerprint_", None)
     return found if isinstance(found, str) else None
@@ -224,6 +229,7 @@ def _fitted_on(head: Any, max_risk: float | None) -> str | None:
 
 _TOLD_OF_HEADS: dict[str, Callable[[Any, float | None], Any]] = {
     "nothing_accepted": _why_none,
+    "accepted_rows": _accepted_rows,
     "cross_fitted": _cross_fitted,
     "covered_groups": _covered_groups,
     "fitted_on": _fitted_on,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from atypicality.evaluation.changes import BETTER, WORSE, changed
 from atypicality.evaluation.schema import Row
 from atypicality.terminal import aligned, printable
 
@@ -21,6 +22,9 @@ GROUPED = {
     "class_groups": "class atypicality, the most common first",
 }
 ACCEPTED = {"accepted_share": "accepted", "accepted_risk": "error rate"}
+BY_CLASS = {"classes": "true class", "predicted_classes": "predicted class"}
+METRICS = {"nll": "log loss", "brier": "Brier score", "ece": "ECE", "risk_coverage_area": "risk-coverage area"}
+MOST_CHANGED = 6  # groups that a line of changes names
 MORE_THAN_ALLOWED = (
     "That is more than max_risk allows: it happens to one head in 20, or these rows differ from the calibration rows. "
     "Fit again with more and newer rows."
@@ -76,9 +80,39 @@ def _sentences(evaluation: "Evaluation") -> Iterator[str]:
     losses = [f"{row['method']} {_cell(row)}" for row in evaluation.table("overall", metric="nll")]
     if losses:
         yield f"Log loss (NLL): {'; '.join(losses)}."
+    if evaluation.kind == "evaluate" and len(evaluation.methods) > 1:
+        yield from _changes(evaluation, evaluation.methods[0], evaluation.methods[-1])
     yield from _accepted(evaluation)
     yield from _signals(evaluation)
     yield from each_signal(evaluation)
+
+
+def _changes(evaluation: "Evaluation", before: str, after: str) -> Iterator[str]:
+    """What is shown to be better and worse on the same rows, a line for each; none where rows are not the same."""
+    rows = [row for row in changed(evaluation, before, after) if not row.get("apart")]
+    for verdict in (BETTER, WORSE) if rows else ():
+        found = [row for row in rows if row["verdict"] == verdict]
+        groups = sorted((row for row in found if row["axis"] != "overall"), key=lambda row: -abs(row["value"]))
+        said = [row for row in found if row["axis"] == "overall"] + groups[:MOST_CHANGED]
+        left = f"; and {len(groups) - MOST_CHANGED} more groups" if len(groups) > MOST_CHANGED else ""
+        yield (
+            f"{verdict.capitalize()} on the same rows, {after} than {before}: "
+            + ("; ".join(map(_change, said)) or "nothing that is shown")
+            + f"{left}."
+        )
+
+
+def _change(row: Row) -> str:
+    """One change: its name, and what shows it."""
+    group = row["class_name"]
+    if row["subgroup"] is not None:
+        group = f"{row['attribute']} {row['subgroup']}"
+    elif row["group"] is not None:
+        group = f"{row['axis'].replace('_', ' ')} group {row['group'] + 1}"
+    name = str(METRICS.get(row["metric"], row["metric"])) + ("" if group is None else f" of {group}")
+    if row["lost"] is not None:
+        return f"{name} {row['value']:+.3f} ({row['lost']} lost, {row['gained']} gained of {row['count']:.0f})"
+    return f"{name} {row['value']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
 
 
 def each_signal(evaluation: "Evaluation") -> Iterator[str]:
@@ -116,8 +150,17 @@ def _accepted(evaluation: "Evaluation") -> Iterator[str]:
             f"Accepted at max_risk={evaluation.settings['max_risk']:g}, {kept['method']}: {kept['value']:.1%}"
             + (f", of which {wrong['value']:.1%} are wrong {ends}." if wrong["count"] else ".")
             + (' The others count as "ask a person".' if kept["value"] < 1 else "")
+            + _guaranteed(evaluation, kept["method"])
             + (f" {MORE_THAN_ALLOWED}" if wrong["low"] > evaluation.settings["max_risk"] else "")
         )
+
+
+def _guaranteed(evaluation: "Evaluation", method: str) -> str:
+    """With what confidence, from how many rows and for what the risk is guaranteed; nothing where that is not known."""
+    n = evaluation.settings.get("accepted_rows", {}).get(method)
+    if n is None:
+        return ""
+    return f" Guaranteed with 95 % confidence from {n:,} held-out rows, for rows like these, all accepted together."
 
 
 def _headline(evaluation: "Evaluation") -> str:
@@ -132,7 +175,8 @@ def _headline(evaluation: "Evaluation") -> str:
 def _layouts(evaluation: "Evaluation") -> Iterator[PrintedTable]:
     groups = list(_grouped(evaluation)) or [PrintedCut("", "quantile", {})]
     attributes = list(_subgrouped(evaluation))
-    for metrics, cuts in ((QUALITY, groups + attributes), (SETS, groups + attributes), (ACCEPTED, attributes)):
+    accepted = list(_by_class(evaluation)) + attributes
+    for metrics, cuts in ((QUALITY, groups + attributes), (SETS, groups + attributes), (ACCEPTED, accepted)):
         having = {row["method"] for row in evaluation.table("overall", metric=next(iter(metrics)))}
         methods = tuple(method for method in evaluation.methods if method in having)
         for cut in cuts:
@@ -151,11 +195,21 @@ def _subgrouped(evaluation: "Evaluation") -> Iterator[PrintedCut]:
     """Attributes with their largest subgroups, in the order of the table."""
     rows = evaluation.table("subgroups")
     for attribute in list(dict.fromkeys(row["attribute"] for row in rows))[:MOST_ATTRIBUTES]:
-        cells = _cells([row for row in rows if row["attribute"] == attribute], "subgroup")
-        largest = sorted(cells, key=lambda name: -max(row["count"] for row in cells[name].values()))[:MOST_SUBGROUPS]
-        shown: dict[str, Cells] = {name: cells[name] for name in cells if name in largest}
-        left = len(cells) - len(shown)
-        yield PrintedCut(attribute, attribute, shown | ({f"({left} smaller)": {}} if left else {}))
+        yield _largest(attribute, _cells([row for row in rows if row["attribute"] == attribute], "subgroup"))
+
+
+def _by_class(evaluation: "Evaluation") -> Iterator[PrintedCut]:
+    """The largest classes, by the label and by the prediction."""
+    for table, by in BY_CLASS.items():
+        if cells := _cells(evaluation.table(table), "class_name"):
+            yield _largest(by, cells)
+
+
+def _largest(by: str, cells: dict[Any, Cells]) -> PrintedCut:
+    largest = sorted(cells, key=lambda name: -max(row["count"] for row in cells[name].values()))[:MOST_SUBGROUPS]
+    shown: dict[str, Cells] = {name: cells[name] for name in cells if name in largest}
+    left = len(cells) - len(shown)
+    return PrintedCut(by, by, shown | ({f"({left} smaller)": {}} if left else {}))
 
 
 def _cells(rows: list[Row], key: str) -> dict[Any, Cells]:
@@ -176,6 +230,7 @@ def _layout(
         count = "/".join(dict.fromkeys(f"{row['count']:.0f}" for row in found if row))  # a method may lack rows
         rows.append((printable(label), count, *(_cell(row) for row in found)))
     title = " and ".join(metrics.values()) + (f" by {printable(cut.by)}" if cut.by else "")
+    title += ", with 95 % intervals" if metrics is ACCEPTED else ""
     first = printable(cut.first)
     return PrintedTable(title[0].upper() + title[1:], first, methods, tuple(metrics.values()), tuple(rows))
 
@@ -186,10 +241,13 @@ def _label(group: int, n_groups: int, evaluation: "Evaluation") -> str:
     return f"{(group + 1) / asked:.2g}" if n_groups == asked else f"group {group + 1}"
 
 
-def _cell(row: dict[str, float] | None) -> str:
+def _cell(row: dict[str, Any] | None) -> str:
+    """A value with its standard error, or with its 95 % interval where that would say too little."""
     if row is None or not math.isfinite(row["value"]):
         return "-"
     error = row["standard_error"]
+    if row.get("metric") in ACCEPTED or (error == 0 and row["low"] < row["high"]):  # 0 of 40 is no certainty
+        return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
     return f"{row['value']:.3f}" + (f" ± {error:.3f}" if math.isfinite(error) else "")
 
 

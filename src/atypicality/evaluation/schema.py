@@ -1,5 +1,6 @@
 """The tables of an `Evaluation`: names, columns and types. These keys are what reports and other programs rely on."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,11 +20,12 @@ Row = dict[str, Any]
 Columns = Mapping[str, tuple[Any, ...]]
 
 _KINDS = {
-    "string": "method metric quadrant advice attribute subgroup axis worst name id subgroups members",
+    "string": "method metric quadrant advice attribute subgroup axis worst name id subgroups members reference verdict "
+    "highest lowest",
     "integer": "group class_index confidence_group bin percent size row label suggested train_row grid_group "
-    "class_group prediction set_size",
+    "class_group prediction set_size lost gained comparisons",
     "number": "count value standard_error low high target gap class_atypicality atypicality score distance weight "
-    "confidence",
+    "confidence p_value adjusted",
     "boolean": "same_label covered accepted",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
@@ -43,6 +45,7 @@ TABLES: dict[str, dict[str, str]] = {
     "confidence_groups": _columns("method group metric") | STATISTICS,
     "class_groups": _columns("method group metric") | STATISTICS,
     "classes": _columns("method class_index metric") | STATISTICS,
+    "predicted_classes": _columns("method class_index metric") | STATISTICS,
     "grid": _columns("method group confidence_group metric") | STATISTICS,
     "class_grid": _columns("method group confidence_group metric") | STATISTICS,
     "quadrants": _columns("method quadrant metric") | STATISTICS,
@@ -54,6 +57,10 @@ TABLES: dict[str, dict[str, str]] = {
     "class_scores": _columns("method class_index") | STATISTICS,
     "set_sizes": _columns("method size metric") | STATISTICS,
     "coverage_gaps": _columns("method axis worst") | STATISTICS | _columns("target gap"),
+    "changes": _columns("method reference axis group class_index attribute subgroup metric")
+    | STATISTICS
+    | _columns("lost gained p_value comparisons adjusted verdict"),
+    "subgroup_gaps": _columns("method attribute metric highest lowest") | STATISTICS,
     "signals": _columns("method name metric") | STATISTICS,
     "group_ranges": _columns("axis method group count low high"),
     "class_info": _columns("class_index name class_atypicality group"),
@@ -69,11 +76,14 @@ METRICS = (
     "followed", "adaptive_ece", "classwise_ece", "debiased_calibration_error", "smooth_ece", "risk_coverage_area",
     "risk", "threshold", "atypicality_gain", "atypicality_auroc", "confidence_auroc", "accepted_share",
     "accepted_risk", "coverage_gap_class", "coverage_gap_size", "worst_sixth_coverage", "worst_cell_coverage",
-    "worst_size_coverage",
+    "worst_size_coverage", "coverage_shortfall_class",
 )  # fmt: skip
 """All that is measured in some table of some evaluation."""
 LATER: dict[str, tuple[str, ...] | None] = {
     "advice": None,
+    "predicted_classes": None,
+    "changes": None,
+    "subgroup_gaps": None,
     "signals": None,
     "suspects": None,
     "duplicates": None,
@@ -87,8 +97,8 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def keys_of(table: str) -> tuple[str, ...]:
-    """The columns that name a row of a measured table, in order."""
-    return tuple(name for name in TABLES[table] if name not in STATISTICS)
+    """The columns that name a row of a measured table, in order: those before its statistics."""
+    return tuple(itertools.takewhile(lambda name: name not in STATISTICS, TABLES[table]))
 
 
 def measured_rows(keys: Iterable[Row], columns: Iterable[ArrayLike]) -> list[Row]:

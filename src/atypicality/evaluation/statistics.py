@@ -5,7 +5,7 @@ sets gets the exact binomial interval. At the end stand the tables that are no m
 sets, risk against coverage, scores of classes, a temperature per group.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,8 @@ from atypicality.recalibration import TemperatureScaling
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "Column", "accepted_rows", "class_score_rows", "grouped", "risk_rows", "signal_rows", "temperature_rows",
-    "worst_rows",
+    "Column", "accepted_rows", "class_score_rows", "grouped", "risk_rows", "signal_rows", "subgroup_gap_rows",
+    "temperature_rows", "worst_rows",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
@@ -108,8 +108,11 @@ def _binomial(count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[Any], i
     return count, share, error, *interval(hits, size)
 
 
-def worst_rows(scored: Scored, atypicality: NDArray[np.float64] | None) -> list[Row]:
-    """Coverage of the sixth of atypicality, of the cell of 3 x 3 and of the set size that are covered least."""
+def worst_rows(scored: Scored, atypicality: NDArray[np.float64] | None, labels: NDArray[np.intp]) -> list[Row]:
+    """Coverage of the sixth of atypicality, of the cell of 3 x 3 and of the stratum of set sizes covered least.
+
+    Of the class covered least, how far it is below the target; 0 where no class is.
+    """
     if scored.covered is None or scored.sizes is None:
         return []
     codes = {"worst_size_coverage": size_strata(scored.sizes)}
@@ -118,6 +121,10 @@ def worst_rows(scored: Scored, atypicality: NDArray[np.float64] | None) -> list[
         codes["worst_sixth_coverage"] = cut(quantile_edges(atypicality, 6), atypicality)
         codes["worst_cell_coverage"] = 3 * thirds[0] + thirds[1]
     found = {metric: worst_share(scored.covered, groups) for metric, groups in codes.items()}
+    lowest = worst_share(scored.covered, labels)
+    if lowest is not None and scored.alpha is not None:
+        short = [max(1 - scored.alpha - end, 0.0) for end in (lowest[0], lowest[2], lowest[1])]
+        found["coverage_shortfall_class"] = (short[0], short[1], short[2], *lowest[3:])
     return [
         {"method": scored.name, "metric": metric, "count": worst[4], "value": worst[0]}
         | {"standard_error": np.nan, "low": worst[1], "high": worst[2]}
@@ -159,6 +166,42 @@ def accepted_rows(scored: Scored, axis: Axis) -> list[Row]:
         keys = ({"method": scored.name, **key, "metric": metric} for key in axis.keys)
         rows += measured_rows(keys, _binomial(*counts, wilson_interval))
     return rows
+
+
+GAP_METRICS = ("accuracy", "coverage", "accepted_share", "accepted_risk")
+FEWEST = 30  # rows of a subgroup that is compared with others
+
+
+def subgroup_gap_rows(rows: list[Row]) -> Iterator[Row]:
+    """For every attribute the distance between the subgroups with the highest and the lowest share, with an interval.
+
+    All pairs of subgroups have intervals of their difference (Newcombe 1998) that hold together (Bonferroni), so that
+    the interval of the largest difference allows for its choice.
+    """
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row["metric"] in GAP_METRICS and row["count"] >= FEWEST:
+            found.setdefault((row["method"], row["attribute"], row["metric"]), []).append(row)
+    for key, cells in found.items():
+        if len(cells) > 1:
+            top, bottom = (choose(cells, key=lambda row: row["value"]) for choose in (max, min))
+            named = dict(zip(("method", "attribute", "metric"), key, strict=True))
+            ends = _largest_gap(np.array([row["value"] for row in cells]), np.array([row["count"] for row in cells]))
+            plain = {"count": top["count"] + bottom["count"], "value": top["value"] - bottom["value"]}
+            named |= {"highest": top["subgroup"], "lowest": bottom["subgroup"]}
+            yield named | plain | {"standard_error": np.nan, "low": ends[0], "high": ends[1]}
+
+
+def _largest_gap(share: FloatArray, count: FloatArray) -> tuple[float, float]:
+    """Ends of the interval of max(share) - min(share), from those of all pairs together."""
+    pairs = share.size * (share.size - 1) // 2
+    low, high = wilson_interval(share * count, count, 1 - 0.05 / pairs)
+    apart = share[:, None] - share
+    least = apart - np.sqrt(np.add.outer((share - low) ** 2, (high - share) ** 2))
+    most = apart + np.sqrt(np.add.outer((high - share) ** 2, (share - low) ** 2))
+    np.fill_diagonal(least, 0.0)
+    np.fill_diagonal(most, 0.0)
+    return float(max(least.max(), 0.0)), float(min(most.max(), 1.0))
 
 
 def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.blocks import progress
-from atypicality.evaluation import statistics
+from atypicality.evaluation import changes, statistics
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis, Cuts, Edges
 from atypicality.evaluation.methods import Answer, naming
@@ -31,6 +31,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "confidence_groups": GROUP_METRICS,
     "class_groups": GROUP_METRICS,
     "classes": CELL_METRICS,
+    "predicted_classes": CELL_METRICS,
     "grid": CELL_METRICS,
     "class_grid": CELL_METRICS,
     "quadrants": ("share", *GROUP_METRICS),
@@ -40,7 +41,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 """Metrics of each table; those of prediction sets join where there are sets."""
 ONLY = {"calibration_curve": ("confidence", "accuracy"), "set_sizes": ("share", "coverage")}
 """Tables with metrics of their own, whether there are sets or not."""
-ACCEPTED = ("overall", "classes", "subgroups")
+ACCEPTED = ("overall", "classes", "predicted_classes", "advice", "subgroups")
 """Tables that show what is accepted at a risk, and how much of that is wrong."""
 BACKWARDS = (
     "rows that look typical are wrong more often than rare ones, so low atypicality is no sign of a right prediction "
@@ -92,6 +93,8 @@ def measure(
     measured = Measured(notes=cuts.notes)
     labels = context.outputs.need("labels")
     told: list[Told] = []
+    kept: list[changes.Kept] = []
+    axes: list[Axis] = []
     for name, answer, own in answers:
         progress.stage(f"measuring {name}")
         with naming(name), context.outputs._numbered():
@@ -100,11 +103,15 @@ def measure(
         scored = scored.advised(next((axis.codes % 2 == 1 for axis in axes if axis.table == "quadrants"), None))
         axes += _more_axes(scored, labels, options.n_bins)
         measured.add(_method_rows(scored, axes, labels, options), scored)
-        measured.rows["overall"] += statistics.worst_rows(scored, context.atypicality)
+        measured.rows["overall"] += statistics.worst_rows(scored, context.atypicality, labels)
         measured.rows["overall"] += statistics.signal_rows(scored, context.atypicality, options)
+        kept.append(changes.Kept.of(scored))
         if options.keep_samples:
             told.append(told_by(scored, axes))
         del answer  # its matrices go before the next method is asked
+    progress.stage("comparing methods")
+    found = changes.change_rows(kept, axes, measured.rows, options.n_bins, options.intervals)
+    measured.rows["changes"] = [row for row in found if not _has_its_class(row, cuts)]
     progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:
         rows, notes = statistics.temperature_rows(context, cuts.atypicality, options.temperature)
@@ -112,10 +119,19 @@ def measure(
     measured.rows["group_ranges"] = cuts.ranges
     measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)
     if told:
-        kept, weight = kept_rows(told, labels, options)
-        measured.rows["samples"] = sample_rows(context, cuts, kept, weight)
-        measured.rows["predictions"] = [row for one in told for row in one.rows(kept)]
+        chosen, weight = kept_rows(told, labels, options)
+        measured.rows["samples"] = sample_rows(context, cuts, chosen, weight)
+        measured.rows["predictions"] = [row for one in told for row in one.rows(chosen)]
     return measured
+
+
+def _has_its_class(row: Row, cuts: Cuts) -> bool:
+    """Whether a change is that of a group of one class, which has a row of its own."""
+    return (
+        row["axis"] == "class_atypicality"
+        and cuts.class_group_of is not None
+        and np.count_nonzero(cuts.class_group_of == row["group"]) == 1
+    )
 
 
 def coverage_gap_rows(rows: Mapping[str, list[Row]], alphas: Mapping[str, float]) -> Iterator[Row]:
@@ -145,7 +161,11 @@ def assemble(
     n_splits: int = 1,
 ) -> Evaluation:
     """An `Evaluation` from rows that are ready."""
-    rows = measured.rows | {"coverage_gaps": list(coverage_gap_rows(measured.rows, measured.alphas))}
+    rows = measured.rows | {
+        "coverage_gaps": list(coverage_gap_rows(measured.rows, measured.alphas)),
+        "changes": changes.decided(measured.rows["changes"], n_splits),
+        "subgroup_gaps": list(statistics.subgroup_gap_rows(measured.rows["subgroups"])) if n_splits == 1 else [],
+    }
     common = {
         "n_groups": options.n_groups,
         "grid": list(options.grid),
@@ -201,8 +221,10 @@ def _more_axes(scored: Scored, labels: NDArray[np.intp], n_bins: int) -> list[Ax
     """Axes that need no groups: classes, bins of confidence, words of advice, sizes of sets."""
     pairs = scored.losses.pairs
     bins = cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
+    every_class: list[Row] = [{"class_index": index} for index in range(scored.n_classes)]
     axes = [
-        Axis("classes", [{"class_index": index} for index in range(scored.n_classes)], labels),
+        Axis("classes", every_class, labels),
+        Axis("predicted_classes", every_class, scored.predicted),
         Axis("calibration_curve", [{"bin": index} for index in range(n_bins)], bins),
     ]
     if scored.advice is not None:

@@ -195,7 +195,9 @@ def _of_answers(evaluation: Evaluation, signals: list[Row], *notes: str) -> Eval
     """The evaluation without what is measured by class, with each signal alone and notes for answers."""
     told = [NOTES.get(note, note) for note in (*evaluation.notes, *notes)]
     overall = [row for row in evaluation.table("overall") if row["metric"] != "classwise_ece"]
-    tables = {"classes": dict.fromkeys(evaluation.tables["classes"], ()), "signals": to_columns("signals", signals)}
+    by_class = {name: dict.fromkeys(evaluation.tables[name], ()) for name in ("classes", "predicted_classes")}
+    changes = [row for row in evaluation.table("changes") if row["axis"] != "class"]
+    tables = by_class | {"signals": to_columns("signals", signals), "changes": to_columns("changes", changes)}
     tables["overall"] = {name: tuple(row[name] for row in overall) for name in evaluation.tables["overall"]}
     return replace(
         evaluation,

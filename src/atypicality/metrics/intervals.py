@@ -12,7 +12,7 @@ from atypicality.validation import check_number
 
 __all__ = [
     "bootstrap", "check_level", "difference_interval", "exact_bounds", "exact_interval", "mean_interval",
-    "norm_interval", "wilson_interval", "wilson_rows",
+    "norm_interval", "square_and_add", "wilson_interval", "wilson_rows",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
@@ -89,9 +89,21 @@ def difference_interval(values: FloatArray, hits: NDArray[np.bool_], level: floa
         return np.nan, np.nan, np.nan
     spread = values.std() * hits.std()
     together = float(np.mean((values - mean) * (hits - share)) / spread) if spread > 0 else 0.0
-    down, up = (mean - low, most - share), (high - mean, share - least)
+    ends = square_and_add((mean, low, high), (share, least, most), together)
+    return float((values - hits).std(ddof=1)) / values.size**0.5, *ends
+
+
+def square_and_add(
+    one: tuple[float, float, float], other: tuple[float, float, float], together: float = 0.0
+) -> tuple[float, float]:
+    """Interval of a difference from the values and intervals of both and their correlation `together` (Newcombe 1998).
+
+    >>> [round(end, 3) for end in square_and_add((0.5, 0.2, 0.8), (0.4, 0.0, 0.8))]
+    [-0.4, 0.6]
+    """
+    down, up = (one[0] - one[1], other[2] - other[0]), (one[2] - one[0], other[0] - other[1])
     reach = [max(a * a + b * b - 2 * together * a * b, 0.0) ** 0.5 for a, b in (down, up)]
-    return float((values - hits).std(ddof=1)) / values.size**0.5, mean - share - reach[0], mean - share + reach[1]
+    return one[0] - other[0] - reach[0], one[0] - other[0] + reach[1]
 
 
 def norm_interval(

@@ -16,23 +16,26 @@ __all__ = ["BUDGET", "LONGEST_TEXT", "page_data", "shortened"]
 
 BUDGET = 14_000_000
 """Most bytes of data without examples: with script and style the page stays under 15 MB. See `_fitting`."""
-THINNED = {"classes": 700_000, "subgroups": 300_000, "set_sizes": 150_000}
+THINNED = {"classes": 700_000, "predicted_classes": 300_000, "subgroups": 300_000, "set_sizes": 150_000}
 """Most bytes of the tables that grow with the number of classes or subgroups; see `_thinned`."""
 NAMED = 300_000  # most bytes of the names of classes that are in the samples but not in a thinned table of classes
 LONGEST_TEXT = 120
 MOST_NAMED = 6  # classes of a group that the page names
 Table = dict[str, list[Any]]  # columns of a table
 
+_ACCEPTED = ("accepted_share", "accepted_risk")
 _TABLES = {
     "overall": None,
     "atypicality_groups": ("accuracy", "confidence", "ece", "coverage", "set_size"),
     "confidence_groups": ("accuracy", "coverage", "set_size"),
     "class_groups": ("accuracy", "ece", "coverage", "set_size"),
-    "classes": ("accuracy", "confidence", "coverage"),
+    "classes": ("accuracy", "confidence", "coverage", *_ACCEPTED),
+    "predicted_classes": _ACCEPTED,
     "grid": None,
     "quadrants": ("share", "accuracy", "confidence", "ece", "coverage", "set_size"),
-    "advice": ("share", "followed", "accuracy"),
-    "subgroups": ("accuracy", "ece", "coverage", "set_size"),
+    "advice": ("share", "followed", "accuracy", *_ACCEPTED),
+    "subgroups": ("accuracy", "ece", "coverage", "set_size", *_ACCEPTED),
+    "subgroup_gaps": None,
     "calibration_curve": None,
     "risk_coverage": ("risk",),
     "set_sizes": ("share",),
@@ -60,6 +63,7 @@ def page_data(evaluation: Evaluation, before: str, after: str, examples: Example
         "nSamples": evaluation.n_samples,
         "nSplits": evaluation.n_splits,
         "nBins": settings.get("n_bins"),
+        "maxRisk": settings.get("max_risk"),
         "alpha": dict(settings.get("alpha") or {}),
         "tables": tables | {name: table for name, (table, _, _) in found.items()},
         "kept": {name: [kept, total] for name, (_, kept, total) in found.items() if kept < total},
@@ -87,7 +91,7 @@ def _thinned(name: str, table: Table, after: str, budget: int) -> tuple[Table, i
     """A table cut to `budget` bytes, how many of its groups are kept, and how many there were.
 
     Classes and subgroups stay whose accuracy under the method `after` is lowest for sure, by the upper end of its
-    interval; set sizes stay that most samples have.
+    interval; predicted classes whose accepted predictions err most; set sizes stay that most samples have.
     """
     keys = [key for key in ("class_index", "attribute", "subgroup", "size") if key in table]
     groups = list(zip(*(table[key] for key in keys), strict=True))
@@ -103,13 +107,14 @@ def _thinned(name: str, table: Table, after: str, budget: int) -> tuple[Table, i
 def _ranked(name: str, table: Table, groups: list[Any], after: str) -> list[Any]:
     """Groups of a table, those first that a reader should see."""
     scores: dict[Any, float] = {}
+    metric = _ACCEPTED[1] if name == "predicted_classes" else "accuracy"
     for place, group in enumerate(groups):
         value = table["value"][place]
         if name == "set_sizes" and value is not None:
             scores[group] = min(scores.get(group, 0.0), -value)
-        elif name != "set_sizes" and (table["method"][place], table["metric"][place]) == (after, "accuracy"):
+        elif (table["method"][place], table["metric"][place]) == (after, metric):
             end = value if table["high"][place] is None else table["high"][place]
-            scores[group] = math.inf if value is None else end
+            scores[group] = math.inf if value is None else -table["low"][place] if metric == _ACCEPTED[1] else end
     return sorted(dict.fromkeys(groups), key=lambda group: scores.get(group, math.inf))
 
 

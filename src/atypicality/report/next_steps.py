@@ -62,13 +62,13 @@ def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
 
 def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     """What the head accepts at the risk that the evaluation asked for."""
-    allowed = f"at a risk of at most {facts.evaluation.settings['max_risk']:.4g}"
+    allowed = f"at a risk of at most {_allowed(facts)}"
     risk = facts.at("overall", "accepted_risk")
     if risk is None:
         return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
     words = (
         f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
-        "(95% interval {ends}). Send the others to a person."
+        f"(95% interval {{ends}}). Send the others to a person.{_guarantee(facts)}"
     )
     if risk["low"] > facts.evaluation.settings["max_risk"]:
         words = (
@@ -85,26 +85,50 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     )
 
 
+def _allowed(facts: Facts) -> str:
+    return f"{100 * facts.evaluation.settings['max_risk']:.4g}%"
+
+
+def _guarantee(facts: Facts) -> str:
+    """With what confidence, from how many rows and for what the risk is guaranteed."""
+    n = facts.setting("accepted_rows")
+    rows = "" if n is None else f", from {n:,} held-out {{samples}}"
+    return f" The risk is guaranteed with 95% confidence{rows}, for {{samples}} like those, all accepted ones together."
+
+
+_ACCEPTED = {
+    "subgroups": ("of the subgroup {name}", "subgroups", "Send these to a person too, or fit a head for them alone."),
+    "classes": (
+        "whose true class is {name}",
+        "classes",
+        "Look at what they are taken for; the true class is not known where a {prediction} is used.",
+    ),
+    "predicted_classes": ("predicted as {name}", "predicted classes", "Send these to a person too."),
+}
+"""Groups whose accepted predictions are looked at: how one is named, what they are called, and what to do."""
+
+
 def _accepted_groups(facts: Facts) -> list[Sentence]:
-    """The subgroup whose accepted predictions err most, where that is more than allowed beyond its interval."""
+    """Of each kind the group whose accepted predictions err most, where its interval is above what is allowed."""
     allowed = facts.evaluation.settings["max_risk"]
-    rows = facts.rows("subgroups", method=facts.after, metric="accepted_risk")
-    above = [row for row in rows if row["count"] >= ENOUGH and row["low"] > allowed]
-    if not above:
-        return []
-    worst = max(above, key=lambda row: row["value"])
-    more = f" {len(above) - 1} more subgroups are above it too." if len(above) > 1 else ""
-    return [
-        facts.say(
-            "Of the {count} accepted {samples} of the subgroup {name} {risk} are wrong (95% interval {ends}), more "
-            f"than {allowed:.4g}: the risk is guaranteed for all {{samples}} together. Send these to a person too, or "
-            f"fit a head for them alone.{more}",
-            name=Name(facts.place_name("subgroups", worst)),
-            count=facts.count("subgroups", worst),
-            risk=facts.share("subgroups", worst),
-            ends=facts.interval("{:.1%}", "subgroups", worst),
-        )
-    ]
+    said: list[Sentence] = []
+    for table, (which, kinds, what) in _ACCEPTED.items():
+        rows = facts.rows(table, method=facts.after, metric="accepted_risk")
+        above = [row for row in rows if row["count"] >= ENOUGH and row["low"] > allowed]
+        if above:
+            worst = max(above, key=lambda row: row["value"])
+            more = f" So are those of {len(above) - 1} more of the {kinds}." if len(above) > 1 else ""
+            said.append(
+                facts.say(
+                    f"Of the {{count}} accepted {{samples}} {which} {{risk}} are wrong (95% interval {{ends}}), more "
+                    f"than {_allowed(facts)}: the risk is guaranteed for all {{samples}} together. {what}{more}",
+                    name=Name(facts.place_name(table, worst)),
+                    count=facts.count(table, worst),
+                    risk=facts.share(table, worst),
+                    ends=facts.interval("{:.1%}", table, worst),
+                )
+            )
+    return said
 
 
 def _labels(facts: Facts) -> list[Sentence]:
@@ -120,7 +144,8 @@ def _labels(facts: Facts) -> list[Sentence]:
             look = f"look first at the {doubtful:,} whose label has a probability below {DOUBTFUL:.0%} and may be wrong"
         words = (
             f"In the {len(suspects):,} {{samples}} listed below another class is more credible than the label, the "
-            f"least credible label first: {look}. Most of them, {classes.count(most):,}, are labelled {{name}}."
+            f"least credible label first: {look}. The commonest label of the {len(suspects):,} is {{name}} "
+            f"({classes.count(most):,})."
         )
         said.append(facts.say(words, name=Name(facts.class_names.get(most) or str(most))))
     if twins:

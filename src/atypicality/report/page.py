@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from atypicality.evaluation import Evaluation
 from atypicality.evaluation.printing import each_signal
 from atypicality.report.card_html import card_to_html
+from atypicality.report.changed import summarise
 from atypicality.report.data import page_data
 from atypicality.report.examples import read_examples
 from atypicality.report.next_steps import in_code, next_steps
 from atypicality.report.pages import asset, html_page, write_page
-from atypicality.report.summary import Name, Sentence, SourcedNumber, summarise
+from atypicality.report.summary import Name, Sentence, SourcedNumber
 from atypicality.report.words import ANSWERS, words_of
 from atypicality.validation import check_choice
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render_report", "write_report"]
 
-_SCRIPTS = ("base.js", "charts.js", "tables.js", "samples.js", "linked.js", "sections.js")
+_SCRIPTS = ("base.js", "charts.js", "tables.js", "samples.js", "linked.js", "accepted.js", "sections.js")
 
 
 def write_report(
@@ -173,21 +174,36 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
     if before in evaluation.settings.get("part", {}):
         before = after  # of other rows, which a change would be taken for
     summary = summarise(evaluation, None if before == after else before, after)
-    good = f"What improved: {_name(before)} to {_name(after)}" if before != after else f"How good {_name(after)} is"
+    good = f"What improved: {_name(before)} to {_name(after)}"
     cards = [
-        ("good", good, _list(summary.improved, "Nothing improved beyond its 95% intervals.")),
-        ("bad", "What got worse", _list(summary.worse, "Nothing got worse beyond its 95% intervals.")),
+        ("good", good, _list(summary.improved, "No improvement is shown.")),
+        ("bad", "What got worse", _list(summary.worse, "Nothing is shown to have got worse.")),
         ("warn", f"Where not to trust {_name(after)}", _list(summary.caution, _no_caution(evaluation))),
         ("next", "What to do next", _list(next_steps(evaluation, after), "The tables for it are empty.")),
-        ("same", "No clear change", _list(summary.unclear, "Every change is beyond its 95% intervals.")),
+        ("same", "No clear change", _list(summary.unclear, "Every change that was looked for is shown.")),
+        ("same", f"How good {_name(after)} is", _list(summary.levels, "The tables for it are empty.")),
     ]  # fmt: skip
-    if before == after:
-        cards = [card for card in cards if card[0] not in ("bad", "same")]  # nothing to compare with
+    if before == after:  # nothing to compare with
+        cards = [("good", *cards[-1][1:]), *cards[2:4]]
+    elif not summary.levels:
+        cards.pop()
     drawn = "\n".join(f'<div class="card {kind}"><h2>{title}</h2>{sentences}</div>' for kind, title, sentences in cards)
+    rule = "" if before == after else _rule(evaluation)
     return (
-        f'<section id="summary" class="cards">\n{drawn}\n</section>\n<noscript><p>The views below are drawn by the '
-        "script in this file; allow it to see them.</p></noscript>"
+        f'<section id="summary" class="cards">\n{drawn}\n</section>{rule}\n<noscript><p>The views below are drawn by '
+        "the script in this file; allow it to see them.</p></noscript>"
     )
+
+
+def _rule(evaluation: Evaluation) -> str:
+    """How changes were judged."""
+    how = "over the same splits" if evaluation.kind == "compare" else "{sample} by {sample}"
+    told = (
+        f"A change is shown where the two methods differ {how}: over all {{samples}} by the 95% interval of the "
+        "difference, accuracy by the {predictions} lost and gained. Groups are judged together, so that where nothing "
+        "changed a group is named in at most 5% of the reports."
+    )
+    return f'<p class="quiet rule">{told.format_map(words_of(evaluation))}</p>'
 
 
 def _no_caution(evaluation: Evaluation) -> str:
@@ -215,9 +231,10 @@ def _part(part: str | SourcedNumber | Name) -> str:
 
 def _places(evaluation: Evaluation) -> dict[str, str]:
     """The sections that this evaluation fills, in order, by the id of their heading."""
-    tables = evaluation.tables
+    tables, words = evaluation.tables, words_of(evaluation)
     found = {
         "where": ("Where it can be trusted", any(tables[name]["value"] for name in ("grid", "quadrants", "advice"))),
+        "accepted": ("What is accepted", words is not ANSWERS and "accepted_share" in tables["overall"]["metric"]),
         "chosen": ("The chosen {samples}", True),
         "by-group": ("By atypicality", bool(tables["atypicality_groups"]["value"] or tables["class_groups"]["value"])),
         "prediction-sets": ("Prediction sets", "coverage" in tables["overall"]["metric"]),
@@ -227,7 +244,7 @@ def _places(evaluation: Evaluation) -> dict[str, str]:
         "numbers": ("All numbers", True),
         "about": ("About", True),
     }
-    return {place: title.format_map(words_of(evaluation)) for place, (title, filled) in found.items() if filled}
+    return {place: title.format_map(words) for place, (title, filled) in found.items() if filled}
 
 
 _TOLD = {
@@ -236,6 +253,9 @@ _TOLD = {
     "chosen": "Filters choose {samples} by what is known of them, and everything here follows. Reliability diagrams: "
     "on the dashed line {confidence} is honest, {below_the_line}; bars are 95% intervals, n is how many {samples} a "
     "mark stands for, and a mark chooses them. Sort a table by a column, and with Shift by several.",
+    "accepted": "Whether a {prediction} is accepted decides who goes to a person: the guarantee is for all accepted "
+    "{predictions} together, not for each class or subgroup. Advice reads one {prediction} at a time: an accepted "
+    "one may still be “ask a person”. Sending those to a person too leaves fewer errors among the rest.",
     "by-group": "Groups of about equally many {samples}, how many under the axis (n). Bars are 95% intervals.",
     "prediction-sets": "A prediction set holds every class that cannot be ruled out. It should hold the true one as "
     "often as the target says, for rare inputs too.",
@@ -257,7 +277,8 @@ _BODIES = {
     '<div class="pair" id="reliability"></div><div id="classes"></div><div id="samples"></div>',
     "by-group": '<div id="groups"></div>',
     "prediction-sets": '<div id="sets"></div>',
-    "by-subgroup": '<div id="subgroups"></div>',
+    "accepted": '<div id="accepted-tables"></div>',
+    "by-subgroup": '<div id="subgroups"></div><div id="subgroup-gaps"></div>',
     "risk-coverage": '<div id="risk"></div>',
     "to-check": '<div id="suspects"></div>',
     "numbers": '<div id="overall"></div>',
@@ -299,10 +320,13 @@ def _rejected(evaluation: Evaluation) -> str:
     """What a risk that was asked for means for advice."""
     if "max_risk" not in evaluation.settings:
         return ""
-    words = words_of(evaluation) | {"risk": f"{100 * evaluation.settings['max_risk']:.4g}%"}
-    told = "Every {prediction} of a head that is not accepted at a risk of at most {risk} counts as “ask a person”."
+    told = (
+        "Every {prediction} of a head that is not accepted at a risk of at most {risk} counts as “ask a person”. "
+        "Whether it is accepted decides; the advice of an accepted one is a finer reading."
+    )
     if words_of(evaluation) is ANSWERS:
         told = "At a risk of at most {risk}, the allowed share of errors among all accepted {predictions} together."
+    words = words_of(evaluation) | {"risk": f"{100 * evaluation.settings['max_risk']:.4g}%"}
     return f"<p class=quiet>{told.format_map(words)}</p>"
 
 
@@ -318,6 +342,7 @@ _SETTINGS = {
     "groups": "attribute given to methods as groups",
     "stored_edges": "edges of groups are those that a head has stored",
     "nothing_accepted": "why nothing is accepted",
+    "accepted_rows": "held-out {samples} that the guarantee of the accepted ones rests on",
     "cross_fitted": "cross-fitted (cv)",
     "covered_groups": "groups for which coverage is guaranteed",
     "max_risk": "allowed share of errors among what is accepted",

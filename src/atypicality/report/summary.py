@@ -1,4 +1,4 @@
-"""The report in plain language: what changed and where not to trust the model; numbers are the evaluation's.
+"""The report in plain language: facts of one evaluation as sentences; numbers are the evaluation's.
 
 A sentence is a tuple of parts: our words, `SourcedNumber` (with the row of the evaluation it comes from) and `Name`
 (text from elsewhere). Nothing is measured here.
@@ -14,7 +14,9 @@ from typing import Any
 from atypicality.evaluation import Evaluation
 from atypicality.report.words import words_of
 
-__all__ = ["AXES", "ENOUGH", "PREFIX", "Facts", "Name", "ReportSummary", "Sentence", "SourcedNumber", "summarise"]
+__all__ = [
+    "AXES", "ENOUGH", "MOST_NAMED", "OVERALL", "PREFIX", "SHORT", "Facts", "Name", "Sentence", "SourcedNumber", "finer",
+]  # fmt: skip
 
 ENOUGH = 30  # groups with fewer samples are not singled out in the summary: their intervals say too little
 
@@ -40,33 +42,7 @@ class Name:
 Sentence = tuple[str | SourcedNumber | Name, ...]
 
 
-@dataclass(frozen=True)
-class ReportSummary:
-    """Sentences for the top of the report, a card each: `improved` and `worse` are beyond their intervals.
-
-    `unclear` are changes, those for the worse first, and gains that are within their intervals.
-    """
-
-    improved: tuple[Sentence, ...]
-    worse: tuple[Sentence, ...]
-    caution: tuple[Sentence, ...]
-    unclear: tuple[Sentence, ...] = ()
-
-
-def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportSummary:
-    """What changed from the method `before` (None: there is no other) to `after`, and where `after` is weak."""
-    facts = Facts(evaluation, before, after)
-    better = [*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets()]
-    worse, perhaps = facts.worse()
-    unclear = (*perhaps, *facts.overall(False), *facts.most_atypical(False), *facts.signal(False))
-    caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.bands(), *facts.weakest(), *facts.gaps()]
-    selected = (*caution, _SELECTED, *facts.accepted()) if caution else ()
-    cautions = (*selected, *facts.unjudged())
-    return ReportSummary(tuple(better), tuple(worse), cautions, unclear)
-
-
-_SELECTED: Sentence = ("Each of these is the lowest of several groups, so a part of its distance may be chance.",)
-_OVERALL = {
+OVERALL = {
     "accuracy": ("{Accuracy}", "{:.1%}"),
     "ece": ("The expected calibration error (ECE), a mean gap between {confidence} and accuracy,", "{:.1%}"),
     "nll": ("The log loss", "{:.3f}"),
@@ -75,18 +51,8 @@ _OVERALL = {
         "{:.1%}",
     ),
 }
-_MORE = {"brier": ("The Brier score", "{:.3f}"), "smooth_ece": ("The smooth ECE", "{:.1%}")}
-_RISES = ("accuracy", "coverage")  # metrics of which more is better; of the others less is
-_COMPARED = {
-    "atypicality_groups": ("accuracy", "ece"),
-    "classes": ("accuracy",),
-    "class_groups": ("accuracy",),
-    "subgroups": ("accuracy", "ece"),
-}
-"""Where a change is looked for, group by group; the ECE of rows of one label is no matter of calibration."""
-MOST_WORSE = 4  # metrics, and groups, that are named
-MOST_NAMED = 3  # classes, and changes that may be chance, that are named
-_SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
+MOST_NAMED = 3  # classes, and changes that are not shown, that are named
+SHORT = {"accuracy": "accuracy", "ece": "the ECE"}
 
 
 class Facts:
@@ -114,7 +80,7 @@ class Facts:
     def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> SourcedNumber:
         """A number of a row as text, with its source."""
         keys = ("method", "metric", "group", "confidence_group", "quadrant", "advice", "class_index", "attribute")
-        where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent", "bin") if key in row}
+        where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent", "reference", "bin") if key in row}
         return SourcedNumber(form.format(row[column]).replace("-", "−"), row[column], table, where, column)
 
     def setting(self, key: str) -> Any:
@@ -134,63 +100,23 @@ class Facts:
         found = self.rows(table, method=method or self.after, metric=metric, **where)
         return found[0] if found and math.isfinite(found[0]["value"]) else None
 
-    def overall(self, clear: bool = True) -> list[Sentence]:
-        """Changes of metrics over all samples that are not worse, beyond their intervals or within them."""
-        better = {metric: words for metric, words in _OVERALL.items() if not self.worsened(metric)}
-        wanted = {metric: words for metric, words in better.items() if self.clear("overall", metric) == clear}
-        return [said for metric, words in wanted.items() if (said := self.change("overall", metric, *words))]
+    def overall(self) -> list[Sentence]:
+        """Metrics over all samples, where there is no other method to compare them with."""
+        wanted = {} if self.before is not None else OVERALL
+        return [said for metric, words in wanted.items() if (said := self.level("overall", metric, *words))]
 
-    def pair(self, table: str, metric: str, **where: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The rows of the methods before and after, where both are known."""
-        before = None if self.before is None else self.at(table, metric, self.before, **where)
-        after = self.at(table, metric, **where)
-        return None if before is None or after is None else (before, after)
-
-    def clear(self, table: str, metric: str, **where: Any) -> bool:
-        """Whether a change is beyond the intervals; what has nothing to be compared with is no change."""
-        both = self.pair(table, metric, **where)
-        return both is None or _parted(*both)
-
-    def worsened(self, metric: str, table: str = "overall", **where: Any) -> bool:
-        """Whether a metric is worse after than before, by as much as is shown."""
-        both = self.pair(table, metric, **where)
-        if both is None:
-            return False
-        change = both[1]["value"] - both[0]["value"]
-        return bool((-change if metric in _RISES else change) > 5e-4)
-
-    def worse(self) -> tuple[list[Sentence], list[Sentence]]:
-        """What got worse: beyond the intervals, and within them, where it may be chance."""
-        whole: list[tuple[bool, float, Sentence]] = []
-        for metric, (words, form) in (_OVERALL | _MORE).items():
-            if self.worsened(metric) and (both := self.pair("overall", metric)):
-                whole.append((_parted(*both), 1.0, self.change("overall", metric, words, form)))
-        pairs = ((table, metric) for table, metrics in _COMPARED.items() for metric in metrics)
-        groups = [one for table, metric in pairs for one in self.worse_groups(table, metric)]
-        groups.sort(key=lambda one: -one[1])
-        sure = [sentence for parted, _, sentence in groups if parted]
-        certain = [sentence for parted, _, sentence in whole if parted][:MOST_WORSE] + sure[:MOST_WORSE]
-        if len(sure) > MOST_WORSE:
-            certain.append((f"So did {len(sure) - MOST_WORSE} more groups, each beyond its interval.",))
-        perhaps = [sentence for parted, _, sentence in whole + groups if not parted]
-        return certain, perhaps[:MOST_NAMED]
-
-    def worse_groups(self, table: str, metric: str) -> list[tuple[bool, float, Sentence]]:
-        """Groups of a table in which a metric got worse: beyond its interval or not, by how much, in words."""
-        found: list[tuple[bool, float, Sentence]] = []
-        for row in self.judged(table, metric):
-            where = {key: row[key] for key in ("group", "class_index", "attribute", "subgroup") if key in row}
-            both = None if row["count"] < ENOUGH else self.pair(table, metric, **where)
-            if both is None or not self.worsened(metric, table, **where):
-                continue
-            words = f"{_SHORT[metric][0].upper()}{_SHORT[metric][1:]} of {{name}}"
-            sentence = self.change(table, metric, words, "{:.1%}", self.place_name(table, row), **where)
-            found.append((_parted(*both), abs(both[1]["value"] - both[0]["value"]), sentence))
-        return found
+    def level(self, table: str, metric: str, words: str, form: str, **where: Any) -> Sentence:
+        """A metric of the method after, with its interval."""
+        row = self.at(table, metric, **where)
+        if row is None:
+            return ()
+        form = finer(form, [row["value"]])
+        end, ends = self.number(form, table, row), self.interval(form, table, row)
+        return self.say(f"{words} is {{end}} (95% interval {{ends}}).", end=end, ends=ends)
 
     def place_name(self, table: str, row: Mapping[str, Any]) -> str:
         """The group of a row in words."""
-        if table == "classes":
+        if table in ("classes", "predicted_classes"):
             return self.class_names.get(row["class_index"]) or str(row["class_index"])
         if table == "subgroups":
             return f"{row['attribute']}: {row['subgroup']}"
@@ -236,58 +162,30 @@ class Facts:
         ends = self.interval("{:.1%}", table, row)
         return {"share": self.share(table, row), "count": self.count(table, row), "ends": ends}
 
-    def change(self, table: str, metric: str, words: str, form: str, named: str = "", /, **where: Any) -> Sentence:
-        """How a metric changed, in our words, with a name where they leave a place for it."""
-        name = Name(named)
-        after = self.at(table, metric, **where)
-        if after is None:
-            return ()
-        before = None if self.before is None else self.at(table, metric, self.before, **where)
-        form = _finer(form, [row["value"] for row in (before, after) if row is not None])
-        end, ends = self.number(form, table, after), self.interval(form, table, after)
-        if before is None:
-            return self.say(f"{words} is {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
-        start, starts = self.number(form, table, before), self.interval(form, table, before)
-        if start.text == end.text:
-            stayed = "{accuracy_stayed}" if metric == "accuracy" else "stayed at"
-            return self.say(f"{words} {stayed} {{end}} (95% interval {{ends}}).", name=name, end=end, ends=ends)
-        overlap = "" if _parted(before, after) else "; they overlap"
-        return self.say(
-            f"{words} {'rose' if end.value > start.value else 'fell'} from {{start}} to {{end}} "
-            f"(95% intervals {{starts}} and {{ends}}{overlap}).",
-            name=name,
-            start=start,
-            end=end,
-            starts=starts,
-            ends=ends,
-        )
-
     def interval(self, form: str, table: str, row: Mapping[str, Any]) -> Sentence:
         """The ends of a row's interval."""
         if not (math.isfinite(row["low"]) and math.isfinite(row["high"])):
             return ("unknown",)
         return (self.number(form, table, row, "low"), " to ", self.number(form, table, row, "high"))
 
-    def most_atypical(self, clear: bool = True) -> list[Sentence]:
-        """What changed for the most atypical group, beyond the intervals or within them."""
+    def most_atypical(self) -> list[Sentence]:
+        """Accuracy and ECE of the most atypical group, where there is no other method to compare them with."""
         rows = self.rows("atypicality_groups", method=self.after, metric="accuracy")
-        if not rows:
+        if not rows or self.before is not None:
             return []
         last = max(rows, key=lambda row: row["group"])
         start = f"For the most atypical of {len(rows)} groups"
         found = [
-            self.change("atypicality_groups", metric, f"{start} {text}", "{:.1%}", group=last["group"])
-            for metric, text in _SHORT.items()
-            if not self.worsened(metric, "atypicality_groups", group=last["group"])
-            and self.clear("atypicality_groups", metric, group=last["group"]) == clear
+            self.level("atypicality_groups", metric, f"{start} {text}", "{:.1%}", group=last["group"])
+            for metric, text in SHORT.items()
         ]
         end = self.say(" The group has {count} {samples}.", count=self.count("atypicality_groups", last))
         return [(*sentence, *(end if place == 0 else ())) for place, sentence in enumerate(found) if sentence]
 
-    def signal(self, clear: bool = True) -> list[Sentence]:
-        """How much atypicality adds to confidence, or, which is no improvement, nothing that these samples show."""
+    def signal(self) -> list[Sentence]:
+        """How much atypicality adds to confidence, or that these samples do not show that it does."""
         gain, alone = self.at("overall", "atypicality_gain"), self.at("overall", "atypicality_auroc")
-        if gain is None or alone is None or (self.before is None or gain["low"] > 0) != clear:
+        if gain is None or alone is None:
             return []
         adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
         said = self.say(
@@ -304,18 +202,30 @@ class Facts:
         return [said]
 
     def sets(self) -> list[Sentence]:
-        """Coverage and size of the prediction sets."""
+        """Coverage and size of the prediction sets, beside the target, and those of the method before."""
         coverage, size = self.at("overall", "coverage"), self.at("overall", "set_size")
         if coverage is None or size is None:
             return []
-        alpha = self.evaluation.settings["alpha"].get(self.after)
-        level = self.setting("guaranteed")
+        alpha, level = self.setting("alpha"), self.setting("guaranteed")
         proved = "" if level is None else f"; guaranteed: {100 * level:.4g}%"
-        asked = "" if alpha is None else f" (target: {100 * (1 - alpha):.4g}%{proved})"
-        words = f"Prediction sets hold the true class for {{coverage}} of the {{samples}}{asked}, "
-        size_text = self.number("{:.2f}", "overall", size)
-        words += "with {size} classes on average."
-        return [self.say(words, coverage=self.share("overall", coverage), size=size_text)]
+        asked = "" if alpha is None else f"; target: {100 * (1 - alpha):.4g}%{proved}"
+        verdict = "" if alpha is None else _against(1 - alpha, coverage)
+        said = self.say(
+            f"Prediction sets hold the true class for {{coverage}} of the {{samples}} (95% interval {{ends}}{asked}), "
+            f"with {{size}} classes on average{verdict}.",
+            coverage=self.share("overall", coverage),
+            ends=self.interval("{:.1%}", "overall", coverage),
+            size=self.number("{:.2f}", "overall", size),
+        )
+        return [(*said, *self._sets_before())]
+
+    def _sets_before(self) -> Sentence:
+        rows = [self.at("overall", metric, self.before) if self.before else None for metric in ("coverage", "set_size")]
+        if rows[0] is None or rows[1] is None:
+            return ()
+        held, size = self.share("overall", rows[0]), self.number("{:.2f}", "overall", rows[1])
+        name = Name(self.before or "")
+        return self.say(" Those of {name}: {held}, with {size} classes.", name=name, held=held, size=size)
 
     def quadrant(self) -> list[Sentence]:
         """The weakest of the four kinds of prediction."""
@@ -469,16 +379,18 @@ AXES = {
 PREFIX = {table: f"{AXES[table]} " for table in ("classes", "quadrants", "subgroups")}
 
 
-def _finer(form: str, values: list[float]) -> str:
-    """A form of percent with as many digits as make small numbers and small changes visible, three at most."""
-    if "%" not in form:
-        return form
-    for digits in (1, 2, 3):
-        texts = {f"{value:.{digits}%}" for value in values}
-        if len(texts) == len({round(value, 6) for value in values}) and all(float(text[:-1]) for text in texts):
-            return f"{{:.{digits}%}}"
+def _against(target: float, coverage: Mapping[str, Any]) -> str:
+    """What an interval of coverage says of its target."""
+    if coverage["low"] > target:
+        return ": more than the target, so the sets are larger than it asks for"
+    return ": less than the target" if coverage["high"] < target else ""
+
+
+def finer(form: str, values: list[float]) -> str:
+    """A form with as many digits as make small numbers and small changes visible, at most two more than it has."""
+    digits, kind = int(form[3]), form[4]
+    for more in range(digits, digits + 3):
+        texts = {f"{value:.{more}{kind}}" for value in values}
+        if len(texts) == len({round(value, 6) for value in values}) and all(float(text.rstrip("%")) for text in texts):
+            return f"{{:.{more}{kind}}}"
     return form
-
-
-def _parted(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    return bool(before["high"] < after["low"] or after["high"] < before["low"])

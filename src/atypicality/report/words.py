@@ -58,6 +58,7 @@ MEANINGS = {
     "coverage": "share of prediction sets that hold the true class",
     "set_size": "classes in a prediction set, averaged over the {samples}",
     "coverage_gap_class": "distance of coverage from its target, above or below, averaged over true classes",
+    "coverage_shortfall_class": "how far the least covered class of at least 50 {samples} is below the target",
     "coverage_gap_size": "largest distance of coverage from its target among sets of 0 to 1, 2 to 3, 4 to 10, 11 to "
     "100 and more classes",
     "worst_sixth_coverage": "coverage of that sixth of these {samples}, by atypicality, that is covered least",

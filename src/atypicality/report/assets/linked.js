@@ -119,7 +119,7 @@ function drawQuadrants(method) {
 }
 
 // Of answers at a risk: who is accepted, which is what to act on
-function drawAccepted(method) {
+function drawAcceptance(method) {
   const [risk] = rows("overall", { method, metric: "accepted_risk" });
   const [share] = rows("overall", { method, metric: "accepted_share" });
   const kept = Math.round(share.value * share.count);
@@ -129,7 +129,7 @@ function drawAccepted(method) {
 }
 
 function drawAdvice(method) {
-  if (ACCEPTED) return drawAccepted(method);
+  if (ACCEPTED) return drawAcceptance(method);
   const boxes = ADVICE.map((word, advice) => {
     const found = Object.fromEntries(rows("advice", { method, advice: word }).map((row) => [row.metric, row]));
     if (ANSWERS && !(found.share?.count > 0)) return null; // nothing to choose among, and without atypicality nothing rare

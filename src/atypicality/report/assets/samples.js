@@ -23,7 +23,7 @@ function letThrough(method, i) {
   return advice === 2 ? !ofMethod(method).covered[i] && !memberList(method, i).includes(SAMPLES.label[i]) : !isRight(method, i);
 }
 
-// Errors that the advice lets through come first, the most confident ones before others, then errors that it catches,
+// The order of review: errors that the advice lets through come first, the most confident ones before others, then errors that it catches,
 // then the least confident of the right ones.
 function harm(i) {
   const method = speaker(i);
@@ -156,9 +156,10 @@ function sampleTable(chosen) {
   if (spoken.size) columns.push({ title: "set size", text: "screen", value: (i) => ofMethod(speaker(i)).size?.[i] }, { title: "set holds label", text: "words screen", value: (i) => (ofMethod(speaker(i)).covered?.[i] ? "yes" : "no") });
   if (SAMPLES.atypicality.some(known)) columns.push({ title: "atypicality", text: "screen", value: (i) => SAMPLES.atypicality[i], show: (i) => decimal(SAMPLES.atypicality[i], 1) });
   if (SUSPECTS.size) words("label may be", (i) => (SUSPECTS.has(SAMPLES.row[i]) ? className(DATA.suspects.suggested[SUSPECTS.get(SAMPLES.row[i])]) : ""));
-  columns.push({ title: "expected harm", text: "screen", value: (i) => harms.get(i), show: (i) => decimal(harms.get(i)) });
   const sorted = [...chosen].sort((a, b) => harms.get(b) - harms.get(a));
-  return dataTable({ id: "sample-table", caption: WORDS.Samples, order: `the most harmful first: errors that ${ACCEPTED ? "are accepted, errors that are not" : "the advice lets through, errors that it catches"}, low ${WORDS.confidence}`, columns, data: sorted, paged: true });
+  const ranks = new Map(sorted.map((i, place) => [i, place + 1]));
+  columns.push({ title: "order of review", text: "screen", value: (i) => ranks.get(i), show: (i) => whole(ranks.get(i)) });
+  return dataTable({ id: "sample-table", caption: WORDS.Samples, order: `in the order of review: errors that ${ACCEPTED ? "are accepted, errors that are not" : "the advice lets through, errors that it catches"}, low ${WORDS.confidence}`, columns, data: sorted, paged: true });
 }
 
 function keptText() {
@@ -169,5 +170,5 @@ function keptText() {
 
 function exampleNote() {
   if (!DATA.examples || DATA.examples.shown >= SAMPLES.row.length) return null;
-  return h("p", { class: "quiet", id: "kept-examples" }, `Examples are shown of the ${whole(DATA.examples.shown)} most harmful ${WORDS.samples} that have one and fit into this page.`);
+  return h("p", { class: "quiet", id: "kept-examples" }, `Examples are shown of the ${whole(DATA.examples.shown)} first ${WORDS.samples} in the order of review that have one and fit into this page.`);
 }

@@ -33,15 +33,16 @@ const targetOf = () => {
   return asked.length === 1 ? 1 - asked[0] : null;
 };
 
+const STRATA = "the set sizes 0–1, 2–3, 4–10, 11–100 and more";
 const METRICS = {
   accuracy: ["accuracy", percent], confidence: [`mean ${WORDS.confidence}`, percent], overconfidence: [`${WORDS.confidence} minus accuracy`, percent],
   ece: ["expected calibration error (ECE)", percent], rmsce: ["root mean square calibration error", percent], nll: ["log loss", (value) => decimal(value, 3)],
   brier: ["Brier score", (value) => decimal(value, 3)], adaptive_ece: ["adaptive ECE", percent], classwise_ece: ["classwise ECE", percent],
   debiased_calibration_error: ["debiased squared calibration error", (value) => decimal(value, 4)], smooth_ece: ["smooth ECE", percent],
   risk_coverage_area: ["area under the risk-coverage curve", percent], coverage: ["coverage of prediction sets", percent],
-  set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["largest coverage gap of a class", percent],
-  coverage_gap_size: ["largest coverage gap of a set size", percent], worst_sixth_coverage: ["coverage, worst sixth of atypicality", percent],
-  worst_cell_coverage: ["coverage, worst of 3 × 3 cells", percent], worst_size_coverage: ["coverage, worst set size", percent],
+  set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["mean distance of the coverage of a class from the target, either way", percent], coverage_shortfall_class: [`largest shortfall of a class of at least 50 ${WORDS.samples} below the target`, percent],
+  coverage_gap_size: [`largest distance of the coverage of ${STRATA} from the target`, percent], worst_sixth_coverage: [`coverage, worst sixth of atypicality (sixths of these ${WORDS.samples})`, percent],
+  worst_cell_coverage: [`coverage, worst of 3 × 3 cells (thirds of atypicality and of ${WORDS.confidence} of these ${WORDS.samples})`, percent], worst_size_coverage: [`coverage, worst of ${STRATA}`, percent],
   atypicality_gain: [`gain in log likelihood by atypicality beside ${WORDS.confidence}`, (value) => decimal(value, 4)], atypicality_auroc: ["AUROC of atypicality for errors", percent], confidence_auroc: [`AUROC of ${WORDS.confidence} for errors`, percent],
   accepted_share: ["share that is accepted", percent], accepted_risk: ["share of the accepted that is wrong", percent],
 };
@@ -62,17 +63,28 @@ function gapName(row) {
   return ["quadrant", "subgroup", "set_size", "advice"].includes(row.axis) ? row.worst : row.worst.split(", ").map((part) => +part + 1).join(", ");
 }
 
+const groupCount = (table, key) => unique(TABLES[table].map((row) => row[key])).length;
+const AXIS_TEXTS = {
+  atypicality: () => `atypicality, ${groupCount("atypicality_groups", "group")} groups`,
+  confidence: () => `${WORDS.confidence}, ${groupCount("confidence_groups", "group")} groups`,
+  grid: () => `the grid, ${groupCount("grid", "group")} × ${groupCount("grid", "confidence_group")} cells`,
+  class_atypicality: () => `class atypicality, ${groupCount("class_groups", "group")} groups`,
+  class: () => "true class",
+  set_size: () => "set size, each by itself",
+};
+const axisText = (row) => AXIS_TEXTS[row.axis]?.() ?? row.axis.replaceAll("_", " ");
+
 function gapTable() {
   const columns = [
     { title: "method", text: true, value: (row) => row.method, show: (row) => name(row.method) },
-    { title: "groups of", text: true, value: (row) => row.axis.replaceAll("_", " ") },
+    { title: "groups of", text: true, value: axisText },
     { title: "covered least", text: true, value: gapName, show: (row) => name(gapName(row)) },
     { title: WORDS.samples, value: (row) => row.count, show: (row) => whole(row.count) },
     { title: "coverage", value: (row) => row.value, show: (row) => percent(row.value) },
     { title: "95% interval", value: (row) => row.low, show: (row) => `${percent(row.low)} to ${percent(row.high)}` },
     { title: "target", value: (row) => row.target, show: (row) => percent(row.target) },
   ];
-  return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis", columns, data: TABLES.coverage_gaps });
+  return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis, however few it holds", columns, data: TABLES.coverage_gaps });
 }
 
 const COVERED = { coverage: [`all ${WORDS.samples}`, "all"], worst_sixth_coverage: ["worst sixth of atypicality", "worst sixth"], worst_cell_coverage: ["worst of 3 × 3 cells of atypicality and confidence", "worst cell"] };
@@ -174,6 +186,8 @@ function start() {
   drawSets();
   drawRisk();
   drawSuspects();
+  drawAccepted();
+  drawSubgroupGaps();
   put("overall", overallTable());
 }
 

@@ -1,0 +1,295 @@
+"""What changed between two methods on the same rows, and which changes are shown: one rule for page, text and JSON.
+
+Accuracy is judged by the predictions that were lost and gained (McNemar's exact test), log loss and Brier score by
+Student's interval of the differences row by row, ECE and the area under the risk-coverage curve by Newcombe's
+square-and-add rule: the two intervals, with the correlation of what the rows contribute. Every number over all rows is
+judged by its own 95 % interval. Groups are judged together: where nothing changed, one is named in at most 5 % of the
+evaluations (Bonferroni's rule over the comparisons in which enough predictions changed to show anything, Tarone 1990).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, ndtr, stdtr
+
+from atypicality.evaluation.cuts import Axis
+from atypicality.evaluation.schema import Row
+from atypicality.evaluation.scored import Scored
+from atypicality.groups import cut
+from atypicality.metrics.intervals import exact_interval, mean_interval, square_and_add
+from atypicality.metrics.rows import Pairs, inner_edges
+
+if TYPE_CHECKING:
+    from atypicality.evaluation.result import Evaluation
+
+__all__ = [
+    "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "Kept", "change_rows", "changed", "comparisons", "decided",
+    "mcnemar_p",
+]  # fmt: skip
+
+LEVEL = 0.05  # chance of a false alarm: of one number over all rows, and of all groups together
+LEAST = 30  # rows of a group whose ECE is judged: its interval is a normal one
+BETTER, WORSE, UNCLEAR = "better", "worse", "unclear"
+AXES = {
+    "overall": "overall",
+    "atypicality": "atypicality_groups",
+    "class_atypicality": "class_groups",
+    "class": "classes",
+    "subgroup": "subgroups",
+}
+"""The table that the groups of an axis are in."""
+COMPARED = {
+    "overall": ("accuracy", "nll", "ece", "brier", "risk_coverage_area"),
+    "atypicality": ("accuracy", "ece"),
+    "class_atypicality": ("accuracy",),  # the ECE of rows of one label is no matter of calibration
+    "class": ("accuracy",),
+    "subgroup": ("accuracy", "ece"),
+}
+RISES = ("accuracy",)  # more is better; of the other metrics less is
+KEYS = ("group", "class_index", "attribute", "subgroup")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a method, by row (n,), to compare it with another."""
+
+    name: str
+    pairs: Pairs
+    nll: Floats
+    brier: Floats
+
+    @classmethod
+    def of(cls, scored: Scored) -> "Kept":
+        """From what was read of its probabilities."""
+        return cls(scored.name, scored.losses.pairs, scored.losses.nll, scored.losses.brier)
+
+
+def mcnemar_p(lost: Any, gained: Any) -> Floats:
+    """Two-sided p of McNemar's exact test: lost and gained predictions are equally likely where nothing changed.
+
+    >>> mcnemar_p([18, 11, 0], [0, 0, 0])
+    array([7.62939453e-06, 9.76562500e-04, 1.00000000e+00])
+    """
+    lost, gained = np.asarray(lost, np.intp), np.asarray(gained, np.intp)
+    return np.asarray(np.minimum(2 * bdtr(np.minimum(lost, gained), lost + gained, 0.5), 1.0))
+
+
+def comparisons(least: Iterable[float]) -> int:
+    """For how many comparisons p has to be corrected, from the smallest p that each could have shown (Tarone 1990).
+
+    The smallest number k for which at most k of them could have shown p <= 0.05 / k.
+
+    >>> comparisons([1.0, 0.5, 0.5, 2**-10, 2**-20])
+    2
+    """
+    sorted_p = np.sort(np.fromiter(least, float))
+    k = 1
+    while np.searchsorted(sorted_p, LEVEL / k, side="right") > k:
+        k += 1
+    return k
+
+
+def change_rows(
+    kept: Sequence[Kept], axes: Iterable[Axis], rows: Mapping[str, list[Row]], n_bins: int, intervals: bool = True
+) -> Iterator[Row]:
+    """Rows of the table `changes`, not yet judged, for every pair of methods in their order."""
+    names = {table: axis for axis, table in AXES.items()}
+    wanted = [axis for axis in axes if axis.table in names and np.unique(axis.codes).size > (axis.table != "overall")]
+    cells = {table: _by_key(rows[table]) for table in names}
+    for first, second in combinations(kept, 2):
+        for axis in wanted:
+            for metric in COMPARED[names[axis.table]]:
+                named = {"method": second.name, "reference": first.name, "axis": names[axis.table], "metric": metric}
+                pairs = [
+                    [cells[axis.table][name, metric, *_place(key)] for key in axis.keys]
+                    for name in (first.name, second.name)
+                ]
+                tested = _tested(metric, first, second, axis, pairs, n_bins) if intervals else [{}] * len(axis.keys)
+                for key, one, other, found in zip(axis.keys, *pairs, tested, strict=True):
+                    plain = {"count": other["count"], "value": other["value"] - one["value"]}
+                    if other["count"]:
+                        yield named | {name: key.get(name) for name in KEYS} | plain | found
+
+
+def decided(rows: Iterable[Row], n_splits: int = 1) -> list[Row]:
+    """The rows with `comparisons`, `adjusted` p and `verdict`.
+
+    Rows without a p are means over `n_splits` splits, and are judged by their spread over these.
+    """
+    listed = [row if row.get("p_value") is not None else row | {"p_value": _p_of_splits(row, n_splits)} for row in rows]
+    families: dict[Any, list[float]] = {}
+    for row in listed:
+        if row["axis"] != "overall" and np.isfinite(row["p_value"]):
+            families.setdefault(_pair(row), []).append(_least_p(row))
+    number = {pair: comparisons(least) for pair, least in families.items()}
+    return [_judged(row, 1 if row["axis"] == "overall" else number.get(_pair(row), 1)) for row in listed]
+
+
+def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
+    """How the method `after` differs from `before`: rows of the table `changes`, each with a `verdict`.
+
+    Methods that are stored in the other order are turned around (`turned`). Methods of other rows, such as those of
+    two days, have no row in common: their intervals are compared as those of independent rows (`apart`).
+
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(2000, temperature=3.0)
+    >>> evaluation = aty.evaluate({"model": "uncalibrated", "true": world.probs}, world.outputs())
+    >>> [row["verdict"] for row in changed(evaluation, "model", "true") if row["metric"] == "nll"]
+    ['better']
+    >>> [row["verdict"] for row in changed(evaluation, "true", "model") if row["metric"] == "nll"]
+    ['worse']
+    """
+    stored = evaluation.tables["changes"]
+    pairs = set(zip(stored["reference"], stored["method"], strict=True))
+    if (before, after) in pairs:
+        return evaluation.table("changes", reference=before, method=after)
+    if (after, before) in pairs:
+        return [_turned(row) for row in evaluation.table("changes", reference=after, method=before)]
+    return decided(_apart(evaluation, before, after))
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in KEYS)
+
+
+def _pair(row: Row) -> tuple[str, str]:
+    return row["reference"], row["method"]
+
+
+def _by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
+    return {(row["method"], row["metric"], *_place(row)): row for row in rows}
+
+
+def _tested(
+    metric: str, first: Kept, second: Kept, axis: Axis, pairs: list[list[Row]], n_bins: int
+) -> list[dict[str, Any]]:
+    """Standard error, interval and p of a difference in every group of an axis; counts of predictions beside them."""
+    if metric == "accuracy":
+        return _of_predictions(first, second, axis)
+    if metric in ("nll", "brier"):
+        return [_of_means(getattr(second, metric) - getattr(first, metric))]
+    if metric == "ece":
+        shares = [_ece_parts(one.pairs, axis, n_bins) for one in (first, second)]
+    else:
+        shares = [_area_parts(one.pairs) for one in (first, second)]
+    together = _correlations(shares[0], shares[1], axis).tolist()
+    return [_of_intervals(one, other, rho) for one, other, rho in zip(pairs[0], pairs[1], together, strict=True)]
+
+
+def _of_predictions(first: Kept, second: Kept, axis: Axis) -> list[dict[str, Any]]:
+    """The interval is exact given how many predictions changed, and leaves out 0 where p < 0.05, and only there."""
+    before, after, size = first.pairs.correct, second.pairs.correct, len(axis.keys)
+    count, lost, gained = (
+        np.bincount(axis.codes, weights, size).astype(np.intp) for weights in (None, before & ~after, after & ~before)
+    )
+    moved, n = lost + gained, np.maximum(count, 1)
+    ends = [moved / n * (2 * share - 1) + 0.0 for share in exact_interval(gained, moved)]
+    error = np.sqrt(np.maximum(moved - (gained - lost) ** 2 / n, 0)) / n
+    keys = ("standard_error", "low", "high", "lost", "gained", "p_value")
+    columns = (error, *ends, lost, gained, mcnemar_p(lost, gained))
+    return [dict(zip(keys, row, strict=True)) for row in zip(*(part.tolist() for part in columns), strict=True)]
+
+
+def _of_means(differences: Floats) -> dict[str, Any]:
+    error, low, high = mean_interval(differences)
+    mean, n = differences.mean(), differences.size
+    p = np.nan if np.isnan(error) else 1.0 if error == 0 else 2 * float(stdtr(n - 1, -abs(mean) / error))
+    return {"standard_error": error, "low": low, "high": high, "p_value": p}
+
+
+def _of_intervals(before: Row, after: Row, rho: float) -> dict[str, Any]:
+    """The difference of two values from their intervals and the correlation of what rows contribute to them."""
+    if before["count"] < LEAST:
+        return dict.fromkeys(("standard_error", "low", "high", "p_value"), np.nan)
+    ends = [tuple(row[name] for name in ("value", "low", "high")) for row in (after, before)]
+    low, high = square_and_add(ends[0], ends[1], rho)
+    value = after["value"] - before["value"]
+    reach = value - low if value > 0 else high - value  # of 1.96 standard errors, towards 0
+    p = 1.0 if value == 0 or not reach else 2 * float(ndtr(-1.959964 * abs(value) / reach))
+    return {"standard_error": np.nan, "low": low, "high": high, "p_value": p}
+
+
+def _ece_parts(pairs: Pairs, axis: Axis, n_bins: int) -> Floats:
+    """What every row adds to the ECE of its group (n,): its gap, with the sign of the gap of its bin."""
+    bins = cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
+    gap, cells = pairs.confidence - pairs.correct, axis.codes * n_bins + bins
+    return np.asarray(gap * np.sign(np.bincount(cells, gap, len(axis.keys) * n_bins))[cells])
+
+
+def _area_parts(pairs: Pairs) -> Floats:
+    """What every row adds to the area under the risk-coverage curve (n,): its influence function.
+
+    With the rows in order of confidence, R_k the share of errors among the first k and e the error of row r, it is
+    R_r + sum over k >= r of (e - R_k) / k, but for a constant.
+    """
+    order = np.argsort(-pairs.confidence, kind="stable")
+    wrong, place = 1.0 - pairs.correct[order], np.arange(1, order.size + 1)
+    risk = np.cumsum(wrong) / place
+    later = [np.cumsum(part[::-1])[::-1] for part in (1 / place, risk / place)]
+    found = np.empty(order.size)
+    found[order] = risk + wrong * later[0] - later[1]
+    return found
+
+
+def _correlations(one: Floats, other: Floats, axis: Axis) -> Floats:
+    """Correlation of two numbers per row within every group; 0 where one of them is constant."""
+    size = len(axis.keys)
+    count = np.maximum(np.bincount(axis.codes, minlength=size), 1)
+    mean = [np.bincount(axis.codes, part, size) / count for part in (one, other)]
+    a, b = (part - centre[axis.codes] for part, centre in zip((one, other), mean, strict=True))
+    both, *squares = (np.bincount(axis.codes, part, size) for part in (a * b, a * a, b * b))
+    scale = np.sqrt(squares[0] * squares[1])
+    return np.asarray(np.divide(both, scale, out=np.zeros(size), where=scale > 0))
+
+
+def _p_of_splits(row: Row, n_splits: int) -> float:
+    error, value = row.get("standard_error"), row["value"]
+    if n_splits < 2 or error is None or not np.isfinite(error):
+        return float("nan")
+    return 1.0 if value == 0 else 0.0 if error == 0 else 2 * float(stdtr(n_splits - 1, -abs(value) / error))
+
+
+def _least_p(row: Row) -> float:
+    """The smallest p that a comparison could have shown, with as many predictions that changed."""
+    return 0.0 if row.get("lost") is None else float(min(1.0, 2.0 * 0.5 ** (row["lost"] + row["gained"])))
+
+
+def _judged(row: Row, number: int) -> Row:
+    adjusted = min(1.0, number * row["p_value"]) if np.isfinite(row["p_value"]) else np.nan
+    better = (row["value"] > 0) == (row["metric"] in RISES)
+    verdict = (BETTER if better else WORSE) if adjusted <= LEVEL and row["value"] else UNCLEAR
+    return row | {"comparisons": number, "adjusted": adjusted, "verdict": verdict}
+
+
+def _turned(row: Row) -> Row:
+    """The change in the other direction; the row that it is made of is named as before."""
+    other = {BETTER: WORSE, WORSE: BETTER}.get(row["verdict"], UNCLEAR)
+    ends = {"value": -row["value"], "low": -row["high"], "high": -row["low"], "verdict": other}
+    return row | ends | {"lost": row["gained"], "gained": row["lost"], "turned": True}
+
+
+def _apart(evaluation: "Evaluation", before: str, after: str) -> Iterator[Row]:
+    """Changes between methods that were measured on other rows, from the intervals of both."""
+    alone = _groups_of_one_class(evaluation)
+    for axis, table in AXES.items():
+        cells = _by_key(evaluation.table(table))
+        for (method, metric, *place), row in cells.items():
+            other = cells.get((before, metric, *place))
+            if method != after or other is None or metric not in COMPARED[axis] or not row["count"] * other["count"]:
+                continue
+            if axis == "class_atypicality" and row["group"] in alone:
+                continue
+            named = {"method": after, "reference": before, "axis": axis, "metric": metric}
+            plain = dict(zip(KEYS, place, strict=True)) | {"count": row["count"]}
+            plain |= {"value": row["value"] - other["value"], "apart": True}
+            yield named | plain | _of_intervals(other, row, 0.0)
+
+
+def _groups_of_one_class(evaluation: "Evaluation") -> set[int]:
+    groups = evaluation.tables["class_info"]["group"]
+    return {group for group in groups if group is not None and groups.count(group) == 1}
