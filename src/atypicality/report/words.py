@@ -57,13 +57,12 @@ MEANINGS = {
     "risk_coverage_area": "share of errors among the most confident {predictions}, averaged over how many are kept",
     "coverage": "share of prediction sets that hold the true class",
     "set_size": "classes in a prediction set, averaged over the {samples}",
-    "coverage_gap_class": "distance of coverage from its target, above or below, averaged over true classes",
-    "coverage_shortfall_class": "how far the least covered class of at least 50 {samples} is below the target",
-    "coverage_gap_size": "largest distance of coverage from its target among sets of 0 to 1, 2 to 3, 4 to 10, 11 to "
-    "100 and more classes",
-    "worst_sixth_coverage": "coverage of that sixth of these {samples}, by atypicality, that is covered least",
-    "worst_cell_coverage": "coverage of the least covered of 9 cells, thirds of atypicality by thirds of {confidence}",
-    "worst_size_coverage": "coverage of sets of 0 to 1, 2 to 3, 4 to 10, 11 to 100 or more classes, the least of these",
+    "coverage_gap_class": "averaged over the true classes; too much coverage counts like too little",
+    "coverage_shortfall_class": "above 0, some class is covered less often than the target",
+    "coverage_gap_size": "of the sizes that are furthest from it, above or below",
+    "worst_sixth_coverage": "share of prediction sets that hold the true class, in the sixth where it is lowest",
+    "worst_cell_coverage": "share of prediction sets that hold the true class, in the cell where it is lowest",
+    "worst_size_coverage": "share of prediction sets that hold the true class, for the sizes where it is lowest",
     "atypicality_gain": "how much better {confidence} and atypicality predict errors than {confidence} alone: log "
     "likelihood per {sample}; 0 or less is no gain",
     "atypicality_auroc": "chance that a wrong {prediction} has a higher atypicality than a {right} one (AUROC); 50% is "
