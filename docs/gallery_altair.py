@@ -1,5 +1,6 @@
 """Altair charts in the gallery: a block that ends in a chart gets its picture, at two resolutions and with a text."""
 
+import textwrap
 from pathlib import Path
 
 from sphinx_gallery.scrapers import figure_rst
@@ -28,7 +29,9 @@ def altair_scraper(block, block_vars, gallery_conf):
     large = path.with_name(f"{path.stem}_{LARGE}_00x.png")
     chart.save(path, scale_factor=1)
     chart.save(large, scale_factor=LARGE)
-    return figure_rst([path], gallery_conf["src_dir"], describe(chart), srcsetpaths=[{0: path, float(LARGE): large}])
+    sources = [{0: path, float(LARGE): large}]
+    figure = figure_rst([path], gallery_conf["src_dir"], describe(chart), srcsetpaths=sources)
+    return f"\n.. container:: wide-figure\n\n{textwrap.indent(figure, '    ')}\n"
 
 
 def is_chart(thing):

@@ -33,9 +33,9 @@ print(answer)
 # %%
 # How often is each kind right?
 # -----------------------------
-# Unsure are the fifth of predictions with the lowest confidence, atypical is the fifth
-# of inputs that is rarest, both measured on held-out rows. Any metric becomes a table
-# by group, with counts and intervals.
+# Confident is a confidence of at least 1 - alpha, here 0.9; atypical are inputs rarer
+# than four in five held-out rows. Any metric becomes a table by group, with counts and
+# intervals.
 
 correct = answer.label == test.labels
 order = ["reliable", "extrapolation", "ambiguous", "untrustworthy"]

@@ -150,17 +150,23 @@ def test_the_report_speaks_of_answers(run, folder, browser):
             assert f" {word} " not in before_card, word
         titles = page.locator("#sample-table th button").all_inner_texts()
         assert [title.strip() for title in titles] == [
-            "example", "row", "id", "correct", "P(correct), head", "accepted, head", "advice, head",
-            "P(correct), token probability", "advice, token probability", "atypicality", "order of review",
+            "example", "row", "id", "correct", "P(correct), head", "accepted, head",
+            "P(correct), token probability", "atypicality", "order of review",
         ]  # fmt: skip
         shown = page.locator("#sample-table tbody tr").first
         assert "question" in shown.inner_text()
         assert shown.locator(".example").bounding_box()["width"] > 300
         accepted = AnswerHead.load(folder / "head").evaluate(aty.llm.Answers.read(folder / "one.jsonl"), max_risk=0.2)
         [risk] = accepted.table("overall", metric="accepted_risk")
+        [share] = accepted.table("overall", metric="accepted_share")
         page.select_option("[data-filter=accepted]", "1")
         assert opened.count() == risk["count"]
-        assert "at a risk of at most 0.2" in text
+        page.click("#clear")
+        page.locator("#advice button", has_text="not accepted").click()
+        assert opened.count() == share["count"] - risk["count"]
+        assert page.locator("[data-filter=advice]").count() == 0
+        assert "AUROC of P(correct) for errors" in page.inner_text("#overall-table")
+        assert "at a risk of at most 20%" in text
 
 
 @needs_chromium

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
 
@@ -29,15 +30,18 @@ from report_cases import (
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import make_world
+from atypicality.evaluation.schema import METRICS
 from atypicality.head.abstention import AbstentionRule
+from atypicality.metrics.intervals import wilson_interval
 from atypicality.report import data as report_data
 from atypicality.report import render_report, write_report
 from atypicality.report.card_html import card_to_html
 from atypicality.report.changed import summarise
 from atypicality.report.data import page_data
-from atypicality.report.next_steps import next_steps
+from atypicality.report.next_steps import in_code, next_steps
 from atypicality.report.pages import as_script
 from atypicality.report.summary import SourcedNumber
+from atypicality.report.words import MEANINGS, meanings_of
 from atypicality.shipping.card import model_card
 
 
@@ -79,7 +83,7 @@ def test_every_number_of_the_summary_is_the_evaluations(page_text):
     for attributes, text in numbers:
         value = value_of(evaluation, attributes["data-source"])
         assert float(attributes["value"]) == value
-        shown = float(re.sub("[%,]", "", text)) / (100 if text.endswith("%") else 1)
+        shown = float(re.sub("[%,]", "", text).replace("−", "-")) / (100 if text.endswith("%") else 1)
         digits = len(text.rstrip("%").partition(".")[2]) + (2 if text.endswith("%") else 0)
         assert abs(shown - value) <= 0.5000001 * 10.0**-digits
 
@@ -155,12 +159,12 @@ def test_the_cards_say_what_works_what_fails_what_to_do_and_last_what_is_not_cle
 def test_what_atypicality_adds_is_said_of_the_head_and_of_the_model_apart():
     evaluation, head = evaluation_and_head()
     summary = summarise(evaluation, "uncalibrated", "head")
-    [said] = [text_of(s) for s in summary.levels if "nats per sample" in text_of(s)]
+    [said] = [text_of(s) for s in summary.levels if "log likelihood" in text_of(s)]
     assert said.startswith("Beside the confidence of head, atypicality adds ")
-    beside, _, chosen = said.partition(" The density is ")
-    assert chosen == f"{head.density_choice_}."
-    assert chosen.partition(" nats per row to ")[2].startswith("the model's own confidence")
-    assert "model" not in beside
+    assert "model" not in said
+    chosen = html.unescape(render_report(evaluation).partition("of the rows that chose it</td>")[2])
+    assert chosen.startswith(f"<td>head: {head.density_choice_}</td>")
+    assert " nats per row to the model's own confidence" in str(head.density_choice_)
 
 
 def test_the_weakest_class_is_named():
@@ -169,7 +173,8 @@ def test_the_weakest_class_is_named():
     worst = min(rows, key=lambda row: row["value"])
     [sentence] = [s for s in summarise(evaluation, None, "head").caution if s[0].startswith("The class")]
     assert sentence[1].text == NAMES[worst["class_index"]]
-    assert [part.value for part in sentence if isinstance(part, SourcedNumber)] == [worst["value"], worst["count"]]
+    told = [part.value for part in sentence if isinstance(part, SourcedNumber)]
+    assert told == [worst[column] for column in ("value", "count", "low", "high")]
 
 
 def test_hostile_text_makes_no_elements(page_text):
@@ -178,6 +183,56 @@ def test_hostile_text_makes_no_elements(page_text):
     assert {tag for tag, _ in tags}.isdisjoint({"img", "i", "b", "iframe", "link"})
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on") or name == "style"]
     assert HOSTILE not in page_text
+
+
+def facts_of(page):
+    found = re.search(r'<dl class="facts">(.*?)</dl>', page, re.S)[1]
+    return dict(re.findall(r"<dt><bdi>(.*?)</bdi></dt><dd><bdi>(.*?)</bdi></dd>", found))
+
+
+def test_the_header_states_what_is_known_and_what_is_not(page_text, tmp_path):
+    evaluation, head = evaluation_and_head()
+    known = facts_of(page_text)
+    assert list(known) == ["measured with", "model", "head", "data", "purpose"]
+    assert known["model"] == known["purpose"] == "not stated"
+    assert known["head"] == f"head: fitted on calibration rows with fingerprint {head.fingerprint_}"
+    assert known["data"] == f"not stated; fingerprint {world_outputs()[TEST].fingerprint()}"
+    evaluation.report(tmp_path / "page.html", about={"model": HOSTILE, "author": "A. Nother", "date": "1 May"})
+    told = facts_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    stated = {"written": "1 May", "model": html.escape(HOSTILE), "author": "A. Nother"}
+    assert told == stated | {name: known[name] for name in known if name != "model"}
+
+
+def test_a_written_page_has_its_date(tmp_path):
+    evaluation_and_head()[0].report(tmp_path / "page.html")
+    date = facts_of((tmp_path / "page.html").read_text(encoding="utf-8"))["written"]
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(f"{date}T00:00+00:00")).days) <= 1
+
+
+def test_every_number_over_all_samples_has_a_definition():
+    evaluation, _ = evaluation_and_head()
+    assert set(meanings_of(evaluation)) == set(evaluation.tables["overall"]["metric"])
+    assert set(MEANINGS) <= set(METRICS)
+
+
+def test_without_atypicality_bands_of_confidence_say_where_not_to_trust():
+    """By hand: 40 of 80 right at 0.95 are at most 60.7 % (Wilson), 36 of 40 at 0.65 fit; nothing below."""
+    right = np.r_[np.arange(80) < 40, np.arange(40) < 36]
+    top = np.repeat([0.95, 0.65], [80, 40])
+    evaluation = aty.evaluate({"model": np.c_[top, 1 - top]}, aty.ModelOutputs(labels=(~right).astype(int)))
+    said = sentences(summarise(evaluation, None, "model").caution)
+    low = (
+        "The least confident band of at least 30 samples has a confidence of 60% to 70%: 90.0% of 40 samples are right"
+    )
+    high = (
+        "The most overconfident band of at least 30 samples has a confidence of 90% to 100%: 50.0% of 80 samples are "
+    )
+    assert any(text.startswith(low) for text in said)
+    assert f"{high}right (95% interval 39.3% to 60.7%)." in said
+    assert "How rare samples are is not known: that needs embeddings, or atypicality." in said
+    [row] = evaluation.table("overall", metric="confidence_auroc")
+    # pairs of a wrong and a right one: 40 x 40 and 4 x 36 tied, 40 x 36 in the wrong order, 4 x 40 in the right one
+    assert row["value"] == pytest.approx((0.5 * (1600 + 144) + 160) / (44 * 76))
 
 
 def test_the_policy_allows_only_what_is_in_the_file(page_text):
@@ -214,7 +269,9 @@ def test_without_atypicality_the_page_leaves_out_its_sections(tmp_path):
     outputs = aty.ModelOutputs(world.logits, labels=world.labels)
     aty.evaluate("uncalibrated", outputs).report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Where it can be trusted" not in page
+    assert 'id="grids"' not in page
+    assert 'id="quadrants"' not in page
+    assert "By atypicality" not in page
     assert "Accuracy is " in page
 
 
@@ -399,15 +456,77 @@ def test_a_click_on_a_cell_filters_everything(browser, page_path):
 
 
 @needs_chromium
-def test_target_coverage_and_size_are_in_one_picture(browser, page_path):
+def test_coverage_of_all_and_of_the_worst_groups_is_named_with_its_target_size_and_counts(browser, page_path):
     evaluation, _ = evaluation_and_head()
     overall = {row["metric"]: row["value"] for row in evaluation.table("overall", method="head")}
     with Opened(browser, page_path) as opened:
-        picture = opened.page.locator('svg[aria-label="Coverage against mean set size"]')
+        picture = opened.page.locator('svg[aria-label="Coverage of all and of the worst groups"]')
         said = " ".join(picture.locator("title").all_text_contents())
+        shown = picture.locator("text").all_text_contents()
+        size = opened.page.locator("#sets figure").first.locator("p").inner_text()
+    assert {"all", "worst sixth", "worst cell", "n 1,500"} <= set(shown)
+    assert f"head {overall['set_size']:.2f}" in size
     for metric in ("coverage", "worst_sixth_coverage", "worst_cell_coverage"):
         assert f": {overall[metric]:.1%} (" in said
     assert f"target: {1 - evaluation.settings['alpha']['head']:.1%}" in said
+
+
+@needs_chromium
+def test_rows_of_a_grid_are_numbered_and_few_samples_have_no_colour(browser, page_path):
+    with Opened(browser, page_path) as opened:
+        page = opened.page
+        heads = page.locator("#grids table").nth(1).locator("tbody th b").all_inner_texts()
+        cells = page.locator("button.cell").evaluate_all(
+            "all => all.map((one) => [+one.dataset.count, one.style.backgroundColor])"
+        )
+    assert heads == list("654321")
+    assert {bool(colour) for count, colour in cells if count < 20} == {False}
+    assert {bool(colour) for count, colour in cells if count >= 20} == {True}
+
+
+@needs_chromium
+@pytest.mark.parametrize("chosen", [False, True])
+def test_the_table_of_classes_has_intervals(browser, page_path, chosen):
+    with Opened(browser, page_path) as opened:
+        if chosen:  # all samples with a set of one class
+            opened.page.select_option('[data-filter="size"]', "1")
+        row = opened.page.locator("#class-table tbody tr").first
+        count, texts = int(row.locator("td").nth(1).inner_text()), row.locator("td .quiet").all_inner_texts()
+        shares = [float(row.locator("td").nth(place).inner_text().partition("%")[0]) / 100 for place in (2, 3)]
+    assert len(texts) == 3  # two accuracies and the coverage
+    for share, text in zip(shares, texts, strict=False):
+        low, high = (float(end.strip("%")) / 100 for end in text.split(" to "))
+        ends = wilson_interval(round(share * count), count)
+        np.testing.assert_allclose((low, high), ends, atol=5.1e-4)  # one digit of percent
+
+
+@needs_chromium
+def test_axes_end_at_a_tick_beyond_the_data_and_counts_are_under_them(browser, page_path):
+    evaluation, _ = evaluation_and_head()
+    sizes = {round(row["count"]) for row in evaluation.table("atypicality_groups", method="head", metric="accuracy")}
+    script = """all => all.map((svg) => {
+      const rules = [...svg.querySelectorAll(".rule")].map((line) => +line.getAttribute("y1"));
+      const data = [...svg.querySelectorAll(".series .interval")].map((line) => +line.getAttribute("y2"));
+      return [Math.min(...rules), Math.min(...data)];
+    })"""
+    with Opened(browser, page_path) as opened:
+        found = opened.page.locator("#sets svg.chart, #groups svg.chart").evaluate_all(script)
+        under = opened.page.locator("#groups svg.chart").first.locator(".under").all_text_contents()
+    assert len(found) > 6
+    assert all(rule <= data + 1e-6 for rule, data in found)  # pixels from the top
+    assert set(under) == {f"n {count:,}" for count in sizes}
+
+
+@needs_chromium
+def test_on_paper_a_table_of_samples_has_one_method_and_no_word_is_broken(browser, page_path):
+    with Opened(browser, page_path, viewport={"width": 700, "height": 1000}) as opened:
+        opened.page.emulate_media(media="print")
+        heads = opened.page.locator("#sample-table th:visible")
+        titles = [text.strip() for text in heads.all_inner_texts()]
+        broken = heads.evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length")
+    assert "prediction, head" in titles
+    assert not any(title.endswith("uncalibrated") for title in titles)
+    assert broken == 0
 
 
 @needs_chromium
@@ -576,13 +695,19 @@ def test_classes_that_sets_miss_are_named_and_small_ones_too():
     """By hand: a is held in 300 of 300 rows, b in 62 of 102 (Clopper and Pearson: up to 70.3 %), c in 0 of 14."""
     evaluation = class_sets([280, 28, 0], [300, 62, 0], [300, 102, 14])
     said = sentences(summarise(evaluation, None, "model").caution)
-    missed = "Prediction sets hold the true class less often than the target for the class b: 60.8% of 102 samples, "
-    assert f"{missed}where the target is 90%." in said
-    assert "The class of at least 30 samples that is recognised least is b: 27.5% of 102 samples are right." in said
-    small = "Classes of fewer than 30 samples are not judged above: c, 0.0% of 14 right, 0.0% in their prediction sets."
-    assert said[-1] == small
+    missed = "Prediction sets hold the true class less often than the target for the class b: 60.8% of 102 samples "
+    assert f"{missed}(95% interval 50.6% to 70.3%), where the target is 90%." in said
+    least = (
+        "The class of at least 30 samples that is recognised least is b: 27.5% of 102 samples are right (95% interval "
+    )
+    assert f"{least}19.7% to 36.8%)." in said  # Wilson
+    small = "Classes of fewer than 30 samples are not judged above: c, 0.0% of 14 right (0.0% to 21.5%), 0.0% in their "
+    assert said[-1] == f"{small}prediction sets."
     steps = sentences(next_steps(evaluation, "model"))
-    assert any('ConditionalConformal(groups="class rarity")' in step for step in steps)
+    assert any("prediction sets by class rarity" in step for step in steps)
+    assert in_code(evaluation, "model") == [
+        "ReliabilityHead(prediction_sets=ConditionalConformal(groups='class rarity'))"
+    ]
     assert not any("group of classes" in text for text in said)  # each is one class, which is named
     assert "; target: 90%; guaranteed: 79.77%)" in sentences(summarise(evaluation, None, "model").levels)[-1]
 
@@ -592,7 +717,8 @@ def test_sets_that_hold_every_class_are_said_to():
     said = sentences(summarise(evaluation, None, "model").caution)
     kinds = "No confidence group or class of at least 30 samples has prediction sets that fall short "
     assert f"{kinds}of the target beyond their 95% interval." in said
-    assert not any("ConditionalConformal" in step for step in sentences(next_steps(evaluation, "model")))
+    assert not any("class rarity" in step for step in sentences(next_steps(evaluation, "model")))
+    assert not in_code(evaluation, "model")
 
 
 def test_the_ece_of_rows_of_one_label_is_not_called_worse():
@@ -617,12 +743,12 @@ def sets_by_group(held, groups, confidence=None, **settings):
     return sentences(next_steps(found, "model")), sentences(summarise(found, None, "model").caution)
 
 
-@pytest.mark.parametrize(("crossed", "end"), [({}, "."), ({"cross_fitted": {"model": True}}, ", without cv.")])
+@pytest.mark.parametrize(("crossed", "end"), [({}, ""), ({"cross_fitted": {"model": True}}, ", without cv")])
 def test_a_subgroup_that_sets_miss_has_its_remedy(crossed, end):
     """By hand: 150 of 200 are 75 %, at most 80.9 % (Wilson); 940 of 1,000 overall are enough."""
     steps, _ = sets_by_group([150, 198, 198, 197, 197], list("nesw-"), **crossed)
     [remedy] = [text for text in steps if "each value of region" in text]
-    assert remedy.endswith(f'prediction sets are ConditionalConformal(groups="region"){end}')
+    assert remedy.endswith(f"fit a head with prediction sets by region{end} (in code: see About).")
     assert steps[-1].startswith("Overall coverage holds; these groups fall short: subgroup region: n (75.0%)")
     assert not any("No refit" in text for text in steps)
     steps, _ = sets_by_group([150, 198, 198, 197, 197], list("nesw-"), covered_groups={"model": "region"}, **crossed)
@@ -694,4 +820,4 @@ def test_a_page_that_can_judge_no_group_says_what_it_needs():
     evaluation = aty.evaluate({"model": np.tile([0.9, 0.1], (20, 1))}, aty.ModelOutputs(labels=np.zeros(20, int)))
     nothing = {"classes": dict.fromkeys(evaluation.tables["classes"], ())}
     page = render_report(replace(evaluation, tables=dict(evaluation.tables) | nothing))
-    assert "<h2>Where not to trust <bdi>model</bdi></h2><p>This needs embeddings, or atypicality: " in page
+    assert "<h2>Where not to trust <bdi>model</bdi></h2><p>This needs more rows; to tell rare ones apart " in page

@@ -80,7 +80,7 @@ def test_two_days_have_their_own_samples(browser, folder):
 def test_two_heads_are_compared_row_by_row(folder, capsys):
     page = written(folder, "old", "new", "tuesday.npz")
     said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("log-loss of new minus"))
-    assert html.escape(said) in page.read_text()
+    assert html.escape(said.replace("-0", "−0").replace("95 %", "95%")) in page.read_text()
     test = world_outputs()[DAYS[1]]
     old, new = (aty.load(folder / name).predict(test).proba for name in ("old", "new"))
     rows = np.arange(len(test)), test.labels

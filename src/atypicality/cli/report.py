@@ -28,6 +28,7 @@ EXAMPLES = """
 atypicality report head test.npz --out report.html
 atypicality report old-head new-head test.npz --title "Before and after"
 atypicality report old-head new-head test.npz --exit-code --json
+atypicality report head test.npz --about "model=resnet50, May" --about "purpose=triage of claims"
 atypicality report head january.npz february.npz --examples texts.txt
 atypicality report answer-head test.jsonl --max-risk 0.1
 atypicality report old-answer-head new-answer-head test.jsonl
@@ -58,6 +59,13 @@ def command(
         Path | None,
         typer.Option(
             help="The samples, one per row: images (.npy, uint8), texts (.txt, a line each) or a table (.csv)."
+        ),
+    ] = None,
+    about: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the header states: model, data, purpose, or anything else by its name; may be repeated.",
+            metavar="NAME=TEXT",
         ),
     ] = None,
     names: Names = None,
@@ -98,7 +106,8 @@ def command(
             result, sides = _evaluated(heads, measured, files, known, max_risk)
         stage("drawing")
         fitted = list(heads.values())[-1]
-        result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1])
+        told = _about(folders, files, about or [])
+        result.report(out, head=fitted, title=title, examples=shown, before=sides[0], after=sides[1], about=told)
     comparison = result.settings.get("comparison")
     if as_json:
         say_json(json.dumps({"comparison": comparison, "out": str(out)}, indent=2))
@@ -106,6 +115,15 @@ def command(
         say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
     if exit_code and comparison["better"] != comparison["second"]:
         raise typer.Exit(NOT_BETTER)
+
+
+def _about(folders: list[Path], files: list[Path], given: list[str]) -> dict[str, str]:
+    """What the page's header states: what was given, and the names of the head and of the files."""
+    stated = dict(one.partition("=")[::2] for one in given)
+    if wrong := [one for one in given if not all(map(str.strip, one.partition("=")))]:
+        raise ValueError(f'--about must be NAME=TEXT, such as --about "purpose=triage of claims"; got {wrong[0]!r}.')
+    named = {"head": folders[0].resolve().name} if len(folders) == 1 else {}
+    return named | {"data": " and ".join(file.name for file in files)} | stated
 
 
 def _sorted(places: list[Path]) -> tuple[list[Path], list[Path]]:

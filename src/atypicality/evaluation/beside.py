@@ -9,6 +9,11 @@ from atypicality.evaluation.schema import TABLES, Row, to_columns
 
 __all__ = ["beside", "with_part"]
 
+OF_METHODS = (
+    "alpha", "guaranteed", "nothing_accepted", "accepted_rows", "cross_fitted", "covered_groups", "fitted_on",
+)  # fmt: skip
+"""Settings that have a value for each method."""
+
 
 def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Evaluation:
     """One evaluation with the methods of both, each called "METHOD, NAME", and the samples of both.
@@ -45,7 +50,7 @@ def beside(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Eva
             for one, name in zip((first, second), names, strict=True)
             for method, value in one.settings.get(key, {}).items()
         }
-        for key in ("alpha", "guaranteed", "nothing_accepted", "accepted_rows", "cross_fitted", "covered_groups")
+        for key in OF_METHODS
         if key in (*first.settings, *second.settings)
     }
     prints = [str(one.settings.get("fingerprint")) for one in (first, second)]

@@ -222,11 +222,17 @@ def _accepted_rows(head: Any, max_risk: float | None) -> int | None:
     return None if kept is None or max_risk is None else int(kept[-1])
 
 
-_TOLD_OF_HEADS = {
+def _fitted_on(head: Any, max_risk: float | None) -> str | None:
+    found = getattr(head, "fingerprint_", None)
+    return found if isinstance(found, str) else None
+
+
+_TOLD_OF_HEADS: dict[str, Callable[[Any, float | None], Any]] = {
     "nothing_accepted": _why_none,
     "accepted_rows": _accepted_rows,
     "cross_fitted": _cross_fitted,
     "covered_groups": _covered_groups,
+    "fitted_on": _fitted_on,
 }
 """Settings by method that a report's advice depends on; see the documentation page "Evaluation"."""
 

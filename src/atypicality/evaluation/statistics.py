@@ -21,7 +21,7 @@ from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
 from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
 from atypicality.metrics.sets import size_strata
-from atypicality.metrics.signal import FOLDS, error_signal
+from atypicality.metrics.signal import FOLDS, auroc_and_error, error_signal
 from atypicality.metrics.tables import each_group
 from atypicality.metrics.worst_groups import worst_share
 from atypicality.recalibration import TemperatureScaling
@@ -214,20 +214,23 @@ def class_score_rows(scored: Scored, labels: NDArray[np.intp]) -> list[Row]:
 
 
 def signal_rows(scored: Scored, atypicality: NDArray[np.float64] | None, options: Options) -> list[Row]:
-    """What atypicality (n,) says of a method's errors, alone and beside its confidence; none with too few of them."""
+    """What confidence says of a method's errors, and atypicality (n,), alone and beside it; none with too few."""
     correct = scored.losses.pairs.correct
-    if atypicality is None or not options.intervals or min(correct.sum(), (~correct).sum()) < FOLDS:
+    if not options.intervals or min(correct.sum(), (~correct).sum()) < FOLDS:
         return []
-    found = error_signal(atypicality, confidence=scored.confidence, correct=correct)
-    measured = {
-        "atypicality_gain": (found.gain, found.standard_error),
-        "atypicality_auroc": (found.auroc, found.auroc_error),
-        "confidence_auroc": (found.confidence_auroc, found.confidence_auroc_error),
-    }
+    if atypicality is None:
+        measured = {"confidence_auroc": auroc_and_error(-scored.confidence, ~correct)}
+    else:
+        found = error_signal(atypicality, confidence=scored.confidence, correct=correct)
+        measured = {
+            "atypicality_gain": (found.gain, found.standard_error),
+            "atypicality_auroc": (found.auroc, found.auroc_error),
+            "confidence_auroc": (found.confidence_auroc, found.confidence_auroc_error),
+        }
     value, error = np.array(list(measured.values())).T
     reach = ndtri(0.975) * error
-    low, high = value - reach, value + reach
-    low[1:], high[1:] = np.maximum(low[1:], 0.0), np.minimum(high[1:], 1.0)
+    bounds = [(-np.inf, np.inf) if metric == "atypicality_gain" else (0.0, 1.0) for metric in measured]
+    low, high = np.clip(value - reach, *np.transpose(bounds)), np.clip(value + reach, *np.transpose(bounds))
     keys = ({"method": scored.name, "metric": metric} for metric in measured)
     return measured_rows(keys, (np.full(value.size, correct.size), value, error, low, high))
 

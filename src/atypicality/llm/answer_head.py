@@ -31,7 +31,7 @@ from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.bundle import read_part, write_part
-from atypicality.shipping.card import escape
+from atypicality.shipping.card import STATED, advice_table, escape
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
 from atypicality.validation import check_choice, check_integer, warn
@@ -447,12 +447,14 @@ class AnswerHead(BaseEstimator):
 
     def _card(self) -> str:
         evidence = "\n".join(f"- {escape(name)}: {worth:.1f} nats" for name, worth in self.evidence_.items())
-        scores = "\n".join(f"- {name}: {value:.4f}" for name, value in self.metrics_["head"].items())
+        after, flat, n = self.metrics_["head"], self.metrics_["base rate"], self.sizes_["thresholds"]
+        scores = "\n".join(f"- {name}: {after[name]:.4f} (base rate alone: {flat[name]:.4f})" for name in after)
         return (
             "# Answer head\n\nChance that an answer of one language model is correct. Read it with "
-            "`atypicality.llm.AnswerHead.load(folder)`.\n\n## Signals\n\nEvidence that each adds to the others:\n\n"
-            f"{evidence}\n\n## On held-out answers\n\n{scores}\n\n## Limits\n\n- All numbers and guarantees are for "
-            "answers like those it was fitted on: the same model, prompts and sampling. Fit again where these change.\n"
+            f"`atypicality.llm.AnswerHead.load(folder)`.\n\n{STATED}\n\n## Signals\n\nEvidence that each adds to the "
+            f"others:\n\n{evidence}\n\n## On {n:,} held-out answers\n\n{scores}{advice_table(self)}\n\n## Limits\n\n"
+            "- All numbers and guarantees are for answers like those it was fitted on: the same model, prompts and "
+            "sampling. Fit again where these change.\n"
         )
 
     def _check_stored(self) -> None:

@@ -39,8 +39,8 @@ def summarise(evaluation: Evaluation, before: str | None, after: str) -> ReportS
     facts = Facts(evaluation, before, after)
     levels = (*facts.overall(), *facts.most_atypical(), *facts.signal(), *facts.sets())
     found = [Changes(facts, verdict).sentences() for verdict in (BETTER, WORSE, UNCLEAR)] if before else [()] * 3
-    caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.weakest(), *facts.gaps()]
-    selected = (*caution, _SELECTED) if caution else ()
+    caution = [*facts.words(), *facts.quadrant(), *facts.cell(), *facts.bands(), *facts.weakest(), *facts.gaps()]
+    selected = (*caution, _SELECTED, *facts.accepted()) if caution else ()
     return ReportSummary(found[0], found[1], (*selected, *facts.unjudged()), found[2], levels)
 
 

@@ -11,7 +11,7 @@ from atypicality.evaluation import Evaluation
 from atypicality.formula import ASK, CHOOSE, advice_numbers
 from atypicality.report.examples import Examples
 from atypicality.report.pages import as_script
-from atypicality.report.words import words_of
+from atypicality.report.words import meanings_of, words_of
 
 __all__ = ["BUDGET", "LONGEST_TEXT", "page_data", "shortened"]
 
@@ -21,6 +21,7 @@ THINNED = {"classes": 700_000, "predicted_classes": 300_000, "subgroups": 300_00
 """Most bytes of the tables that grow with the number of classes or subgroups; see `_thinned`."""
 NAMED = 300_000  # most bytes of the names of classes that are in the samples but not in a thinned table of classes
 LONGEST_TEXT = 120
+MOST_NAMED = 6  # classes of a group that the page names
 Table = dict[str, list[Any]]  # columns of a table
 
 _ACCEPTED = ("accepted_share", "accepted_risk")
@@ -55,6 +56,8 @@ def page_data(evaluation: Evaluation, before: str, after: str, examples: Example
     data = {
         "kind": evaluation.kind,
         "words": words_of(evaluation),
+        "meanings": meanings_of(evaluation),
+        "classGroups": _class_groups(evaluation, names),
         "methods": list(evaluation.methods),
         "before": before,
         "after": after,
@@ -74,6 +77,15 @@ def page_data(evaluation: Evaluation, before: str, after: str, examples: Example
     samples = _fitting(samples, BUDGET - _size(data))
     shown = None if examples is None else examples.page_data(_by_harm(samples, evaluation.methods.index(after)))
     return data | {"samples": samples, "examples": shown}
+
+
+def _class_groups(evaluation: Evaluation, names: list[str]) -> list[tuple[int, list[str], int]]:
+    """Each group of class atypicality, its first classes by name, and how many more it has."""
+    found: dict[int, list[str]] = {}
+    for row in evaluation.table("class_info"):
+        if row["group"] is not None:
+            found.setdefault(row["group"], []).append(names[row["class_index"]])
+    return [(group, found[group][:MOST_NAMED], len(found[group][MOST_NAMED:])) for group in sorted(found)]
 
 
 def _thinned(name: str, table: Table, after: str, budget: int) -> tuple[Table, int, int]:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from atypicality.conformal.guaranteed import RARITY
 from atypicality.evaluation import Evaluation
 from atypicality.metrics.intervals import wilson_rows
 from atypicality.report.summary import AXES, ENOUGH, PREFIX, Facts, Name, Sentence, SourcedNumber
 
-__all__ = ["next_steps"]
+__all__ = ["in_code", "next_steps"]
 
 DOUBTFUL = 0.01  # probability of a label, given the sample, below which it is looked at first
 RISK = 0.05  # the share of errors among kept predictions that the next steps are told for
@@ -185,30 +186,37 @@ def _listed(facts: Facts, rows: list[tuple[str, dict[str, Any]]], what: str = ""
     return tuple(parts)
 
 
+def _uncovered(facts: Facts) -> dict[str, dict[str, Any]]:
+    """What prediction sets can be asked to cover, with the group that is covered least: classes, and attributes."""
+    asked = (facts.setting("covered_groups") or "").split(", ")
+    classes = dict(zip([RARITY], facts.short("classes"), strict=False))
+    found = classes | {row["attribute"]: row for row in facts.short("subgroups")[::-1]}
+    return {name: row for name, row in found.items() if name not in asked}
+
+
 def _cover(facts: Facts) -> list[Sentence]:
     """What guarantees coverage by class and by subgroup, where these are covered too rarely."""
     without = ", without cv" if facts.setting("cross_fitted") else ""
-    asked = (facts.setting("covered_groups") or "").split(", ")
+    classes = (
+        "Coverage is guaranteed over all classes together. For coverage of rare ones too, fit a head with prediction "
+        f"sets by class rarity, or by groups of classes{without} (in code: see About)."
+    )
+    attributes = (
+        "For coverage of each value of {name}{cut}, fit a head with prediction sets by {name}{without} (in code: see "
+        "About)."
+    )
     said: list[Sentence] = []
-    if facts.short("classes") and "class rarity" not in asked:
-        said.append(
-            (
-                "Coverage is guaranteed over all classes together. For coverage of rare ones too, fit a head whose "
-                'prediction sets are ConditionalConformal(groups="class rarity"), or have a mapping of classes to '
-                f"groups{without}.",
-            )
-        )
-    for attribute, row in {row["attribute"]: row for row in facts.short("subgroups")[::-1]}.items():
-        if attribute not in asked:
-            cut = ", cut into a few values" if row["subgroup"].startswith("group ") else ""
-            said.append(
-                facts.say(
-                    "For coverage of each value of {name}{cut}, fit a head whose prediction sets are "
-                    'ConditionalConformal(groups="{name}"){without}.',
-                    name=Name(attribute), cut=cut, without=without,
-                )
-            )  # fmt: skip
+    for name, row in _uncovered(facts).items():
+        cut = ", cut into a few values" if str(row.get("subgroup")).startswith("group ") else ""
+        words = classes if "class_index" in row else attributes
+        said.append(facts.say(words, name=Name(name), cut=cut, without=without))
     return said
+
+
+def in_code(evaluation: Evaluation, after: str) -> list[str]:
+    """How a head is made that the next steps speak of."""
+    found = _uncovered(Facts(evaluation, None, after))
+    return [f"ReliabilityHead(prediction_sets=ConditionalConformal(groups={name!r}))" for name in found]
 
 
 def _refit(facts: Facts) -> list[Sentence]:

@@ -12,7 +12,6 @@ from string import Formatter
 from typing import Any
 
 from atypicality.evaluation import Evaluation
-from atypicality.evaluation.context import measured_by
 from atypicality.report.words import words_of
 
 __all__ = [
@@ -81,8 +80,8 @@ class Facts:
     def number(self, form: str, table: str, row: Mapping[str, Any], column: str = "value") -> SourcedNumber:
         """A number of a row as text, with its source."""
         keys = ("method", "metric", "group", "confidence_group", "quadrant", "advice", "class_index", "attribute")
-        where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent", "reference") if key in row}
-        return SourcedNumber(form.format(row[column]), row[column], table, where, column)
+        where = {key: row[key] for key in (*keys, "subgroup", "axis", "percent", "reference", "bin") if key in row}
+        return SourcedNumber(form.format(row[column]).replace("-", "−"), row[column], table, where, column)
 
     def setting(self, key: str) -> Any:
         """What the settings hold of the method `after` under a key; None where nothing."""
@@ -151,13 +150,17 @@ class Facts:
         ]  # fmt: skip
         return [
             self.say(
-                f"The advice “{row['advice']}” is {{right}} for {{share}} of {{count}} {{samples}}, less than the "
-                f"{100 * (1 - alpha):.4g}% that it stands for.",
-                share=self.share("advice", row),
-                count=self.count("advice", row),
+                f"The advice “{row['advice']}” is {{right}} for {{share}} of {{count}} {{samples}} (95% interval "
+                f"{{ends}}), less than the {100 * (1 - alpha):.4g}% that it stands for.",
+                **self.judgement("advice", row),
             )
             for row in short
         ]
+
+    def judgement(self, table: str, row: Mapping[str, Any]) -> dict[str, "SourcedNumber | Sentence"]:
+        """Share, count and interval of a row, for a sentence."""
+        ends = self.interval("{:.1%}", table, row)
+        return {"share": self.share(table, row), "count": self.count(table, row), "ends": ends}
 
     def interval(self, form: str, table: str, row: Mapping[str, Any]) -> Sentence:
         """The ends of a row's interval."""
@@ -186,8 +189,9 @@ class Facts:
             return []
         adds = "adds to what it tells" if gain["low"] > 0 else "adds nothing more that these {samples} show"
         said = self.say(
-            f"Beside the {{confidence}} of {{name}}, atypicality {adds} about errors: {{gain}} nats per {{sample}} "
-            "(95% interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one with a chance of {alone}.",
+            f"Beside the {{confidence}} of {{name}}, atypicality {adds} about errors: a gain of {{gain}} in log "
+            "likelihood per {sample} (95% interval {ends}). Alone, it ranks a wrong {prediction} above a {right} one "
+            "with a chance of {alone}.",
             gain=self.number("{:.4f}", "overall", gain),
             ends=self.interval("{:.4f}", "overall", gain),
             name=Name(self.after),
@@ -195,15 +199,7 @@ class Facts:
         )
         if alone["high"] < 0.5:
             said = (*said, f" That is backwards: {self.wording['backwards']}.")
-        chosen = self._choice()
-        how = () if chosen is None else (" The density is ", Name(chosen), ".")
-        return [(*said, *how)]
-
-    def _choice(self) -> str | None:
-        """How the method chose its density, where that is the atypicality of this evaluation."""
-        own = self.evaluation.settings.get("atypicality") == measured_by(self.after)
-        found: str | None = self.setting("density") if own else None
-        return found
+        return [said]
 
     def sets(self) -> list[Sentence]:
         """Coverage and size of the prediction sets, beside the target, and those of the method before."""
@@ -239,9 +235,8 @@ class Facts:
         confidence = self.at("quadrants", "confidence", quadrant=row["quadrant"])
         said = self.say(
             f"The weakest of the four kinds of {{prediction}} is “{row['quadrant']}”: {{share}} of its {{count}} "
-            "{samples} are {right}",
-            share=self.share("quadrants", row),
-            count=self.count("quadrants", row),
+            "{samples} are {right} (95% interval {ends})",
+            **self.judgement("quadrants", row),
         )
         if confidence is not None:
             said += self.say(", at a mean {confidence} of {share}", share=self.share("quadrants", confidence))
@@ -264,13 +259,46 @@ class Facts:
             return []
         said = self.say(
             f"The most overconfident cell of the {grid} grid is atypicality group {worst['group'] + 1}, {{confidence}} "
-            f"group {worst['confidence_group'] + 1}: mean {{confidence}} {{said}}, and {{share}} {{right}} "
-            "({count} {samples}).",
+            f"group {worst['confidence_group'] + 1}: mean {{confidence}} {{said}}, and {{share}} of {{count}} "
+            "{samples} {right} (95% interval {ends}).",
             said=self.share("grid", confidence),
-            share=self.share("grid", accuracy),
-            count=self.count("grid", worst),
+            **self.judgement("grid", accuracy),
         )
         return [said]
+
+    def bands(self) -> list[Sentence]:
+        """Where no rarity is known: bands of confidence, the lowest and the most overconfident."""
+        if self.rows("grid", method=self.after, metric="overconfidence"):
+            return []
+        bins = self.rows("calibration_curve", method=self.after, metric="accuracy")
+        known = [row for row in bins if row["count"] >= ENOUGH]
+        if not known:
+            return []
+        rows = self.rows("calibration_curve", method=self.after, metric="confidence")
+        means = {row["bin"]: row["value"] for row in rows}
+        over = [row for row in known if means[row["bin"]] > row["high"]]
+        worst = max(over, key=lambda row: means[row["bin"]] - row["value"], default=None)
+        named = {"least confident": known[0]} | ({} if worst in (None, known[0]) else {"most overconfident": worst})
+        none = f"No band of {{confidence}} of at least {ENOUGH} {{samples}} is overconfident beyond its 95% interval."
+        said = [self._band(kind, row, len(bins)) for kind, row in named.items()]
+        return said if over else [*said, self.say(none)]
+
+    def accepted(self) -> list[Sentence]:
+        """Errors among what is accepted, and that rare inputs are not told apart, where nothing is known of rarity."""
+        if self.rows("grid", method=self.after, metric="overconfidence"):
+            return []
+        risk = self.at("overall", "accepted_risk")
+        words = "Of the {count} accepted {predictions} {share} are wrong (95% interval {ends})."
+        said = [] if risk is None else [self.say(words, **self.judgement("overall", risk))]
+        return [*said, self.say("How rare {samples} are is not known: that needs embeddings, or atypicality.")]
+
+    def _band(self, kind: str, row: Mapping[str, Any], n_bins: int) -> Sentence:
+        low, high = (f"{100 * edge / n_bins:.4g}%" for edge in (row["bin"], row["bin"] + 1))
+        return self.say(
+            f"The {kind} band of at least {ENOUGH} {{samples}} has a {{confidence}} of {low} to {high}: {{share}} of "
+            "{count} {samples} are {right} (95% interval {ends}).",
+            **self.judgement("calibration_curve", row),
+        )
 
     def weakest(self) -> list[Sentence]:
         """The class and the subgroup with the lowest accuracy."""
@@ -281,10 +309,9 @@ class Facts:
         found = {table: row for table in said if (row := self.lowest(table)) is not None}
         return [
             self.say(
-                f"{said[table]} is {{name}}: {{share}} of {{count}} {{samples}} are {{right}}.",
+                f"{said[table]} is {{name}}: {{share}} of {{count}} {{samples}} are {{right}} (95% interval {{ends}}).",
                 name=Name(self.place_name(table, row)),
-                share=self.share(table, row),
-                count=self.count(table, row),
+                **self.judgement(table, row),
             )
             for table, row in found.items()
         ]
@@ -306,7 +333,7 @@ class Facts:
         for place, row in enumerate(few[:MOST_NAMED]):
             held = self.at("classes", "coverage", class_index=row["class_index"])
             parts += ["; " if place else "", Name(self.place_name("classes", row)), ", "]
-            parts += [self.share("classes", row), " of ", self.count("classes", row), " right"]
+            parts += self.say("{share} of {count} {right} ({ends})", **self.judgement("classes", row))
             parts += [] if held is None else [", ", self.share("classes", held), " in their prediction sets"]
         return [(*parts, f"; and {len(few) - MOST_NAMED} more." if len(few) > MOST_NAMED else ".")]
 
@@ -332,11 +359,10 @@ class Facts:
         return [
             self.say(
                 f"Prediction sets hold the true class less often than the target for the {PREFIX.get(table, '')}"
-                f"{{name}}: {{share}} of {{count}} {{samples}}, where the target is {100 * (1 - alpha):.4g}%"
-                + (f"; and for {len(rows) - 1} more." if len(rows) > 1 else "."),
+                f"{{name}}: {{share}} of {{count}} {{samples}} (95% interval {{ends}}), where the target is "
+                f"{100 * (1 - alpha):.4g}%" + (f"; and for {len(rows) - 1} more." if len(rows) > 1 else "."),
                 name=Name(self.place_name(table, rows[0])),
-                share=self.share(table, rows[0]),
-                count=self.count(table, rows[0]),
+                **self.judgement(table, rows[0]),
             )
             for table, rows in short.items()
         ]

@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 
 from atypicality._version import __version__
+from atypicality.metrics.intervals import wilson_interval
 from atypicality.recalibration.base import error_free
 
-__all__ = ["escape", "model_card"]
+__all__ = ["STATED", "advice_table", "escape", "model_card"]
 
+STATED = (
+    "Not stated here, because a head does not know it: the model's name and version, the origin of the data, the "
+    "intended use, and results by subgroup. `atypicality report` measures on labelled rows, by subgroup too, "
+    "with intervals."
+)
 LONGEST_NAME = 60
 MOST_NAMES = 50
 
@@ -42,6 +48,7 @@ def model_card(head: Any) -> str:
         f"# Reliability head for {head.n_classes_} classes",
         "It goes with one trained classifier, whose logits it reads, and says of every prediction how far to trust "
         f"it. Written by atypicality {__version__}.",
+        STATED,
         "## Use\n\n" + _usage(head),
         "## What was fitted\n\n" + _parts(head),
         "## On how much\n\n" + _rows(head),
@@ -81,7 +88,7 @@ def _parts(head: Any) -> str:
         ["part", "class"], [[name, "none" if part is None else type(part).__name__] for name, part in parts.items()]
     )
     if head.density_choice_ is not None:
-        table += f"\n\nThe density is {head.density_choice_}."
+        table += f"\n\nThe density is {head.density_choice_}. These numbers are of the rows that chose it."
     if head.recalibration_density_ is not None:
         table += f" Recalibration uses {head.recalibration_density_}."
     return table
@@ -95,7 +102,36 @@ def _rows(head: Any) -> str:
 def _metrics(head: Any) -> str:
     before, after = head.metrics_["before"], head.metrics_["after"]
     rows = [[escape(name), f"{before[name]:.4f}", f"{after[name]:.4f}"] for name in before]
-    return "On calibration rows that recalibration did not see:\n\n" + _table(["metric", "before", "after"], rows)
+    shared = getattr(head.prediction_sets_, "mode", "valid") != "valid"  # one set of rows for edges and thresholds
+    n = head.sizes_["thresholds"] + (0 if shared else head.sizes_["edges"])
+    told = f"On {n:,} calibration rows that recalibration did not see:\n\n" + _table(
+        ["metric", "before", "after"], rows
+    )
+    if "accuracy" in before:
+        ends = " and ".join(share_interval(both["accuracy"] * n, n) for both in (before, after))
+        told += f"\n\n95 % intervals of accuracy: {ends}. Those of the others are in a report on other labelled rows."
+    return told + advice_table(head)
+
+
+def share_interval(hits: float, n: float) -> str:
+    """Wilson's 95 % interval of a share, as text.
+
+    >>> share_interval(9, 10)
+    '0.5958 to 0.9821'
+    """
+    low, high = wilson_interval(np.float64(hits), np.float64(n))
+    return f"{low:.4f} to {high:.4f}"
+
+
+def advice_table(head: Any) -> str:
+    """How often each advice was right on rows that set no threshold."""
+    found = [(word, row["count"], row["right"]) for word, row in (head.advice_ or {}).items() if row.get("count")]
+    if not found:
+        return ""
+    alone = {"ask a person": "ask a person (right: the model alone)"}
+    rows = [[alone.get(word, word), f"{n:,}", f"{k / n:.4f}", share_interval(k, n)] for word, n, k in found]
+    header = ["advice", "rows", "right", "95 % interval"]
+    return "\n\nAdvice on rows that set no threshold:\n\n" + _table(header, rows)
 
 
 def _limits(head: Any) -> list[str]:

@@ -1,7 +1,5 @@
 // What is accepted at a risk, and how much of that is wrong, by advice, class and subgroup; and gaps between subgroups.
 
-const withInterval = (row, form = percent) => (row && known(row.value) ? [form(row.value), h("div", { class: "quiet" }, `${form(row.low)} to ${form(row.high)}`)] : "–");
-
 function acceptedTable(table, title, keyOf, textOf, where = {}) {
   const all = rows(table, where).filter((row) => row.metric.startsWith("accepted_"));
   const at = new Map(all.map((row) => [[row.method, row.metric, keyOf(row)].join("\u0000"), row]));
@@ -47,7 +45,7 @@ function drawSubgroupGaps() {
     { title: "measure", text: true, value: (row) => GAPS[row.metric] ?? row.metric },
     { title: "highest", text: true, value: (row) => row.highest, show: (row) => name(row.highest) },
     { title: "lowest", text: true, value: (row) => row.lowest, show: (row) => name(row.lowest) },
-    { title: "gap in points", value: (row) => row.value, show: (row) => withInterval(row, (value) => fixed(100 * value, 1)) },
+    { title: "gap in points", value: (row) => row.value, show: (row) => withEnds(row, (value) => fixed(100 * value, 1)) },
   ];
   put("subgroup-gaps", dataTable({ id: "gap-of-subgroups", caption: "Gaps between subgroups of at least 30, with 95% intervals that allow for the choice of the two", columns, data: TABLES.subgroup_gaps, paged: TABLES.subgroup_gaps.length > 30 }));
 }

@@ -29,8 +29,13 @@ const known = (value) => value !== null && value !== undefined;
 const fixed = (value, digits) => value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−"); // no "-0.0"
 const percent = (value, digits = 1) => (known(value) ? `${fixed(100 * value, digits)}%` : "–");
 const decimal = (value, digits = 2) => (known(value) ? fixed(value, digits) : "–");
+const between = (row, form = percent) => (known(row?.low) ? ` (${form(row.low)} to ${form(row.high)})` : "");
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
+const short = (value) => (value < 9999.5 ? String(Math.round(value)) : value < 999500 ? `${Math.round(value / 1000)}k` : `${Math.round(value / 1e6)}M`);
 const signed = (value) => (known(value) ? (value >= 0.0005 ? "+" : "") + fixed(100 * value, 1) : "–");
+
+// A number of a row, and under it its interval
+const withEnds = (row, form = percent) => (known(row?.value) ? [form(row.value), known(row.low) ? h("div", { class: "quiet" }, `${form(row.low)} to ${form(row.high)}`) : null] : "–");
 
 const TABLES = Object.fromEntries(
   Object.entries(DATA.tables).map(([table, columns]) => {

@@ -1,11 +1,15 @@
-// Line charts and reliability diagrams as SVG: counts on hover, intervals as bars, axis titles in words.
+// Charts of points, lines or columns, and reliability diagrams, as SVG: counts under the axis, intervals, axis titles in words.
 
-const SIZE = { width: 380, height: 270, left: 64, right: 22, top: 12, bottom: 48 };
+const SIZE = { width: 380, height: 282, left: 64, right: 22, top: 12, bottom: 60 };
+const MOST_COUNTS = 7; // ticks under which a count has room
 
-function ticks(low, high, wanted = 5) {
+function tickStep(low, high, wanted = 5) {
   const rough = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
+  return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
+}
+
+function ticks(low, high, step = tickStep(low, high)) {
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
   return found;
@@ -20,7 +24,10 @@ function frame({ label, xTitle, yTitle, x, y, xTicks, yTicks }) {
     svg.append(s("text", { x: SIZE.left - 7, y: y(value) + 4, "text-anchor": "end" }, text));
   }
   svg.append(s("line", { class: "axis", x1: SIZE.left, x2: right, y1: bottom, y2: bottom }));
-  for (const [value, text] of xTicks) svg.append(s("text", { x: x(value), y: bottom + 17, "text-anchor": "middle" }, text));
+  for (const [value, text, under] of xTicks) {
+    svg.append(s("text", { x: x(value), y: bottom + 16, "text-anchor": "middle" }, text));
+    if (under) svg.append(s("text", { class: "under", x: x(value), y: bottom + 29, "text-anchor": "middle" }, under));
+  }
   const middle = (SIZE.top + bottom) / 2;
   svg.append(s("text", { class: "title", x: (SIZE.left + right) / 2, y: SIZE.height - 8, "text-anchor": "middle" }, xTitle));
   svg.append(s("text", { class: "title", x: 13, y: middle, "text-anchor": "middle", transform: `rotate(-90 13 ${middle})` }, yTitle));
@@ -40,36 +47,54 @@ function mark(px, py, shape, attributes, text) {
   return s("path", { d: paths[shape % 4], ...attributes }, s("title", {}, text));
 }
 
-// series: [{ method, points: [{ x, y, low, high, count }] }]; target: a horizontal line to compare with
-function lineChart({ label, xTitle, yTitle, series, xTicks, form = percent, floor = null, ceiling = null, target = null, marks = true }) {
+// How many samples the points at a tick have: one number, or the smallest and the largest of the methods
+function countsAt(series, value) {
+  const found = unique(series.flatMap((one) => one.points).filter((point) => point.x === value && known(point.count)).map((point) => Math.round(point.count))).sort((a, b) => a - b);
+  return found.length ? `n ${unique([found[0], found[found.length - 1]]).map(whole).join("–")}` : "";
+}
+
+function column(at, y, point, bottom, width, text) {
+  return s("rect", { class: "column", x: at - width / 2, width, y: y(point.y), height: Math.max(0, bottom - y(point.y)) }, s("title", {}, text));
+}
+
+// series: [{ method, points: [{ x, y, low, high, count }] }]; target: a horizontal line to compare with; kind: what is drawn, "line" for
+// points along an order, "points" for places without one, "columns" for shares, "curve" without marks
+function lineChart({ label, xTitle, yTitle, series, xTicks, form = percent, floor = null, ceiling = null, target = null, kind = "line" }) {
+  const marks = kind !== "curve";
   const points = series.flatMap((one) => one.points).filter((point) => known(point.y));
   if (!points.length) return h("p", { class: "quiet" }, "Nothing was measured here.");
   const values = points.flatMap((point) => [point.y, marks ? point.low : null, marks ? point.high : null]).concat(target ?? []).filter(known);
   const low = floor ?? Math.min(...values);
   const high = Math.min(ceiling ?? Infinity, Math.max(...values));
-  const pad = (high - low) * 0.05 || 0.05;
-  const bounds = [floor ?? low - pad, Math.min(ceiling ?? Infinity, high + pad)];
+  const step = tickStep(low, high > low ? high : low + 0.1);
+  const bounds = [floor ?? step * Math.floor(low / step + 1e-9), Math.min(ceiling ?? Infinity, step * Math.ceil(high / step - 1e-9))];
+  if (bounds[0] === bounds[1]) bounds[0] -= step;
   const xs = xTicks.map(([value]) => value);
-  const inset = marks ? 22 : 0;
+  const inset = marks ? (SIZE.width - SIZE.left - SIZE.right) / (2 * Math.max(xs.length, 4)) : 0;
   const x = scale(Math.min(...xs), Math.max(...xs), SIZE.left + inset, SIZE.width - SIZE.right - inset);
   const y = scale(...bounds, SIZE.height - SIZE.bottom, SIZE.top);
-  const found = ticks(...bounds);
+  const found = ticks(...bounds, step);
   const digits = found.every((value) => Math.abs(100 * value - Math.round(100 * value)) < 1e-6) ? 0 : 1;
   const yTicks = found.map((value) => [value, form === percent ? percent(value, digits) : form(value)]);
-  const svg = frame({ label, xTitle, yTitle, x, y, xTicks, yTicks });
+  const counted = marks && xTicks.length <= MOST_COUNTS ? xTicks.map(([value, text]) => [value, text, countsAt(series, value)]) : xTicks;
+  const svg = frame({ label, xTitle, yTitle, x, y, xTicks: counted, yTicks });
   if (known(target)) {
     svg.append(s("line", { class: "target", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: y(target), y2: y(target) }, s("title", {}, `target: ${form(target)}`)));
   }
+  const places = unique(points.map((point) => point.x)).sort((a, b) => a - b);
+  const room = Math.min(0.8 * 2 * inset, 34, ...places.slice(1).map((value, place) => 0.8 * (x(value) - x(places[place])))) / series.length;
   series.forEach((one) => {
     const place = DATA.methods.indexOf(one.method);
-    const shift = marks ? (place - (DATA.methods.length - 1) / 2) * 4 : 0;
+    const shift = !marks ? 0 : kind === "columns" ? (series.indexOf(one) - (series.length - 1) / 2) * room : (place - (DATA.methods.length - 1) / 2) * 4;
     const shown = one.points.filter((point) => known(point.y));
     const group = s("g", { class: `series ${methodClass(one.method)}` });
-    group.append(s("polyline", { points: shown.map((point) => `${x(point.x) + shift},${y(point.y)}`).join(" ") }));
+    if (kind === "line" || kind === "curve") group.append(s("polyline", { points: shown.map((point) => `${x(point.x) + shift},${y(point.y)}`).join(" ") }));
     for (const point of marks ? shown : []) {
       const at = x(point.x) + shift;
+      const text = `${one.method}, ${point.name ?? point.x}: ${form(point.y)} (${form(point.low)} to ${form(point.high)}), ${whole(point.count)} ${WORDS.samples}`;
+      if (kind === "columns") group.append(column(at, y, point, SIZE.height - SIZE.bottom, room * 0.9, text));
       if (known(point.low)) group.append(s("line", { class: "interval", x1: at, x2: at, y1: y(Math.max(point.low, bounds[0])), y2: y(Math.min(point.high, bounds[1])) }));
-      group.append(mark(at, y(point.y), place, { class: "mark" }, `${one.method}, ${point.name ?? point.x}: ${form(point.y)} (${form(point.low)} to ${form(point.high)}), ${whole(point.count)} ${WORDS.samples}`));
+      if (kind !== "columns") group.append(mark(at, y(point.y), place, { class: "mark" }, text));
     }
     svg.append(group);
   });
@@ -91,9 +116,14 @@ function reliability(method, bins, choose) {
   const x = scale(0, 1, SIZE.left, SIZE.width - SIZE.right);
   const y = scale(0, 1, SIZE.height - SIZE.bottom, SIZE.top);
   const five = [0, 0.2, 0.4, 0.6, 0.8, 1].map((value) => [value, percent(value, 0)]);
+  const bottom = SIZE.height - SIZE.bottom;
   const svg = frame({ label: `Reliability diagram of ${method}`, xTitle: `mean ${WORDS.confidence}`, yTitle: `share that is ${WORDS.right}`, x, y, xTicks: five, yTicks: five });
   svg.append(s("line", { class: "target", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   const shown = bins.filter((bin) => bin.count > 0 && known(bin.confidence));
+  if (bins.length <= 12) {
+    svg.append(s("text", { class: "under", x: SIZE.left - 7, y: bottom + 29, "text-anchor": "end" }, "n"));
+    for (const bin of shown) svg.append(s("text", { class: "under", x: x(bin.confidence), y: bottom + 29, "text-anchor": "middle" }, short(bin.count)));
+  }
   const group = s("g", { class: `series ${methodClass(method)}` });
   group.append(s("polyline", { points: shown.map((bin) => `${x(bin.confidence)},${y(bin.accuracy)}`).join(" ") }));
   for (const bin of shown) {

@@ -67,8 +67,8 @@ function drawGrid(method, scaleOf) {
   const cells = new Map(rows("grid", { method, metric: state.measure }).map((row) => [`${row.group},${row.confidence_group}`, row]));
   const groups = unique([...cells.values()].map((row) => row.group));
   const levels = unique([...cells.values()].map((row) => row.confidence_group)).sort((a, b) => b - a);
-  const head = h("tr", {}, h("th", {}, inOdds() ? "errors expected" : WORDS.confidence), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
-  const body = levels.map((level) => h("tr", {}, h("th", { scope: "row" }, confidenceText(level, method)), groups.map((group) => h("td", {}, drawCell(method, cells.get(`${group},${level}`), form, title, scaleOf)))));
+  const head = h("tr", {}, h("th", {}, `${WORDS.confidence} group${inOdds() ? ": errors expected" : ""}`), groups.map((group) => h("th", { scope: "col" }, `${group + 1}`)));
+  const body = levels.map((level) => h("tr", {}, h("th", { scope: "row" }, h("b", {}, `${level + 1}`), h("br"), confidenceText(level, method)), groups.map((group) => h("td", {}, drawCell(method, cells.get(`${group},${level}`), form, title, scaleOf)))));
   const foot = h("tr", {}, h("td"), h("th", { colspan: groups.length }, "atypicality group, from the most typical (1) to the most atypical"));
   const table = h("table", { class: "grid", on: { keydown: moveInGrid } }, h("caption", {}, name(method), h("span", { class: "quiet" }, `: ${title}`)), h("thead", {}, head), h("tbody", {}, body), h("tfoot", {}, foot));
   const first = table.querySelector('[aria-pressed="true"]') ?? table.querySelector("button.cell");
@@ -82,7 +82,7 @@ function drawCell(method, row, form, title, { low, high, stops }) {
   const where = `atypicality group ${row.group + 1}, ${WORDS.confidence} group ${row.confidence_group + 1}`;
   const text = `${where}: ${title} ${form(row.value)} (${form(row.low)} to ${form(row.high)}), ${whole(row.count)} ${WORDS.samples}`;
   const node = choice(selection, { class: row.count < FEW ? "cell few" : "cell", title: text, "aria-label": text, "data-count": row.count }, form(row.value), h("small", {}, `n ${whole(row.count)}`));
-  paint(node, colour(stops, (row.value - low) / (high - low)));
+  if (row.count >= FEW) paint(node, colour(stops, (row.value - low) / (high - low)));
   return node;
 }
 
@@ -112,19 +112,30 @@ const QUADRANTS = {
 function drawQuadrants(method) {
   const boxes = Object.entries(QUADRANTS).map(([quadrant, meaning]) => {
     const found = Object.fromEntries(rows("quadrants", { method, quadrant }).map((row) => [row.metric, row]));
-    const text = [h("b", {}, quadrant), h("span", { class: "quiet" }, meaning), h("br"), `${whole(found.share?.count)} ${WORDS.samples}, ${percent(found.share?.value)}`, h("br"), `${WORDS.right} ${percent(found.accuracy?.value)}, ${WORDS.confidence} ${percent(found.confidence?.value)}`];
+    const text = [h("b", {}, quadrant), h("span", { class: "quiet" }, meaning), h("br"), `${whole(found.share?.count)} ${WORDS.samples}, ${percent(found.share?.value)}`, h("br"), `${WORDS.right} ${percent(found.accuracy?.value)}${between(found.accuracy)}, ${WORDS.confidence} ${percent(found.confidence?.value)}`];
     return choice({ kind: "quadrant", method, quadrant }, { class: "quadrant", "data-count": found.share?.count }, ...text);
   });
   return h("figure", {}, h("figcaption", {}, name(method)), h("div", { class: "quadrants" }, boxes));
 }
 
+// Of answers at a risk: who is accepted, which is what to act on
+function drawAcceptance(method) {
+  const [risk] = rows("overall", { method, metric: "accepted_risk" });
+  const [share] = rows("overall", { method, metric: "accepted_share" });
+  const kept = Math.round(share.value * share.count);
+  const errors = known(risk?.value) ? `wrong in ${percent(risk.value)}${between(risk)}` : "none";
+  const box = (word, accepted, count, part, more) => choice({ kind: "accepted", method, accepted }, { class: `quadrant advice a${accepted ? 0 : 3}`, "data-count": count }, h("b", {}, word), `${whole(count)} ${WORDS.samples}, ${percent(part)}`, h("br"), more);
+  return h("figure", {}, h("figcaption", {}, name(method)), h("div", { class: "quadrants" }, box("accepted", 1, kept, share.value, errors), box("not accepted", 0, share.count - kept, 1 - share.value, "for a person")));
+}
+
 function drawAdvice(method) {
+  if (ACCEPTED) return drawAcceptance(method);
   const boxes = ADVICE.map((word, advice) => {
-    if (ANSWERS && advice === 2) return null; // there is nothing to choose among
     const found = Object.fromEntries(rows("advice", { method, advice: word }).map((row) => [row.metric, row]));
+    if (ANSWERS && !(found.share?.count > 0)) return null; // nothing to choose among, and without atypicality nothing rare
     const right = found.followed;
     const words = advice === 3 ? `the model alone is ${WORDS.right} in` : advice === 2 ? "the choice holds the label in" : `${WORDS.right} in`;
-    const text = [h("b", {}, word), `${whole(found.share?.count)} ${WORDS.samples}, ${percent(found.share?.value)}`, h("br"), known(right?.value) ? `${words} ${percent(right.value)} (${percent(right.low)} to ${percent(right.high)})` : "none"];
+    const text = [h("b", {}, word), `${whole(found.share?.count)} ${WORDS.samples}, ${percent(found.share?.value)}`, h("br"), known(right?.value) ? `${words} ${percent(right.value)}${between(right)}` : "none"];
     return choice({ kind: "advice", method, advice }, { class: `quadrant advice a${advice}`, "data-count": found.share?.count }, ...text);
   });
   return h("figure", {}, h("figcaption", {}, name(method)), h("div", { class: "quadrants" }, boxes));
@@ -144,6 +155,11 @@ function wilson(share, inside, z = 1.959963984540054) {
   const middle = (share + (z * z) / (2 * n)) / (1 + (z * z) / n);
   const half = (z / (1 + (z * z) / n)) * Math.sqrt((share * (1 - share)) / n + (z * z) / (4 * n * n));
   return { low: Math.max(0, middle - half), high: Math.min(1, middle + half) };
+}
+
+function shareOf(inside, value) {
+  const share = mean(inside, value);
+  return known(share) ? { value: share, ...wilson(share, inside) } : null;
 }
 
 function binsOf(method, chosen) {
@@ -179,8 +195,8 @@ function classRows(chosen) {
     const tables = Object.fromEntries(shownMethods().map((method) => [method, at("accuracy", method)]));
     const [said, sets] = [at("confidence", state.after), at("coverage", state.after)];
     return [...tables[state.after].keys()].map((index) => ({
-      index, count: tables[state.after].get(index)?.count, confidence: said.get(index)?.value, coverage: sets.get(index)?.value,
-      accuracy: shownMethods().map((method) => tables[method].get(index)?.value),
+      index, count: tables[state.after].get(index)?.count, confidence: said.get(index)?.value, coverage: sets.get(index),
+      accuracy: shownMethods().map((method) => tables[method].get(index)),
     }));
   }
   const byClass = new Map();
@@ -190,16 +206,16 @@ function classRows(chosen) {
     const inside = all.filter((i) => told(state.after, i));
     return {
       index, count: countOf(all), confidence: mean(inside, (i) => spoken.confidence[i]),
-      coverage: spoken.covered ? mean(inside, (i) => spoken.covered[i]) : null,
-      accuracy: shownMethods().map((method) => mean(all.filter((i) => told(method, i)), (i) => +isRight(method, i))),
+      coverage: spoken.covered ? shareOf(inside, (i) => spoken.covered[i]) : null,
+      accuracy: shownMethods().map((method) => shareOf(all.filter((i) => told(method, i)), (i) => +isRight(method, i))),
     };
   });
 }
 
-function bar(value, method) {
+function bar(row, method) {
   const filled = h("span", { class: `bar ${methodClass(method)}` });
-  filled.style.width = `${known(value) ? 4 * value : 0}rem`;
-  return [h("span", { class: "track", "aria-hidden": "true" }, filled), percent(value)];
+  filled.style.width = `${known(row?.value) ? 4 * row.value : 0}rem`;
+  return [h("span", { class: "track", "aria-hidden": "true" }, filled), ...[withEnds(row)].flat()];
 }
 
 // A name that filters the samples by what it names
@@ -210,15 +226,15 @@ function filterLink(key, value, text) {
 }
 
 function classTable(chosen) {
-  const shares = shownMethods().map((method, place) => ({ title: `accuracy, ${method}`, value: (row) => row.accuracy[place], show: (row) => bar(row.accuracy[place], method) }));
+  const shares = shownMethods().map((method, place) => ({ title: `accuracy, ${method}`, value: (row) => row.accuracy[place]?.value, show: (row) => bar(row.accuracy[place], method) }));
   const columns = [
     { title: "true class", text: true, value: (row) => className(row.index), show: (row) => filterLink("label", row.index, className(row.index)) },
     { title: WORDS.samples, value: (row) => row.count, show: (row) => whole(row.count) },
     ...shares,
     { title: `${WORDS.confidence}, ${state.after}`, value: (row) => row.confidence, show: (row) => percent(row.confidence) },
   ];
-  if (measured("classes", { method: state.after, metric: "coverage" })) columns.push({ title: "sets that hold it", value: (row) => row.coverage, show: (row) => percent(row.coverage) });
-  const table = dataTable({ id: "class-table", caption: "By true class", columns, data: classRows(chosen), paged: true });
+  if (measured("classes", { method: state.after, metric: "coverage" })) columns.push({ title: "sets that hold it", value: (row) => row.coverage?.value, show: (row) => withEnds(row.coverage) });
+  const table = dataTable({ id: "class-table", caption: "By true class, with 95% intervals", columns, data: classRows(chosen), paged: true });
   return [table, filtered() ? null : leftOut("classes", "classes", [", those that ", name(DATA.after), " recognises least"])];
 }
 
@@ -229,6 +245,7 @@ function selectionWords() {
     cell: () => `atypicality group ${wanted.group + 1}, ${WORDS.confidence} group ${wanted.level + 1} of `,
     quadrant: () => `quadrant “${wanted.quadrant}” of `,
     advice: () => `advice “${ADVICE[wanted.advice]}” of `,
+    accepted: () => `${wanted.accepted ? "accepted" : "not accepted"} by `,
     bin: () => `${WORDS.confidence} ${percent(wanted.bin / DATA.nBins, 0)} to ${percent((wanted.bin + 1) / DATA.nBins, 0)} of `,
   }[wanted.kind]();
   return [[place, name(wanted.method)]];
@@ -284,7 +301,7 @@ function drawLinked() {
     put("grids", methods.map((method) => (measured("grid", { method, metric: state.measure }) ? drawGrid(method, scaleOf) : h("figure", {}, h("figcaption", {}, name(method)), h("p", { class: "quiet" }, "makes no prediction sets")))));
     put("ramp", ramp(state.measure, scaleOf));
   }
-  put("advice", methods.filter((method) => measured("advice", { method })).map(drawAdvice));
+  put("advice", methods.filter((method) => (ACCEPTED ? ofMethod(method)?.accepted : measured("advice", { method }))).map(drawAdvice));
   put("quadrants", methods.filter((method) => measured("quadrants", { method })).map(drawQuadrants));
   const chosen = LINKED ? members() : [];
   put("selection", LINKED ? selectionText(chosen.length) : h("span", {}, `Means over random halves: no single ${WORDS.samples} to choose from.`), filtered() ? h("button", { type: "button", class: "action", id: "clear", on: { click: clear } }, `Show all ${WORDS.samples}`) : null);

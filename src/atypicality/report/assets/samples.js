@@ -9,6 +9,7 @@ const told = (method, i) => known(ofMethod(method).prediction[i]); // a method m
 const speaker = (i) => (told(state.after, i) ? state.after : state.before); // who speaks of a sample
 const isRight = (method, i) => ofMethod(method).prediction[i] === SAMPLES.label[i];
 const weightOf = (i) => (SAMPLES.weight ? SAMPLES.weight[i] : 1);
+const ACCEPTED = ANSWERS && measured("overall", { metric: "accepted_share" }); // of answers at a risk this, and no advice, says what to do
 const ADVICE = ["trust", "trust, but rare", "choose among k", "ask a person"];
 const adviceOf = (method, i) => (ofMethod(method).advice ? Number(ofMethod(method).advice[i]) : null);
 const adviceText = (method, i) => (adviceOf(method, i) === 2 ? `choose among ${Math.max(2, ofMethod(method).size[i])}` : (ADVICE[adviceOf(method, i)] ?? "–"));
@@ -16,6 +17,7 @@ const memberList = (method, i) => (ofMethod(method).members?.[i] ? String(ofMeth
 
 // Whether following the advice goes wrong: the choice where a person is to choose, the prediction where it is trusted
 function letThrough(method, i) {
+  if (ACCEPTED) return ofMethod(method).accepted?.[i] === 1;
   const advice = adviceOf(method, i);
   if (advice === 3) return false;
   return advice === 2 ? !ofMethod(method).covered[i] && !memberList(method, i).includes(SAMPLES.label[i]) : !isRight(method, i);
@@ -59,6 +61,7 @@ function inView(i, wanted) {
   if (!told(wanted.method, i)) return false;
   if (wanted.kind === "quadrant") return spoken.quadrant[i] === wanted.quadrant[0];
   if (wanted.kind === "advice") return adviceOf(wanted.method, i) === wanted.advice;
+  if (wanted.kind === "accepted") return spoken.accepted[i] === wanted.accepted;
   if (wanted.kind === "bin") return binOf(spoken.confidence[i]) === wanted.bin;
   return SAMPLES.group[i] === wanted.group && spoken.group[i] === wanted.level;
 }
@@ -89,6 +92,7 @@ function menu(label, key, options, least = 2) {
 
 function filterBar() {
   const spoken = ofMethod(state.after);
+  const said = new Set(shownMethods().flatMap((method) => [...(ofMethod(method).advice ?? "")].map(Number)));
   const named = (values) => unique(values.filter(known)).map((index) => [index, className(index)]).sort((a, b) => a[1].localeCompare(b[1]));
   const attributes = Object.entries(DATA.subgroups).map(([attribute, names]) => menu(attribute, `in ${attribute}`, names.map((text, code) => [code, text])));
   const search = h("input", { type: "search", id: "search", value: state.filters.text ?? "", on: { change: (event) => setFilter("text", event.target.value) } });
@@ -96,7 +100,7 @@ function filterBar() {
     menu(WORDS.right, "right", [["true", WORDS.right], ["false", "wrong"]]),
     ANSWERS ? null : menu("true class", "label", named(SAMPLES.label)),
     ANSWERS ? null : menu("predicted", "predicted", named(shownMethods().flatMap((method) => ofMethod(method).prediction))),
-    spoken.advice ? menu("advice", "advice", ADVICE.map((text, code) => [code, text]).filter(([code]) => !ANSWERS || code !== 2)) : null,
+    spoken.advice && !ACCEPTED ? menu("advice", "advice", ADVICE.map((text, code) => [code, text]).filter(([code]) => said.has(code))) : null,
     spoken.accepted ? menu("accepted", "accepted", [[1, "yes"], [0, "no"]]) : null,
     spoken.size ? menu("set size", "size", unique(shownMethods().flatMap((method) => ofMethod(method).size ?? []).filter(known)).sort((a, b) => a - b).map((size) => [size, String(size)])) : null,
     SUSPECTS.size ? menu("label", "suspect", [["true", "may be wrong"]], 1) : null,
@@ -137,24 +141,25 @@ function sampleTable(chosen) {
   const columns = [];
   if (DATA.examples) columns.push({ title: "example", text: DATA.examples.kind === "image" || "words example", value: exampleText, show: showExample });
   columns.push({ title: "row", value: (i) => SAMPLES.row[i] });
-  const words = (title, text) => columns.push({ title, text: true, value: text, show: (i) => name(text(i)) });
+  const words = (title, text, where = true) => columns.push({ title, text: where, value: text, show: (i) => name(text(i)) });
   if (SAMPLES.id) words("id", (i) => SAMPLES.id[i] ?? "");
   if (!ANSWERS) words("true class", (i) => className(SAMPLES.label[i]));
   columns.push({ title: WORDS.right, text: true, value: (i) => (isRight(speaker(i), i) ? "yes" : "no") });
   for (const method of shownMethods().reverse()) {
-    if (!ANSWERS) words(`prediction, ${method}`, (i) => (told(method, i) ? className(ofMethod(method).prediction[i]) : "–"));
-    columns.push({ title: `${WORDS.confidence}, ${method}`, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
-    if (ofMethod(method).accepted) columns.push({ title: `accepted, ${method}`, text: true, value: (i) => ["no", "yes"][ofMethod(method).accepted[i]] ?? "–" });
-    if (ofMethod(method).advice) words(`advice, ${method}`, (i) => (told(method, i) ? adviceText(method, i) : "–"));
+    const [where, word] = method === state.after ? ["", true] : ["screen", "words screen"]; // paper has room for one method
+    if (!ANSWERS) words(`prediction, ${method}`, (i) => (told(method, i) ? className(ofMethod(method).prediction[i]) : "–"), word);
+    columns.push({ title: `${WORDS.confidence}, ${method}`, text: where, value: (i) => ofMethod(method).confidence[i], show: (i) => percent(ofMethod(method).confidence[i]) });
+    if (ofMethod(method).accepted) columns.push({ title: `accepted, ${method}`, text: word, value: (i) => ["no", "yes"][ofMethod(method).accepted[i]] ?? "–" });
+    if (ofMethod(method).advice && !ACCEPTED) words(`advice, ${method}`, (i) => (told(method, i) ? adviceText(method, i) : "–"), word);
     if (method === state.after && spoken.members) columns.push({ title: "prediction set", text: true, value: (i) => memberList(speaker(i), i).map(className).join(" | "), show: showSet });
   }
-  if (spoken.size) columns.push({ title: "set size", value: (i) => ofMethod(speaker(i)).size?.[i] }, { title: "set holds label", text: true, value: (i) => (ofMethod(speaker(i)).covered?.[i] ? "yes" : "no") });
-  if (SAMPLES.atypicality.some(known)) columns.push({ title: "atypicality", value: (i) => SAMPLES.atypicality[i], show: (i) => decimal(SAMPLES.atypicality[i], 1) });
+  if (spoken.size) columns.push({ title: "set size", text: "screen", value: (i) => ofMethod(speaker(i)).size?.[i] }, { title: "set holds label", text: "words screen", value: (i) => (ofMethod(speaker(i)).covered?.[i] ? "yes" : "no") });
+  if (SAMPLES.atypicality.some(known)) columns.push({ title: "atypicality", text: "screen", value: (i) => SAMPLES.atypicality[i], show: (i) => decimal(SAMPLES.atypicality[i], 1) });
   if (SUSPECTS.size) words("label may be", (i) => (SUSPECTS.has(SAMPLES.row[i]) ? className(DATA.suspects.suggested[SUSPECTS.get(SAMPLES.row[i])]) : ""));
   const sorted = [...chosen].sort((a, b) => harms.get(b) - harms.get(a));
   const ranks = new Map(sorted.map((i, place) => [i, place + 1]));
-  columns.push({ title: "order of review", value: (i) => ranks.get(i), show: (i) => whole(ranks.get(i)) });
-  return dataTable({ id: "sample-table", caption: WORDS.Samples, order: `in the order of review: errors that the advice lets through, errors that it catches, low ${WORDS.confidence}`, columns, data: sorted, paged: true });
+  columns.push({ title: "order of review", text: "screen", value: (i) => ranks.get(i), show: (i) => whole(ranks.get(i)) });
+  return dataTable({ id: "sample-table", caption: WORDS.Samples, order: `in the order of review: errors that ${ACCEPTED ? "are accepted, errors that are not" : "the advice lets through, errors that it catches"}, low ${WORDS.confidence}`, columns, data: sorted, paged: true });
 }
 
 function keptText() {

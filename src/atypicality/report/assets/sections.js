@@ -17,7 +17,15 @@ function groupChart(table, metric, yTitle, extra = {}) {
   const xTicks = unique(series.flatMap((one) => one.points.map((point) => point.x))).sort((a, b) => a - b).map((value) => [value, String(value)]);
   const chart = lineChart({ label: `${yTitle} by ${AXES[table]}`, xTitle: AXES[table], yTitle, series, xTicks, ...extra });
   const title = `${yTitle} by ${AXES[table].split(",")[0]}`;
-  return h("figure", {}, h("figcaption", {}, title[0].toUpperCase() + title.slice(1)), chart);
+  const sizes = series.flatMap((one) => one.points.map((point) => point.count)).filter(known);
+  const counts = xTicks.length > MOST_COUNTS ? h("p", { class: "quiet" }, `${whole(Math.min(...sizes))} to ${whole(Math.max(...sizes))} ${WORDS.samples} in a group.`) : null;
+  return h("figure", {}, h("figcaption", {}, title[0].toUpperCase() + title.slice(1)), chart, counts, table === "class_groups" && ["accuracy", "coverage"].includes(metric) ? classGroups() : null);
+}
+
+// Which classes the groups of class atypicality hold
+function classGroups() {
+  const listed = DATA.classGroups.map(([group, names, more], at) => [`${at ? "; " : ""}${group + 1}: `, ...names.flatMap((text, place) => [place ? ", " : "", name(text)]), more ? ` and ${whole(more)} more` : ""]);
+  return h("p", { class: "quiet groups" }, listed.flat(), ".");
 }
 
 const targetOf = () => {
@@ -35,20 +43,18 @@ const METRICS = {
   set_size: ["mean size of prediction sets", decimal], coverage_gap_class: ["mean distance of the coverage of a class from the target, either way", percent], coverage_shortfall_class: [`largest shortfall of a class of at least 50 ${WORDS.samples} below the target`, percent],
   coverage_gap_size: [`largest distance of the coverage of ${STRATA} from the target`, percent], worst_sixth_coverage: [`coverage, worst sixth of atypicality (sixths of these ${WORDS.samples})`, percent],
   worst_cell_coverage: [`coverage, worst of 3 × 3 cells (thirds of atypicality and of ${WORDS.confidence} of these ${WORDS.samples})`, percent], worst_size_coverage: [`coverage, worst of ${STRATA}`, percent],
-  atypicality_gain: [`nats that atypicality adds to ${WORDS.confidence}`, (value) => decimal(value, 4)], atypicality_auroc: ["AUROC of atypicality for errors", percent], confidence_auroc: [`AUROC of ${WORDS.confidence} for errors`, percent],
+  atypicality_gain: [`gain in log likelihood by atypicality beside ${WORDS.confidence}`, (value) => decimal(value, 4)], atypicality_auroc: ["AUROC of atypicality for errors", percent], confidence_auroc: [`AUROC of ${WORDS.confidence} for errors`, percent],
   accepted_share: ["share that is accepted", percent], accepted_risk: ["share of the accepted that is wrong", percent],
 };
 
 function overallTable() {
   const found = unique(TABLES.overall.map((row) => row.metric));
   const at = new Map(TABLES.overall.map((row) => [`${row.metric}|${row.method}`, row]));
-  const shown = (metric, row) => {
-    if (!row) return "–";
-    const form = METRICS[metric]?.[1] ?? ((value) => decimal(value, 4));
-    return [form(row.value), known(row.low) ? h("div", { class: "quiet" }, `${form(row.low)} to ${form(row.high)}`) : null];
-  };
+  const shown = (metric, row) => withEnds(row, METRICS[metric]?.[1] ?? ((value) => decimal(value, 4)));
   const column = (method) => ({ title: method, value: (metric) => at.get(`${metric}|${method}`)?.value, show: (metric) => shown(metric, at.get(`${metric}|${method}`)) });
-  const words = { title: "measure", text: true, value: (metric) => METRICS[metric]?.[0] ?? metric };
+  const meaning = (metric) => (DATA.meanings[metric] ? h("div", { class: "quiet" }, DATA.meanings[metric]) : null);
+  const named = (metric) => METRICS[metric]?.[0] ?? metric;
+  const words = { title: "measure", text: "words meaning", value: named, show: (metric) => [named(metric), meaning(metric)] };
   return dataTable({ id: "overall-table", caption: `All ${WORDS.samples} together, with 95% intervals`, columns: [words, ...DATA.methods.map(column)], data: found });
 }
 
@@ -81,17 +87,19 @@ function gapTable() {
   return dataTable({ id: "gap-table", caption: "The group that is covered least, on every axis, however few it holds", columns, data: TABLES.coverage_gaps });
 }
 
-const COVERED = { coverage: `all ${WORDS.samples}`, worst_sixth_coverage: "worst sixth of atypicality", worst_cell_coverage: "worst of 3 × 3 cells of atypicality and confidence" };
+const COVERED = { coverage: [`all ${WORDS.samples}`, "all"], worst_sixth_coverage: ["worst sixth of atypicality", "worst sixth"], worst_cell_coverage: ["worst of 3 × 3 cells of atypicality and confidence", "worst cell"] };
 
-function coverageAgainstSize(methods, target) {
+// Coverage of all and of the worst groups, each by its name; beside the name of a method its mean set size
+function worstCoverage(methods, target) {
   const at = (method, metric) => rows("overall", { method, metric })[0];
-  const points = (method) => Object.entries(COVERED).map(([metric, name]) => [at(method, metric), name]).filter(([row]) => row).map(([row, name]) => ({ ...row, name, x: at(method, "set_size").value, y: row.value }));
+  const shown = Object.keys(COVERED).filter((metric) => methods.some((method) => at(method, metric)));
+  const points = (method) => shown.map((metric, place) => [at(method, metric), COVERED[metric][0], place]).filter(([row]) => row).map(([row, name, place]) => ({ ...row, name, x: place, y: row.value }));
   const series = methods.map((method) => ({ method, points: points(method) }));
-  const found = series.map((one) => one.points[0].x);
-  const [low, high] = [Math.floor(Math.min(...found)), Math.ceil(Math.max(...found))];
-  const xTicks = [[low, ""], ...ticks(low, high).map((value) => [value, decimal(value)]), [high, ""]];
-  const chart = lineChart({ label: "Coverage against mean set size", xTitle: "mean set size", yTitle: "sets that hold the label", series, xTicks, target, ceiling: 1 });
-  return h("figure", {}, h("figcaption", {}, `All ${WORDS.samples}, the worst sixth of atypicality, the worst of 3 × 3 cells; hover for which`), chart);
+  const xTicks = shown.map((metric, place) => [place, COVERED[metric][1]]);
+  const chart = lineChart({ label: "Coverage of all and of the worst groups", xTitle: shown.length > 1 ? "sixths of atypicality; cells: 3 × 3 with confidence" : WORDS.samples, yTitle: "sets that hold the label", series, xTicks, target, ceiling: 1, kind: "points" });
+  const size = (method) => [name(method), ` ${decimal(at(method, "set_size").value)}`];
+  const sizes = h("p", { class: "quiet" }, "Mean set size: ", methods.flatMap((method, place) => [place ? ", " : "", ...size(method)]), ".");
+  return h("figure", {}, h("figcaption", {}, `Sets that hold the label: all ${WORDS.samples} and the worst groups`), chart, sizes);
 }
 
 function drawSets() {
@@ -104,8 +112,8 @@ function drawSets() {
   const sizes = unique(TABLES.set_sizes.map((row) => row.size)).sort((a, b) => a - b);
   const every = Math.ceil(sizes.length / 12);
   const series = methods.map((method) => ({ method, points: rows("set_sizes", { method, metric: "share" }).map((row) => ({ ...row, x: row.size, y: row.value })) }));
-  const shares = lineChart({ label: `Share of ${WORDS.samples} by set size`, xTitle: "classes in the prediction set", yTitle: `share of ${WORDS.samples}`, series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0 });
-  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, coverageAgainstSize(methods, target), tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, `Share of ${WORDS.samples} by set size`), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
+  const shares = lineChart({ label: `Share of ${WORDS.samples} by set size`, xTitle: "classes in the prediction set", yTitle: `share of ${WORDS.samples}`, series, xTicks: sizes.filter((_, place) => place % every === 0 || sizes.length - 1 === place).map((value) => [value, String(value)]), floor: 0, kind: "columns" });
+  put("sets", legend(methods, known(target)), h("div", { class: "pair" }, worstCoverage(methods, target), tables.flatMap((table) => [coverage(table), size(table)]), h("figure", {}, h("figcaption", {}, `Share of ${WORDS.samples} by set size`), shares, leftOut("set_sizes", "set sizes", ", the commonest"))), TABLES.coverage_gaps.length ? gapTable() : null);
 }
 
 function drawSubgroups() {
@@ -132,7 +140,7 @@ function drawSubgroups() {
 function drawRisk() {
   const series = DATA.methods.map((method) => ({ method, points: rows("risk_coverage", { method, metric: "risk" }).map((row) => ({ ...row, x: row.percent, y: row.value })) }));
   const xTicks = [1, 20, 40, 60, 80, 100].map((value) => [value, `${value}%`]);
-  put("risk", legend(DATA.methods), h("figure", {}, h("figcaption", {}, `Errors among the ${WORDS.predictions} that are kept`), lineChart({ label: `Share of errors among the most confident ${WORDS.predictions}`, xTitle: `share of ${WORDS.predictions} kept, the most confident first`, yTitle: "share of them that are wrong", series, xTicks, floor: 0, marks: false })));
+  put("risk", legend(DATA.methods), h("figure", {}, h("figcaption", {}, `Errors among the ${WORDS.predictions} that are kept`), lineChart({ label: `Share of errors among the most confident ${WORDS.predictions}`, xTitle: `share of ${WORDS.predictions} kept, the most confident first`, yTitle: "share of them that are wrong", series, xTicks, floor: 0, kind: "curve" })));
 }
 
 function rowLink(row) {
@@ -149,7 +157,7 @@ function drawSuspects() {
       { title: "row", value: (k) => wrong.row[k], show: (k) => rowLink(wrong.row[k]) },
       { title: "label", text: true, value: (k) => className(wrong.label[k]), show: (k) => name(className(wrong.label[k])) },
       { title: "may be", text: true, value: (k) => className(wrong.suggested[k]), show: (k) => name(className(wrong.suggested[k])) },
-      { title: "credibility of the label", value: (k) => wrong.score[k], show: (k) => wrong.score[k].toExponential(1) },
+      { title: "credibility of the label", value: (k) => wrong.score[k], show: (k) => percent(wrong.score[k], wrong.score[k] < 0.01 ? 3 : 1) },
     ], data: listed(wrong), paged: true }) : null,
     pairs?.row.length ? dataTable({ id: "duplicate-table", caption: "Samples that are also among the training rows, or nearly", order: "the nearest first", columns: [
       { title: "row", value: (k) => pairs.row[k], show: (k) => rowLink(pairs.row[k]) },

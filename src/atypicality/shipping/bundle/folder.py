@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def write_bundle(
         _spare_readme(folder)
         new_tensors = stack.enter_context(_written(folder, data))
         new_document = stack.enter_context(_written(folder, text))
-        new_card = stack.enter_context(_written(folder, f"{CARD_MARK}\n\n{card}".encode()))
+        new_card = stack.enter_context(_written(folder, _dated(card).encode()))
         os.replace(new_tensors, folder / tensors_name(sha256))
         _sync_folder(folder)  # the tensors' name must be on disk before the file that counts on it
         os.replace(new_document, folder / name)  # from here on the new bundle is the bundle
@@ -112,6 +113,11 @@ def write_bundle(
         os.replace(new_card, folder / CARD)
         _tidy(folder, keep=tensors_name(sha256))
     return seal
+
+
+def _dated(card: str) -> str:
+    """The text of the card's file: no part of what the seal covers, so that the same head has the same seal."""
+    return f"{CARD_MARK}\n\n{card.rstrip()}\n\nSaved on {datetime.now(UTC):%Y-%m-%d} (UTC).\n"
 
 
 def check_place(folder: Path, name: str = NAME) -> None:
