@@ -97,8 +97,9 @@ def command(
         check_page(out)
     fitted = load_head(head, sha256)
     rows = partial(load_with_checked, fitted, names=names, class_names=class_names)
-    settings: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
-    _check_settings(state, [name for name, value in settings.items() if value is not None], files)
+    given: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
+    settings = {name: value for name, value in given.items() if value is not None}
+    _check_settings(state, settings, files)
     if reference is not None:
         settings["reference"] = load_rows(fitted, reference, names, class_names, checked=True)
     _warn_of_future(at)
@@ -110,27 +111,28 @@ def command(
             else:
                 late = _late(fitted, late_labels, files or [], names, class_names)
                 raised, again = _count_late(monitor, *late, late_labels, at)
+        _warn_of_labels(monitor)
         monitor.save(state)  # once: a call that failed has counted nothing and can be repeated
     for told in again:
         say(f"atypicality: {told}", err=True)
     if out is not None:
-        monitor.to_html(out, rolling=rolling)
+        monitor.to_html(out, title=f"Monitor of {head.resolve().name}", rolling=rolling)
     if as_json:
         say_json(monitor.to_json(rolling=rolling))
     else:
-        say(monitor.summary())
+        say(monitor.summary(rolling=rolling))
     if raised or monitor.moved():
         raise typer.Exit(ALARMED)
 
 
-def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> None:
+def _check_settings(state: Path, settings: dict[str, Any], files: list[Path] | None) -> None:
+    """Refuse a call that neither counts, nor looks at a monitor, nor makes one; a number of seconds becomes one."""
     from atypicality.monitoring.state import saved_file
 
-    there = saved_file(state) is not None
-    if there and given:
-        option = given[0].replace("_", "-")
-        raise ValueError(f"--{option} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
-    if not (there or given or files):
+    if "window" in settings:
+        with contextlib.suppress(ValueError):
+            settings["window"] = float(settings["window"])
+    if saved_file(state) is None and not (settings or files):
         raise ValueError(
             f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha, --window "
             "or --max-risk to make a new one."
@@ -138,7 +140,7 @@ def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> 
 
 
 def _warn_of_future(at: str | None) -> None:
-    """Warn of a time that this machine's clock has not reached: rows that come before it will be refused."""
+    """Warn of a time that this machine's clock has not reached: its window is the newest until then."""
     import time
 
     from atypicality.monitoring.windows import as_text, times
@@ -147,23 +149,32 @@ def _warn_of_future(at: str | None) -> None:
     given = 0.0 if at is None else float(times(at, 1)[0])
     if given > time.time() + DAY:
         warn(
-            f"--at {as_text(given)} is more than a day after this machine's clock, and rows that came before it cannot "
-            "be counted afterwards. Is the year right?"
+            f"--at {as_text(given)} is more than a day after this machine's clock, and its window stays the newest one "
+            "until then. Is the year right?"
         )
 
 
+def _warn_of_labels(monitor: Any) -> None:
+    from atypicality.validation import warn
+
+    if (labels := monitor.n_labelled) > (rows := monitor.n_rows):
+        warn(f"{labels:,} labels of {rows:,} rows: some were counted twice, or their rows were not counted here.")
+
+
 def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
-    """The monitor in the folder, or a new one with these settings."""
+    """The monitor in the folder, which must have these settings, or a new one with them."""
     from atypicality.monitoring import Monitor
     from atypicality.monitoring.state import saved_file
 
-    if saved_file(state) is not None:
-        return Monitor.load(state, head)
-    given = {name: value for name, value in settings.items() if value is not None}
-    if "window" in given:
-        with contextlib.suppress(ValueError):
-            given["window"] = float(given["window"])
-    return Monitor(head, **given)
+    if saved_file(state) is None:
+        return Monitor(head, **settings)
+    monitor = Monitor.load(state, head)
+    for name, had in monitor.differing(**settings).items() if settings else ():
+        option, place = name.replace("_", "-"), f"the monitor in {str(state)!r} was made with"
+        told = f"is {settings[name]}, and {place} {'none' if had is None else had}"
+        said = f"holds other rows than {place}" if name == "reference" else told
+        raise ValueError(f"--{option} {said}. Leave it out to go on, or give another folder for a new monitor.")
+    return monitor
 
 
 def _count(
@@ -175,16 +186,42 @@ def _count(
         outputs, checked = rows(file)
         if not len(outputs):  # of which reading has warned: an hour without rows is no mistake
             continue
-        if labels_only and checked is not None:
-            outputs, checked = checked, None
-        key = outputs.fingerprint()
+        if labels_only:
+            outputs, checked = outputs if checked is None else checked, None
+            _need_labels(outputs, file)
+        key, *of_rows = _keys(outputs)
         if key in monitor.counted:
             again.append(_told(monitor, file, key))
-            continue
-        raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at, key=key)
-        if checked is not None:
-            raised += monitor.add_labels(checked, at=at)
+        elif labels_only:
+            raised += monitor.add_labels(outputs, at=at, key=key)
+        else:
+            _refuse_counted(monitor, file, of_rows)
+            raised += monitor.add(outputs, at=at, key=[key, *of_rows])
+            if checked is not None:
+                raised += monitor.add_labels(checked, at=at, key=_keys(checked)[0])
     return raised, again
+
+
+def _keys(outputs: "ModelOutputs") -> list[str]:
+    """What a batch is known by: its fingerprint, and where it has labels that of its rows without them."""
+    bare = [outputs] if outputs.labels is None else [outputs, outputs._replaced(labels=None)]
+    return [one.fingerprint() for one in bare]
+
+
+def _need_labels(outputs: "ModelOutputs", file: Path) -> None:
+    if outputs.labels is None:
+        raise ValueError(f"--labels-only counts labels, and {file.name!r} has none. Leave the option or the file out.")
+
+
+def _refuse_counted(monitor: Any, file: Path, keys: list[str]) -> None:
+    """Refuse labelled rows that were counted without their labels, which would count twice."""
+    from atypicality.monitoring.windows import as_text
+
+    if (when := next((monitor.counted[key] for key in keys if key in monitor.counted), None)) is not None:
+        raise ValueError(
+            f"the rows of {file.name!r} were counted before, at {as_text(when)}, without labels. Count their labels "
+            "alone: --labels-only."
+        )
 
 
 def _late(
@@ -223,6 +260,7 @@ def _count_late(
             )
         _refuse_repeated(own, Path(path), among=set(ids[here].tolist()))
         if here.any():
+            _check_counted(monitor, outputs, path)
             raised += monitor.add_labels(outputs, given[here], ids=ids[here], at=at, key=f"{key} {n_parts}")
             found, n_parts = found | here, n_parts + 1
     if not found.all():
@@ -233,6 +271,22 @@ def _count_late(
             "these rows."
         )
     return raised, []
+
+
+def _check_counted(monitor: Any, outputs: "ModelOutputs", path: str) -> None:
+    """Refuse rows whose labels were counted with them; warn of rows that this monitor has not counted."""
+    from atypicality.monitoring.windows import as_text
+    from atypicality.validation import warn
+
+    key, *of_rows = _keys(outputs)
+    when = monitor.counted.get(key)
+    if of_rows and when is not None:
+        raise ValueError(
+            f"--late-labels must be of rows without labels; those in {path!r} were counted with theirs, at "
+            f"{as_text(when)}. Leave this file out."
+        )
+    if monitor.counted and not any(one in monitor.counted for one in (key, *of_rows)):
+        warn(f"rows of {path!r} are not among the files that this monitor has counted; their labels count.")
 
 
 def _refuse_repeated(ids: Any, file: Path, among: Any = None) -> None:

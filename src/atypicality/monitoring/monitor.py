@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from atypicality.monitoring.counting import (
     reference_of,
     rows_of,
 )
+from atypicality.monitoring.overview import overview, window_name
 from atypicality.monitoring.sequences import sequence_interval
 from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
 from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, window_rows
@@ -36,6 +37,8 @@ from atypicality.terminal import listed
 from atypicality.validation import check_alpha, check_integer, check_labels
 
 __all__ = ["Monitor"]
+
+Keys = str | Sequence[str] | None
 
 CARD = (
     "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Read "
@@ -153,13 +156,14 @@ class Monitor:
         """When batches with a key came, in seconds since 1970, by key; of the newest 10,000."""
         return dict(self._state.counted)
 
-    def add(self, outputs: ModelOutputs, *, at: Any = None, key: str | None = None) -> list[Alarm]:
+    def add(self, outputs: ModelOutputs, *, at: Any = None, key: Keys = None) -> list[Alarm]:
         """Count the rows of `outputs` and look: the alarms that are new.
 
         Labels, where the outputs have them, are counted too. `at` is when the rows came: None or "now", seconds
         since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row.
-        It must not go backwards. A batch may have a `key`, such as `outputs.fingerprint()`: one that was counted before
-        is refused, so that a job that is repeated counts no row twice. Rows that cannot be judged change nothing.
+        Batches may come in any order from the first window on. A batch may have a `key`, such as
+        `outputs.fingerprint()`, or several: one that was counted before is refused, so that a job that is repeated
+        counts no row twice. Rows that cannot be judged change nothing.
 
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
@@ -169,7 +173,7 @@ class Monitor:
         >>> print(*[alarm for alarm in monitor.add(shirts, at=0) if alarm.item == "Shirt"])
         class Shirt rose: ...
         """
-        self._check_key(key)
+        known = self._check_keys(key)
         answer, ordered = judged(self.head, outputs, self.n_rows, self._state.max_risk)
         seconds, keys = self._when(at, len(ordered))
         parts = []
@@ -180,7 +184,7 @@ class Monitor:
             if labels is not None:
                 counted.cells[:] += self._labelled(part, to_host(labels)[rows])
             parts.append(counted)
-        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
+        return self._look(self._state.with_rows(parts, float(seconds[-1]), known))
 
     def add_labels(
         self,
@@ -189,7 +193,7 @@ class Monitor:
         *,
         ids: ArrayLike | None = None,
         at: Any = None,
-        key: str | None = None,
+        key: Keys = None,
     ) -> list[Alarm]:
         """Count labels that came late, for rows that were added without them: the alarms that are new.
 
@@ -204,7 +208,7 @@ class Monitor:
             Which rows of `outputs`, by their ids, the labels are for; by default all, in order.
         at : as in `add`
             When the labels came: the window that they are counted in.
-        key : str, optional
+        key : str or sequence of str, optional
             As in `add`.
 
         Returns
@@ -212,7 +216,7 @@ class Monitor:
         list of Alarm
             Those that are new.
         """
-        self._check_key(key)
+        known = self._check_keys(key)
         if isinstance(outputs, Reliability):
             answer, given = outputs.on_host(), None
             if answer.proba.shape[1] != self.head.n_classes_:
@@ -231,11 +235,14 @@ class Monitor:
             chosen = keys == window
             cells = self._labelled(answer[rows[chosen]], codes[chosen])
             parts.append(Counted(int(window), cells, empty, {}))
-        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
+        return self._look(self._state.with_rows(parts, float(seconds[-1]), known))
 
-    def _check_key(self, key: str | None) -> None:
-        if key is not None and (when := self._state.counted.get(key)) is not None:
-            raise ValueError(f"key must be new; {key!r} was counted at {as_text(when)}. Leave these rows out.")
+    def _check_keys(self, key: Keys) -> list[str]:
+        keys = [key] if isinstance(key, str) else list(key or ())
+        for one in keys:
+            if (when := self._state.counted.get(one)) is not None:
+                raise ValueError(f"key must be new; {one!r} was counted at {as_text(when)}. Leave these rows out.")
+        return keys
 
     def _codes(self, answer: Reliability, labels: ArrayLike | None, given: Any) -> NDArray[np.intp]:
         """Labels as columns of the answer."""
@@ -257,13 +264,16 @@ class Monitor:
         return cells
 
     def _when(self, at: Any, n_rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        seconds = times(at, n_rows)
-        if seconds[0] < self._state.last:
+        """Times and windows of rows; the windows before the first have no level to be tested at."""
+        seconds, state = times(at, n_rows), self._state
+        keys = window_keys(seconds, state.window)
+        if keys[0] < state.first:
             raise ValueError(
-                f"at must not go backwards: {as_text(seconds[0])} is before {as_text(self._state.last)}, when the "
-                "newest rows came. Set the clock, or say when these came (at; --at in a shell)."
+                f"at must not be before the monitor's first {window_name(state.window)}, "
+                f"{as_text(first_second(state.first, state.window))}; got {as_text(seconds[0])}. Count older rows in a "
+                "monitor of their own, or begin a new one with them."
             )
-        return seconds, window_keys(seconds, self._state.window)
+        return seconds, keys
 
     def _look(self, state: MonitorState) -> list[Alarm]:
         known = {alarm.what for alarm in state.alarms}
@@ -362,6 +372,12 @@ class Monitor:
         merged._look(merged._state)
         return merged
 
+    def differing(self, reference: ModelOutputs | None = None, **settings: Any) -> dict[str, Any]:
+        """Which of the given `reference` and other settings of `Monitor` this one was not made with, and its own."""
+        given = {*settings, *(["reference"] if reference is not None else [])}
+        made = Monitor(self.head, reference, **settings)
+        return {name: getattr(self._state, name) for name in self._state.differing(made._state) if name in given}
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it."""
         if saved_file(folder) == NAME and saved_class(folder) != MonitorState.__name__:
@@ -393,11 +409,11 @@ class Monitor:
         return monitor
 
     def to_dict(self, *, rolling: int = 1) -> dict[str, Any]:
-        """Everything as plain values: rows, alarms, what is outside now, estimates, and `history`.
+        """Everything as plain values: rows, what is outside now, ranked, what was measured, estimates, and `history`.
 
         `rolling` windows are taken together in the history and in the newest estimate.
         """
-        state = self._state
+        state, rolling = self._state, check_integer(rolling, "rolling", low=1)
         newest = int(state.recent("profile", rolling)[0]) if state.keys.size else 0
         return {
             "rows": self.n_rows,
@@ -406,13 +422,18 @@ class Monitor:
             "window": state.window,
             "max_risk": state.max_risk,
             "reference_rows": state.reference.n_rows,
+            "head": state.head,
+            "windows": int(state.keys.size),
+            "first": as_text(first_second(state.first, state.window)) if state.keys.size else None,
             "last": as_text(state.last) if state.keys.size else None,
+            **overview(self, state, self._tests, rolling),
+            "rolling": rolling,
             "alarms": [_plain(alarm) for alarm in state.alarms],
             "moved": {name: [_plain(alarm) for alarm in found] for name, found in self.moved().items()},
             "estimated_accuracy": self.estimated_accuracy().to_dict() if self.n_rows else None,
             "newest_accuracy": self.estimated_accuracy(last=rolling).to_dict() if newest else None,
             "words": state.words,
-            "accepted": accepted_rows(state, self._place("risk"), check_integer(rolling, "rolling", low=1)),
+            "accepted": accepted_rows(state, self._place("risk"), rolling),
             "history": self.history(rolling=rolling),
         }
 
@@ -426,9 +447,9 @@ class Monitor:
 
         write_monitor(self.to_dict(rolling=rolling), path, title=title)
 
-    def summary(self) -> str:
-        """Rows, what is outside now, and the accuracy, of the newest window first, as a few lines of text."""
-        return summarised(self, self._state, self._tests)
+    def summary(self, *, rolling: int = 1) -> str:
+        """Rows, what is outside now, and the accuracy as lines of text, of the newest `rolling` windows and of all."""
+        return summarised(self, self._state, self._tests, check_integer(rolling, "rolling", low=1))
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"
