@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -23,9 +23,8 @@ from atypicality.monitoring.counting import (
     rows_of,
 )
 from atypicality.monitoring.overview import overview, window_name
-from atypicality.monitoring.sequences import sequence_interval
 from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
-from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, window_rows
+from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, raised, window_rows
 from atypicality.monitoring.summary import summarised
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs, check_outputs
@@ -277,44 +276,9 @@ class Monitor:
 
     def _look(self, state: MonitorState) -> list[Alarm]:
         known = {alarm.what for alarm in state.alarms}
-        raised = [alarm for alarm in self._raised(state) if alarm.what not in known]
-        self._state = replace(state, alarms=[*state.alarms, *raised])
-        return raised
-
-    def _raised(self, state: MonitorState) -> Iterator[Alarm]:
-        """Every share that is now disjoint from its band, with the window from which the evidence is largest.
-
-        Evidence from the j-th window of the life on has the level of its test divided by j (j + 1): these sum to it.
-        """
-        since = np.cumsum(state.cells[::-1], axis=0)[::-1]
-        ordinal = (state.keys - state.first + 1).astype(np.float64)
-        if not state.keys.size:
-            return
-        excess = self._tests.excess(since) - np.log(ordinal * (ordinal + 1))[None, :, None]
-        for side, item in np.argwhere(excess.max(axis=1) >= 0):
-            window = int(excess[side, :, item].argmax())
-            yield self._alarm(state, bool(side), int(item), window, since[window])
-
-    def _alarm(self, state: MonitorState, above: bool, item: int, window: int, cells: NDArray[np.int64]) -> Alarm:
-        tests = self._tests
-        below_count, above_count, trials = (part[item] for part in tests.shares(cells))
-        count = above_count if above else below_count
-        ordinal = float(state.keys[window] - state.first + 1)
-        low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
-        stream = tests.streams[tests.stream_of[item]]
-        return Alarm(
-            stream.name,
-            stream.items[tests.item_of[item]],
-            stream.direction(above),
-            state.last,
-            first_second(int(state.keys[window]), state.window),
-            float(count / trials),
-            float(low),
-            float(high),
-            float(tests.low[item]),
-            float(tests.high[item]),
-            int(trials),
-        )
+        new = [alarm for alarm in raised(self._tests, state) if alarm.what not in known]
+        self._state = replace(state, alarms=[*state.alarms, *new])
+        return new
 
     def _place(self, name: str) -> Any:
         found = {stream.name: place for stream, place in zip(self._tests.streams, self._tests.places, strict=True)}
@@ -323,7 +287,7 @@ class Monitor:
     def moved(self) -> dict[str, list[Alarm]]:
         """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
-        for alarm in sorted(self._raised(self._state), key=lambda alarm: alarm.gap, reverse=True):
+        for alarm in sorted(raised(self._tests, self._state), key=lambda alarm: alarm.gap, reverse=True):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 

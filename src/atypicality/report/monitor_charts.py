@@ -37,8 +37,7 @@ def history_chart(item: str, rows: Sequence[Row]) -> str:
     marks = "".join(_mark(scale, place, row) for place, row in enumerate(rows))
     line = " ".join(f"{scale.x(place):.1f},{scale.y(row['share'])}" for place, row in enumerate(rows))
     labels, every = _labels(scale, rows)
-    counts = [row["rows"] for row in rows]
-    said = "" if every else f" <span class=quiet>n {min(counts):,} to {max(counts):,}</span>"
+    said = "" if every else f' <span class="n quiet">{_counts([row["rows"] for row in rows])}</span>'
     return (
         f"<figure><figcaption><bdi>{html.escape(item)}</bdi>{said}</figcaption>"
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(item)}">'
@@ -72,6 +71,7 @@ class _Scale:
 
     def __init__(self, low: float, high: float, n: int) -> None:
         self.low, self.high, self.step = low, high, (WIDTH - LEFT - RIGHT) / max(n, 1)
+        self.radius = 3 if self.step > 8 else 1.8  # so that marks of many windows do not touch
 
     def x(self, place: int) -> float:
         return LEFT + (place + 0.5) * self.step
@@ -79,6 +79,10 @@ class _Scale:
     def y(self, share: float) -> float:
         inside = min(max((share - self.low) / (self.high - self.low), 0.0), 1.0)
         return round(TOP + (HEIGHT - BOTTOM - TOP) * (1 - inside), 1)
+
+
+def _counts(rows: Sequence[int]) -> str:
+    return f"n {rows[0]:,} each" if len({*rows}) == 1 else f"n {min(rows):,} to {max(rows):,}"
 
 
 def _extent(rows: Sequence[Row]) -> tuple[float, float]:
@@ -110,7 +114,7 @@ def _mark(scale: _Scale, place: int, row: Row) -> str:
     return (
         f'<line class="interval{" beyond" if outside else ""}" x1="{x}" x2="{x}" y1="{scale.y(row["low"])}" '
         f'y2="{scale.y(row["high"])}"/><circle class="mark{" out" if outside else ""}" cx="{x}" '
-        f'cy="{scale.y(row["share"])}" r="3"><title>{html.escape(told)}</title></circle>'
+        f'cy="{scale.y(row["share"])}" r="{scale.radius}"><title>{html.escape(told)}</title></circle>'
     )
 
 

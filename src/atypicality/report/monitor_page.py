@@ -98,7 +98,8 @@ def _text(value: object) -> str:
 
 def _header(data: Data, title: str) -> str:
     facts = {"Head": f"calibration rows <code>{_text(data['head'])}</code>, as <code>atypicality show</code> prints"}
-    when = f", {short_time(data['first'])} to {short_time(data['last'])} UTC" if data["last"] else ""
+    ends = dict.fromkeys(short_time(data[name]) for name in ("first", "last") if data[name])
+    when = f", {' to '.join(ends)} UTC" if ends else ""
     windows = f"{data['windows']:,} {window_name(data['window'])}{'' if data['windows'] == 1 else 's'}"
     facts["Rows"] = f"{data['rows']:,} in {windows}{when}"
     facts["Labels"] = f"{data['labelled']:,}"
@@ -223,8 +224,9 @@ def _reading(data: Data) -> str:
         "Intervals of measured accuracy, and of errors among accepted rows beside it, are for one look "
         f"(Wilson, {LEVEL:.0%}). The interval of an accuracy that is estimated without labels comes from experience "
         "with other data and is not proved.",
-        "In charts, what is outside its band in a single window has another colour. n counts the rows of a window. "
-        "All times are UTC.",
+        "In charts, what is outside its band in a single window has another colour; in a long life that alone need not "
+        "be an alarm, which allows for every window that it could begin with. n counts the rows of a window. All times "
+        "are UTC.",
     ]
     items = "".join(f"<li>{line}</li>" for line in lines)
     return f"<section><h2>How to read it</h2><ul class=quiet>{items}</ul></section>"
