@@ -919,39 +919,6 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
     assert state_of(aty.Monitor.load(state, head)) == state_of(found)
 
 
-def test_rows_and_labels_count_once_with_and_without_each_other(files, head, test, tmp_path, capsys):
-    bare, labelled, late = files / "day0.npz", tmp_path / "labelled.npz", tmp_path / "late.csv"
-    test[:400].save(labelled)
-    late.write_text("ids,labels\n3,Bag\n")
-
-    def after(state, *arguments, code=0):
-        assert monitored(files, tmp_path / state, *arguments, "--at", "2026-01-05") == code
-        found = aty.Monitor.load(tmp_path / state, head)
-        return found.n_rows, found.n_labelled, capsys.readouterr().err
-
-    assert after("a", bare)[:2] == (400, 0)
-    *counts, told = after("a", labelled, code=2)
-    assert counts == [400, 0]
-    assert "'labelled.npz' were counted before, at 2026-01-05T00:00:00Z, without labels. Count their labels" in told
-    for _ in range(2):
-        assert after("a", labelled, "--labels-only")[:2] == (400, 400)
-    assert after("b", labelled)[:2] == (400, 400)
-    for again in ([bare], [labelled], [labelled, "--labels-only"]):
-        *counts, told = after("b", *again)
-        assert counts == [400, 400]
-        assert "is not counted again" in told
-    *counts, told = after("b", labelled, "--late-labels", late, code=2)
-    assert counts == [400, 400]
-    assert "must be of rows without labels" in told
-    assert "'day0.npz' has none" in after("b", bare, "--labels-only", code=2)[2]
-    with pytest.warns(UserWarning, match="401 labels of 400 rows: some were counted twice"):
-        after("b", bare, "--late-labels", late)
-    late.write_text("ids,labels\n500,Bag\n")
-    assert after("c", bare)[:2] == (400, 0)
-    with pytest.warns(UserWarning, match=r"day1.npz' are not among the files that this monitor has counted"):
-        assert after("c", files / "day1.npz", "--late-labels", late)[:2] == (400, 1)
-
-
 def test_a_job_for_yesterday_goes_on_after_labels_of_today(files, head, tmp_path, capsys):
     state, late = tmp_path / "state", tmp_path / "late.csv"
     late.write_text("ids,labels\n3,Bag\n")

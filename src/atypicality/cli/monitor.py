@@ -111,7 +111,6 @@ def command(
             else:
                 late = _late(fitted, late_labels, files or [], names, class_names)
                 raised, again = _count_late(monitor, *late, late_labels, at)
-        _warn_of_labels(monitor)
         monitor.save(state)  # once: a call that failed has counted nothing and can be repeated
     for told in again:
         say(f"atypicality: {told}", err=True)
@@ -154,13 +153,6 @@ def _warn_of_future(at: str | None) -> None:
         )
 
 
-def _warn_of_labels(monitor: Any) -> None:
-    from atypicality.validation import warn
-
-    if (labels := monitor.n_labelled) > (rows := monitor.n_rows):
-        warn(f"{labels:,} labels of {rows:,} rows: some were counted twice, or their rows were not counted here.")
-
-
 def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
     """The monitor in the folder, which must have these settings, or a new one with them."""
     from atypicality.monitoring import Monitor
@@ -186,42 +178,16 @@ def _count(
         outputs, checked = rows(file)
         if not len(outputs):  # of which reading has warned: an hour without rows is no mistake
             continue
-        if labels_only:
-            outputs, checked = outputs if checked is None else checked, None
-            _need_labels(outputs, file)
-        key, *of_rows = _keys(outputs)
+        if labels_only and checked is not None:
+            outputs, checked = checked, None
+        key = outputs.fingerprint()
         if key in monitor.counted:
             again.append(_told(monitor, file, key))
-        elif labels_only:
-            raised += monitor.add_labels(outputs, at=at, key=key)
-        else:
-            _refuse_counted(monitor, file, of_rows)
-            raised += monitor.add(outputs, at=at, key=[key, *of_rows])
-            if checked is not None:
-                raised += monitor.add_labels(checked, at=at, key=_keys(checked)[0])
+            continue
+        raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at, key=key)
+        if checked is not None:
+            raised += monitor.add_labels(checked, at=at)
     return raised, again
-
-
-def _keys(outputs: "ModelOutputs") -> list[str]:
-    """What a batch is known by: its fingerprint, and where it has labels that of its rows without them."""
-    bare = [outputs] if outputs.labels is None else [outputs, outputs._replaced(labels=None)]
-    return [one.fingerprint() for one in bare]
-
-
-def _need_labels(outputs: "ModelOutputs", file: Path) -> None:
-    if outputs.labels is None:
-        raise ValueError(f"--labels-only counts labels, and {file.name!r} has none. Leave the option or the file out.")
-
-
-def _refuse_counted(monitor: Any, file: Path, keys: list[str]) -> None:
-    """Refuse labelled rows that were counted without their labels, which would count twice."""
-    from atypicality.monitoring.windows import as_text
-
-    if (when := next((monitor.counted[key] for key in keys if key in monitor.counted), None)) is not None:
-        raise ValueError(
-            f"the rows of {file.name!r} were counted before, at {as_text(when)}, without labels. Count their labels "
-            "alone: --labels-only."
-        )
 
 
 def _late(
@@ -260,7 +226,6 @@ def _count_late(
             )
         _refuse_repeated(own, Path(path), among=set(ids[here].tolist()))
         if here.any():
-            _check_counted(monitor, outputs, path)
             raised += monitor.add_labels(outputs, given[here], ids=ids[here], at=at, key=f"{key} {n_parts}")
             found, n_parts = found | here, n_parts + 1
     if not found.all():
@@ -271,22 +236,6 @@ def _count_late(
             "these rows."
         )
     return raised, []
-
-
-def _check_counted(monitor: Any, outputs: "ModelOutputs", path: str) -> None:
-    """Refuse rows whose labels were counted with them; warn of rows that this monitor has not counted."""
-    from atypicality.monitoring.windows import as_text
-    from atypicality.validation import warn
-
-    key, *of_rows = _keys(outputs)
-    when = monitor.counted.get(key)
-    if of_rows and when is not None:
-        raise ValueError(
-            f"--late-labels must be of rows without labels; those in {path!r} were counted with theirs, at "
-            f"{as_text(when)}. Leave this file out."
-        )
-    if monitor.counted and not any(one in monitor.counted for one in (key, *of_rows)):
-        warn(f"rows of {path!r} are not among the files that this monitor has counted; their labels count.")
 
 
 def _refuse_repeated(ids: Any, file: Path, among: Any = None) -> None:

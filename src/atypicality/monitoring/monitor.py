@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -36,8 +35,6 @@ from atypicality.terminal import listed
 from atypicality.validation import check_alpha, check_integer, check_labels
 
 __all__ = ["Monitor"]
-
-Keys = str | Sequence[str] | None
 
 CARD = (
     "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Read "
@@ -155,14 +152,14 @@ class Monitor:
         """When batches with a key came, in seconds since 1970, by key; of the newest 10,000."""
         return dict(self._state.counted)
 
-    def add(self, outputs: ModelOutputs, *, at: Any = None, key: Keys = None) -> list[Alarm]:
+    def add(self, outputs: ModelOutputs, *, at: Any = None, key: str | None = None) -> list[Alarm]:
         """Count the rows of `outputs` and look: the alarms that are new.
 
         Labels, where the outputs have them, are counted too. `at` is when the rows came: None or "now", seconds
         since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row.
         Batches may come in any order from the first window on. A batch may have a `key`, such as
-        `outputs.fingerprint()`, or several: one that was counted before is refused, so that a job that is repeated
-        counts no row twice. Rows that cannot be judged change nothing.
+        `outputs.fingerprint()`: one that was counted before is refused, so that a job that is repeated counts no row
+        twice. Rows that cannot be judged change nothing.
 
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
@@ -172,7 +169,7 @@ class Monitor:
         >>> print(*[alarm for alarm in monitor.add(shirts, at=0) if alarm.item == "Shirt"])
         class Shirt rose: ...
         """
-        known = self._check_keys(key)
+        self._check_key(key)
         answer, ordered = judged(self.head, outputs, self.n_rows, self._state.max_risk)
         seconds, keys = self._when(at, len(ordered))
         parts = []
@@ -183,7 +180,7 @@ class Monitor:
             if labels is not None:
                 counted.cells[:] += self._labelled(part, to_host(labels)[rows])
             parts.append(counted)
-        return self._look(self._state.with_rows(parts, float(seconds[-1]), known))
+        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
 
     def add_labels(
         self,
@@ -192,7 +189,7 @@ class Monitor:
         *,
         ids: ArrayLike | None = None,
         at: Any = None,
-        key: Keys = None,
+        key: str | None = None,
     ) -> list[Alarm]:
         """Count labels that came late, for rows that were added without them: the alarms that are new.
 
@@ -207,7 +204,7 @@ class Monitor:
             Which rows of `outputs`, by their ids, the labels are for; by default all, in order.
         at : as in `add`
             When the labels came: the window that they are counted in.
-        key : str or sequence of str, optional
+        key : str, optional
             As in `add`.
 
         Returns
@@ -215,7 +212,7 @@ class Monitor:
         list of Alarm
             Those that are new.
         """
-        known = self._check_keys(key)
+        self._check_key(key)
         if isinstance(outputs, Reliability):
             answer, given = outputs.on_host(), None
             if answer.proba.shape[1] != self.head.n_classes_:
@@ -234,14 +231,11 @@ class Monitor:
             chosen = keys == window
             cells = self._labelled(answer[rows[chosen]], codes[chosen])
             parts.append(Counted(int(window), cells, empty, {}))
-        return self._look(self._state.with_rows(parts, float(seconds[-1]), known))
+        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
 
-    def _check_keys(self, key: Keys) -> list[str]:
-        keys = [key] if isinstance(key, str) else list(key or ())
-        for one in keys:
-            if (when := self._state.counted.get(one)) is not None:
-                raise ValueError(f"key must be new; {one!r} was counted at {as_text(when)}. Leave these rows out.")
-        return keys
+    def _check_key(self, key: str | None) -> None:
+        if key is not None and (when := self._state.counted.get(key)) is not None:
+            raise ValueError(f"key must be new; {key!r} was counted at {as_text(when)}. Leave these rows out.")
 
     def _codes(self, answer: Reliability, labels: ArrayLike | None, given: Any) -> NDArray[np.intp]:
         """Labels as columns of the answer."""

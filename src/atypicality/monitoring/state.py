@@ -3,7 +3,6 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -152,15 +151,15 @@ class MonitorState:
         None
     )
 
-    def with_rows(self, parts: list[Counted], last: float, keys_of_batch: Sequence[str] = ()) -> Self:
-        """The state with more rows, of a batch with these keys; this one is left as it is."""
+    def with_rows(self, parts: list[Counted], last: float, key: str | None = None) -> Self:
+        """The state with more rows, of a batch with this key; this one is left as it is."""
         keys = np.array([part.key for part in parts], np.int64)
         counts = {name: np.stack([getattr(part, name) for part in parts]) for name in SUMMED}
         words = self.words
         for part in parts:
             words = _added(words, part.words)
         found = self._with(keys, counts, words, last)
-        return replace(found, counted=_newest(found.counted | dict.fromkeys(keys_of_batch, last)))
+        return found if key is None else replace(found, counted=_newest(found.counted | {key: last}))
 
     def merged(self, other: Self) -> Self:
         """The state of a monitor that saw the rows of both; alarms of both, each from when it was first raised."""
