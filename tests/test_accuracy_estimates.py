@@ -189,7 +189,8 @@ class TestRefusals:
         found = estimated(
             confident, held_out(), [0.2, 0.4, 0.4], calibrated=HELD_OUT
         )  # all rows look like a class that is one in five
-        assert "the estimators differ by" in found.refusal
+        assert "two estimates differ by 0.72" in found.refusal
+        assert str(found).endswith("more than 0.1. Label some rows.")
         assert found.estimates["transport"] < 0.4 < found.estimates["class mix"]
         assert profile.confidence(profile.probs) < found.estimates["confidence"]
 

@@ -32,6 +32,7 @@ from atypicality.monitoring.streams import ShareTests, make_streams
 from atypicality.monitoring.windows import as_text, first_second, times, window_keys
 from atypicality.outputs.paths import held
 from atypicality.report import render_monitor
+from atypicality.report.monitor_charts import ticks
 from atypicality.shipping.bundle import BundleError, read_part, write_part
 from atypicality.stored import Part, kinds
 
@@ -176,6 +177,19 @@ class TestCounts:
         assert state_of(one.merge(two)) == state_of(two.merge(one)) == state_of(both)
         assert both._state.keys.tolist() == [0, 5, 6, 7]
         assert one.merge(two).n_rows == 400
+
+    def test_batches_from_the_first_window_on_may_come_in_any_order(self, head, test):
+        rows = [unlabelled(test[test.labels == label][:60]) for label in range(6)]
+        in_order, shuffled = aty.Monitor(head, keep=3), aty.Monitor(head, keep=3)
+        for day in range(6):
+            in_order.add(rows[day], at=day * DAY)
+        for day in (0, 5, 2, 4, 1, 3):  # windows 1 and 2 are no longer kept apart when they come
+            shuffled.add(rows[day], at=day * DAY)
+        counts = [
+            {name: value for name, value in state_of(one).items() if name != "alarms"} for one in (in_order, shuffled)
+        ]
+        assert counts[0] == counts[1]
+        assert in_order.moved() == shuffled.moved()
 
     def test_merging_looks_at_the_whole(self, head, test):
         shirts = unlabelled(test[test.labels == 6])
@@ -331,9 +345,9 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("at", "message"),
         [
-            (4.0, "must not go backwards: 1970-01-01T00:00:04Z is before 1970-01-01T00:00:05Z"),
-            ([6.0] * 19 + [5.5], "row 19 is earlier"),
-            ([6.0, 7.0], "got 2 for 20 rows"),
+            (4.0, "before the monitor's first day, 1970-01-02T00:00:00Z; got 1970-01-01T00:00:04Z"),
+            ([DAY + 1] * 19 + [DAY], "row 19 is earlier"),
+            ([DAY, DAY], "got 2 for 20 rows"),
             (np.nan, "finite"),
             (-1.0, "from 1970 to 9999"),
             ("yesterday", "got 'yesterday'"),
@@ -344,7 +358,7 @@ class TestBadInput:
     )
     def test_times_that_cannot_be_change_nothing(self, head, test, at, message):
         monitor = aty.Monitor(head)
-        monitor.add(test[:50], at=5)
+        monitor.add(test[:50], at=DAY)
         before = state_of(monitor)
         with pytest.raises((ValueError, TypeError), match=message):
             monitor.add(test[:20], at=at)
@@ -491,9 +505,17 @@ class TestFiles:
         assert plain.to_dict()["accepted"] == []
         both = monitor.merge(aty.Monitor(head, max_risk=0.05)).to_dict(rolling=3)["accepted"][-1]
         assert both["accepted"] == sum(int(part.sum()) for part in kept)
-        line = monitor.summary().splitlines()[-1]
-        assert line.startswith(f"  accepted at a risk of at most 0.05: {kept[2].mean():.1%} of the newest day, ")
-        assert "<h2>Accepted at a risk of at most 0.05</h2>" in render_monitor(monitor.to_dict())
+        newest, whole = (
+            line for line in monitor.summary().splitlines() if "accepted at a risk of at most 5%: " in line
+        )
+        assert f"newest day: accepted at a risk of at most 5%: {kept[2].mean():.1%} of 50 rows; of " in newest
+        marks = np.concatenate(wrong)
+        ends = binomtest(int(marks.sum()), marks.size).proportion_ci(0.95, method="wilson")
+        told = f"of {marks.size} with a label {marks.mean():.1%} are wrong, 95% interval (Wilson) "
+        assert whole.endswith(f"{told}{ends.low:.1%} to {ends.high:.1%}")
+        page = render_monitor(monitor.to_dict())
+        assert "<h2>Accepted at a risk of at most 5%</h2>" in page
+        assert f"Of {marks.size} accepted rows with a label <b>{marks.mean():.1%}</b> are wrong, 95% interval" in page
         assert "Accepted" not in render_monitor(plain.to_dict())
         with pytest.raises(ValueError, match="differs in max_risk"):
             monitor.merge(plain)
@@ -579,28 +601,60 @@ class TestShown:
         assert "newest" not in monitor.summary()
         shirts = test[test.labels == 6]
         monitor.add(shirts, at=DAY)
-        *_, newest, came, whole, labelled = monitor.summary().splitlines()
+        *_, came, newest, labelled, whole = monitor.summary().splitlines()
         right = [(head.predict(rows).label == rows.labels).sum() for rows in (test[:300], shirts)]
-        told = [str(monitor.estimated_accuracy(last=last)) for last in (1, None)]
-        assert newest.startswith(f"  newest day: {told[0]}")
+        refused = monitor.estimated_accuracy(last=1).refusal
+        assert newest == f"  newest day: no estimate of accuracy: {refused}"  # no advice to label what is labelled
         quantiles = [line for line in monitor.summary().splitlines() if "confidence fell" in line]
         raised = [alarm for alarm in monitor.alarms if (alarm.stream, alarm.direction) == ("confidence", "fell")]
         assert len(quantiles) == 1
-        assert quantiles[0].endswith(f"; and {len(raised) - 1} more of its quantiles")
-        assert came == (
-            f"  newest day: measured on {len(shirts)} labels that came in this day: {right[1] / len(shirts):.3f}"
-        )
-        assert whole.startswith(f"  all rows: {told[1]}")
-        n = 300 + len(shirts)
-        assert labelled == f"  all rows: measured on {n} labels: {sum(right) / n:.3f}"
+        assert f"; and {len(raised) - 1} more of its quantiles; newest day " in quantiles[0]
+        assert whole.startswith("  all rows: ")
+
+        def told(hits, n):
+            ends = binomtest(int(hits), n).proportion_ci(0.95, method="wilson")
+            return f"accuracy {hits / n:.3f}, 95% interval (Wilson) {ends.low:.3f} to {ends.high:.3f}"
+
+        n = len(shirts)
+        assert came == f"  newest day: measured on {n} labels that came in this day: {told(right[1], n)}"
+        assert labelled == f"  all rows: measured on {n + 300} labels: {told(sum(right), n + 300)}"
+        page = html.unescape(render_monitor(monitor.to_dict()))
+        assert f"measured on {n} labels that came in it: <b>{right[1] / n:.3f}</b>, 95% interval" in page
+        assert refused in page
+        assert "abel some rows" not in page + monitor.summary()
         most, predicted = next(iter(monitor.moved()["class"])), head.predict(shirts)
         share = np.mean(predicted.label_names() == most.item)
         assert f"{most}; newest day {100 * share:.3g}% of {len(shirts)}\n" in monitor.summary()
+        assert f"newest 2 days: measured on {n + 300} labels that came in these 2 days" in monitor.summary(rolling=2)
         monitor.add_labels(test[:9], at=3 * DAY)
-        assert (
-            "newest day: no rows to estimate the accuracy of\n  newest day: measured on 9 labels" in monitor.summary()
-        )
+        newest = [line for line in monitor.summary().splitlines() if line.startswith("  newest day: ")]
+        assert newest[0].startswith("  newest day: measured on 9 labels that came in this day: accuracy ")
+        assert newest[1:] == ["  newest day: no rows to estimate the accuracy of"]
         assert f"{most}; newest day none\n" in monitor.summary()
+
+    def test_text_and_page_tell_the_same_groups_errors_of_accepted_rows_first(self, data):
+        head, fresh, test = data
+        monitor = aty.Monitor(head, fresh, max_risk=0.05)
+        monitor.add(test[:300], at=0)
+        shirts = moved_columns(test[test.labels == 6], range(9), 0.3)
+        monitor.add(shirts._replaced(labels=np.where(np.arange(len(shirts)) % 3, 6, 0)), at=DAY)
+        told = monitor.to_dict()
+        streams = [group["stream"] for group in told["outside"]]
+        assert streams[:2] == ["risk", "error"]
+        assert streams[-1] == "input"
+        assert {"class", "confidence"} <= set(streams)
+        assert sum(len(group["items"]) for group in told["outside"]) == sum(map(len, monitor.moved().values()))
+        lines = [line for line in monitor.summary().splitlines() if line.startswith("  alarm ")]
+        assert [group["text"] in line for group, line in zip(told["outside"], lines, strict=True)] == [True] * len(
+            lines
+        )
+        page = html.unescape(render_monitor(told))
+        places = [page.index(f"<td><bdi>{group['text']}") for group in told["outside"]]
+        assert places == sorted(places)
+        assert f"<b><bdi>{told['outside'][0]['text']}</bdi></b>" in page  # in the card at the top
+        assert re.findall("<h2><?b?d?i?>?(Accepted|Errors|Inputs)", page) == ["Accepted", "Errors", "Inputs"]
+        assert (told["head"], told["first"][:10]) == (head.fingerprint_, "1970-01-01")
+        assert f"<code>{head.fingerprint_}</code>" in page
 
     def test_alarms_that_are_over_are_one_line(self, head, test):
         monitor = aty.Monitor(head)
@@ -625,9 +679,13 @@ class TestShown:
         monitor = aty.Monitor(head)
         monitor.add(unlabelled(test[:500]), at=0)
         assert "too high" not in monitor.summary() + render_monitor(monitor.to_dict())
-        monitor.add_labels(head.predict(test[:500]), (test.labels[:500] + 1) % 10, at=0)
-        assert "(something has moved, so this may be too high: label some rows)\n" in monitor.summary()
-        assert "this may be too high" in render_monitor(monitor.to_dict())
+        monitor.add_labels(head.predict(test[:500]), (test.labels[:500] + 1) % 10, at=DAY)
+        assert "(something has moved, so this may be too high: go by what was measured)" in monitor.summary()
+        assert "this may be too high: go by what was measured." in render_monitor(monitor.to_dict())
+        monitor.add(unlabelled(test[500:900]), at=2 * DAY)
+        newest = next(line for line in monitor.summary().splitlines() if line.startswith("  newest day: accuracy"))
+        assert newest.endswith("(something has moved, so this may be too high: label some rows)")
+        assert "this may be too high: label some rows." in render_monitor(monitor.to_dict())
 
     def test_the_page_has_what_labels_show_first_and_says_shares_in_words(self, data):
         head, fresh, test = data
@@ -640,8 +698,9 @@ class TestShown:
         assert headings[-1] == "Inputs"
         assert page.count(": 50% of the reference</bdi>") == 2  # of atypicality and confidence
         right = float((head.predict(test[50:90]).label == test.labels[50:90]).mean())
-        assert f"Measured on 40 labels that came in it: <b>{right:.3f}</b>" in page
-        assert 'text-anchor="end">1970-01-01T01:00</text>' in page
+        assert f"Accuracy measured on 40 labels that came in it: <b>{right:.3f}</b>" in page
+        assert 'text-anchor="middle">1 Jan 01:00</text>' in page
+        assert 'class="n">n 40</text>' in page
 
     @needs("altair")
     def test_the_chart_draws_every_window(self, head, test):
@@ -667,14 +726,16 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert told["rows"] == 300 + int((test.labels == 6).sum())
     assert {alarm["item"] for alarm in told["alarms"]} >= {"Shirt", "wrong"}
     assert "Shirt" in Path(tmp_path / "page.html").read_text()
+    assert "<h1>Monitor of head</h1>" in Path(tmp_path / "page.html").read_text()
     test[300:400].save(tmp_path / "early.npz")
-    assert main(["monitor", *folder, str(tmp_path / "early.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 2
-    assert "must not go backwards" in capsys.readouterr().err
-    assert main(["monitor", *folder, "--alpha", "0.5"]) == 2
-    assert "--alpha is for a new monitor" in capsys.readouterr().err
+    assert main(["monitor", *folder, str(tmp_path / "early.npz"), "--at", "2025-12-31"]) == 2
+    assert "before the monitor's first day, 2026-01-01T00:00:00Z" in capsys.readouterr().err
     later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00", "--names", "labels=y"]
     np.savez(tmp_path / "late.npz", logits=test.logits[:300], embeddings=test.embeddings[:300], y=test.labels[:300])
-    assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
+    with pytest.warns(
+        UserWarning, match=f"{told['labelled'] + 300:,} labels of {told['rows']} rows: some were counted"
+    ):
+        assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
     assert main(["monitor", folder[0], str(tmp_path / "other"), "--window", "1e3"]) == 0
     assert aty.Monitor.load(tmp_path / "other", head).to_dict()["window"] == 1000.0
@@ -685,6 +746,37 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     both = [str(tmp_path / name) for name in ("early.npz", "bad.npz")]
     assert main(["monitor", *folder, *both, "--at", "2026-01-04"]) == 2
     assert aty.Monitor.load(tmp_path / "state", head).n_rows == told["rows"]  # the call can be repeated
+
+
+def test_options_equal_to_those_of_the_state_are_accepted_and_others_are_named(data, files, tmp_path, capsys):
+    state, reference, other = (tmp_path / name for name in ("state", "reference.npz", "other.npz"))
+    data[1][:500].save(reference)
+    data[1][500:].save(other)
+    same = ["--alpha", "0.02", "--window", "86400", "--max-risk", "0.1", "--reference", reference]
+    for day in range(2):
+        assert monitored(files, state, files / f"day{day}.npz", "--at", f"2026-01-0{day + 1}", *same) == 0
+    assert "Monitor: 800 rows" in capsys.readouterr().out
+    for option, value, told in (
+        ("--alpha", "0.5", f"--alpha is 0.5, and the monitor in '{state}' was made with 0.02. Leave it out"),
+        ("--window", "day", "--window is day, and "),
+        ("--max-risk", "0.2", "was made with 0.1. Leave it out to go on, or give another folder for a new monitor."),
+        ("--reference", other, "--reference holds other rows than the monitor in "),
+        ("--window", "fortnight", "got 'fortnight'"),
+    ):
+        assert monitored(files, state, option, value) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_an_axis_has_round_ticks_around_what_it_shows(seed):
+    for low, high in np.sort(np.random.default_rng(seed).random((300, 2)) ** 3, axis=1):
+        found = np.array(ticks(low, high))
+        steps = np.diff(found)
+        assert found[0] <= low + 1e-9
+        assert found[-1] >= high - 1e-9
+        assert 0 <= found[0] < found[-1] <= 1
+        assert 2 <= found.size <= 7
+        np.testing.assert_allclose(steps, steps[0])
+        assert f"{steps[0]:.0e}"[0] in "125"
 
 
 def test_counts_with_ties_can_be_stored(tmp_path):
@@ -825,6 +917,16 @@ def test_late_labels_are_joined_by_id_and_counted_once(files, head, test, tmp_pa
         assert monitored(files, state, *given, "--late-labels", late) == 2
         assert words in capsys.readouterr().err
     assert state_of(aty.Monitor.load(state, head)) == state_of(found)
+
+
+def test_a_job_for_yesterday_goes_on_after_labels_of_today(files, head, tmp_path, capsys):
+    state, late = tmp_path / "state", tmp_path / "late.csv"
+    late.write_text("ids,labels\n3,Bag\n")
+    assert monitored(files, state, files / "day0.npz", "--at", "2026-01-05") == 0
+    assert monitored(files, state, files / "day0.npz", "--late-labels", late, "--at", "2026-01-07T00:30:00Z") == 0
+    assert monitored(files, state, files / "day1.npz", "--at", "2026-01-06") == 0
+    rows = [row["rows"] for row in aty.Monitor.load(state, head).history() if row["item"] == "Shirt"]
+    assert rows == [400, 400]
 
 
 @pytest.mark.parametrize(

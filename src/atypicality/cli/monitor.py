@@ -97,8 +97,9 @@ def command(
         check_page(out)
     fitted = load_head(head, sha256)
     rows = partial(load_with_checked, fitted, names=names, class_names=class_names)
-    settings: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
-    _check_settings(state, [name for name, value in settings.items() if value is not None], files)
+    given: dict[str, Any] = {"alpha": alpha, "window": window, "max_risk": max_risk, "reference": reference}
+    settings = {name: value for name, value in given.items() if value is not None}
+    _check_settings(state, settings, files)
     if reference is not None:
         settings["reference"] = load_rows(fitted, reference, names, class_names, checked=True)
     _warn_of_future(at)
@@ -114,23 +115,23 @@ def command(
     for told in again:
         say(f"atypicality: {told}", err=True)
     if out is not None:
-        monitor.to_html(out, rolling=rolling)
+        monitor.to_html(out, title=f"Monitor of {head.resolve().name}", rolling=rolling)
     if as_json:
         say_json(monitor.to_json(rolling=rolling))
     else:
-        say(monitor.summary())
+        say(monitor.summary(rolling=rolling))
     if raised or monitor.moved():
         raise typer.Exit(ALARMED)
 
 
-def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> None:
+def _check_settings(state: Path, settings: dict[str, Any], files: list[Path] | None) -> None:
+    """Refuse a call that neither counts, nor looks at a monitor, nor makes one; a number of seconds becomes one."""
     from atypicality.monitoring.state import saved_file
 
-    there = saved_file(state) is not None
-    if there and given:
-        option = given[0].replace("_", "-")
-        raise ValueError(f"--{option} is for a new monitor, and {str(state)!r} holds one. Leave it out.")
-    if not (there or given or files):
+    if "window" in settings:
+        with contextlib.suppress(ValueError):
+            settings["window"] = float(settings["window"])
+    if saved_file(state) is None and not (settings or files):
         raise ValueError(
             f"{str(state)!r} holds no monitor to look at. Give files to count, or --reference, --alpha, --window "
             "or --max-risk to make a new one."
@@ -138,7 +139,7 @@ def _check_settings(state: Path, given: list[str], files: list[Path] | None) -> 
 
 
 def _warn_of_future(at: str | None) -> None:
-    """Warn of a time that this machine's clock has not reached: rows that come before it will be refused."""
+    """Warn of a time that this machine's clock has not reached: its window is the newest until then."""
     import time
 
     from atypicality.monitoring.windows import as_text, times
@@ -147,23 +148,25 @@ def _warn_of_future(at: str | None) -> None:
     given = 0.0 if at is None else float(times(at, 1)[0])
     if given > time.time() + DAY:
         warn(
-            f"--at {as_text(given)} is more than a day after this machine's clock, and rows that came before it cannot "
-            "be counted afterwards. Is the year right?"
+            f"--at {as_text(given)} is more than a day after this machine's clock, and its window stays the newest one "
+            "until then. Is the year right?"
         )
 
 
 def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
-    """The monitor in the folder, or a new one with these settings."""
+    """The monitor in the folder, which must have these settings, or a new one with them."""
     from atypicality.monitoring import Monitor
     from atypicality.monitoring.state import saved_file
 
-    if saved_file(state) is not None:
-        return Monitor.load(state, head)
-    given = {name: value for name, value in settings.items() if value is not None}
-    if "window" in given:
-        with contextlib.suppress(ValueError):
-            given["window"] = float(given["window"])
-    return Monitor(head, **given)
+    if saved_file(state) is None:
+        return Monitor(head, **settings)
+    monitor = Monitor.load(state, head)
+    for name, had in monitor.differing(**settings).items() if settings else ():
+        option, place = name.replace("_", "-"), f"the monitor in {str(state)!r} was made with"
+        told = f"is {settings[name]}, and {place} {'none' if had is None else had}"
+        said = f"holds other rows than {place}" if name == "reference" else told
+        raise ValueError(f"--{option} {said}. Leave it out to go on, or give another folder for a new monitor.")
+    return monitor
 
 
 def _count(

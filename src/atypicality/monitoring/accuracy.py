@@ -33,7 +33,11 @@ LOST = 0.1  # share of the changed rows that confidence takes for right and that
 ERRORS = {"estimated": (0.35, 1.0), "known": (0.15, 1.5)}
 """Standard deviation of an estimate's log-odds by how the class mix came: of rows like the held-out ones, and what all
 rows add if they changed."""
+PLAIN = ("accuracy", "low", "high", "level", "refusal", "advice", "n_rows")
 NEAREST = 0.01  # how near to 0 and to 1 log-odds of an accuracy are taken
+
+LABEL_ROWS = "Label some rows."
+LABEL_ROWS_OR_MIX = "Label some rows, or give class_mix= in Python if you know it."
 
 Vector = NDArray[np.float64]
 
@@ -51,6 +55,8 @@ class AccuracyEstimate:
     level : float
     refusal : str or None
         Why there is no estimate.
+    advice : str or None
+        What to do about a refusal, where the rows have no labels.
     estimates : dict of str to float
         What each estimator gives: "confidence" is the mean recalibrated confidence, "class mix" the same under the
         estimated or the given class mix, "transport" that of probabilities tilted to the given mix, "reference" the
@@ -78,6 +84,7 @@ class AccuracyEstimate:
     estimates: dict[str, float]
     class_mix: Any
     n_rows: int
+    advice: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -85,12 +92,12 @@ class AccuracyEstimate:
         shares: Any = {"shares": None if mix is None else np.asarray(mix).tolist()}
         if isinstance(mix, ClassMix):
             shares = {"shares": mix.shares.tolist(), "low": _finite(mix.low), "high": _finite(mix.high)}
-        plain = {name: getattr(self, name) for name in ("accuracy", "low", "high", "level", "refusal", "n_rows")}
+        plain = {name: getattr(self, name) for name in PLAIN}
         return plain | {"estimates": self.estimates, "class_mix": shares}
 
     def __str__(self) -> str:
         if self.accuracy is None:
-            return f"no estimate of accuracy: {self.refusal}"
+            return f"no estimate of accuracy: {self.refusal} {self.advice}"
         return f"accuracy about {self.accuracy:.3f}, {self.level:.0%} interval {self.low:.3f} to {self.high:.3f}"
 
 
@@ -264,7 +271,8 @@ def estimated(
     centre = first if known is not None else _lowered(min(first, second), profile, reference, calibrated)
     found |= {"reference": reference.accuracy, "combined": centre}
     if refusal := _refusal(abs(second - first), profile.tail, moved):
-        return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows)
+        advice = LABEL_ROWS_OR_MIX if known is None and profile.tail <= LARGEST_TAIL else LABEL_ROWS
+        return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows, advice)
     low, high = _interval(centre, ERRORS["estimated" if known is None else "known"], profile, reference, level)
     return AccuracyEstimate(centre, low, high, level, None, found, mix, profile.n_rows)
 
@@ -324,12 +332,11 @@ def _refusal(spread: float, tail: float, moved: float) -> str | None:
             f"{tail:.0%} of the rows are more atypical than {TAIL:.0%} of the held-out rows: none were seen like them."
         )
     if spread > LARGEST_SPREAD:
-        return f"the estimators differ by {spread:.2f}, more than {LARGEST_SPREAD}: label some rows."
+        return f"two estimates differ by {spread:.2f}, more than {LARGEST_SPREAD}."
     if moved > LARGEST_MOVE:
         return (
-            f"the predictions look like another class mix, {moved:.2f} from the calibrated one in total variation, or "
-            "like corrupted inputs, and nothing tells which. Label some rows, or give class_mix= in Python if you know "
-            "it."
+            f"the predictions look like another class mix, which differs in the class of {moved:.0%} of the rows from "
+            "the one that the head is calibrated for, or like corrupted inputs, and nothing tells which."
         )
     return None
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,9 +21,9 @@ from atypicality.monitoring.counting import (
     reference_of,
     rows_of,
 )
-from atypicality.monitoring.sequences import sequence_interval
+from atypicality.monitoring.overview import overview, window_name
 from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
-from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, window_rows
+from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, raised, window_rows
 from atypicality.monitoring.summary import summarised
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs, check_outputs
@@ -158,8 +157,9 @@ class Monitor:
 
         Labels, where the outputs have them, are counted too. `at` is when the rows came: None or "now", seconds
         since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row.
-        It must not go backwards. A batch may have a `key`, such as `outputs.fingerprint()`: one that was counted before
-        is refused, so that a job that is repeated counts no row twice. Rows that cannot be judged change nothing.
+        Batches may come in any order from the first window on. A batch may have a `key`, such as
+        `outputs.fingerprint()`: one that was counted before is refused, so that a job that is repeated counts no row
+        twice. Rows that cannot be judged change nothing.
 
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
@@ -257,54 +257,22 @@ class Monitor:
         return cells
 
     def _when(self, at: Any, n_rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        seconds = times(at, n_rows)
-        if seconds[0] < self._state.last:
+        """Times and windows of rows; the windows before the first have no level to be tested at."""
+        seconds, state = times(at, n_rows), self._state
+        keys = window_keys(seconds, state.window)
+        if keys[0] < state.first:
             raise ValueError(
-                f"at must not go backwards: {as_text(seconds[0])} is before {as_text(self._state.last)}, when the "
-                "newest rows came. Set the clock, or say when these came (at; --at in a shell)."
+                f"at must not be before the monitor's first {window_name(state.window)}, "
+                f"{as_text(first_second(state.first, state.window))}; got {as_text(seconds[0])}. Count older rows in a "
+                "monitor of their own, or begin a new one with them."
             )
-        return seconds, window_keys(seconds, self._state.window)
+        return seconds, keys
 
     def _look(self, state: MonitorState) -> list[Alarm]:
         known = {alarm.what for alarm in state.alarms}
-        raised = [alarm for alarm in self._raised(state) if alarm.what not in known]
-        self._state = replace(state, alarms=[*state.alarms, *raised])
-        return raised
-
-    def _raised(self, state: MonitorState) -> Iterator[Alarm]:
-        """Every share that is now disjoint from its band, with the window from which the evidence is largest.
-
-        Evidence from the j-th window of the life on has the level of its test divided by j (j + 1): these sum to it.
-        """
-        since = np.cumsum(state.cells[::-1], axis=0)[::-1]
-        ordinal = (state.keys - state.first + 1).astype(np.float64)
-        if not state.keys.size:
-            return
-        excess = self._tests.excess(since) - np.log(ordinal * (ordinal + 1))[None, :, None]
-        for side, item in np.argwhere(excess.max(axis=1) >= 0):
-            window = int(excess[side, :, item].argmax())
-            yield self._alarm(state, bool(side), int(item), window, since[window])
-
-    def _alarm(self, state: MonitorState, above: bool, item: int, window: int, cells: NDArray[np.int64]) -> Alarm:
-        tests = self._tests
-        below_count, above_count, trials = (part[item] for part in tests.shares(cells))
-        count = above_count if above else below_count
-        ordinal = float(state.keys[window] - state.first + 1)
-        low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
-        stream = tests.streams[tests.stream_of[item]]
-        return Alarm(
-            stream.name,
-            stream.items[tests.item_of[item]],
-            stream.direction(above),
-            state.last,
-            first_second(int(state.keys[window]), state.window),
-            float(count / trials),
-            float(low),
-            float(high),
-            float(tests.low[item]),
-            float(tests.high[item]),
-            int(trials),
-        )
+        new = [alarm for alarm in raised(self._tests, state) if alarm.what not in known]
+        self._state = replace(state, alarms=[*state.alarms, *new])
+        return new
 
     def _place(self, name: str) -> Any:
         found = {stream.name: place for stream, place in zip(self._tests.streams, self._tests.places, strict=True)}
@@ -313,7 +281,7 @@ class Monitor:
     def moved(self) -> dict[str, list[Alarm]]:
         """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
         found: dict[str, list[Alarm]] = {}
-        for alarm in sorted(self._raised(self._state), key=lambda alarm: alarm.gap, reverse=True):
+        for alarm in sorted(raised(self._tests, self._state), key=lambda alarm: alarm.gap, reverse=True):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 
@@ -362,6 +330,12 @@ class Monitor:
         merged._look(merged._state)
         return merged
 
+    def differing(self, reference: ModelOutputs | None = None, **settings: Any) -> dict[str, Any]:
+        """Which of the given `reference` and other settings of `Monitor` this one was not made with, and its own."""
+        given = {*settings, *(["reference"] if reference is not None else [])}
+        made = Monitor(self.head, reference, **settings)
+        return {name: getattr(self._state, name) for name in self._state.differing(made._state) if name in given}
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the state to `folder`, as a head is written: whole, or not at all. The head is not in it."""
         if saved_file(folder) == NAME and saved_class(folder) != MonitorState.__name__:
@@ -393,11 +367,11 @@ class Monitor:
         return monitor
 
     def to_dict(self, *, rolling: int = 1) -> dict[str, Any]:
-        """Everything as plain values: rows, alarms, what is outside now, estimates, and `history`.
+        """Everything as plain values: rows, what is outside now, ranked, what was measured, estimates, and `history`.
 
         `rolling` windows are taken together in the history and in the newest estimate.
         """
-        state = self._state
+        state, rolling = self._state, check_integer(rolling, "rolling", low=1)
         newest = int(state.recent("profile", rolling)[0]) if state.keys.size else 0
         return {
             "rows": self.n_rows,
@@ -406,13 +380,18 @@ class Monitor:
             "window": state.window,
             "max_risk": state.max_risk,
             "reference_rows": state.reference.n_rows,
+            "head": state.head,
+            "windows": int(state.keys.size),
+            "first": as_text(first_second(state.first, state.window)) if state.keys.size else None,
             "last": as_text(state.last) if state.keys.size else None,
+            **overview(self, state, self._tests, rolling),
+            "rolling": rolling,
             "alarms": [_plain(alarm) for alarm in state.alarms],
             "moved": {name: [_plain(alarm) for alarm in found] for name, found in self.moved().items()},
             "estimated_accuracy": self.estimated_accuracy().to_dict() if self.n_rows else None,
             "newest_accuracy": self.estimated_accuracy(last=rolling).to_dict() if newest else None,
             "words": state.words,
-            "accepted": accepted_rows(state, self._place("risk"), check_integer(rolling, "rolling", low=1)),
+            "accepted": accepted_rows(state, self._place("risk"), rolling),
             "history": self.history(rolling=rolling),
         }
 
@@ -426,9 +405,9 @@ class Monitor:
 
         write_monitor(self.to_dict(rolling=rolling), path, title=title)
 
-    def summary(self) -> str:
-        """Rows, what is outside now, and the accuracy, of the newest window first, as a few lines of text."""
-        return summarised(self, self._state, self._tests)
+    def summary(self, *, rolling: int = 1) -> str:
+        """Rows, what is outside now, and the accuracy as lines of text, of the newest `rolling` windows and of all."""
+        return summarised(self, self._state, self._tests, check_integer(rolling, "rolling", low=1))
 
     def __repr__(self) -> str:
         return f"Monitor({self.n_rows} rows, {len(self._state.alarms)} alarms)"

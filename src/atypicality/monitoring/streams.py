@@ -4,7 +4,7 @@ A stream cuts rows into cells whose counts add up over windows and over monitors
 band that its reference rows give, from below and from above.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,10 +17,10 @@ from atypicality.conformal.threshold import conformal_rank
 from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.sequences import one_sided, rank_band, sequence_interval
-from atypicality.monitoring.state import MonitorState
+from atypicality.monitoring.state import Alarm, MonitorState
 from atypicality.monitoring.windows import as_text, first_second
 
-__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "window_rows"]
+__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "raised", "window_rows"]
 
 CATEGORICAL = ("quadrant", "advice")
 """Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
@@ -216,6 +216,42 @@ class ShareTests:
         below, above, trials = self.shares(cells)
         found = [one_sided(below, trials, self.low, False), one_sided(above, trials, self.high, True)]
         return np.asarray(np.stack(found) + np.log(self.delta))
+
+
+def raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
+    """Every share that is now disjoint from its band, with the window from which the evidence is largest.
+
+    Evidence from the j-th window of the life on has the level of its test divided by j (j + 1): these sum to it.
+    """
+    since = np.cumsum(state.cells[::-1], axis=0)[::-1]
+    ordinal = (state.keys - state.first + 1).astype(np.float64)
+    if not state.keys.size:
+        return
+    excess = tests.excess(since) - np.log(ordinal * (ordinal + 1))[None, :, None]
+    for side, item in np.argwhere(excess.max(axis=1) >= 0):
+        window = int(excess[side, :, item].argmax())
+        yield _alarm(tests, state, bool(side), int(item), window, since[window])
+
+
+def _alarm(tests: ShareTests, state: MonitorState, above: bool, item: int, window: int, cells: Counts) -> Alarm:
+    below_count, above_count, trials = (part[item] for part in tests.shares(cells))
+    count = above_count if above else below_count
+    ordinal = float(state.keys[window] - state.first + 1)
+    low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
+    stream = tests.streams[tests.stream_of[item]]
+    return Alarm(
+        stream.name,
+        stream.items[tests.item_of[item]],
+        stream.direction(above),
+        state.last,
+        first_second(int(state.keys[window]), state.window),
+        float(count / trials),
+        float(low),
+        float(high),
+        float(tests.low[item]),
+        float(tests.high[item]),
+        int(trials),
+    )
 
 
 def window_rows(tests: ShareTests, state: MonitorState, rolling: int) -> list[dict[str, Any]]:

@@ -1,44 +1,51 @@
-"""The page of a monitor: alarms, the estimate of accuracy, and every share over time beside its reference band."""
+"""The page of a monitor: what is outside now, accuracy measured and estimated, and every share over time."""
 
 import html
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from atypicality.monitoring.state import QUANTILE
+from atypicality.monitoring.overview import LEVEL, rank_of, window_name
+from atypicality.monitoring.state import QUANTILE, percent
+from atypicality.monitoring.summary import advised
+from atypicality.report.monitor_charts import history_chart, short_time
 from atypicality.report.pages import asset, html_page, write_page
 
 __all__ = ["render_monitor", "write_monitor"]
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 440, 170, 48, 8, 24
 MOST_CHARTS = 24  # items of a stream that are drawn, those furthest from their band first
 HEADINGS = {
     "error": "Errors",
-    "risk": "Errors among accepted rows",
     "miss": "Sets that miss the label",
-    "atypicality": "Atypicality",
-    "confidence": "Confidence",
-    "class": "Predicted classes",
-    "advice": "Advice",
     "quadrant": "Kinds of prediction",
+    "class": "Predicted classes",
     "missing": "Missing values",
     "input": "Inputs",
 }
-"""Of streams, in the order of the page: what a label shows first, inputs last, attributes before these."""
+"""Of streams whose name is not enough."""
 ESTIMATES = {
     "confidence": "mean confidence",
     "class mix": "under the class mix that the predictions look like",
     "transport": "under the class mix that was given",
     "reference": "accuracy on the reference rows",
 }
-
-BELOW = dict.fromkeys(("atypicality", "confidence"), " at or below a quantile of the reference") | {
-    "input": " at or below the reference's median"
-}
+OF = dict.fromkeys(("error", "miss"), "labelled rows of each window") | dict.fromkeys(
+    ("atypicality", "confidence"), "rows of each window at or below a quantile of the reference"
+)
+OF |= {"input": "rows of each window at or below the reference's median"}
 """Of which rows the shares of a stream are, where they are not those of its items."""
+EMPTY = {
+    "rows": 0, "labelled": 0, "alpha": 0.01, "window": "day", "windows": 0, "rolling": 1, "max_risk": None,
+    "reference_rows": 9, "head": "ab", "first": None, "last": None, "outside": [], "over": 0, "alarms": [],
+    "measured": {"newest": None, "all": None}, "estimated_accuracy": None, "newest_accuracy": None, "accepted": [],
+    "history": [],
+}  # fmt: skip
+"""What `Monitor.to_dict` gives before there are rows."""
+
+Data = Mapping[str, Any]
 
 
-def write_monitor(data: Mapping[str, Any], path: str | os.PathLike[str], *, title: str = "Monitor") -> None:
+def write_monitor(data: Data, path: str | os.PathLike[str], *, title: str = "Monitor") -> None:
     """Write `render_monitor` to a file, whole or not at all.
 
     Parameters
@@ -51,17 +58,16 @@ def write_monitor(data: Mapping[str, Any], path: str | os.PathLike[str], *, titl
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> empty = {"rows": 0, "labelled": 0, "alpha": 0.01, "reference_rows": 9, "alarms": [], "history": []}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "monitor.html")
-    ...     write_monitor(empty | {"last": None, "estimated_accuracy": None, "newest_accuracy": None}, path)
+    ...     write_monitor(EMPTY, path)
     ...     path.read_text()[:15]
     '<!doctype html>'
     """
     write_page(path, lambda: render_monitor(data, title=title))
 
 
-def render_monitor(data: Mapping[str, Any], *, title: str = "Monitor") -> str:
+def render_monitor(data: Data, *, title: str = "Monitor") -> str:
     """One self-contained page without a script.
 
     Parameters
@@ -77,96 +83,186 @@ def render_monitor(data: Mapping[str, Any], *, title: str = "Monitor") -> str:
 
     Examples
     --------
-    >>> empty = {"rows": 0, "labelled": 0, "alpha": 0.01, "reference_rows": 9, "alarms": [], "history": []}
-    >>> "No alarm" in render_monitor(empty | {"last": None, "estimated_accuracy": None, "newest_accuracy": None})
+    >>> "No alarm" in render_monitor(EMPTY)
     True
     """
-    parts = [_header(data, title), _cards(data), _alarms(data["alarms"]), *_accepted(data), *_sections(data["history"])]
-    return html_page(title=title, style=asset("report.css"), body="\n".join(parts), data=None, script="")
+    tables = [_outside(data), _every(data["alarms"]), _reading(data)]
+    parts = [_header(data, title), _cards(data), *tables, *_accepted(data), *_sections(data["history"])]
+    style = asset("report.css") + asset("monitor.css")
+    return html_page(title=title, style=style, body="\n".join(parts), data=None, script="")
 
 
 def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-def _header(data: Mapping[str, Any], title: str) -> str:
-    until = f", the newest of {_text(data['last'])}" if data["last"] else ""
-    return (
-        f"<header><h1>{_text(title)}</h1>\n<p>{data['rows']:,} rows and {data['labelled']:,} labels{until}; "
-        f"{data['reference_rows']:,} reference rows. Without a change the chance of any alarm over the whole life "
-        f"is at most {data['alpha']:.2%}.</p></header>"
-    )
+def _header(data: Data, title: str) -> str:
+    facts = {"Head": f"calibration rows <code>{_text(data['head'])}</code>, as <code>atypicality show</code> prints"}
+    ends = dict.fromkeys(short_time(data[name]) for name in ("first", "last") if data[name])
+    when = f", {' to '.join(ends)} UTC" if ends else ""
+    windows = f"{data['windows']:,} {window_name(data['window'])}{'' if data['windows'] == 1 else 's'}"
+    facts["Rows"] = f"{data['rows']:,} in {windows}{when}"
+    facts["Labels"] = f"{data['labelled']:,}"
+    facts["Reference"] = f"{data['reference_rows']:,} held-out rows"
+    if data["max_risk"] is not None:
+        facts["Accepted"] = f"at a risk of at most {percent(data['max_risk'])}"
+    facts["Alarms"] = f"without a change, the chance of any over the whole life is at most {percent(data['alpha'])}"
+    listed = "".join(f"<dt>{name}</dt><dd>{fact}</dd>" for name, fact in facts.items())
+    return f'<header><h1>{_text(title)}</h1>\n<dl class="facts">{listed}</dl></header>'
 
 
-def _cards(data: Mapping[str, Any]) -> str:
-    n = len(data["alarms"])
-    hint = "<p>Something has moved, so this may be too high: label some rows.</p>" if data.get("moved") else ""
-    said = f"{n} alarm{'s' if n > 1 else ''}, listed below." if n else "No alarm."
-    newest = _estimate(data["newest_accuracy"], hint) + _measured(data["history"])
-    return (
-        f'<section class="cards three">\n<div class="card {"warn" if n else "good"}"><h2>Alarms</h2><p>{said}</p>'
-        f'</div>\n<div class="card"><h2>Accuracy without labels, newest</h2>{newest}</div>\n'
-        f'<div class="card"><h2>Accuracy without labels, all</h2>{_estimate(data["estimated_accuracy"], hint)}</div>\n'
-        "</section>"
-    )
+def _cards(data: Data) -> str:
+    newest = window_name(data["window"], data["rolling"])
+    cards = [("bad" if data["outside"] else "good", "What is outside its band now", _first(data))]
+    measured = data["measured"]
+    if data["windows"] > 1:
+        said = _period(data, measured["newest"], data["newest_accuracy"], " that came in it")
+        since = f"{'from ' if data['rolling'] > 1 else ''}{short_time(measured['newest']['since'])}"
+        cards.append(("", f"Newest {newest}, {since}", said))
+    if data["windows"]:
+        cards.append(("", "All rows", _period(data, measured["all"], data["estimated_accuracy"], "")))
+    body = "\n".join(f'<div class="card {kind}"><h2>{_text(name)}</h2>{said}</div>' for kind, name, said in cards)
+    return f'<section class="cards three">\n{body}\n</section>'
 
 
-def _measured(history: Sequence[Mapping[str, Any]]) -> str:
-    """The accuracy of the labels that came in the newest window, where some did."""
-    found = [row for row in history if row["stream"] == "error" and row["window"] == history[-1]["window"]]
-    return "".join(
-        f"<p>Measured on {row['rows']:,} labels that came in it: <b>{1 - row['share']:.3f}</b></p>" for row in found
-    )
+def _first(data: Data) -> str:
+    """What matters most of what is outside, and how much more there is."""
+    groups, over = data["outside"], data["over"]
+    past = f"<p>{over} alarm{'s are' if over > 1 else ' is'} over: inside again.</p>" if over else ""
+    if not groups:
+        return f"<p>{'Nothing.' if over else 'No alarm.'}</p>{past}"
+    more = f"<p>{len(groups) - 1} more below, what matters most first.</p>" if len(groups) > 1 else ""
+    return f"<p><b><bdi>{_text(groups[0]['text'])}</bdi></b></p>{more}{past}"
 
 
-def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
-    """The alarms as a table."""
-    names = ("What", "Since", "Interval of the share", "Raised")
-    rows = "".join(
-        f"<tr><td><bdi>{_text(one['text'])}</bdi></td><td>{_text(one['since'])}</td>"
-        f"<td>{one['low']:.1%} to {one['high']:.1%}</td><td>{_text(one['at'])}</td></tr>"
-        for one in alarms
-    )
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<section><h2>Alarms</h2><div class="prose scroll alarms">{table}</div></section>' if alarms else ""
+def _period(data: Data, measured: Data, estimate: Data | None, came: str) -> str:
+    """What labels show, what was accepted, and the estimate, of the newest windows or of all rows."""
+    level = f"{measured['level']:.0%} interval"
+    said = []
+    if right := measured["accuracy"]:
+        ends = f"{level} {right['low']:.3f} to {right['high']:.3f}"
+        said.append(f"Accuracy measured on {right['of']:,} labels{came}: <b>{right['share']:.3f}</b>, {ends}.")
+    if wrong := measured["accepted_errors"]:
+        ends = f"{level} {wrong['low']:.1%} to {wrong['high']:.1%}; at most {percent(data['max_risk'])} allowed"
+        said.append(f"Of {wrong['of']:,} accepted rows with a label <b>{wrong['share']:.1%}</b> are wrong, {ends}.")
+    if kept := measured["accepted"]:
+        said.append(f"Accepted: {kept['share']:.1%} of {kept['of']:,} rows.")
+    return "".join(f"<p>{line}</p>" for line in said) + _estimate(estimate, measured["labelled"], bool(data["outside"]))
 
 
-def _estimate(found: Mapping[str, Any] | None, hint: str) -> str:
+def _estimate(found: Data | None, n_labels: int, moved: bool) -> str:
     if found is None:
-        return "<p>No rows.</p>"
+        return "<p>No rows to estimate the accuracy of.</p>"
+    advice = advised(dict(found), n_labels, moved)
+    hint = f" {_text(advice[:1].upper() + advice[1:].removesuffix('.'))}." if advice else ""
     if found["refusal"] is not None:
-        said = f"<p>No estimate: {_text(found['refusal'])}</p>"
+        said = f"<p>No estimate without labels: {_text(found['refusal'])}{hint}</p>"
     else:
-        said = (
-            f"<p><b>{found['accuracy']:.3f}</b>, {found['level']:.0%} interval {found['low']:.3f} to "
-            f"{found['high']:.3f}</p>{hint}"
-        )
+        ends = f"{found['level']:.0%} interval {found['low']:.3f} to {found['high']:.3f}"
+        said = f"<p>Accuracy estimated without labels: <b>{found['accuracy']:.3f}</b>, {ends}.{hint}</p>"
     others = {ESTIMATES.get(name, name): value for name, value in found["estimates"].items() if name != "combined"}
-    return said + "<ul>" + "".join(f"<li>{_text(name)}: {value:.3f}</li>" for name, value in others.items()) + "</ul>"
+    items = "".join(f"<li>{_text(name)}: {value:.3f}</li>" for name, value in others.items())
+    return f'{said}<ul class="quiet">{items}</ul>'
 
 
-def _sections(history: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    streams: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+def _outside(data: Data) -> str:
+    """What is outside now as a table, a group of alarms in a row."""
+    if not (groups := data["outside"]):
+        return ""
+    name = f"Newest {window_name(data['window'], data['rolling'])}"
+    rows = [
+        {
+            "What": group["text"],
+            "Time-uniform interval": f"{group['low']:.1%} to {group['high']:.1%}",
+            **({} if group["newest"] is None else {name: group["newest"]}),
+            "Rows since": short_time(group["since"]),
+            "Raised": short_time(group["raised"]),
+        }
+        for group in groups
+    ]
+    return f"<section><h2>Outside now, what matters most first</h2>{_table(rows)}</section>"
+
+
+def _every(alarms: Sequence[Data]) -> str:
+    """All alarms so far as a table that opens, each as it was first raised."""
+    rows = [
+        {
+            "What": one["text"],
+            "Time-uniform interval": f"{one['low']:.1%} to {one['high']:.1%}",
+            "Rows since": short_time(one["since"]),
+            "Raised": short_time(one["at"]),
+        }
+        for one in alarms
+    ]
+    told = f"All {len(rows)} alarms so far" if len(rows) > 1 else "The alarm"
+    return f"<details><summary>{told}, as first raised</summary>{_table(rows)}</details>" if rows else ""
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of the same columns; on a narrow screen every cell but the first names its column."""
+    names = [_text(name) for name in rows[0]]
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    named = ["", *(f' data-name="{name}"' for name in names[1:])]
+    lines = [zip(named, row.values(), strict=True) for row in rows]
+    cells = ["".join(f"<td{name}><bdi>{_text(cell)}</bdi></td>" for name, cell in line) for line in lines]
+    body = "".join(f"<tr>{line}</tr>" for line in cells)
+    table = f'<table class="alarms"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="prose scroll">{table}</div>'
+
+
+def _reading(data: Data) -> str:
+    """What intervals and bands mean, once."""
+    if not data["history"]:
+        return ""
+    together = f"together with probability {percent(1 - data['alpha'])} at least"
+    lines = [
+        "The band, shaded, holds the share that the reference rows show, as far as their number tells it. Of errors "
+        "among accepted rows it is what the risk allows. There is an alarm when a time-uniform interval is outside its "
+        "band.",
+        f"A time-uniform interval holds at every look, however often one looks: those of all alarms {together}, "
+        f"and those of the charts in one window {together}. It is wider than an interval for one look.",
+        "Intervals of measured accuracy, and of errors among accepted rows beside it, are for one look "
+        f"(Wilson, {LEVEL:.0%}). The interval of an accuracy that is estimated without labels comes from experience "
+        "with other data and is not proved.",
+        "In charts, what is outside its band in a single window has another colour; in a long life that alone need not "
+        "be an alarm, which allows for every window that it could begin with. n counts the rows of a window. All times "
+        "are UTC.",
+    ]
+    items = "".join(f"<li>{line}</li>" for line in lines)
+    return f"<section><h2>How to read it</h2><ul class=quiet>{items}</ul></section>"
+
+
+def _accepted(data: Data) -> Iterator[str]:
+    """What was accepted in each window and how much of it is wrong, where the monitor was given a risk."""
+    if not (drawn := [row for row in data["accepted"] if row["rows"]]):
+        return
+    wrong = [row for row in data["history"] if row["stream"] == "risk"]
+    charts = history_chart("Errors among accepted rows with a label", wrong) if wrong else ""
+    level = percent(1 - data["alpha"])
+    yield (
+        f"<section><h2>Accepted at a risk of at most {percent(data['max_risk'])}</h2><p class=quiet>Shares of each "
+        f"window with time-uniform intervals; that of the accepted rows holds by itself, at {level}.</p>"
+        f"<div class=pair>{charts}{history_chart('Accepted of all rows', drawn)}</div></section>"
+    )
+
+
+def _sections(history: Sequence[Data]) -> Iterable[str]:
+    streams: dict[str, dict[str, list[Data]]] = {}
     for row in history:
         streams.setdefault(row["stream"], {}).setdefault(row["item"], []).append(row)
-    for name, items in sorted(streams.items(), key=lambda stream: _order(stream[0])):
+    streams.pop("risk", None)  # beside what is accepted
+    for name, items in sorted(streams.items(), key=lambda stream: rank_of(stream[0])):
         chosen = sorted(items, key=lambda item: -_distance(items[item]))[:MOST_CHARTS]
-        charts = "".join(_chart(_item(item), items[item]) for item in items if item in chosen)
+        charts = "".join(history_chart(_item(item), items[item]) for item in items if item in chosen)
         left_out = (
             f" {len(items) - len(chosen)} items nearest to their band are left out." if len(items) > len(chosen) else ""
         )
         heading = _text(HEADINGS.get(name) or name[:1].upper() + name[1:])
         yield (
-            f"<section><h2><bdi>{heading}</bdi></h2><p class=quiet>Share of the rows of each "
-            f"window{BELOW.get(name, '')}, with its interval; shaded: the reference.{left_out}</p>"
+            f"<section><h2><bdi>{heading}</bdi></h2><p class=quiet>Share of the {OF.get(name, 'rows of each window')}, "
+            f"with its time-uniform interval; shaded: the band of the reference.{left_out}</p>"
             f"<div class=pair>{charts}</div></section>"
         )
-
-
-def _order(stream: str) -> int:
-    known = list(HEADINGS)
-    return known.index(stream) if stream in known else known.index("input") - 1
 
 
 def _item(name: str) -> str:
@@ -177,60 +273,5 @@ def _item(name: str) -> str:
     return f"at or below {float(value):.4g}: {float(share):.0%} of the reference"
 
 
-def _accepted(data: Mapping[str, Any]) -> Iterable[str]:
-    """What was accepted in each window, where the monitor was given a risk."""
-    found = data.get("accepted") or []
-    if not (drawn := [row for row in found if row["rows"]]):
-        return
-    newest = next((row for row in reversed(found) if row["labelled"]), None)  # windows taken together overlap: no sums
-    told = ""
-    if newest is not None:
-        share = f"{newest['wrong'] / newest['labelled']:.1%}"
-        told = f" In the newest with labels, {share} of {newest['labelled']:,} accepted rows are wrong."
-    yield (
-        f"<section><h2>Accepted at a risk of at most {data['max_risk']:g}</h2><p class=quiet>Share of the rows of each "
-        f"window that are accepted, with its interval.{told}</p>"
-        f"<div class=pair>{_chart('accepted', drawn)}</div></section>"
-    )
-
-
-def _distance(rows: Sequence[Mapping[str, Any]]) -> float:
+def _distance(rows: Sequence[Data]) -> float:
     return float(max(max(row["reference_low"] - row["share"], row["share"] - row["reference_high"]) for row in rows))
-
-
-def _chart(item: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    top = min(1.0, 1.1 * max(max(row["high"], row.get("reference_high", 0.0)) for row in rows)) or 1.0
-    step = (WIDTH - LEFT) / max(len(rows), 1)
-
-    def x(place: int) -> str:
-        return f"{LEFT + (place + 0.5) * step:.1f}"
-
-    def y(share: float) -> float:
-        return round(TOP + (HEIGHT - BOTTOM - TOP) * (1 - share / top), 1)
-
-    band = ""
-    if "reference_low" in rows[0]:
-        low, high = y(rows[0]["reference_low"]), y(rows[0]["reference_high"])
-        place = f'x="{LEFT}" y="{high}" width="{WIDTH - LEFT}" height="{max(low - high, 1):.1f}"'
-        band = f'<rect {place} fill="#999" fill-opacity="0.3"/>'
-    bars = "".join(
-        f'<line class="interval" x1="{x(i)}" x2="{x(i)}" y1="{y(row["low"])}" y2="{y(row["high"])}"/>'
-        f'<circle class="mark" cx="{x(i)}" cy="{y(row["share"])}" r="3"><title>{_text(row["window"])}: '
-        f"{row['share']:.2%} of {row['rows']:,} rows</title></circle>"
-        for i, row in enumerate(rows)
-    )
-    axis = "".join(
-        f'<line class="rule" x1="{LEFT}" x2="{WIDTH}" y1="{y(share)}" y2="{y(share)}"/>'
-        f'<text x="{LEFT - 6}" y="{y(share) + 4:.1f}" text-anchor="end">{100 * share:.3g}%</text>'
-        for share in (0.0, top)
-    )
-    letters = 10 if all(row["window"].endswith("T00:00:00Z") for row in rows) else 16  # of days, or of minutes
-    first, last = (_text(row["window"][:letters]) for row in (rows[0], rows[-1]))
-    line = " ".join(f"{x(i)},{y(row['share'])}" for i, row in enumerate(rows))
-    return (
-        f'<figure><figcaption><bdi>{_text(item)}</bdi></figcaption><svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{_text(item)}">{band}<g class="series m0">'
-        f'<polyline points="{line}"/>{bars}</g>{axis}'
-        f'<text x="{LEFT}" y="{HEIGHT - 6}">{first}</text>'
-        f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{last}</text></svg></figure>'
-    )
