@@ -634,7 +634,8 @@ def test_the_guarantee_is_stated_where_there_is_one(three):
     X, y = three
     own = aty.AtypicalityAwareConformal(alpha=0.2, n_groups=(2, 2), mode="paper")
     for sets, expected in (("auto", 0.8), (aty.SplitConformal(alpha=0.05), 0.95), (own, None)):
-        head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=sets, alpha=0.2)
+        alpha = {"alpha": 0.2} if sets == "auto" else {}
+        head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=sets, **alpha)
         assert AtypicalityAwareClassifier(GaussianNB(), head=head).fit(X, y).coverage_guarantee_ == expected
 
 
