@@ -72,13 +72,22 @@ def as_html(evaluation: "Evaluation") -> str:
 
 
 def _sentences(evaluation: "Evaluation") -> Iterator[str]:
-    """What no table shows: the log loss of all rows, what is accepted, what atypicality tells."""
+    """What no table shows: the log loss, coverage and its target, what is accepted, what atypicality tells."""
     losses = [f"{row['method']} {_cell(row)}" for row in evaluation.table("overall", metric="nll")]
     if losses:
         yield f"Log loss (NLL): {'; '.join(losses)}."
+    yield from _covered(evaluation)
     yield from _accepted(evaluation)
     yield from _signals(evaluation)
     yield from each_signal(evaluation)
+
+
+def _covered(evaluation: "Evaluation") -> Iterator[str]:
+    """How many rows the sets of each method cover, and how many they should, a line for each."""
+    for row in evaluation.table("overall", metric="coverage"):
+        if (alpha := evaluation.settings["alpha"].get(row["method"])) is not None:
+            ends = f" (95 % interval {row['low']:.1%} to {row['high']:.1%})" if math.isfinite(row["low"]) else ""
+            yield f"Coverage, {row['method']}: {row['value']:.1%}{ends}, target {100 * (1 - alpha):.4g}%."
 
 
 def each_signal(evaluation: "Evaluation") -> Iterator[str]:

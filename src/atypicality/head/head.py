@@ -249,8 +249,9 @@ class ReliabilityHead(BaseEstimator):
         With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
         95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
         was measured there. Warns where no threshold meets `max_risk`, so that nothing is kept, where most held-out rows
-        of a class are kept as another one, and when the rows' atypicality has left the range of the calibration rows. Randomised sets depend on the rows' numbers, which start
-        at `first_row`: pass it where a long table is answered part by part.
+        of a class are kept as another one, and when the rows' atypicality has left the range of the calibration rows.
+        Randomised sets depend on the rows' numbers, which start at `first_row`: pass it where a long table is answered
+        part by part.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()

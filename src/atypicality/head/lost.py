@@ -46,8 +46,8 @@ def warn_of_lost_trusted(
     if found.size:
         shares = {one: f"{among[one]:,} of {counts[one]:,} rows" for one in found.tolist()}
         warn(
-            f"the advice is to trust another class in most held-out rows of {_listed(head, shares)}, which coverage and "
-            f"accuracy over all rows do not show. {REMEDY}"
+            f"the advice is to trust another class in most held-out rows of {_listed(head, shares)}, which coverage "
+            f"and accuracy over all rows do not show. {REMEDY}"
         )
 
 
