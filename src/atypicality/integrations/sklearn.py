@@ -76,7 +76,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     head : ReliabilityHead, default=None
         None is `ReliabilityHead()`. `ReliabilityHead(alpha=0.05)` makes sets that miss the label more rarely.
     calibration_fraction : float in (0, 1), default=0.4
-        Share of the rows that calibrate, without `cv`.
+        Share of the rows that calibrate, without folds; the others train the estimator and the density, or the density
+        alone with "prefit". Half of those that calibrate recalibrate, the others set the thresholds of sets.
     cv : int, "prefit" or None, default=None
         A number of folds, at least 2, to cross-fit. "prefit": the estimator and the embedder are fitted and stay as
         they are; give rows they have not seen.
