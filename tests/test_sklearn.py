@@ -36,6 +36,7 @@ from atypicality.conformal.cross import cross_conformal_level
 from atypicality.head import ReliabilityHead
 from atypicality.integrations.sklearn import AtypicalityAwareClassifier
 from atypicality.integrations.sklearn_checks import log_probs
+from atypicality.integrations.sklearn_rows import row_marks, warn_of_seen_rows
 from atypicality.integrations.sklearn_tables import TableEmbedder
 from atypicality.report import render_report
 from atypicality.shipping.card import model_card
@@ -714,6 +715,19 @@ def test_training_rows_that_calibrate_are_asked_about(three):
         row = evaluation.table("overall", method="classifier", metric="coverage")[0]
         assert f"Coverage, classifier: {row['value']:.1%} (95 % interval " in str(evaluation)
         assert ", target 90%." in str(evaluation)
+
+
+def test_rows_of_fit_are_recognised_when_they_are_evaluated(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, embedder=PCA(4)).fit(X[:800], y[:800])
+    with pytest.warns(UserWarning, match="rows that fit has not seen; 2[0-9] of 100 rows of fit that were looked for"):
+        model.evaluate(X[600:], y[600:], max_risk=0.3)  # the last quarter of the rows of fit, and others
+    folds = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=2).fit(X[:800], y[:800])
+    for one in (model, folds):
+        warn_of_seen_rows(one._marks, one.outputs(X[800:]).embeddings)
+    with pytest.warns(UserWarning, match="100 of 100 rows of fit"):
+        warn_of_seen_rows(folds._marks, folds.outputs(X).embeddings)
+    assert not row_marks(np.round(X[:100, :2]))  # rows that are equal without being the same
 
 
 def covertype_like(n, seed):

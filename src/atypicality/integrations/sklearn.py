@@ -33,6 +33,7 @@ from atypicality.integrations.sklearn_folds import (
     fit_crossed,
 )
 from atypicality.integrations.sklearn_rows import (
+    MARKED,
     check_kind,
     check_known,
     check_no_others,
@@ -42,8 +43,10 @@ from atypicality.integrations.sklearn_rows import (
     index_name,
     index_of,
     named_columns,
+    row_marks,
     warn_of_few_rows,
     warn_of_other_labels,
+    warn_of_seen_rows,
     warn_of_single_rows,
 )
 from atypicality.integrations.sklearn_tables import default_embedder
@@ -174,6 +177,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
+        some = np.unique(np.linspace(0, targets.size - 1, MARKED).astype(np.intp))
+        self._marks = row_marks(self._features(_safe_indexing(X, some)))
         return self
 
     def _n_folds(self) -> int:
@@ -388,7 +393,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         """Measure "uncalibrated", the estimator alone, and "classifier" on labelled rows that `fit` has not seen.
 
         Sets and advice are those of `reliability`. `attributes` are as in `outputs`, `options` those of
-        `atypicality.evaluate`.
+        `atypicality.evaluate`. Warns where rows of `fit` are among them, unless the classifier was loaded.
 
         >>> from sklearn.datasets import load_digits
         >>> X, y = load_digits(return_X_y=True)
@@ -397,6 +402,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ('uncalibrated', 'classifier')
         """
         outputs, answer = self.outputs(X, y, attributes=attributes), None
+        warn_of_seen_rows(getattr(self, "_marks", frozenset()), outputs.need("embeddings"))
         if self.cross_conformal_ is not None:  # whose sets no outputs tell
             answer = self.reliability(X, max_risk=options.get("max_risk"))
         return evaluate_classifier(self, outputs, answer, options)

@@ -1,6 +1,7 @@
 """Rows of a table and their labels on their way into a classifier: kinds of labels, and names and order of rows."""
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import name_rows, warn
 
 __all__ = [
+    "MARKED",
     "check_kind",
     "check_known",
     "check_no_others",
@@ -26,11 +28,15 @@ __all__ = [
     "index_name",
     "index_of",
     "named_columns",
+    "row_marks",
     "warn_of_few_rows",
     "warn_of_other_labels",
+    "warn_of_seen_rows",
     "warn_of_single_rows",
 ]
 
+MARKED, SEEN_SHARE = 100, 0.1
+"""Rows of `fit` at most that are recognised when they are evaluated, and the share of them that is told of."""
 MOST_WORDS = 10
 """Classes that an error lists."""
 ABOVE_CHANCE = 2
@@ -161,6 +167,28 @@ def group_column(head: ReliabilityHead, X: Any) -> Mapping[str, Any]:
             f"X has no such column. Give it, or use outputs(X, y, attributes=...) and a ReliabilityHead of your own."
         )
     return {named: X[named]}
+
+
+def row_marks(features: NDArray[Any]) -> frozenset[bytes]:
+    """Digests of rows (n, d), as float32; none where equal rows are no surprise, since no column tells most apart."""
+    rows = np.ascontiguousarray(features, np.float32)
+    distinct = (np.diff(np.sort(rows, axis=0), axis=0) > 0).sum(axis=0) + 1
+    if distinct.max() < 0.9 * len(rows):
+        return frozenset()
+    return frozenset(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+
+
+def warn_of_seen_rows(marks: frozenset[bytes], features: NDArray[Any]) -> None:
+    """Warn where rows (n, d) are evaluated that `fit` has seen: a tenth of those it has marked, or more."""
+    if not marks:
+        return
+    rows = np.ascontiguousarray(features, np.float32)
+    again = len(marks & {blake2b(row.tobytes(), digest_size=8).digest() for row in rows})
+    if again >= max(2, SEEN_SHARE * len(marks)):
+        warn(
+            f"X should hold rows that fit has not seen; {again} of {len(marks)} rows of fit that were looked for are "
+            "among them. The classifier will look better than it is. Give other rows."
+        )
 
 
 def warn_of_few_rows(n_calibration: int, whole: bool) -> None:
