@@ -152,7 +152,7 @@ def test_cells_and_knots_are_set_by_the_edge_rows_alone(rng):
     labels, rarity, probs = world.labels.copy(), world.atypicality.copy(), world.probs.copy()
     labels[own], rarity[own], probs[own] = 0, rng.random(own.size), rng.dirichlet(np.ones(5), own.size)
     second = ConditionalConformal()
-    with pytest.warns(UserWarning, match=r"0\.0 in that of atypical, confident inputs"):  # they have all moved away
+    with pytest.warns(UserWarning, match="got 0 in .* 0 in atypical, confident inputs"):  # they have all moved away
         second.fit(probs, labels, atypicality=rarity)
     for name in ("atypicality_edges_", "confidence_edges_", "soft_groups_", "bandwidth_", "knots_"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
@@ -194,7 +194,8 @@ def test_expected_coverage_is_near_the_coverage_of_new_rows(seed):
 def test_too_few_rows_give_full_sets_and_name_the_group():
     world = make_world(60)
     with pytest.warns(
-        UserWarning, match=r"needs at least 100 threshold rows in every group; got 54.0 in that of all inputs"
+        UserWarning,
+        match=r"needs at least 100 threshold rows in every group; got 54 in all inputs, whose sets hold all classes",
     ):
         conformal = fit(ConditionalConformal(0.01), world)
     assert conformal.too_few_.all()
@@ -207,7 +208,9 @@ def test_a_corner_with_too_few_rows_is_named_and_only_there_sets_are_full():
     world = make_world(1200)
     confidence = world.probs.max(axis=1)
     conformal = ConditionalConformal(knots=2)
-    with pytest.warns(UserWarning, match="in that of atypical, confident inputs"):
+    with pytest.warns(
+        UserWarning, match="in atypical, confident inputs, near whose ends sets hold all classes.*fewer knots"
+    ):
         conformal.fit(world.probs, world.labels, atypicality=-confidence)
     assert conformal.too_few_[-1, -1]
     assert not conformal.too_few_.all()

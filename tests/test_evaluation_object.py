@@ -15,7 +15,7 @@ from evaluation_cases import column, outputs_of, sets_of, train_of, world_of
 
 import atypicality as aty
 from atypicality.evaluation.methods import naming
-from atypicality.evaluation.schema import METRICS, STATISTICS, TABLES
+from atypicality.evaluation.schema import STATISTICS, TABLES, WHERE_KNOWN
 from atypicality.validation import warn
 
 
@@ -114,6 +114,7 @@ def test_names_that_do_not_exist_are_refused_and_known_ones_without_rows_are_not
         ("subgroups", {"attribute": "Side", "metric": "ece"}, "attribute must be one of 'side' in.*; got 'Side'"),
         ("atypicality_groups", {"group": 5}, "group must be one of 0, 1, 2, 3, 4 in this table; got 5"),
         ("predictions", {"method": "head"}, "method must be one of 'model'"),
+        ("classes", {"metric": "ece"}, "metric must be one of 'accuracy', 'confidence', .* in this table; got 'ece'"),
     ):
         with pytest.raises(ValueError, match=message):
             evaluation.table(table, **where)
@@ -126,8 +127,11 @@ def test_every_metric_is_known_and_what_is_accepted_is_counted_by_subgroup_and_c
     head = aty.ReliabilityHead().fit(train=train, calibration=outputs[:600])
     rows = outputs[600:]
     evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, rows, max_risk=0.2)
-    measured = {metric for table in evaluation.tables.values() for metric in table.get("metric", ())}
-    assert measured == set(METRICS)
+    plain = aty.evaluate({"model": "uncalibrated"}, aty.ModelOutputs(rows.logits, labels=rows.labels))
+    measured, always = (
+        {metric for table in one.tables.values() for metric in table.get("metric", ())} for one in (evaluation, plain)
+    )
+    assert measured - always == set(WHERE_KNOWN)
     answer = head.predict(rows, max_risk=0.2)
     wrong, side = answer.label != rows.labels, rows.attributes["side"]
     parts = [("subgroups", "subgroup", name, side == name) for name in ("left", "right")]

@@ -173,8 +173,10 @@ def test_a_group_with_too_few_rows_has_full_sets_and_is_named():
     labels = np.where(labels == 4, 3, labels)
     labels[:5] = 4
     sets = ConditionalConformal(groups={0: "a", 1: "a", 2: "a", 3: "a", 4: "rare"})
-    with pytest.warns(UserWarning, match=r"needs at least 10 threshold rows in every group; got \d\.0 in that of rare"):
-        sets.fit(probs, labels, atypicality=rarity)
+    with pytest.warns(
+        UserWarning, match=r"10 threshold rows .* got \d in rare, so every set holds class 4 \('e'\)\. Give"
+    ):
+        sets.fit(probs, labels, atypicality=rarity, class_names=list("abcde"))
     assert sets.too_few_[1].all()
     assert not sets.too_few_[0].any()
     assert sets.predict_set(probs, atypicality=rarity)[:, 4].all()

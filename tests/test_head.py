@@ -574,3 +574,43 @@ def test_outputs_with_their_own_atypicality_need_no_training_rows(rng):
     given = aty.ModelOutputs(rng.normal(size=(60, 3)), labels=np.arange(60) % 3, atypicality=rng.gamma(2.0, size=60))
     with pytest.raises(ValueError, match="train must have embeddings; it has atypicality instead"):
         aty.ReliabilityHead().fit(train=given, calibration=given)
+
+
+def test_two_alphas_that_differ_are_refused():
+    sets, calibration = aty.SplitConformal(alpha=0.2), world_outputs(400)
+    with pytest.raises(
+        ValueError, match=r"alpha must be given once; got alpha=0.05 for the head and 0.2 for its Split"
+    ):
+        quick_head(prediction_sets=sets, alpha=0.05).fit(world_outputs(600, part=1), calibration)
+    for alpha in (0.1, 0.2):  # the default, and the same
+        head = quick_head(prediction_sets=sets, alpha=alpha).fit(world_outputs(600, part=1), calibration)
+        assert head.prediction_sets_.alpha == 0.2
+
+
+def rare_positives(n, seed):
+    """Two classes, 3 % of them positive, with their true logits: hardly a positive is the likelier class."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) < 0.03).astype(int)
+    X = rng.normal(size=(n, 2)) + 0.8 * labels[:, None]
+    logits = np.c_[np.zeros(n), 0.8 * X.sum(axis=1) - 0.64 + np.log(0.03 / 0.97)]
+    return ModelOutputs(logits, embeddings=X, labels=labels, class_names=["fine", "fraud"])
+
+
+def test_a_rare_class_that_is_trusted_or_accepted_as_another_is_named(tmp_path):
+    train, calibration, new = (rare_positives(n, seed) for seed, n in enumerate((1000, 5000, 3000)))
+    plain = {"density": aty.GaussianAtypicality(), "recalibration": aty.TemperatureScaling()}
+    with pytest.warns(UserWarning, match=r"trust another class in most held-out rows of class 1 \('fraud'\), \d+ of"):
+        head = ReliabilityHead(**plain).fit(train, calibration)
+    head.save(tmp_path)
+    for one in (head, aty.load(tmp_path)):
+        with pytest.warns(UserWarning, match=r"at max_risk=0.1 .* most held-out rows of class 1 \('fraud'\), \d+ rows"):
+            answer = one.predict(new, max_risk=0.1)
+    positive = new.labels == 1
+    assert (answer.accepted & (answer.label == 0))[positive].mean() > 0.5
+    head.predict(new, max_risk=0.3)  # so many errors are allowed
+    by_class = aty.ConditionalConformal(groups={"fine": "fine", "fraud": "fraud"})
+    covering = ReliabilityHead(**plain, prediction_sets=by_class).fit(train, calibration)
+    trusted = np.char.startswith(covering.predict(new).advice, "trust")[positive].mean()
+    assert trusted < 0.1 + 3 * np.sqrt(0.1 * 0.9 * (1 / positive.sum() + 1 / 70))  # of rows, and of thresholds
+    with pytest.warns(UserWarning, match="Follow the advice instead"):
+        covering.predict(new, max_risk=0.1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import comb
 from scipy.stats import binom, ks_2samp
 
-from atypicality.head.abstention import AbstentionRule, _needed, _round_up, most_errors
+from atypicality.head.abstention import AbstentionRule, _needed, _round_up, clear_majority, lost_at, most_errors
 from atypicality.head.drift import Drift
 from atypicality.head.quantiles import GRID_SIZE, QuantileScale
 
@@ -46,6 +46,28 @@ def test_as_many_errors_pass_as_clopper_and_pearsons_bound_allows(risk):
 
     assert (high(most) <= 0.05).all()
     assert (high(most + 1) > 0.05).all()
+
+
+def test_a_clear_majority_is_more_than_half_and_seldom_by_chance_of_a_quarter():
+    counts = np.arange(1, 101)
+    needed = clear_majority(counts)
+    assert (2 * needed > counts).all()
+    assert binom.sf(needed - 1, counts, 0.25).sum() <= 0.05
+    fewer = needed - 1  # half or less, or more likely than one class in 2000
+    assert ((2 * fewer <= counts) | (binom.sf(fewer - 1, counts, 0.25) > 0.05 / 100)).all()
+
+
+def test_a_class_is_lost_where_counting_says_so(rng):
+    """Of 40, 20, 6 and no rows none, 15 and 6 are predicted as another class; ties among the scores."""
+    labels = np.repeat([0, 1, 2], [40, 20, 6])
+    predicted = np.repeat([0, 1, 0], [40, 5, 21])
+    score = rng.integers(0, 20, 66) / 20
+    needed, found = clear_majority(np.bincount(labels, minlength=4)), lost_at(score, predicted, labels, 4)
+    for threshold in np.unique(score):
+        kept = labels[(score >= threshold) & (predicted != labels)]
+        np.testing.assert_array_equal(found >= threshold, np.bincount(kept, minlength=4) >= needed)
+    assert (found[[0, 3]] == -1).all()
+    assert (found[[1, 2]] >= 0).all()
 
 
 def test_the_first_count_that_fails_ends_the_sequence():

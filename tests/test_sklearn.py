@@ -36,9 +36,11 @@ from atypicality.conformal.cross import cross_conformal_level
 from atypicality.head import ReliabilityHead
 from atypicality.integrations.sklearn import AtypicalityAwareClassifier
 from atypicality.integrations.sklearn_checks import log_probs
+from atypicality.integrations.sklearn_rows import row_marks, warn_of_seen_rows
 from atypicality.integrations.sklearn_tables import TableEmbedder
 from atypicality.report import render_report
 from atypicality.shipping.card import model_card
+from atypicality.validation import caught_warnings
 
 QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
@@ -634,7 +636,8 @@ def test_the_guarantee_is_stated_where_there_is_one(three):
     X, y = three
     own = aty.AtypicalityAwareConformal(alpha=0.2, n_groups=(2, 2), mode="paper")
     for sets, expected in (("auto", 0.8), (aty.SplitConformal(alpha=0.05), 0.95), (own, None)):
-        head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=sets, alpha=0.2)
+        alpha = {"alpha": 0.2} if sets == "auto" else {}
+        head = ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=sets, **alpha)
         assert AtypicalityAwareClassifier(GaussianNB(), head=head).fit(X, y).coverage_guarantee_ == expected
 
 
@@ -644,6 +647,87 @@ def test_few_calibration_rows_are_warned_of(three):
     with pytest.warns(UserWarning, match="60 rows calibrate, where 500 are better.*Set cv=5"):
         model.fit(X[:150], y[:150])
     model.fit(X[:250], y[:250])  # 100
+
+
+def test_few_rows_of_folds_and_of_a_class_are_warned_of(three):
+    X, y = three
+    folds = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=2)
+    with pytest.warns(UserWarning, match="60 rows calibrate, .* Give more rows"):
+        folds.fit(X[:60], y[:60])
+    lonely = y.astype(object)
+    lonely[5] = "z"
+    with caught_warnings() as caught:
+        AtypicalityAwareClassifier(GaussianNB(), head=QUICK).fit(X, lonely)
+    assert caught[0].startswith("y holds one row of class 'z': it trains or calibrates")
+
+
+def test_classes_that_a_fitted_estimator_does_not_know_are_named(three):
+    X, y = three
+    fitted = AtypicalityAwareClassifier(GaussianNB().fit(X[:600], y[:600]), head=QUICK, cv="prefit")
+    strange = np.where(np.arange(600) < 21, "alien", y[600:])
+    with pytest.warns(UserWarning, match="y holds 'alien' in 21 rows, which the estimator was not fitted with"):
+        fitted.fit(X[600:], strange)
+    numbers = np.unique(y, return_inverse=True)[1]
+    with pytest.raises(
+        ValueError, match=r"that the estimator was fitted with; it holds 0 in \d+ rows.*are 'a', 'b', 'c'"
+    ):
+        fitted.fit(X[600:], numbers[600:])
+    fitted.fit(X[600:], y[600:])
+    with pytest.raises(ValueError, match=r"classes that were there in fit; it holds 0 in \d+ rows"):
+        fitted.evaluate(X, numbers)
+
+
+def test_parameters_of_the_default_head_and_estimator_can_be_set(three):
+    model = AtypicalityAwareClassifier()
+    model.set_params(head__alpha=0.2, estimator__C=0.5)
+    assert (model.head.alpha, model.estimator.C) == (0.2, 0.5)
+    assert clone(model).set_params(head=None).head is None
+    search = GridSearchCV(AtypicalityAwareClassifier(GaussianNB()), {"head__alpha": [0.2, 0.3]}, cv=2)
+    assert search.fit(*three).best_estimator_.head_.prediction_sets_.alpha in (0.2, 0.3)
+
+
+@needs("pandas")
+def test_tables_are_named_by_columns_and_one_row_must_be_a_table(three):
+    import pandas as pd
+
+    X = pd.DataFrame(three[0], columns=list("abcdef")).assign(city=np.where(three[0][:, 0] > 0, "Oslo", "Rome"))
+    rows = make_column_transformer(("passthrough", list("abcdef")))
+    model = AtypicalityAwareClassifier(make_pipeline(rows, GaussianNB()), head=QUICK).fit(X, three[1])
+    named = model.outputs(X, attributes="city")
+    np.testing.assert_array_equal(named.attributes["city"], model.outputs(X, attributes=X[["city"]]).attributes["city"])
+    with pytest.raises(ValueError, match=r"attributes must be columns .* it has no 'town'"):
+        model.outputs(X, attributes=["city", "town"])
+    with pytest.raises(ValueError, match=r"7 columns of fit; got a Series of 7 values. One row .* X.iloc\[\[0\]\]"):
+        model.reliability(X.iloc[0])
+    with pytest.raises(ValueError, match="X must have at least one row; got none"):
+        model.predict(X[:0])
+
+
+def test_training_rows_that_calibrate_are_asked_about(three):
+    """A tree that knows its training rows by heart, calibrated with them, and with others."""
+    X, y = three
+    tree = DecisionTreeClassifier(min_samples_leaf=2, random_state=0).fit(X[:500], y[:500])
+    for rows, asked in ((slice(0, 500), True), (slice(500, 900), False)):
+        model = AtypicalityAwareClassifier(tree, head=QUICK, cv="prefit")
+        evaluation = model.fit(X[rows], y[rows]).evaluate(X[900:], y[900:])
+        found = [note for note in evaluation.notes if "Were the calibration rows used to train the model?" in note]
+        assert len(found) == asked
+        row = evaluation.table("overall", method="classifier", metric="coverage")[0]
+        assert f"Coverage, classifier: {row['value']:.1%} (95 % interval " in str(evaluation)
+        assert ", target 90%." in str(evaluation)
+
+
+def test_rows_of_fit_are_recognised_when_they_are_evaluated(three):
+    X, y = three
+    model = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, embedder=PCA(4)).fit(X[:800], y[:800])
+    with pytest.warns(UserWarning, match="rows that fit has not seen; 2[0-9] of 100 rows of fit that were looked for"):
+        model.evaluate(X[600:], y[600:], max_risk=0.3)  # the last quarter of the rows of fit, and others
+    folds = AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=2).fit(X[:800], y[:800])
+    for one in (model, folds):
+        warn_of_seen_rows(one._marks, one.outputs(X[800:]).embeddings)
+    with pytest.warns(UserWarning, match="100 of 100 rows of fit"):
+        warn_of_seen_rows(folds._marks, folds.outputs(X).embeddings)
+    assert not row_marks(np.round(X[:100, :2]))  # rows that are equal without being the same
 
 
 def covertype_like(n, seed):

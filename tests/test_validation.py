@@ -153,8 +153,10 @@ def test_warnings_point_at_the_callers_line():
     embeddings = np.c_[rng.normal(size=(400, 2)) + 2 * np.eye(2)[labels], np.ones(400)]
     outputs = aty.ModelOutputs(rng.normal(size=(400, 2)) + np.eye(2)[labels], embeddings=embeddings, labels=labels)
     with pytest.warns(UserWarning, match="rank 2 of 3") as caught:
-        aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(outputs[:200], outputs[200:])
-    assert {warning.filename for warning in caught} == {__file__}
+        head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(outputs[:200], outputs[200:])
+    with pytest.warns(UserWarning, match="method 'head': nothing is accepted") as more:  # said by a context manager
+        aty.evaluate({"head": head}, outputs[:200], max_risk=0.01)
+    assert {warning.filename for warning in (*caught, *more)} == {__file__}
 
 
 def test_probabilities_given_as_logits_are_noticed(rng):

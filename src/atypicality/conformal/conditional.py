@@ -35,7 +35,7 @@ from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.formula import GridSets
 from atypicality.groups import cut, quantile_edges
 from atypicality.stored import Record, kinds, need
-from atypicality.validation import check_alpha, check_choice, check_integer, check_vector, warn
+from atypicality.validation import check_alpha, check_choice, check_integer, check_vector, name_classes, numbered, warn
 from atypicality.validation.device import any_probs
 
 __all__ = ["ConditionalConformal"]
@@ -223,7 +223,8 @@ class ConditionalConformal(BaseEstimator):
             + self._group_starts()[self.class_groups_[classes]]
             + (0 if starts is None else starts)
         )
-        self._set_thresholds(found.take(own), cells[own], seeds.draws("fit", n)[own], alpha)
+        with numbered(None, class_names):
+            self._set_thresholds(found.take(own), cells[own], seeds.draws("fit", n)[own], alpha)
         return self
 
     def formula(self) -> GridSets:
@@ -381,17 +382,26 @@ class ConditionalConformal(BaseEstimator):
         return np.asarray(accepted | (found.prob == found.top) if not self.randomized else accepted)
 
     def _warn_of_few_rows(self, phi: Doubles, rows: Doubles, alpha: Fraction) -> None:
-        n_soft, few = self.soft_groups_.shape[2], phi[self.few_.ravel()]
-        soft = np.unique(few[:, :n_soft].argmax(axis=1))
-        hard = n_soft + np.flatnonzero(few[:, n_soft:].any(axis=0))
-        short = hard[rows[hard] * alpha < 1]
-        names, short = self.group_names_, short if short.size else soft
-        counts = (f"{rows[group]:.1f} in that of {names[group]}" for group in short)
+        n_soft, flat = self.soft_groups_.shape[2], self.few_.ravel()
+        soft = np.unique(phi[flat][:, :n_soft].argmax(axis=1))
+        hard = n_soft + np.flatnonzero(phi[flat][:, n_soft:].any(axis=0))
+        short = [found[rows[found] * alpha < 1] for found in (hard, soft)]
+        named = next((found for found in short if found.size), soft).tolist()
+        told = [self._told_of_few(group, rows[group], flat[phi[:, group] > 0].all()) for group in named]
         warn(
             f"alpha={float(alpha):g} needs at least {math.ceil(1 / alpha)} threshold rows in every group; got "
-            f"{', '.join(counts)}, near whose ends sets hold all classes. Give more rows, fewer knots or groups, or a "
-            "larger alpha."
+            f"{'; '.join(told)}. Give more rows, or a larger alpha"
+            + ("." if short[0].size else ", or set fewer knots.")
         )
+
+    def _told_of_few(self, group: int, rows: float, whole: bool) -> str:
+        """A group with its number of threshold rows, and what the sets of all of it, or of a part, hold instead."""
+        then, place = "all classes", group - len(self.group_names_) + len(self.class_group_names_)
+        if place >= 0:
+            members = np.flatnonzero(self.class_groups_ == place)
+            then = f"{'class' if members.size == 1 else 'classes'} {name_classes(members)}"
+        where = ("so every set holds" if place >= 0 else "whose sets hold") if whole else "near whose ends sets hold"
+        return f"{rows:.0f} in {self.group_names_[group]}, {where} {then}"
 
     def _guarantee(self) -> str:
         """Where the coverage holds, for the model card."""

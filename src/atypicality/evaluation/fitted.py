@@ -6,17 +6,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.stats import betabinom
 
 from atypicality.blocks import progress
 from atypicality.conformal.conditional import ConditionalConformal
 from atypicality.conformal.guaranteed import Asked
+from atypicality.conformal.threshold import conformal_rank
 from atypicality.evaluation.context import GIVEN, TRAIN, Context, make_context, measured_by
 from atypicality.evaluation.cuts import Edges, first_known, stored_edges
 from atypicality.evaluation.methods import UNCALIBRATED, Answer, ask, is_head, named_methods, naming
 from atypicality.evaluation.result import Evaluation
+from atypicality.evaluation.schema import Row
 from atypicality.evaluation.scored import Options
 from atypicality.evaluation.suspects import suspect_tables
-from atypicality.evaluation.tables import assemble, measure
+from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.head.rarity import scores_of
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
@@ -24,6 +27,7 @@ from atypicality.validation import check_integer, warn
 
 __all__ = ["evaluate"]
 
+UNLIKELY, CLEARLY_LESS = 0.001, 3.09  # the chance, and the standard errors of as small a one
 _SHARED = ("atypicality", "grid_atypicality")  # edges for all methods: those of the first method that has any
 
 
@@ -109,7 +113,7 @@ def evaluate(
     last_probs: dict[str, Any] = {}
     answers = _answers(named, context, edges, asked, last_probs if suspects else None)
     measured = measure(answers, context, options, shared)
-    measured.notes += notes + _notes_of_heads(named)
+    measured.notes += notes + _notes_of_heads(named) + _notes_of_coverage(named, measured)
     progress.stage("looking for wrong labels and duplicates")
     listed = check_integer(suspects, "suspects", low=0)
     last = list(named)[-1]
@@ -248,6 +252,42 @@ def _notes_of_heads(named: Mapping[str, Any]) -> list[str]:
         for name, method in named.items()
         if getattr(method, "cross_fitted_", False)
     ]
+
+
+def _notes_of_coverage(named: Mapping[str, Any], measured: Measured) -> list[str]:
+    """Of heads that do clearly worse than on their calibration rows: as where these have trained the model."""
+    found = {(row["method"], row["metric"]): row for row in measured.rows["overall"]}
+    notes = []
+    for name, alpha in measured.alphas.items():
+        told = [*_rarely_covered(named[name], found[name, "coverage"], alpha)] if is_head(named[name]) else []
+        told += _less_accurate(named[name], found[name, "accuracy"])
+        if told:
+            notes.append(
+                f"{name}: {', and '.join(told)}. Were the calibration rows used to train the model? Then fit again "
+                "with rows that it has not seen; if not, these rows differ from them."
+            )
+    return notes
+
+
+def _rarely_covered(head: Any, coverage: Row, alpha: float) -> Iterator[str]:
+    """That so few rows are covered that exchangeable ones would be as few by a chance below `UNLIKELY`."""
+    n = getattr(head, "sizes_", {}).get("thresholds", 0)
+    rank, rows = conformal_rank(n, alpha), coverage["count"]
+    if 0 < rank <= n and betabinom.cdf(np.rint(coverage["value"] * rows), rows, rank, n + 1 - rank) < UNLIKELY:
+        target = f"target {100 * (1 - alpha):.4g}%"
+        yield f"prediction sets hold the label in {coverage['value']:.1%} of these rows ({target})"
+
+
+def _less_accurate(head: Any, here: Row) -> Iterator[str]:
+    """That clearly fewer predictions are right than in the held-out calibration rows."""
+    held_out = getattr(head, "reference_", None)
+    if held_out is None:
+        return
+    n, rows = held_out.n_rows, here["count"]
+    share = (n - held_out.errors + here["value"] * rows) / (n + rows)
+    error = (share * (1 - share) * (1 / n + 1 / rows)) ** 0.5
+    if held_out.accuracy - here["value"] > CLEARLY_LESS * error:
+        yield f"{here['value']:.1%} of the predictions are right, where {held_out.accuracy:.1%} were in calibration"
 
 
 def _fits(method: Any, named: Mapping[str, Any], context: Context) -> bool:

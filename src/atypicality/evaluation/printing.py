@@ -76,7 +76,7 @@ def as_html(evaluation: "Evaluation") -> str:
 
 
 def _sentences(evaluation: "Evaluation") -> Iterator[str]:
-    """What no table shows: the log loss of all rows, what is accepted, what atypicality tells."""
+    """What no table shows: the log loss, coverage and its target, what is accepted, what atypicality tells."""
     losses = [f"{row['method']} {_cell(row)}" for row in evaluation.table("overall", metric="nll")]
     if losses:
         yield f"Log loss (NLL): {'; '.join(losses)}."
@@ -85,6 +85,7 @@ def _sentences(evaluation: "Evaluation") -> Iterator[str]:
         yield f"Log loss, {row['method']} less {row['reference']}, paired: {row['value']:.4f} (95 % interval {ends})."
     if evaluation.kind == "evaluate" and len(evaluation.methods) > 1:
         yield from _changes(evaluation, evaluation.methods[0], evaluation.methods[-1])
+    yield from _covered(evaluation)
     yield from _accepted(evaluation)
     yield from _signals(evaluation)
     yield from each_signal(evaluation)
@@ -116,6 +117,14 @@ def _change(row: Row) -> str:
     if row["lost"] is not None:
         return f"{name} {row['value']:+.3f} ({row['lost']} lost, {row['gained']} gained of {row['count']:.0f})"
     return f"{name} {row['value']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
+
+
+def _covered(evaluation: "Evaluation") -> Iterator[str]:
+    """How many rows the sets of each method cover, and how many they should, a line for each."""
+    for row in evaluation.table("overall", metric="coverage"):
+        if (alpha := evaluation.settings["alpha"].get(row["method"])) is not None:
+            ends = f" (95 % interval {row['low']:.1%} to {row['high']:.1%})" if math.isfinite(row["low"]) else ""
+            yield f"Coverage, {row['method']}: {row['value']:.1%}{ends}, target {100 * (1 - alpha):.4g}%."
 
 
 def each_signal(evaluation: "Evaluation") -> Iterator[str]:

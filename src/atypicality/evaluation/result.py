@@ -10,10 +10,10 @@ from typing import Any, Self
 from atypicality._version import __version__
 from atypicality.evaluation.schema import (
     LATER,
-    METRICS,
     SCHEMA_VERSION,
     STATISTICS,
     TABLES,
+    WHERE_KNOWN,
     Columns,
     Row,
     decode,
@@ -107,7 +107,7 @@ class Evaluation:
         closed = set(columns) - set(STATISTICS) if "value" in columns else {"method"}
         for key in closed & where.keys():
             there = tuple(dict.fromkeys(columns[key]))
-            known = {"method": self.methods, "metric": METRICS}.get(key, ())
+            known = {"method": self.methods, "metric": WHERE_KNOWN}.get(key, ())
             if there and where[key] not in (*there, *known):
                 listed = list(map(repr, self.methods if key == "method" else there))
                 more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""

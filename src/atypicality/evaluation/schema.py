@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 __all__ = [
-    "LATER", "METRICS", "SCHEMA_VERSION", "STATISTICS", "TABLES", "Columns", "Row", "decode", "encode", "keys_of",
-    "measured_rows", "to_columns",
+    "LATER", "SCHEMA_VERSION", "STATISTICS", "TABLES", "WHERE_KNOWN", "Columns", "Row", "decode", "encode",
+    "keys_of", "measured_rows", "to_columns",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -72,14 +72,12 @@ TABLES: dict[str, dict[str, str]] = {
         "method row prediction confidence confidence_group quadrant set_size covered advice members accepted"
     ),
 }
-METRICS = (
-    "accuracy", "confidence", "overconfidence", "ece", "rmsce", "nll", "brier", "coverage", "set_size", "share",
-    "followed", "adaptive_ece", "classwise_ece", "debiased_calibration_error", "smooth_ece", "risk_coverage_area",
-    "risk", "threshold", "atypicality_gain", "atypicality_auroc", "confidence_auroc", "accepted_share",
+WHERE_KNOWN = (
+    "coverage", "set_size", "atypicality_gain", "atypicality_auroc", "confidence_auroc", "accepted_share",
     "accepted_risk", "coverage_gap_class", "coverage_gap_size", "worst_sixth_coverage", "worst_cell_coverage",
     "worst_size_coverage", "coverage_shortfall_class",
 )  # fmt: skip
-"""All that is measured in some table of some evaluation."""
+"""Metrics that a table lacks where no method has sets, atypicality or acceptance; others it has always, or never."""
 LATER: dict[str, tuple[str, ...] | None] = {
     "differences": None,
     "advice": None,

@@ -12,9 +12,10 @@ from atypicality.head.quantiles import GRID_SIZE
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_number, check_vector, warn
 
-__all__ = ["AbstentionRule", "most_errors"]
+__all__ = ["LOST_SHARE", "AbstentionRule", "clear_majority", "lost_at", "most_errors"]
 
 LEVEL = 0.05  # chance that more than the allowed share of the kept rows is wrong
+LOST_SHARE, LOST_LEVEL = 0.25, 0.05  # of a class that is not called lost but with that chance, by bad luck
 FIRST_SHARE = 0.1  # of the rows, where the sequence of tests begins if nothing is known of the risk to expect
 N_COUNTS = 100  # tests at most, from the first count to all rows
 OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
@@ -36,6 +37,39 @@ def most_errors(n: Counts, max_risk: float, level: float = LEVEL) -> Counts:
 
     most = binom.ppf(level, n, max_risk)
     return np.where(binom.cdf(most, n, max_risk) <= level, most, most - 1).astype(np.intp)
+
+
+def clear_majority(counts: Counts) -> Counts:
+    """Fewest rows of each class (k,) that are more than half of its `counts` (k,), and more than chance; or one more.
+
+    If a quarter of every class is meant, that many rows of any of the k classes have a chance of at most 5 %.
+
+    >>> clear_majority(np.array([2, 3, 7, 24])).tolist()
+    [3, 4, 6, 13]
+    """
+    from scipy.stats import binom
+
+    likely = binom.isf(LOST_LEVEL / len(counts), np.maximum(counts, 1), LOST_SHARE)
+    return np.maximum(likely, np.asarray(counts) // 2).astype(np.intp) + 1
+
+
+def lost_at(score: Vector, predicted: Counts, labels: Counts, n_classes: int) -> Vector:
+    """The largest threshold of the score (n,) at which each class (k,) is lost; -1 where it is at none.
+
+    A class is lost where a clear majority of its rows is kept, with a score of at least the threshold, and predicted as
+    another class.
+
+    >>> score, labels = np.linspace(0.99, 0.9, 10), np.repeat([1, 0], [8, 2])
+    >>> lost_at(score, np.zeros(10, int), labels, 2).round(2)
+    array([-1.  ,  0.94])
+    """
+    wrong = np.flatnonzero(predicted != labels)
+    order = wrong[np.lexsort((-score[wrong], labels[wrong]))]
+    needed, found = clear_majority(np.bincount(labels, minlength=n_classes)), np.full(n_classes, -1.0)
+    lost = np.flatnonzero(np.bincount(labels[wrong], minlength=n_classes) >= needed)
+    first = np.searchsorted(labels[order], lost)
+    found[lost] = score[order[first + needed[lost] - 1]]
+    return found
 
 
 @dataclass(eq=False, repr=False)
@@ -60,6 +94,8 @@ class AbstentionRule:
         Held-out rows kept at each threshold, and how many of them were wrong.
     expected : ndarray of shape (m,), or None
         Error rate to expect where as large a share of the rows is kept.
+    lost_at : ndarray of shape (k,), or None
+        Largest threshold at which most held-out rows of each class are kept as another class, -1 where there is none.
 
     Notes
     -----
@@ -78,6 +114,7 @@ class AbstentionRule:
     kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
     errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
     expected: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("a", kinds.UNIT)), absent=None)] = None
+    lost_at: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("K", kinds.FINITE)), absent=None)] = None
 
     @classmethod
     def from_rows(cls, confidence: ArrayLike, correct: ArrayLike, *, others: ArrayLike | None = None) -> Self:

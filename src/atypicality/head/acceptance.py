@@ -1,6 +1,6 @@
 """Acceptance: a score of which predictions to keep, from confidence and the ambiguity of the prediction."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from atypicality.arrays import to_host
 from atypicality.density.columns import class_positions
-from atypicality.head.abstention import AbstentionRule
+from atypicality.head.abstention import AbstentionRule, lost_at
 from atypicality.metrics.rows import read_pairs
 from atypicality.metrics.signal import FOLDS, clipped_logits, logistic_coefficients
 from atypicality.outputs import ModelOutputs
@@ -74,7 +74,9 @@ def fitted_abstention(head: Any, probs: Any, rest: ModelOutputs, others: Any, so
     """From the `rest`; probabilities of `some` of the other rows say where the tests begin."""
     kept_by, correct = _scores_and_correct(head, probs, rest)
     guide, _ = _scores_and_correct(head, others, some)
-    return AbstentionRule.from_rows(kept_by, correct, others=guide)
+    predicted, labels = to_host(probs).argmax(axis=1), to_host(rest.need("labels"))
+    rule = AbstentionRule.from_rows(kept_by, correct, others=guide)
+    return replace(rule, lost_at=lost_at(kept_by, predicted, labels, head.n_classes_))
 
 
 def _scores_and_correct(head: Any, probs: Any, outputs: ModelOutputs) -> tuple[Any, Any]:

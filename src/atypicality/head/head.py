@@ -22,6 +22,7 @@ from atypicality.head.calibration_parts import check_calibration, check_order, c
 from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
 from atypicality.head.drift import Drift, drift_of
+from atypicality.head.lost import warn_of_lost_accepted
 from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
@@ -32,13 +33,14 @@ from atypicality.outputs.limits import check_room
 from atypicality.recalibration.class_mix import ClassMix
 from atypicality.stored import Part, Record, declared, kinds
 from atypicality.terminal import html_table
-from atypicality.validation import check_integer, warn
+from atypicality.validation import check_alpha, check_integer, warn
 
 __all__ = ["ReliabilityHead"]
 
 DENSITIES, RECALIBRATIONS, PREDICTION_SETS = declared(density), declared(recalibration), declared(conformal)
 """The classes that a saved head can be made of."""
 QUADRANT_TEXTS = np.array(QUADRANTS)
+ALPHA = 0.1
 SAME = ("label", "confidence", "proba", "prediction_set", "atypicality", "atypicality_quantile", "accepted")
 """What an answer has as the verdict has it."""
 
@@ -64,7 +66,8 @@ class ReliabilityHead(BaseEstimator):
         training rows, instead of confidence alone. A recalibration with "ambiguity" among its covariates searches too,
         with this one or with `NeighborRatio()`. Nothing else uses it.
     alpha : float in (0, 1), default=0.1
-        Share of prediction sets that may miss the label, with prediction_sets="auto".
+        Share of prediction sets that may miss the label, with prediction_sets="auto". Sets of your own have theirs:
+        another one here, other than the default, is refused.
     random_state : int, default=0
         Cuts the calibration rows into parts.
 
@@ -158,7 +161,7 @@ class ReliabilityHead(BaseEstimator):
         prediction_sets: Any = "auto",
         *,
         acceptance: Any = None,
-        alpha: float = 0.1,
+        alpha: float = ALPHA,
         random_state: int = 0,
     ) -> None:
         self.density = density
@@ -207,6 +210,7 @@ class ReliabilityHead(BaseEstimator):
         Rows that are `aligned` for sure, logits and embeddings made of one table, are not looked at for their order.
         """
         seed = check_integer(self.random_state, "random_state", low=0)
+        _check_one_alpha(self)
         fingerprint = check_calibration(calibration)
         train, calibration, self.class_names_ = in_one_order(train, calibration, class_names)
         whole = calibration.recalibration if isinstance(calibration, Parts) else calibration
@@ -245,9 +249,10 @@ class ReliabilityHead(BaseEstimator):
 
         With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
         95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
-        was measured there. Warns where no threshold meets `max_risk`, so that nothing is kept, and when the rows'
-        atypicality has left the range of the calibration rows. Randomised sets depend on the rows' numbers, which start
-        at `first_row`: pass it where a long table is answered part by part.
+        was measured there. Warns where no threshold meets `max_risk`, so that nothing is kept, where most held-out rows
+        of a class are kept as another one, and when the rows' atypicality has left the range of the calibration rows.
+        Randomised sets depend on the rows' numbers, which start at `first_row`: pass it where a long table is answered
+        part by part.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -266,6 +271,7 @@ class ReliabilityHead(BaseEstimator):
             found = kept_by_score(self, found, outputs, max_risk)
         if max_risk is not None:
             self.abstention_.warn_where_none(found.accepted, max_risk)
+            warn_of_lost_accepted(self, max_risk)
         drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
@@ -393,3 +399,14 @@ class ReliabilityHead(BaseEstimator):
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )
+
+
+def _check_one_alpha(head: ReliabilityHead) -> None:
+    """Refuse an alpha that was set beside that of the prediction sets, which they would use."""
+    own = getattr(head.prediction_sets, "alpha", None)
+    if own is not None and check_alpha(head.alpha) not in (check_alpha(ALPHA), check_alpha(own)):
+        raise ValueError(
+            f"alpha must be given once; got alpha={head.alpha:g} for the head and {own:g} for its "
+            f"{type(head.prediction_sets).__name__}, which uses its own. Give the sets alpha={head.alpha:g}, and none "
+            "to the head."
+        )

@@ -1,7 +1,7 @@
 """A scikit-learn meta-estimator: any classifier, with recalibrated probabilities, prediction sets and atypicality."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -33,14 +33,21 @@ from atypicality.integrations.sklearn_folds import (
     fit_crossed,
 )
 from atypicality.integrations.sklearn_rows import (
+    MARKED,
     check_kind,
+    check_known,
     check_no_others,
-    few,
+    check_table,
+    codes_of,
     group_column,
     index_name,
     index_of,
+    named_columns,
+    row_marks,
     warn_of_few_rows,
     warn_of_other_labels,
+    warn_of_seen_rows,
+    warn_of_single_rows,
 )
 from atypicality.integrations.sklearn_tables import default_embedder
 from atypicality.outputs import ModelOutputs
@@ -72,7 +79,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
     head : ReliabilityHead, default=None
         None is `ReliabilityHead()`. `ReliabilityHead(alpha=0.05)` makes sets that miss the label more rarely.
     calibration_fraction : float in (0, 1), default=0.4
-        Share of the rows that calibrate, without `cv`.
+        Share of the rows that calibrate, without folds; the others train the estimator and the density, or the density
+        alone with "prefit". Half of those that calibrate recalibrate, the others set the thresholds of sets.
     cv : int, "prefit" or None, default=None
         A number of folds, at least 2, to cross-fit. "prefit": the estimator and the embedder are fitted and stay as
         they are; give rows they have not seen.
@@ -134,6 +142,15 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.ensemble = ensemble
         self.random_state = random_state
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, those of the default head and estimator too: ``head__alpha``, ``estimator__C``."""
+        for name, default in (("head", ReliabilityHead), ("estimator", LogisticRegression)):
+            inner = any(key.startswith(f"{name}__") for key in params)
+            if inner and params.get(name, getattr(self, name)) is None:
+                params[name] = default()
+        found: Self = super().set_params(**params)
+        return found
+
     def fit(self, X: Any, y: ArrayLike, **others: Any) -> Self:
         """Fit the estimator, the density and the head on rows X (n, ...) with labels y (n,) of any kind.
 
@@ -151,6 +168,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         targets = column_or_1d(y, warn=True)
         check_kind(targets)
         check_classification_targets(targets)
+        warn_of_single_rows(targets)
         self.cross_conformal_: CrossConformal | None = None
         if n_folds:
             self._fit_folds(X, targets, n_folds)
@@ -159,6 +177,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
+        some = np.unique(np.linspace(0, targets.size - 1, MARKED).astype(np.intp))
+        self._marks = row_marks(self._features(_safe_indexing(X, some)))
         return self
 
     def _n_folds(self) -> int:
@@ -182,13 +202,15 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         check_answers(estimator, _safe_indexing(X, second[:PROBED]))
         self.estimators_ = [estimator]
         self.embedder_ = default_embedder(estimator, train_rows) if embedder is None else embedder
+        if prefit:
+            check_known(targets, np.asarray(estimator.classes_))
         self.classes_, codes = np.unique(np.r_[targets, estimator.classes_], return_inverse=True)
         codes = codes[: targets.size]
         train = ModelOutputs(embeddings=self._features(train_rows), class_names=self.classes_)
         head = self._head()
         rows = _safe_indexing(X, second)
         calibration = self._outputs(rows, codes[second], group_column(head, rows))
-        warn_of_few_rows(second.size, prefit)
+        warn_of_few_rows(second.size, whole=prefit)
         if isinstance(head.density, str) and _dependent(train.need("embeddings"), codes[first]):
             head.set_params(density=clone(TABLE))
         self.head_ = head._fit(  # errors name the rows of X
@@ -202,6 +224,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         """Fit an estimator without each fold, and the head on what they say of the folds they left out."""
         head = self._head()
         check_crossed(head, self.ensemble)
+        warn_of_few_rows(targets.size, whole=True)
         folds = cut_folds(targets.size, n_folds, check_integer(self.random_state, "random_state", low=0))
         self.classes_, codes = np.unique(targets, return_inverse=True)
         self.zero_proba_ = 1 / (targets.size - len(folds[0]))
@@ -322,11 +345,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         return logits
 
     def outputs(
-        self, X: Any, y: ArrayLike | None = None, *, attributes: Mapping[str, Any] | None = None
+        self, X: Any, y: ArrayLike | None = None, *, attributes: Mapping[str, Any] | Sequence[str] | None = None
     ) -> ModelOutputs:
         """What the estimator says about rows `X`, for `evaluate`, a report or a file; labels `y` (n,) as in `fit`.
 
-        `attributes` are columns for tables by subgroup: a mapping of names to arrays (n,), or a DataFrame.
+        `attributes` are columns for tables by subgroup: a mapping of names to arrays (n,), a DataFrame, or the names of
+        columns of a DataFrame X.
 
         >>> from sklearn.datasets import load_digits
         >>> X, y = load_digits(return_X_y=True)
@@ -335,30 +359,15 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ModelOutputs(297 rows, 10 classes; logits float64 (297, 10), embeddings float64 (297, 4), labels)
         """
         check_is_fitted(self, "head_")
+        check_table(X, getattr(self, "n_features_in_", None))
         check_index(X, y, "y")
+        attributes = named_columns(X, attributes)
         for name, column in check_attributes(attributes).items():
             check_index(X, column, f"attributes[{name!r}]")
-        labels = None if y is None else self._codes(column_or_1d(y))
+        labels = None if y is None else codes_of(column_or_1d(y), self.classes_)
         if labels is not None and labels.size != _num_samples(X):
             raise ValueError(f"y must have one label per row of X; got {labels.size} for {_num_samples(X)} rows.")
         return self._outputs(X, labels, {**group_column(self.head_, X), **check_attributes(attributes)})
-
-    def _codes(self, targets: NDArray[Any]) -> NDArray[np.intp]:
-        """Positions of labels in `classes_`."""
-        check_kind(targets)
-        codes = np.minimum(np.searchsorted(self.classes_, targets), self.classes_.size - 1)
-        unknown = targets[self.classes_[codes] != targets]
-        if unknown.size:
-            words, counts = np.unique(unknown, return_counts=True)
-            held = [
-                f"{word!r} in {count} row{'' if count == 1 else 's'}"
-                for word, count in zip(words.tolist(), counts, strict=True)
-            ]
-            raise ValueError(
-                f"y must hold classes that were there in fit; it holds {few(held)}. "
-                f"The classes are {few([repr(name) for name in self.classes_.tolist()])}."
-            )
-        return codes
 
     def reliability(self, X: Any, *, max_risk: float | None = None, first_row: int = 0) -> Reliability:
         """What the head predicts for rows `X`; labels are positions in `classes_`, `max_risk` and `first_row` its own.
@@ -366,6 +375,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         The index of a DataFrame becomes the `ids`, and the index of `to_frame()`.
         """
         check_is_fitted(self, "head_")
+        check_table(X, getattr(self, "n_features_in_", None))
         if self.cross_conformal_ is None:
             answer = self.head_.predict(self._outputs(X), max_risk=max_risk, first_row=first_row)
             return replace(answer, ids_name=index_name(X))
@@ -378,12 +388,12 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         return replace(answer, prediction_set=sets, advice=advice, ids_name=index_name(X))
 
     def evaluate(
-        self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | None = None, **options: Any
+        self, X: Any, y: ArrayLike, *, attributes: Mapping[str, Any] | Sequence[str] | None = None, **options: Any
     ) -> Evaluation:
         """Measure "uncalibrated", the estimator alone, and "classifier" on labelled rows that `fit` has not seen.
 
         Sets and advice are those of `reliability`. `attributes` are as in `outputs`, `options` those of
-        `atypicality.evaluate`.
+        `atypicality.evaluate`. Warns where rows of `fit` are among them, unless the classifier was loaded.
 
         >>> from sklearn.datasets import load_digits
         >>> X, y = load_digits(return_X_y=True)
@@ -392,6 +402,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ('uncalibrated', 'classifier')
         """
         outputs, answer = self.outputs(X, y, attributes=attributes), None
+        warn_of_seen_rows(getattr(self, "_marks", frozenset()), outputs.need("embeddings"))
         if self.cross_conformal_ is not None:  # whose sets no outputs tell
             answer = self.reliability(X, max_risk=options.get("max_risk"))
         return evaluate_classifier(self, outputs, answer, options)

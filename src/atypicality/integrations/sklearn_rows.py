@@ -1,6 +1,7 @@
 """Rows of a table and their labels on their way into a classifier: kinds of labels, and names and order of rows."""
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,26 @@ from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import name_rows, warn
 
 __all__ = [
+    "MARKED",
     "check_kind",
+    "check_known",
     "check_no_others",
+    "check_table",
+    "codes_of",
     "few",
     "group_column",
     "index_name",
     "index_of",
+    "named_columns",
+    "row_marks",
     "warn_of_few_rows",
     "warn_of_other_labels",
+    "warn_of_seen_rows",
+    "warn_of_single_rows",
 ]
 
+MARKED, SEEN_SHARE = 100, 0.1
+"""Rows of `fit` at most that are recognised when they are evaluated, and the share of them that is told of."""
 MOST_WORDS = 10
 """Classes that an error lists."""
 ABOVE_CHANCE = 2
@@ -45,6 +56,72 @@ def check_kind(targets: NDArray[Any]) -> None:
         if text.any() and not text.all():
             rows = name_rows(np.flatnonzero(~text), "does", "do")
             raise ValueError(f"y must hold labels of one kind; {rows} not hold text, as others do. Drop or name them.")
+
+
+def codes_of(targets: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+    """Positions of labels (n,) in the sorted classes (k,) of `fit`; others are refused by name."""
+    check_kind(targets)
+    if _is_text(targets) != _is_text(classes):
+        raise ValueError(_unknown(targets, classes, "were there in fit"))
+    codes = np.minimum(np.searchsorted(classes, targets), classes.size - 1)
+    unknown = targets[classes[codes] != targets]
+    if unknown.size:
+        raise ValueError(_unknown(unknown, classes, "were there in fit"))
+    return codes
+
+
+def check_known(targets: NDArray[Any], classes: NDArray[Any]) -> None:
+    """Refuse labels (n,) of another kind than the classes (k,) of a fitted estimator, and warn of other labels."""
+    if _is_text(targets) != _is_text(classes):
+        raise ValueError(_unknown(targets, classes, "the estimator was fitted with"))
+    unknown = targets[~np.isin(targets, classes)]
+    if unknown.size:
+        warn(
+            f"y holds {_held(unknown)}, which the estimator was not fitted with: it cannot predict such a class, whose "
+            "probability and place in sets come from the calibration rows alone. Leave these rows out, or fit the "
+            "estimator with them."
+        )
+
+
+def _is_text(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "US" or (values.dtype.kind == "O" and isinstance(next(iter(values), None), str))
+
+
+def _held(values: NDArray[Any]) -> str:
+    """Labels with their rows."""
+    words, counts = np.unique(values, return_counts=True)
+    pairs = zip(words.tolist(), counts, strict=True)
+    return few([f"{word!r} in {count} row{'' if count == 1 else 's'}" for word, count in pairs])
+
+
+def _unknown(values: NDArray[Any], classes: NDArray[Any], which: str) -> str:
+    known = few([repr(name) for name in classes.tolist()])
+    return f"y must hold classes that {which}; it holds {_held(values)}. The classes are {known}."
+
+
+def check_table(X: Any, columns: int | None) -> None:
+    """Refuse rows of new data that are none, or one row as a Series where `fit` had a table of some columns."""
+    if columns is not None and hasattr(X, "to_frame"):
+        raise ValueError(
+            f"X must be a table with the {columns} columns of fit; got a {type(X).__name__} of {len(X)} values. One "
+            "row of a DataFrame is X.iloc[[0]], not X.iloc[0]."
+        )
+    if hasattr(X, "columns") and not len(X):
+        raise ValueError("X must have at least one row; got none.")
+
+
+def named_columns(X: Any, attributes: Any) -> Any:
+    """Attributes as they are given, or the columns of a DataFrame X that they name."""
+    names = [attributes] if isinstance(attributes, str) else attributes
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        return attributes
+    missing = [repr(name) for name in names if name not in getattr(X, "columns", ())]
+    if missing:
+        raise ValueError(
+            f"attributes must be columns of a DataFrame X where they are names; it has no {few(missing)}. Give a "
+            "mapping of names to arrays."
+        )
+    return {name: X[name] for name in names}
 
 
 def check_no_others(others: Mapping[str, Any]) -> None:
@@ -92,13 +169,47 @@ def group_column(head: ReliabilityHead, X: Any) -> Mapping[str, Any]:
     return {named: X[named]}
 
 
-def warn_of_few_rows(n_calibration: int, prefit: bool) -> None:
-    """Warn where fewer rows calibrate than an accuracy is told from chance by."""
+def row_marks(features: NDArray[Any]) -> frozenset[bytes]:
+    """Digests of rows (n, d), as float32; none where equal rows are no surprise, since no column tells most apart."""
+    rows = np.ascontiguousarray(features, np.float32)
+    distinct = (np.diff(np.sort(rows, axis=0), axis=0) > 0).sum(axis=0) + 1
+    if distinct.max() < 0.9 * len(rows):
+        return frozenset()
+    return frozenset(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+
+
+def warn_of_seen_rows(marks: frozenset[bytes], features: NDArray[Any]) -> None:
+    """Warn where rows (n, d) are evaluated that `fit` has seen: a tenth of those it has marked, or more."""
+    if not marks:
+        return
+    rows = np.ascontiguousarray(features, np.float32)
+    again = len(marks & {blake2b(row.tobytes(), digest_size=8).digest() for row in rows})
+    if again >= max(2, SEEN_SHARE * len(marks)):
+        warn(
+            f"X should hold rows that fit has not seen; {again} of {len(marks)} rows of fit that were looked for are "
+            "among them. The classifier will look better than it is. Give other rows."
+        )
+
+
+def warn_of_few_rows(n_calibration: int, whole: bool) -> None:
+    """Warn where fewer rows calibrate than an accuracy is told from chance by; `whole` where no more of them can."""
     if n_calibration < ENOUGH_ROWS:
         warn(
-            f"{n_calibration} rows calibrate, where 500 are better and fewer than {ENOUGH_ROWS} are few: probabilities "
-            "are hardly recalibrated, and coverage varies much from one calibration set to another. "
-            + ("Give more rows." if prefit else "Set cv=5, where every row calibrates, or give more rows.")
+            f"{n_calibration} row{' calibrates' if n_calibration == 1 else 's calibrate'}, where 500 are better and "
+            f"fewer than {ENOUGH_ROWS} are few: probabilities are hardly recalibrated, and coverage varies much from "
+            "one calibration set to another. "
+            + ("Give more rows." if whole else "Set cv=5, where every row calibrates, or give more rows.")
+        )
+
+
+def warn_of_single_rows(targets: NDArray[Any]) -> None:
+    """Warn of classes of which there is one row, which cannot both train and calibrate."""
+    words, counts = np.unique(targets, return_counts=True)
+    if (counts == 1).any():
+        single = few([repr(word) for word in words[counts == 1].tolist()])
+        warn(
+            f"y holds one row of class {single}: it trains or calibrates, and nothing is known of how such rows are "
+            "predicted. Give more rows of it, or leave it out."
         )
 
 

@@ -224,7 +224,10 @@ def _refit(facts: Facts) -> list[Sentence]:
     coverage, alpha = facts.at("overall", "coverage"), facts.setting("alpha")
     over, said = facts.at("overall", "overconfidence"), None
     if coverage is not None and alpha is not None and coverage["high"] < 1 - alpha:
-        said = "Refit on newer rows: prediction sets hold the label too rarely, beyond the interval."
+        said = (
+            "Refit on rows like these that the model was not trained on: prediction sets hold the label too rarely, "
+            "beyond the interval, as they do where {calibration_rows} are training rows, or older ones."
+        )
     elif facts.words():
         said = "Give more {calibration_rows}, or newer ones: a word of advice does not hold on these {samples}."
     elif over is not None and over["low"] > 0.01:

@@ -471,7 +471,8 @@ def warn(message: str) -> None:
         caught.append(message)
         return
     home, frame, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+    between = home, contextlib.__file__  # whose managers are ours where they stand between our calls
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(between):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)
 
