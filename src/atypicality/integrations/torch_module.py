@@ -284,7 +284,17 @@ class ReliableModel(nn.Module):
                         "call this module once before, or give behind(model, layer=...)."
                     )
                 self.site = find_site(network, lambda: logits_of(network(*args, **kwargs)), torch)
-            return self.head(*_tapped(network, self.site, args, kwargs))  # type: ignore[no-any-return]
+            found = _tapped(network, self.site, args, kwargs)
+            self._check_width(*found[1:])
+            return self.head(*found)  # type: ignore[no-any-return]
+
+    def _check_width(self, embeddings: Tensor | None = None) -> None:
+        if embeddings is not None and self.site is not None and embeddings.shape[1] != self.head.n_features:
+            raise ValueError(
+                f"the input of layer {self.site.name!r} has {embeddings.shape[1]} columns, and the head was fitted on "
+                f"embeddings of {self.head.n_features}: of another layer? Name it as for collect: "
+                "behind(model, layer=...)."
+            )
 
     def network(self) -> nn.Module:
         """The model alone, as a module that returns logits and, where the head needs them, embeddings.
