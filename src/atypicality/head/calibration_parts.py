@@ -224,11 +224,17 @@ def looked_at(head: Any, n_rows: int) -> int | None:
     return step if expected >= 2 * CLEARLY else None
 
 
-def disagreement(head: Any, outputs: ModelOutputs, nearest: NDArray[np.intp] | None = None) -> str | None:
+def disagreement(
+    head: Any,
+    outputs: ModelOutputs,
+    nearest: NDArray[np.intp] | None = None,
+    within: NDArray[np.bool_] | None = None,
+) -> str | None:
     """What is wrong where the logits of new rows fit their embeddings as those of other classes or rows would.
 
-    None where they fit, or it cannot be told; see `unlike` and `looked_at`. `nearest` are the density's columns with
-    the largest log-density, of the rows looked at, where they are known.
+    None where they fit, or it cannot be told; see `unlike` and `looked_at`. Rows beyond every held-out row are left
+    out, and where most are there is nothing to compare: their nearest class means little. Of the rows looked at,
+    `nearest` are the density's columns with the largest log-density, and `within` are those that are not beyond.
     """
     step, density = looked_at(head, len(outputs)), head.density_
     if step is None or outputs.embeddings is None:
@@ -237,10 +243,17 @@ def disagreement(head: Any, outputs: ModelOutputs, nearest: NDArray[np.intp] | N
     logits = to_host(outputs.need("logits")[::step, ...])
     logits = logits if order is None else logits[:, order]
     if nearest is None:
-        nearest = to_host(density.class_log_density(outputs.embeddings[::step, ...])).argmax(axis=1)
+        some = outputs.embeddings[::step, ...]
+        nearest = to_host(density.class_log_density(some)).argmax(axis=1)
+        within = ~head.quantiles_.beyond(to_host(density.atypicality(some)))
     classes = class_positions(density.classes_, head.n_classes_, head.class_names_)[nearest]
-    if not unlike(logits, classes):
-        return None
+    if within is not None:
+        logits, classes = logits[within], classes[within]
+    few = len(logits) < max(ENOUGH_ROWS, len(nearest) / 2)
+    return None if few or not unlike(logits, classes) else _misfit(logits, classes)
+
+
+def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
     same = float(np.mean(logits.argmax(axis=1) == classes))
     return (
         f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "

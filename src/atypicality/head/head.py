@@ -1,7 +1,6 @@
 """The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
 
 import os
-from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -284,13 +283,22 @@ class ReliabilityHead(BaseEstimator):
         drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
-        classes = None if nearest is None else nearest.classes()
-        wrong = [probabilities_instead(outputs), disagreement(self, outputs, classes)]
-        wrong.append(None if drift is None else drift.too_typical())
+        doubts = self._doubts(found, outputs, drift, nearest)
+        return self._reliability(found, outputs, drift, mix, doubts)
+
+    def _doubts(
+        self, found: Outcome, outputs: ModelOutputs, drift: Drift | None, nearest: Nearest | None
+    ) -> tuple[str, ...]:
+        """What looks wrong with the outputs; each is warned of."""
+        wrong = [probabilities_instead(outputs), None if drift is None else drift.too_typical()]
+        if nearest is not None:
+            within = advice_rule(self).within(found.confidence, found.atypicality, found.covariate)
+            within = None if within is None else to_host(within[:: nearest.step])
+            wrong.append(disagreement(self, outputs, nearest.classes(), within))
         doubts = tuple(text for text in wrong if text)
         for text in doubts:
             warn(text)
-        return replace(self._reliability(found, outputs, drift, mix), doubts=doubts)
+        return doubts
 
     def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
@@ -300,7 +308,12 @@ class ReliabilityHead(BaseEstimator):
         return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 
     def _reliability(
-        self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
+        self,
+        found: Outcome,
+        outputs: ModelOutputs,
+        drift: Drift | None = None,
+        mix: ClassMix | None = None,
+        doubts: tuple[str, ...] = (),
     ) -> Reliability:
         quadrant = None if found.quadrant is None else QUADRANT_TEXTS[to_host(found.quadrant)]
         size = to_host(set_sizes(namespace(found.prediction_set), found.prediction_set))
@@ -308,7 +321,7 @@ class ReliabilityHead(BaseEstimator):
         parts: dict[str, Any] = {name: getattr(found, name) for name in SAME}
         parts |= {"quadrant": quadrant, "advice": advice_texts(to_host(found.advice), size)}
         parts["recalibration_atypicality"] = None if drift is None or drift.recalibration is None else found.covariate
-        return Reliability(**parts, drift=drift, class_names=names, ids=outputs.ids, class_mix=mix)
+        return Reliability(**parts, drift=drift, class_names=names, ids=outputs.ids, class_mix=mix, doubts=doubts)
 
     def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.
