@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 import atypicality as aty
-from atypicality import metrics
+from atypicality import ModelOutputs, metrics
 from atypicality.datasets import make_world
 from atypicality.evaluation.schema import STATISTICS, TABLES
 from atypicality.groups import QUADRANTS, QuantileGroups
@@ -192,7 +192,18 @@ def test_a_temperature_that_rests_on_no_error_is_noted_and_has_no_standard_error
     assert np.isnan(right["standard_error"])
     assert right["value"] == pytest.approx(3 / np.log(21))  # right in 20 of 20 rows, with the prior in 21 of 22
     assert fitted["value"] == pytest.approx(3 / np.log(16 / 6))  # right in 15 of 20 rows, with the prior in 16 of 22
-    assert any("group 1 of atypicality rests on no error" in note for note in evaluation.notes)
+    assert sum("logits in group 1 of atypicality rests on no error" in note for note in evaluation.notes) == 1
+
+
+def test_training_outputs_leave_the_atypicality_of_a_head_as_it_is(outputs, train):
+    head = ReliabilityHead().fit(train=train, calibration=outputs[:700])
+    alone = aty.evaluate(head, outputs[700:], suspects=5)
+    beside = aty.evaluate(head, outputs[700:], train=train, suspects=5)
+    assert beside.settings["atypicality"] == alone.settings["atypicality"] == "measured by head"
+    for name in ("atypicality_groups", "quadrants", "classes"):
+        assert beside.table(name) == alone.table(name)
+    known = ModelOutputs(embeddings=outputs[700:].embeddings, labels=outputs[700:].labels)
+    assert len(aty.evaluate(head, outputs[700:], train=known, suspects=5).table("duplicates")) == 5
 
 
 def test_attributes_become_subgroups_numbers_in_quantile_groups(world):

@@ -1,6 +1,7 @@
 """Samples in the report: examples, filters, keys, links, two sides; and how the page looks small, dark and on paper."""
 
 import dataclasses
+import sys
 import time
 from pathlib import Path
 
@@ -232,6 +233,18 @@ def test_examples_of_the_most_harmful_are_kept_where_not_all_fit(monkeypatch):
 def test_examples_that_cannot_be_shown_are_refused(examples, error, match):
     with pytest.raises(error, match=match):
         read_examples(examples, 3)
+
+
+def test_images_may_be_floats_from_0_to_1_and_have_their_channels_first():
+    from atypicality.report.examples import checked_pixels
+
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(checked_pixels(np.moveaxis(pixels, 2, 0) / np.float32(255)), pixels)
+    np.testing.assert_array_equal(checked_pixels(pixels[None, :, :, 0]), pixels[:, :, 0])
+    with pytest.raises(ValueError, match=r"float from 0 to 1 \(undo a normalisation"):
+        checked_pixels(pixels / 127.5 - 1)
+    if torch := sys.modules.get("torch"):
+        assert read_examples(torch.zeros(3, 1, 4, 5), 3).kind == "image"
 
 
 def test_thumbnails_are_means_and_no_larger_than_they_are_shown():

@@ -253,6 +253,14 @@ def test_behind_a_model_it_says_what_the_head_says(density, layer, seed):
     assert_array_equal(answer.label, said.label)
     assert not answer.proba.requires_grad
     assert not network.top._forward_hooks
+    if density is not None:
+        other = (
+            ReliabilityModule.from_head(head)
+            .behind(torch.nn.Sequential(network, torch.nn.Identity()), layer="1")
+            .eval()
+        )
+        with pytest.raises(ValueError, match=r"the input of layer '1' has 3 columns, .* behind\(model, layer=\.\.\.\)"):
+            other(rows[1100:])
 
 
 @pytest.fixture(scope="module")

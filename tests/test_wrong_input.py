@@ -10,7 +10,8 @@ from scipy.special import softmax
 import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
-from atypicality.cli.files import warn_of_other_labels
+from atypicality.head.calibration_parts import agreement, unlike, warn_of_other_labels
+from atypicality.head.prediction import Nearest, predicted
 from atypicality.llm import AnswerHead, Answers
 
 NAMES = np.array(["cat", "dog", "ant", "bee"])
@@ -54,12 +55,88 @@ def run(folder, capsys, monkeypatch):
 
 def test_labels_of_other_rows_or_classes_are_warned_of(run):
     parts = arrays(300, 3)
-    assert warn_of_other_labels(outputs := ModelOutputs(**parts)) is outputs  # warnings are errors
+    warn_of_other_labels(ModelOutputs(**parts))  # warnings are errors
     message = "fit the logits no better than shuffled ones would"
     with pytest.warns(UserWarning, match=message):
         warn_of_other_labels(ModelOutputs(**parts | {"labels": np.minimum(parts["labels"] + 1, 3)}))
     with pytest.warns(UserWarning, match=rf"labels of 'x\.npz' {message}"):
         assert run("evaluate", "head", "x.npz", labels=np.roll(parts["labels"], 7))[0] == 0
+    with pytest.warns(UserWarning, match=f"labels of the outputs {message}"):
+        aty.evaluate("uncalibrated", ModelOutputs(**parts | {"labels": np.roll(parts["labels"], 7)}))
+
+
+WRONG = {
+    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are, .* and sum to 1 in"),
+    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are"),
+    "columns": ({"logits": lambda z: z[:, ::-1]}, r"logits fit the embeddings no better .* of 2\d\d rows looked at"),
+    "rows": ({"embeddings": lambda x: np.roll(x, 7, axis=0)}, "logits fit the embeddings no better"),
+    "near the means": (
+        {"embeddings": lambda x: 0 * x + MEANS[0]},
+        "100.0% of these 300 rows are more typical than 99%",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*logits fit the embeddings no better.*")
+@pytest.mark.parametrize("what", WRONG)
+def test_predict_says_in_python_what_looks_wrong(folder, what):
+    head, parts = aty.load(folder / "head"), arrays(300, 3) | {"class_names": None}
+    assert head.predict(ModelOutputs(**parts)).doubts == ()
+    (changes, message), rows = WRONG[what], slice(0, 1 if what == "one row of them" else 300)
+    outputs = ModelOutputs(
+        **parts | {name: np.ascontiguousarray(change(parts[name])) for name, change in changes.items()}
+    )
+    with pytest.warns(UserWarning, match=message) as caught:
+        answer = head.predict(outputs[rows])
+    assert set(answer.doubts) == {str(one.message) for one in caught if "more atypical" not in str(one.message)}
+
+
+def test_a_weak_density_is_not_taken_for_other_rows(rng):
+    parts, noise = arrays(6000, 4), rng.normal(size=(6000, 6))
+    outputs = ModelOutputs(**parts | {"embeddings": 0.04 * parts["embeddings"] + noise})
+    head = aty.ReliabilityHead(aty.GaussianAtypicality(), aty.TemperatureScaling(), aty.SplitConformal())
+    head.fit(train=outputs[:3000], calibration=outputs[3000:5000])
+    assert 4 / 1000**0.5 < head.agreement_ < 8 / 300**0.5  # enough of a thousand rows to be no shuffled ones
+    found = [head.predict(outputs[5000 + 100 * start :][:100]).doubts for start in range(9)]
+    assert not any(found)
+
+
+def test_shuffled_classes_are_unlike_and_one_class_cannot_be_told(rng):
+    labels = rng.integers(0, 3, 400)
+    logits = 4.0 * np.eye(3)[np.where(rng.random(400) < 0.4, labels, rng.integers(0, 3, 400))]
+    assert not unlike(logits, labels)
+    shuffled = [agreement(softmax(logits, axis=1), rng.permutation(labels)) for _ in range(400)]
+    assert abs(np.mean(shuffled)) < 4 / 20  # mean 0 and deviation 1: four standard errors of 400 draws
+    assert np.std(shuffled) == pytest.approx(1, abs=4 / 800**0.5)
+    rare = (np.arange(400) % 5 == 0).astype(int)  # of 400 rows 272 agree by chance, and 128 could show another order
+    assert unlike(4.0 * np.eye(2)[rare], rng.permutation(rare))
+    alike = (np.arange(400) < 4).astype(int)
+    assert not unlike(4.0 * np.eye(2)[alike], alike[::-1])
+
+
+def test_the_classes_that_a_prediction_looks_at_are_those_of_the_density(folder):
+    head, outputs = aty.load(folder / "head"), ModelOutputs(**arrays(300, 3))
+    for step in (1, 7):
+        nearest = Nearest(step)
+        with aty.blocks.settings(block_rows=40):
+            predicted(head, outputs, 0, nearest=nearest)
+        expected = head.density_.class_log_density(outputs.embeddings[::step]).argmax(axis=1)
+        np.testing.assert_array_equal(nearest.classes(), expected)
+
+
+@pytest.mark.parametrize("change", ["means", "scale", "none"])
+def test_embeddings_of_another_layer_in_calibration_are_warned_of(change):
+    train, calibration = (arrays(n, seed) for n, seed in ((400, 1), (400, 2)))
+    turned = {"means": lambda x: x + 2, "scale": lambda x: 3 * x, "none": lambda x: x}[change]
+    calibration["embeddings"] = turned(calibration["embeddings"])
+    skewed = calibration["labels"] < np.arange(400) % 9  # other shares of the classes are no other layer
+    calibration = ModelOutputs(**calibration)[skewed]
+    head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
+    if change == "none":
+        head.fit(train=ModelOutputs(**train), calibration=calibration)
+        return
+    with pytest.warns(UserWarning, match="embeddings of the calibration rows are unlike those of train"):
+        head.fit(train=ModelOutputs(**train), calibration=calibration)
 
 
 @pytest.mark.parametrize("column", ["ids", "id", "sample"])

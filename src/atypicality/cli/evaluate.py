@@ -13,7 +13,6 @@ from atypicality.cli.files import (
     load_answers,
     load_head,
     load_outputs,
-    warn_of_other_labels,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
@@ -55,7 +54,7 @@ def command(
         if is_answer_head(fitted):
             result = fitted.evaluate(load_answers(file, names, class_names, checked=True), max_risk=max_risk)
         else:
-            outputs = warn_of_other_labels(load_outputs(file, names, class_names, fitted))
+            outputs = load_outputs(file, names, class_names, fitted)
             result = evaluate({"model": "uncalibrated", "head": fitted}, outputs, max_risk=max_risk)
     if as_json:
         say_json(result.to_json())

@@ -27,7 +27,6 @@ __all__ = [
     "load_with_checked",
     "parse_names",
     "refuse_answer_head",
-    "warn_of_other_labels",
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
@@ -223,8 +222,10 @@ def load_together(
 
     Labels that are text, in files that do not name the classes, are classes of the `head`.
     """
+    from atypicality.head.calibration_parts import probabilities_instead
     from atypicality.outputs import ModelOutputs
     from atypicality.outputs.reading import read_class_names, read_parts
+    from atypicality.validation import warn
 
     known, classes = parse_names(names), None if class_names is None else read_class_names(class_names)
     found, absent = {}, []
@@ -236,7 +237,8 @@ def load_together(
             parts.setdefault("class_names", head.class_names_)
         with _naming(path):
             found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
-        _warn_of_probabilities(found[purpose], path)
+        if message := probabilities_instead(found[purpose]):
+            warn(message)
         _warn_of_scale(found[purpose], path, head)
         absent.append(missing)
     if nowhere := sorted(set.intersection(*absent)):
@@ -266,17 +268,6 @@ def _refuse_answers(path: Path) -> None:
         )
 
 
-def _warn_of_probabilities(outputs: "ModelOutputs", path: Path) -> None:
-    from atypicality.validation import common_sum, warn
-
-    total = None if outputs.logits is None else common_sum(outputs.logits[:LOOKED_AT])
-    if total is not None:
-        warn(
-            f"the logits of {path.name!r} are not negative and sum to {total:g} in every row: are these probabilities? "
-            "`atypicality pack --probabilities` stores the logarithms of those that sum to 1."
-        )
-
-
 def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
     """Warn where the logits of most rows spread twice as far as those of any row that recalibrated the head."""
     import numpy as np
@@ -293,18 +284,6 @@ def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
             f"the logits of {path.name!r} spread over {found:.3g} from smallest to largest in half of the rows, "
             f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
         )
-
-
-def warn_of_other_labels(outputs: "ModelOutputs") -> "ModelOutputs":
-    """The outputs, with a warning where their labels fit the logits as those of other rows or classes would."""
-    from atypicality.head.calibration_parts import some_rows, warn_of_other_rows
-
-    if outputs.logits is not None and outputs.labels is not None:
-        logits, labels = some_rows(outputs, None)[0].need("logits", "labels")
-        warn_of_other_rows(
-            logits, labels, None, f"labels of {(outputs._called or 'the outputs').removeprefix('the outputs of ')}"
-        )
-    return outputs
 
 
 def _has_text_labels(parts: dict[str, Any]) -> bool:

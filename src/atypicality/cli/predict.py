@@ -2,16 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import LOOKED_AT, ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
+from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
-
-if TYPE_CHECKING:
-    from atypicality.outputs import ModelOutputs
 
 __all__ = ["DRIFTED", "EXAMPLES", "command"]
 
@@ -67,7 +64,7 @@ def command(
         outputs = load_rows(fitted, file, names, class_names)
         answer = fitted.predict(outputs, max_risk=max_risk)
         drifted = answer.drift is not None and answer.drift.significant
-        stopped = drifted or (bool(answer.lacking) if is_answer_head(fitted) else _doubted(fitted, outputs))
+        stopped = drifted or (bool(answer.lacking) if is_answer_head(fitted) else bool(answer.doubts))
         stage("writing")
         answer.save(out)
     if as_json:
@@ -86,13 +83,3 @@ def command(
         )
     if exit_code and stopped:
         raise typer.Exit(DRIFTED)
-
-
-def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
-    """Whether the logits look like probabilities, of which reading warned, or those of other columns or rows."""
-    from atypicality.head.calibration_parts import disagreement
-    from atypicality.validation import common_sum, warn
-
-    if message := disagreement(head, outputs):
-        warn(message)
-    return bool(message) or common_sum(outputs.need("logits")[:LOOKED_AT]) is not None

@@ -17,7 +17,6 @@ from atypicality.cli.files import (
     load_answers,
     load_head,
     load_together,
-    warn_of_other_labels,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
@@ -102,7 +101,7 @@ def command(
             paths = {str(file): file for file in files} | ({} if train is None else {"train": train})
             outputs = load_together(paths, names, class_names, next(iter(heads.values())))
             known = outputs.pop("train", None)
-            measured = [warn_of_other_labels(outputs[str(file)]) for file in files]
+            measured = [outputs[str(file)] for file in files]
             result, sides = _evaluated(heads, measured, files, known, max_risk)
         stage("drawing")
         fitted = list(heads.values())[-1]
@@ -165,15 +164,9 @@ def _evaluated(
 ) -> tuple[Any, tuple[str, str]]:
     """The evaluation, and the methods to show side by side."""
     from atypicality.evaluation import evaluate
-    from atypicality.evaluation.schema import to_columns
-    from atypicality.evaluation.suspects import duplicate_rows
 
-    methods, found = {"model": "uncalibrated"} | heads, []
-    for part in outputs:  # atypicality stays the heads' own: the training rows are for duplicates alone
-        one = evaluate(methods, part, suspects=LISTED, max_risk=max_risk)
-        known = None if train is None else train.with_classes(part.class_names, whose="those of the outputs")
-        twins = to_columns("duplicates", duplicate_rows(part, known, LISTED))
-        found.append(replace(one, tables=dict(one.tables) | {"duplicates": twins}))
+    methods = {"model": "uncalibrated"} | heads
+    found = [evaluate(methods, part, train=train, suspects=LISTED, max_risk=max_risk) for part in outputs]
     return _side_by_side(heads, found, outputs[0], files)
 
 

@@ -24,11 +24,9 @@ Both = tuple[ClassStatistics, ClassStatistics | None]
 """Of rows as they are and, unless one of them is zero, of rows divided by their length."""
 
 CONCERNS = (
-    "This concerns every density that the head chooses among, and the Gaussian that its recalibration reads. For "
-    "embeddings of a network it is usual and can stay: errors are found about as well, and inputs of no class are "
-    "noticed no better with those directions counted, but with embeddings of an earlier layer. To count them write "
-    "ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')), or shrinkage='columns' for a table, where a new "
-    "category is such a direction: that one density then takes the place of the choice, for recalibration too."
+    "For embeddings of a network this is usual and can stay. To count those directions, as for a table whose new "
+    "categories are such, write ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')) (shrinkage='columns' for "
+    "a table): see 'When it fails' in the documentation of the Gaussian density."
 )
 """What a covariance that is not of full rank means for a head, and what to do."""
 

@@ -20,6 +20,7 @@ from atypicality.evaluation.schema import Row
 from atypicality.evaluation.scored import Options
 from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import Measured, assemble, measure
+from atypicality.head.calibration_parts import warn_of_other_labels
 from atypicality.head.rarity import scores_of
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
@@ -56,7 +57,8 @@ def evaluate(
         Labels, and what the methods need.
     train : ModelOutputs or fitted density, optional
         Training embeddings and labels, or a density fitted on them: where atypicality, class densities and class
-        atypicality come from, unless the outputs have them. Without it a head's own density is used.
+        atypicality come from, unless the outputs have them. Without it a head's own density is used, and beside
+        training outputs too: `suspects` then looks for duplicates among these, and nothing else reads them.
     n_groups : int, default=5
         Groups of atypicality, of class atypicality (at most as many as classes), and of attributes that are floats or
         whole numbers of more than 20 values. Edges of atypicality that a head has stored are used instead of the
@@ -88,7 +90,8 @@ def evaluate(
     Warns
     -----
     UserWarning
-        When a method remembers (`fingerprint_`) that it was fitted on these very rows.
+        When a method remembers (`fingerprint_`) that it was fitted on these very rows, and where labels fit the logits
+        as those of other rows or classes would.
 
     Examples
     --------
@@ -104,6 +107,7 @@ def evaluate(
     kept = check_integer(keep_samples, "keep_samples", low=0)
     options = Options.checked(n_groups, grid, n_bins, keep_samples=kept, seed=seed)
     _warn_of_calibration_data(named, check_outputs(outputs))
+    warn_of_other_labels(outputs)
     if max_risk is not None and not any(map(is_head, named.values())):
         raise ValueError("max_risk needs a head among the methods: nothing else accepts predictions. Leave it out.")
     context, asked = _context(named, outputs, train, groups, max_risk)
@@ -167,6 +171,8 @@ def _context(
             class_order(outputs.class_names, getattr(head, "class_names_", None), "those of the head")
     dense = [name for name, head in heads.items() if hasattr(getattr(head, "density_", None), "atypicality")]
     density, owner, scored = None, None, None
+    known = train if dense and isinstance(train, ModelOutputs) else None  # of duplicates alone: the head has a density
+    train = train if known is None else None
     if dense and train is None:
         head = heads[dense[0]]
         density, owner = head.density_, (dense[0], getattr(head, "class_names_", None))
@@ -176,6 +182,8 @@ def _context(
     shared = train is not None or any(hasattr(source, "predict_proba") for source in sources)
     given = density if train is None else train
     context = make_context(outputs, given, groups, densities=shared, owner=owner, scored=scored)
+    if known is not None:
+        context = replace(context, train=known.with_classes(outputs.class_names, whose="those of the outputs"))
     context = replace(context, max_risk=max_risk)
     asked: dict[str, Answer] = {}
     if context.atypicality is None and heads:

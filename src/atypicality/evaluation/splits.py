@@ -151,7 +151,7 @@ def differences(parts: Sequence[list[Row]]) -> list[Row]:
         if method == reference or gaps.size < 2:
             continue
         error = gaps.std(ddof=1) * (1 / gaps.size + 1) ** 0.5
-        reach, mean = student.ppf(0.975, gaps.size - 1) * error, gaps.mean()
+        reach, mean = stdtrit(gaps.size - 1, 0.975) * error, gaps.mean()
         keys = {"method": method, "reference": reference, "metric": metric, "count": gaps.size}
         found.append(keys | {"value": mean, "standard_error": error, "low": mean - reach, "high": mean + reach})
     return found

@@ -249,10 +249,11 @@ def temperature_rows(
             return _temperature(logits, labels, temperature())
 
     count, value, error = each_group(fitted, axis.codes, len(axis.keys), (np.nan, np.nan))
+    loose = ", ".join(str(group + 1) for group in np.flatnonzero((count > 0) & np.isnan(error)))
     notes = [
-        f"the temperature of group {group + 1} of atypicality rests on no error, or is a limit: see TemperatureScaling."
-        for group in np.flatnonzero((count > 0) & np.isnan(error))
-    ]
+        f"table temperatures: the best temperature of the model's logits in group {loose} of atypicality rests on no "
+        "error, or is a limit."
+    ] * bool(loose)
     reach = ndtri(0.975) * error
     return measured_rows(axis.keys, (count, value, error, value - reach, value + reach)), notes
 

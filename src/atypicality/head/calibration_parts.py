@@ -10,14 +10,15 @@ from atypicality import blocks
 from atypicality.arrays import concatenate, to_host, to_numpy
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
-from atypicality.outputs.class_names import refuse_two_readings
+from atypicality.outputs.class_names import class_order, refuse_two_readings
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import name_classes, warn
+from atypicality.validation import PROBED, common_sum, name_classes, warn
 
 __all__ = [
     "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
-    "some_rows", "warn_of_other_rows", "warn_of_training_rows",
+    "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels", "warn_of_other_layer",
+    "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
 RECALIBRATION_SHARE = 0.5
@@ -26,8 +27,11 @@ SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
+MOVED = 0.5
+"""Mean squared distance of class means, in variances of the embeddings, from which on these are of different layers.
+In nine sets of outputs of networks it was at most 0.13, and from 1.2 on with permuted columns."""
+RESCALED = 4  # times the variance, from which on they are; 0.8 to 1.4 there
 ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
-SHUFFLED = 2  # deviations below which an agreement may be that of shuffled rows
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
 
@@ -138,33 +142,60 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
     return float(agreed / variance**0.5) if variance > 1e-12 * n else np.inf
 
 
-def check_order(outputs: ModelOutputs, scored: Any, sources: NDArray[np.intp] | None) -> None:
-    """Warn where labels or embeddings of some rows seem to be those of others; `scored` are the scores of all."""
+def check_order(
+    outputs: ModelOutputs, scored: Any, sources: NDArray[np.intp] | None, *, aligned: bool = False
+) -> float | None:
+    """Warn where labels or embeddings of some rows seem to be those of others, unless they are `aligned` for sure.
+
+    `scored` are the scores of all rows. Returns the agreement of logits and embeddings for one row: n rows have
+    `sqrt(n)` times that. None without class densities.
+    """
     (some, known), densities = some_rows(outputs, scored), None
     if known is not None and known[2] is not None:
         densities = to_host(in_columns(known[2], sources))
-    warn_of_other_rows(to_host(some.need("logits")), to_host(some.need("labels")), densities)
+    logits, labels = to_host(some.need("logits")), to_host(some.need("labels"))
+    if not aligned:
+        warn_of_other_rows(logits, labels, densities)
+    return None if densities is None else _for_one_row(logits, densities)
+
+
+def _for_one_row(logits: Any, densities: NDArray[np.float64]) -> float:
+    probs = softmax_rows(blocks.astype(logits, np.float64))
+    return min(agreement(probs, densities.argmax(axis=1)), 1e6) / len(probs) ** 0.5 if len(probs) > 1 else 0.0
+
+
+def unlike(logits: NDArray[Any], classes: NDArray[np.intp]) -> bool:
+    """Whether classes (n,) fit logits (n, k) as shuffled ones would.
+
+    Shuffled ones are below `CLEARLY` deviations, and so found, all but once in 30,000 times. Rows that belong together
+    are taken for shuffled as rarely where their agreement is twice that. Where half of the rows agree, and fewer by
+    chance, they are not shuffled; nor can it be told where all but `ENOUGH_ROWS` agree by chance, as of one class.
+
+    >>> logits, rows = 9 * np.eye(2)[np.arange(200) % 2], np.arange(200)
+    >>> unlike(logits, rows % 2), unlike(logits, rows // 100)
+    (False, True)
+    """
+    (n, k), top = logits.shape, logits.argmax(axis=1)
+    by_chance = float(np.bincount(top, minlength=k) @ np.bincount(classes, minlength=k)) / n
+    if 2 * np.count_nonzero(top == classes) >= n and not n / 2 <= by_chance <= n - ENOUGH_ROWS:
+        return False
+    return agreement(softmax_rows(blocks.astype(logits, np.float64)), classes) < CLEARLY
 
 
 def warn_of_other_rows(
     logits: Any, labels: NDArray[np.intp], densities: NDArray[np.float64] | None, whose: str = "calibration labels"
 ) -> None:
-    """Warn where labels (n,), or the largest class log-densities (n, k), fit logits (n, k) as shuffled ones would.
-
-    Shuffled ones are below `CLEARLY` deviations, and so warned of, all but once in 30,000 fits. Rows that belong
-    together are warned of as rarely where their agreement is twice that: a correlation of 0.36 for 500 rows.
-    """
+    """Warn where labels (n,), or the largest class log-densities (n, k), are `unlike` the logits (n, k)."""
     if len(labels) < ENOUGH_ROWS:
         return
-    probs = softmax_rows(blocks.astype(logits, np.float64))
-    if agreement(probs, labels) < CLEARLY:
-        right = np.mean(probs.argmax(axis=1) == labels)
+    if unlike(logits, labels):
+        right = np.mean(logits.argmax(axis=1) == labels)
         warn(
             f"{whose} fit the logits no better than shuffled ones would; the largest logit is the label's in "
             f"{right:.1%} of {len(labels):,} rows. Give labels in the order of the rows and logits in that of the "
             "classes; if they are, this model is no better than chance."
         )
-    elif densities is not None and agreement(probs, densities.argmax(axis=1)) < CLEARLY:
+    elif densities is not None and unlike(logits, densities.argmax(axis=1)):
         warn(
             "embeddings fit the logits no better than those of other rows would, while labels do: the class whose "
             "density is largest has no more of the model's probability. Give embeddings in the order of logits and "
@@ -172,28 +203,76 @@ def warn_of_other_rows(
         )
 
 
-def disagreement(head: Any, outputs: ModelOutputs) -> str | None:
+def warn_of_other_labels(outputs: ModelOutputs) -> None:
+    """Warn where the labels of outputs fit their logits as those of other rows or classes would."""
+    if outputs.logits is not None and outputs.labels is not None:
+        logits, labels = map(to_host, some_rows(outputs, None)[0].need("logits", "labels"))
+        called = (outputs._called or "the outputs").removeprefix("the outputs of ")
+        warn_of_other_rows(logits, labels, None, f"labels of {called}")
+
+
+def looked_at(head: Any, n_rows: int) -> int | None:
+    """Every how many of new rows their embeddings are to be compared with the logits; None where nothing can be told.
+
+    That is of fewer than `ENOUGH_ROWS`, without class densities, or where those of the held-out rows fit the logits so
+    weakly that these rows, too, would be taken for shuffled.
+    """
+    if n_rows < ENOUGH_ROWS or not hasattr(head.density_, "class_log_density"):
+        return None
+    step = -(-n_rows // ASKED)
+    expected = np.inf if head.agreement_ is None else head.agreement_ * (n_rows // step) ** 0.5
+    return step if expected >= 2 * CLEARLY else None
+
+
+def disagreement(
+    head: Any,
+    outputs: ModelOutputs,
+    nearest: NDArray[np.intp] | None = None,
+    within: NDArray[np.bool_] | None = None,
+) -> str | None:
     """What is wrong where the logits of new rows fit their embeddings as those of other classes or rows would.
 
-    That is where the class whose density is largest is the model's for less than half of the rows and has no more of
-    its probability than by chance: in one of 44 batches of shuffled rows it has, and columns in another order are less
-    likely still to agree. None where it cannot be told: without class densities, or of fewer than `ENOUGH_ROWS` rows.
+    None where they fit, or it cannot be told; see `unlike` and `looked_at`. Rows beyond every held-out row are left
+    out, and where most are there is nothing to compare: their nearest class means little. Of the rows looked at,
+    `nearest` are the density's columns with the largest log-density, and `within` are those that are not beyond.
     """
-    n, density = len(outputs), head.density_
-    if n < ENOUGH_ROWS or outputs.embeddings is None or not hasattr(density, "class_log_density"):
+    step, density = looked_at(head, len(outputs)), head.density_
+    if step is None or outputs.embeddings is None:
         return None
-    some = outputs._part(np.linspace(0, n - 1, min(n, ASKED)).astype(int))
-    some = some.with_classes(head.class_names_, whose="those of the head")
-    positions = class_positions(density.classes_, head.n_classes_, head.class_names_)
-    classes = positions[to_host(density.class_log_density(some.need("embeddings"))).argmax(axis=1)]
-    probs = softmax_rows(to_host(some.need("logits")).astype(np.float64))
-    same = float(np.mean(probs.argmax(axis=1) == classes))
-    if same >= 0.5 or agreement(probs, classes) >= SHUFFLED:
-        return None
+    order = class_order(outputs.class_names, head.class_names_, "those of the head")
+    logits = to_host(outputs.need("logits")[::step, ...])
+    logits = logits if order is None else logits[:, order]
+    if nearest is None:
+        some = outputs.embeddings[::step, ...]
+        nearest = to_host(density.class_log_density(some)).argmax(axis=1)
+        within = ~head.quantiles_.beyond(to_host(density.atypicality(some)))
+    classes = class_positions(density.classes_, head.n_classes_, head.class_names_)[nearest]
+    if within is not None:
+        logits, classes = logits[within], classes[within]
+    few = len(logits) < max(ENOUGH_ROWS, len(nearest) / 2)
+    return None if few or not unlike(logits, classes) else _misfit(logits, classes)
+
+
+def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
+    same = float(np.mean(logits.argmax(axis=1) == classes))
     return (
         f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "
-        f"largest is the model's in {same:.1%} of {len(some):,} rows looked at. Are the columns in the head's order "
+        f"largest is the model's in {same:.1%} of {len(logits):,} rows looked at. Are the columns in the head's order "
         "(give class_names, by which they are put in order), and logits and embeddings of the same rows?"
+    )
+
+
+def probabilities_instead(outputs: ModelOutputs) -> str | None:
+    """What is wrong where the first logits are all distributions, which logits never are by chance."""
+    logits = outputs.logits
+    total = None if logits is None else common_sum(to_host(logits[: min(PROBED, len(outputs)), ...]))
+    if total is None:
+        return None
+    of = (outputs._called or "").removeprefix("the outputs of ")
+    return (
+        f"the logits{' of ' if of else ''}{of} are used as they are, but are not negative and sum to {total:g} in "
+        "every row: are these probabilities, percentages or votes? Give what enters the softmax, or the logarithms of "
+        "probabilities, np.log(probs); `atypicality pack --probabilities` stores them."
     )
 
 
@@ -224,3 +303,47 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
             f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
             "rows of train too. Confidence and coverage will be too high for new rows. Give held-out rows."
         )
+
+
+def warn_of_other_layer(train: ModelOutputs, held_out: ModelOutputs) -> None:
+    """Warn where embeddings of held-out rows have other class means, or another scale, than those of training rows.
+
+    As those of another layer do, or of inputs that were prepared in another way. Other shares of the classes change
+    neither, and held-out rows that are further from their means than training rows do not matter.
+    """
+    if held_out.embeddings is None or held_out.embeddings.shape[1] != train.need("embeddings").shape[1]:
+        return
+    pair = [
+        _class_moments(*map(to_host, some_rows(part, None)[0].need("embeddings", "labels")))
+        for part in (train, held_out)
+    ]
+    (count, mean, spread, scale), (other_count, other_mean, other_spread, other_scale) = pair
+    if count.sum() < ENOUGH_ROWS or other_count.sum() < ENOUGH_ROWS or not (min(scale, other_scale) > 0):
+        return
+    size = max(len(count), len(other_count))
+    both = [np.r_[part, np.zeros(size - len(part))] > 1 for part in (count, other_count)]
+    known = np.flatnonzero(both[0] & both[1])
+    apart = ((mean[known] - other_mean[known]) ** 2).sum(axis=1)
+    apart -= spread[known] / count[known] + other_spread[known] / other_count[known]  # what it is by chance
+    moved = float(other_count[known] @ apart / max(other_count[known].sum(), 1) / min(scale, other_scale))
+    times = float(other_scale / scale)
+    if moved > MOVED or not 1 / RESCALED <= times <= RESCALED:
+        warn(
+            "embeddings of the calibration rows are unlike those of train: their class means are "
+            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and their variance is {times:.2g} times that "
+            "of train. Are both of the same model and layer, with inputs prepared in the same way? If not, atypicality "
+            "means nothing here."
+        )
+
+
+def _class_moments(x: NDArray[Any], labels: NDArray[np.intp]) -> tuple[Any, Any, Any, float]:
+    """Rows (k,), means (k, d) and summed variances (k,) of the classes, and the summed variance of all rows."""
+    k, order = int(labels.max(initial=0)) + 1, np.argsort(labels, kind="stable")
+    x = np.asarray(x, np.float64)[order]
+    counts, found = np.bincount(labels, minlength=k), np.flatnonzero(np.bincount(labels, minlength=k))
+    starts = np.r_[0, np.cumsum(counts[found])[:-1]]
+    means, spread = np.zeros((k, x.shape[1])), np.zeros(k)
+    means[found] = np.add.reduceat(x, starts) / counts[found, None]
+    squares = np.add.reduceat(((x - means[labels[order]]) ** 2).sum(axis=1), starts)
+    spread[found] = squares / np.maximum(counts[found] - 1, 1)
+    return counts, means, spread, float(x.var(axis=0).sum())

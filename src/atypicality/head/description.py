@@ -15,6 +15,7 @@ __all__ = ["before_and_after", "described", "described_in_html"]
 
 REPORTED = {"accuracy": accuracy, "nll": nll, "ece": ece}
 PURPOSES = ("train", "recalibration", "edges", "thresholds")
+BETTER = 500  # rows for calibration
 UNUSED = ("off", "not ", "left out", "dropped")  # how the form of a term of recalibration begins where it is not used
 
 
@@ -58,6 +59,7 @@ def _parts(head: Any) -> list[tuple[str, str]]:
     covered = f", {1 - float(sets.alpha):.4g} coverage" if hasattr(sets, "alpha") else ""
     parts = [
         ("rows", ", ".join(f"{name} {head.sizes_[name]:,}" for name in PURPOSES if name in head.sizes_)),
+        ("", f"few rows for calibration, {BETTER} are better" if _held_out(head) < BETTER else ""),
         ("density", "none" if head.density_ is None else str(head.density_)),
         ("", "" if head.density_choice_ is None else str(head.density_choice_)),
         ("", "" if head.recalibration_density_ is None else f"recalibration uses {head.recalibration_density_}"),
@@ -67,6 +69,10 @@ def _parts(head: Any) -> list[tuple[str, str]]:
         ("prediction sets", type(sets).__name__ + (", no coverage guaranteed" if head.cross_fitted_ else covered)),
     ]
     return [(name, text) for name, text in parts if text]
+
+
+def _held_out(head: Any) -> int:
+    return int(sum(head.sizes_.get(name, 0) for name in PURPOSES[1:]))
 
 
 def _words(head: Any) -> list[tuple[str, int, int]]:

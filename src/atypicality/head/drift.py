@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from atypicality.arrays import to_host
 from atypicality.formula import Outcome
 from atypicality.head.quantiles import QuantileScale
+from atypicality.outputs.packing import ENOUGH_ROWS
 from atypicality.terminal import aligned, html_table
 
 __all__ = ["Drift", "drift_of"]
@@ -16,6 +17,8 @@ __all__ = ["Drift", "drift_of"]
 TAIL, MIDDLE = 0.99, 0.5
 MOVED = 0.75  # share of rows above the held-out median from which on these have moved as a whole
 CHANCE = 1e-6
+NEARLY_ALL = 0.9  # rows beyond all held-out ones, from which on these are hardly of the same kind
+MISTAKE = "are they of the same model and layer, and is the input prepared and scaled as it was for the fit?"
 FEWEST_MOVED = 4
 """Fewer are no significant drift, wherever they are: three in the last hundredth have a chance of one in a million."""
 
@@ -24,6 +27,8 @@ Vector = NDArray[np.float64]
 
 class Drift:
     """How new rows' atypicality sits on the scale of held-out rows; needs no labels.
+
+    Rows that are rarer than the held-out ones are tested for, and not rows that are more typical.
 
     Attributes
     ----------
@@ -143,7 +148,7 @@ class Drift:
         return html_table("Drift of atypicality", (), self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
-        first = [("rows", f"{self.n_rows:,}"), ("significant", "yes" if self.significant else "no")]
+        first = [("rows", f"{self.n_rows:,}"), ("significantly rarer", "yes" if self.significant else "no")]
         other = [] if self.recalibration is None else self.recalibration._numbers()
         second = [(f"{name}, by recalibration's score", value) for name, value in other]
         return [*first, *self._numbers(), *second, ("chance without drift", f"{self.chance:.2g}")]
@@ -160,12 +165,35 @@ class Drift:
         """One sentence with the numbers."""
         one = (self._found or [self])[0]
         score = "" if one is self else ", by the score that recalibration uses,"
+        drifted = "the data has drifted. Confidence and coverage are not guaranteed there; look at those rows"
         return (
             f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
             f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "
-            f"and {one.share_beyond:.1%} more than any of them: the data has drifted. Confidence and coverage are not "
-            "guaranteed there; look at those rows, or refit on newer data."
+            f"and {one.share_beyond:.1%} more than any of them: "
+            + (
+                f"{MISTAKE} If so, {drifted}."
+                if one.share_beyond > NEARLY_ALL
+                else f"{drifted}, or refit on newer data."
+            )
         )
+
+    def too_typical(self) -> str | None:
+        """What is wrong where nearly all rows are more typical than the held-out ones, which is no drift; else None.
+
+        Of fewer than 100 rows it is not asked: the same input may have come many times.
+        """
+        scores = [self] if self.recalibration is None else [self, self.recalibration]
+        share = max(one._share_below(1 - TAIL) for one in scores) if self.n_rows >= ENOUGH_ROWS else 0.0
+        if share <= NEARLY_ALL:
+            return None
+        return (
+            f"{share:.1%} of these {self.n_rows} rows are more typical than {TAIL:.0%} of the held-out calibration "
+            f"rows ({1 - TAIL:.1%} expected): {MISTAKE} Or did the density learn from these very rows?"
+        )
+
+    def _share_below(self, level: float) -> float:
+        place = int(np.searchsorted(self.scale.levels, level))
+        return float(np.searchsorted(self._values, self.scale.values[place], "left")) / max(self.n_rows, 1)
 
 
 def drift_of(head: Any, found: Outcome) -> Drift | None:

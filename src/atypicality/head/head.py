@@ -18,12 +18,20 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.calibration_fit import fit_calibration
-from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order
+from atypicality.head.calibration_parts import (
+    check_calibration,
+    check_order,
+    cut,
+    disagreement,
+    in_one_order,
+    looked_at,
+    probabilities_instead,
+)
 from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.lost import warn_of_lost_accepted
-from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
+from atypicality.head.prediction import Nearest, at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
 from atypicality.head.reference import HeldOutCounts
@@ -97,6 +105,10 @@ class ReliabilityHead(BaseEstimator):
         prediction, or for a choice one of its classes; and on how many the prediction was ("predicted"). Measured on
         the edge rows, or on the recalibration rows where the sets have no edges: never on rows that set a threshold.
         Empty in heads that were saved before version 0.2.
+    agreement_ : float, or None without class densities and in a head from an older bundle
+        By how many standard deviations of shuffled rows the model's probability of the class whose density is largest
+        is above that of shuffled rows, for one row; n rows have sqrt(n) times that. `predict` compares logits with
+        embeddings where that is enough to tell.
     reference_ : HeldOutCounts, or None in a head from an older bundle
         Counts of the held-out rows that recalibration did not see, for `Monitor` and `estimate_accuracy`.
     metrics_ : dict
@@ -147,6 +159,7 @@ class ReliabilityHead(BaseEstimator):
     ]
     neighbor_ratio_: Annotated[NeighborRatio | None, kinds.Later(kinds.optional(Part(NeighborRatio)), absent=None)]
     acceptance_: Annotated[AcceptanceScore | None, kinds.Later(kinds.optional(Part(AcceptanceScore)), absent=None)]
+    agreement_: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)]
     reference_: Annotated[HeldOutCounts | None, kinds.Later(kinds.optional(Part(HeldOutCounts)), absent=None)]
     metrics_: Annotated[dict[str, dict[str, float]], kinds.MappingOf(kinds.MappingOf(kinds.Number(infinite=True)))]
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
@@ -225,8 +238,7 @@ class ReliabilityHead(BaseEstimator):
             self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
             train_rows = len(train) if isinstance(train, ModelOutputs) else 0
             fit_calibration(self, first, rest, edge_rows, train_rows, known)
-        if not aligned:
-            check_order(first, known, sources_of(self))
+        self.agreement_ = check_order(first, known, sources_of(self), aligned=aligned)
         return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
@@ -250,7 +262,8 @@ class ReliabilityHead(BaseEstimator):
         With `max_risk` the answer also says which predictions to keep so that at most that share of them is wrong, with
         95 % confidence (see `AbstentionRule`). A row more atypical than every held-out row is not kept: no error rate
         was measured there. Warns where no threshold meets `max_risk`, so that nothing is kept, where most held-out rows
-        of a class are kept as another one, and when the rows' atypicality has left the range of the calibration rows.
+        of a class are kept as another one, when the rows' atypicality has left the range of the calibration rows, and
+        of what looks wrong with the outputs (`doubts`).
         Randomised sets depend on the rows' numbers, which start at `first_row`: pass it where a long table is answered
         part by part.
 
@@ -266,7 +279,9 @@ class ReliabilityHead(BaseEstimator):
         number = check_integer(first_row, "first_row", low=0)
         head, mix = at_estimated_mix(self, outputs, number)
         scored = max_risk is not None and self.acceptance_ is not None
-        found = predicted(head, outputs, number, max_risk=None if scored else max_risk)
+        step = looked_at(self, len(outputs))
+        nearest = None if step is None else Nearest(step)
+        found = predicted(head, outputs, number, max_risk=None if scored else max_risk, nearest=nearest)
         if scored and max_risk is not None:
             found = kept_by_score(self, found, outputs, max_risk)
         if max_risk is not None:
@@ -275,7 +290,22 @@ class ReliabilityHead(BaseEstimator):
         drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
-        return self._reliability(found, outputs, drift, mix)
+        doubts = self._doubts(found, outputs, drift, nearest)
+        return self._reliability(found, outputs, drift, mix, doubts)
+
+    def _doubts(
+        self, found: Outcome, outputs: ModelOutputs, drift: Drift | None, nearest: Nearest | None
+    ) -> tuple[str, ...]:
+        """What looks wrong with the outputs; each is warned of."""
+        wrong = [probabilities_instead(outputs), None if drift is None else drift.too_typical()]
+        if nearest is not None:
+            within = advice_rule(self).within(found.confidence, found.atypicality, found.covariate)
+            within = None if within is None else to_host(within[:: nearest.step])
+            wrong.append(disagreement(self, outputs, nearest.classes(), within))
+        doubts = tuple(text for text in wrong if text)
+        for text in doubts:
+            warn(text)
+        return doubts
 
     def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
@@ -285,7 +315,12 @@ class ReliabilityHead(BaseEstimator):
         return advice_texts(np.where(kept, number, ASK), sets.sum(axis=1))
 
     def _reliability(
-        self, found: Outcome, outputs: ModelOutputs, drift: Drift | None = None, mix: ClassMix | None = None
+        self,
+        found: Outcome,
+        outputs: ModelOutputs,
+        drift: Drift | None = None,
+        mix: ClassMix | None = None,
+        doubts: tuple[str, ...] = (),
     ) -> Reliability:
         quadrant = None if found.quadrant is None else QUADRANT_TEXTS[to_host(found.quadrant)]
         size = to_host(set_sizes(namespace(found.prediction_set), found.prediction_set))
@@ -293,7 +328,7 @@ class ReliabilityHead(BaseEstimator):
         parts: dict[str, Any] = {name: getattr(found, name) for name in SAME}
         parts |= {"quadrant": quadrant, "advice": advice_texts(to_host(found.advice), size)}
         parts["recalibration_atypicality"] = None if drift is None or drift.recalibration is None else found.covariate
-        return Reliability(**parts, drift=drift, class_names=names, ids=outputs.ids, class_mix=mix)
+        return Reliability(**parts, drift=drift, class_names=names, ids=outputs.ids, class_mix=mix, doubts=doubts)
 
     def formula(self, max_risk: float | None = None) -> HeadFormula:
         """The parameters of a prediction, where every part of the head has a formula; see `atypicality.formula`.

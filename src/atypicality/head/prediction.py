@@ -29,8 +29,8 @@ from atypicality.validation import check_logit_maxima, check_matrix_shape, check
 from atypicality.validation.device import any_logits
 
 __all__ = [
-    "at_class_prior", "at_estimated_mix", "input_widths", "kept_by_score", "known_formula", "missing_formulas",
-    "predicted", "verdict_rows",
+    "Nearest", "at_class_prior", "at_estimated_mix", "input_widths", "kept_by_score", "known_formula",
+    "missing_formulas", "predicted", "verdict_rows",
 ]  # fmt: skip
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
@@ -53,10 +53,11 @@ def predicted(
     *,
     max_risk: float | None = None,
     formula: HeadFormula | None = None,
+    nearest: "Nearest | None" = None,
 ) -> Outcome:
     """The verdict of a fitted head, one number per row as (n,); classes are in the order of the outputs.
 
-    `formula` is the head's at this risk, where it was made before.
+    `formula` is the head's at this risk, where it was made before; `nearest` collects the classes of some rows.
     """
     order = class_order(outputs.class_names, head.class_names_, "those of the head")
     with outputs._numbered():
@@ -71,7 +72,28 @@ def predicted(
         elif formula.scale is not None:
             given["atypicality"] = outputs.need("atypicality")
         draws = row_draws(head.prediction_sets_, len(outputs), first_row)
-        return verdict_rows(formula, logits, **given, draws=draws, order=order)
+        return verdict_rows(formula, logits, **given, draws=draws, order=order, nearest=nearest)
+
+
+class Nearest:
+    """The density's class whose log-density is largest, of every `step`-th row, from what its verdict takes anyway."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self._parts: dict[int, Any] = {}
+
+    def look(self, xp: Any, density: Any, products: tuple[Any, ...], rows: slice) -> None:
+        """Add those among some rows, whose products these are."""
+        first = -rows.start % self.step
+        if first < rows.stop - rows.start:
+            densities = density.class_log_density(xp, tuple(one[first :: self.step, ...] for one in products))
+            if densities is not None:
+                self._parts[rows.start] = xp.argmax(densities, axis=1)
+
+    def classes(self) -> NDArray[np.intp] | None:
+        """Columns of the density, in the order of the rows; None where the rows were not answered by a formula."""
+        found = [to_host(self._parts[start]) for start in sorted(self._parts)]
+        return np.concatenate(found) if found else None
 
 
 def known_formula(head: Any, max_risk: float | None) -> HeadFormula | None:
@@ -202,14 +224,16 @@ def verdict_rows(
     atypicality: Any = None,
     draws: Any = None,
     order: NDArray[np.intp] | None = None,
+    nearest: Nearest | None = None,
 ) -> Outcome:
     """What the formula says of checked rows, block by block, on their device; one number per row is (n,).
 
     Embeddings (n, d) are read where the formula has a density, atypicality (n,) where it has none, and draws (n,) by
     randomised sets; `order` (k,) is the column of the logits for each class of the formula, where the two differ.
+    `nearest` is shown the rows where there is a density.
     """
     host = isinstance(logits, np.ndarray)
-    rows = _Rows(formula, logits, embeddings, atypicality, draws, order)
+    rows = _Rows(formula, logits, embeddings, atypicality, draws, order, nearest)
     alone = host and 8 * logits.size > ALONE_BYTES and blocks.n_threads() == 1
     cached = ALONE_BYTES if alone else blocks.CACHE_BYTES
     inner = blocks.block_rows(8 * logits.shape[1], budget=cached if host else BLOCK_BYTES)
@@ -238,10 +262,17 @@ class _Rows:
     """Rows and a formula beside them, on their device."""
 
     def __init__(
-        self, formula: HeadFormula, logits: Any, embeddings: Any, atypicality: Any, draws: Any, order: Any
+        self,
+        formula: HeadFormula,
+        logits: Any,
+        embeddings: Any,
+        atypicality: Any,
+        draws: Any,
+        order: Any,
+        nearest: Nearest | None,
     ) -> None:
         self.xp, self.logits, self.embeddings, self.order = namespace(logits), logits, embeddings, order
-        self.columns = [atypicality, draws]
+        self.columns, self.nearest = [atypicality, draws], nearest
         if isinstance(logits, np.ndarray):
             faster = Selection.of(formula.sets, logits.shape[1])
             self.formula = formula if faster is None else dataclasses.replace(formula, sets=faster)
@@ -255,6 +286,8 @@ class _Rows:
             products = None
             if self.formula.density is not None:
                 products = self.formula.density.products(self.xp, self.embeddings[rows, :])
+                if self.nearest is not None:
+                    self.nearest.look(self.xp, self.formula.density, products, rows)
             n = rows.stop - rows.start
             if n <= inner:
                 yield self._verdict(rows, products)

@@ -75,6 +75,10 @@ class Reliability:
         by either is for a person.
     class_mix : ClassMix or None
         With ``class_prior="estimate"``: the class shares that were estimated from these rows, and their interval.
+    doubts : tuple of str
+        What looks wrong with the outputs, each of which `predict` warned of: logits that look like probabilities, or
+        that fit the embeddings as those of other classes or rows would; rows that are nearly all more typical than the
+        held-out ones.
 
     Examples
     --------
@@ -103,6 +107,7 @@ class Reliability:
     class_mix: ClassMix | None = None
     ids_name: str | None = None
     recalibration_atypicality: NDArray[np.float64] | None = None
+    doubts: tuple[str, ...] = ()
 
     _tells_sets: ClassVar[bool] = True
 

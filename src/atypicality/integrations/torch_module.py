@@ -225,7 +225,10 @@ class ReliabilityModule(nn.Module):
     def _checked_embeddings(self, embeddings: Any, n: int) -> Tensor:
         if embeddings is None or embeddings.shape != (n, self.n_features):
             got = None if embeddings is None else tuple(embeddings.shape)
-            raise ValueError(f"embeddings must have shape ({n}, {self.n_features}); got {got}.")
+            raise ValueError(
+                f"embeddings must have shape ({n}, {self.n_features}); got {got}. Pass those of the model and layer "
+                "that the head was fitted on."
+            )
         return embeddings.detach().double()
 
     def _assemble(self) -> None:
@@ -284,7 +287,18 @@ class ReliableModel(nn.Module):
                         "call this module once before, or give behind(model, layer=...)."
                     )
                 self.site = find_site(network, lambda: logits_of(network(*args, **kwargs)), torch)
-            return self.head(*_tapped(network, self.site, args, kwargs))  # type: ignore[no-any-return]
+            found = _tapped(network, self.site, args, kwargs)
+            self._check_width(*found[1:])
+            return self.head(*found)  # type: ignore[no-any-return]
+
+    def _check_width(self, embeddings: Tensor | None = None) -> None:
+        wanted = self.head.n_features
+        if embeddings is not None and self.site is not None and wanted not in (None, embeddings.shape[1]):
+            raise ValueError(
+                f"the input of layer {self.site.name!r} has {embeddings.shape[1]} columns, and the head was fitted on "
+                f"embeddings of {wanted}: of another layer? Name it as for collect: "
+                "behind(model, layer=...)."
+            )
 
     def network(self) -> nn.Module:
         """The model alone, as a module that returns logits and, where the head needs them, embeddings.

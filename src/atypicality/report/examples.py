@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality.arrays import to_numpy
 from atypicality.validation import is_missing, require
 
 __all__ = ["EXAMPLE_BYTES", "Examples", "checked_pixels", "png_url", "read_examples"]
@@ -78,7 +79,8 @@ def read_examples(examples: Any, n_samples: int) -> Examples:
 
 def _forms(got: str) -> str:
     return (
-        "examples must be images (uint8 arrays, or paths as pathlib.Path), texts, a mapping of names to columns, "
+        "examples must be images (arrays or tensors, of uint8 or of floats from 0 to 1; or paths as pathlib.Path), "
+        "texts, a mapping of names to columns, "
         f"or a mapping of rows to images or texts; {got}."
     )
 
@@ -93,7 +95,7 @@ def _row(row: Any, n_samples: int) -> int:
 def _kind(value: Any) -> str:
     if isinstance(value, str):
         return "text"
-    if isinstance(value, os.PathLike | np.ndarray):
+    if isinstance(value, os.PathLike | np.ndarray) or type(value).__module__.partition(".")[0] == "torch":
         return "image"
     raise TypeError(_forms(f"one is a {type(value).__name__}"))
 
@@ -121,12 +123,26 @@ def checked_pixels(image: Any) -> NDArray[np.uint8]:
         with opened:
             opened.thumbnail((THUMBNAIL, THUMBNAIL))
             return np.asarray(opened.convert("RGB"), np.uint8)
-    pixels = np.asarray(image)
+    pixels = _from_unit(_channels_last(to_numpy(image, "examples")))
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3):
         raise ValueError(
-            "examples must be texts or uint8 arrays of shape (height, width) or (height, width, 3); "
+            "examples must be texts or images of shape (height, width), (height, width, 3), (1, height, width) or "
+            "(3, height, width), of type uint8 or float from 0 to 1 (undo a normalisation of channels); "
             f"got {pixels.dtype} of shape {pixels.shape}."
         )
+    return pixels
+
+
+def _channels_last(pixels: NDArray[Any]) -> NDArray[Any]:
+    """One channel first, as tensors of images have it, without its axis, and three of them last."""
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] != 3:
+        return pixels[0] if pixels.shape[0] == 1 else np.moveaxis(pixels, 0, 2)
+    return pixels
+
+
+def _from_unit(pixels: NDArray[Any]) -> NDArray[Any]:
+    if pixels.dtype.kind == "f" and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
+        return (255 * pixels).round().astype(np.uint8)
     return pixels
 
 

@@ -497,10 +497,14 @@ def common_sum(rows: Any) -> float | None:
     >>> common_sum(np.array([[0.9, 0.1]])), common_sum(np.array([[90.0, 10.0]]))
     (1.0, None)
     """
+    if not (
+        rows >= 0
+    ).all():  # first: nearly all logits end here, and one row is answered in a fraction of a millisecond
+        return None
     with np.errstate(invalid="ignore", over="ignore"):
         sums = np.asarray(rows).sum(axis=1, dtype=np.float64)
         total = float(f"{sums.mean():.3g}") if sums.size else 0.0
-        alike = total > 0 and bool((rows >= 0).all()) and bool((np.abs(sums - total) <= 1e-3 * total).all())
+        alike = total > 0 and bool((np.abs(sums - total) <= 1e-3 * total).all())
     return total if alike and (total == 1 or (sums.size >= 10 and bool(((rows > 0).sum(axis=1) > 1).any()))) else None
 
 
