@@ -110,10 +110,10 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
 
     >>> from atypicality.llm import AnswerHead
     >>> rng = np.random.default_rng(0)
-    >>> texts, score = ["..."] * 500, rng.random(500)
-    >>> tokens = [[value] if row < 200 else [] for row, value in enumerate(np.log(score))]
-    >>> answers = Answers(texts, texts, scores={"judge": score}, log_probs=tokens, correct=rng.random(500) < score)
-    >>> heads = {f"seed {seed}": AnswerHead(random_state=seed).fit(answers) for seed in (0, 1)}
+    >>> texts, score = ["..."] * 800, rng.random(800)
+    >>> tokens = [[value] if row % 2 else [] for row, value in enumerate(np.log(score))]
+    >>> answers = Answers(texts, texts, scores={"judge": score}, log_probs=tokens, correct=rng.random(800) < score)
+    >>> heads = {f"seed {seed}": AnswerHead(random_state=seed).fit(answers[400:]) for seed in (0, 1)}
     >>> found = evaluate_answers(heads, answers[:400], answers.correct[:400])
     >>> {row["method"]: row["count"] for row in found.table("overall", metric="ece")}
     {'token probability': 200.0, 'seed 0': 400.0, 'seed 1': 400.0}

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.head.drift import CHANCE
 from atypicality.llm.answers import Answers
 from atypicality.llm.shifts import fisher_chance
 from atypicality.llm.signals import AGREEMENT, FEWEST
@@ -21,6 +20,7 @@ __all__ = ["SeenRows", "warn_of_labels", "warn_of_unused", "without_copies"]
 
 MOST_MARKS = 4096
 PROMPT_SHARE = 0.1  # different prompts, at least ten, of the different rows from which on prompts tell answers apart
+CHANCE = 1e-3  # of as many equal rows by themselves, below which rows were seen
 GIVEN_AWAY = 0.99  # AUROC at which a signal may be the label itself
 CLEAR = 4.0  # standard errors of an AUROC, by chance as seldom as one in 30,000
 NATURAL = ("log_prob_mean", AGREEMENT)  # signals of which larger values are those of correct answers
@@ -82,9 +82,9 @@ class SeenRows:
 
     Examples
     --------
-    >>> answers = Answers([f"{row} + 2 =" for row in range(40)], ["4"] * 40)
-    >>> seen = SeenRows.of(answers[:20])
-    >>> seen.share(answers[:20]), seen.share(answers[10:]), seen.share(answers[20:])
+    >>> answers = Answers([f"{row} + 2 =" for row in range(80)], ["4"] * 80)
+    >>> seen = SeenRows.of(answers[:40])
+    >>> seen.share(answers[:40]), seen.share(answers[20:]), seen.share(answers[40:])
     (1.0, 0.33..., 0.0)
     """
 
