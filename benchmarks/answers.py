@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from atypicality.head.abstention import AbstentionRule
 from atypicality.llm import AnswerHead, Answers
+from atypicality.llm.answer_densities import fit_densities
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import nll
 from atypicality.metrics.signal import auroc
@@ -85,9 +86,9 @@ def tasks(folder: Path) -> Iterator[tuple[str, Answers]]:
 def signals_by_head(answers: Answers, chosen: NDArray[np.bool_], seed: int) -> tuple[Signals, Signals]:
     """All signals of the rows that fit and of the others, densities fitted on the former."""
     head = AnswerHead(random_state=seed)
-    fitted = head._fit_densities(answers[chosen], None) | signals_of(answers[chosen])
+    (head.prompt_density_, head.answer_density_), fitted = fit_densities("auto", answers[chosen], None, seed)
     head.score_names_ = tuple(answers.scores)
-    return fitted, head._signals(answers[~chosen])
+    return fitted | signals_of(answers[chosen]), head._signals(answers[~chosen])
 
 
 def platt(fitted: Vector, correct: NDArray[np.bool_], other: Vector) -> Vector:

@@ -12,6 +12,7 @@ from scipy.stats import fisher_exact
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.llm import AnswerHead, Answers
+from atypicality.llm.known_rows import SeenRows
 from atypicality.llm.shifts import beyond_range, fisher_chance
 from atypicality.llm.signals import SignalColumns
 
@@ -123,7 +124,7 @@ def test_without_atypicality_the_exit_code_says_what_it_tests(tmp_path, capsys, 
     answers.write(tmp_path / "a.jsonl")
     words = ["predict", str(tmp_path / "head"), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.csv")]
     assert main([*words, "--exit-code"]) == 0
-    assert "tests no drift of atypicality, only what answers lack" in capsys.readouterr().err
+    assert "tests no drift of atypicality, only what answers lack and the scale of scores:" in capsys.readouterr().err
 
 
 def test_the_test_of_missing_fields_is_fishers():
@@ -150,3 +151,167 @@ def test_a_judge_of_another_scale_is_warned_of(rng):
     head = AnswerHead().fit(answers)
     with pytest.warns(UserWarning, match=r"is outside its fitted range, 0\.\S+ to \S+, in 1 of 1 answer that"):
         head.predict(Answers(["p"], ["a"], scores={"judge": [95.0]}))
+
+
+def trusted(n, seed, **more):
+    """Answers whose judge, 1 to 5, says all; every prompt is another."""
+    rng = np.random.default_rng(seed)
+    judge = rng.integers(1, 6, n).astype(float)
+    correct = rng.random(n) < np.array([0.2, 0.5, 0.8, 0.95, 0.99])[judge.astype(int) - 1]
+    parts = {"scores": {"judge": judge}, "correct": correct} | more
+    return Answers([f"question {seed}-{row}" for row in range(n)], ["yes"] * n, **parts)
+
+
+def test_what_no_fitted_answer_is_like_is_not_accepted(tmp_path):
+    """Rows without a signal whose absence was never seen, far out of range, or empty; others as before."""
+    head, new = AnswerHead().fit(trusted(800, 0)), trusted(50, 1)
+    plain = head.predict(new, max_risk=0.2)
+    assert 0.3 < plain.accepted.mean() < 1
+    odd = new[:]
+    odd.scores = {"judge": new.scores["judge"].copy()}
+    best = np.flatnonzero(plain.accepted)[:4]
+    odd.scores["judge"][best[:2]] = np.nan, 100.0
+    odd.answers = new.answers.copy()
+    odd.answers[best[2]] = " "
+    with pytest.warns(UserWarning, match="judge|empty") as told:
+        said = head.predict(odd, max_risk=0.2)
+    assert np.flatnonzero(plain.accepted & ~said.accepted).tolist() == best[:3].tolist()
+    assert (said.advice[best[:3]] == "ask a person").all()
+    for text in (
+        "with max_risk such answers are not accepted",
+        "outside its fitted range",
+        "1 of 50 answers are empty",
+    ):
+        assert sum(text in str(one.message) for one in told) >= 1, text
+    with pytest.warns(UserWarning, match="is missing in 1 row"):
+        [bare] = head.predict(Answers.from_records([{"prompt": "q", "answer": "a"}]), max_risk=0.2).accepted
+    assert not bare
+    with pytest.warns(UserWarning, match="judge|1 of 50 answers are empty"):
+        monitored = head.predict(head.outputs(odd), max_risk=0.2)
+    assert monitored.accepted.tolist() == said.accepted.tolist()
+    with pytest.warns(UserWarning, match="judge|1 of 50 answers are empty"):
+        overall = head.evaluate(odd, max_risk=0.2).table("overall", metric="accepted_share")
+    assert overall[0]["value"] == said.accepted.mean()
+
+
+def test_absence_that_was_learnt_is_judged_and_that_of_everything_is_not():
+    answers, rng = trusted(800, 0), np.random.default_rng(2)
+    judge, kind = answers.scores["judge"], rng.integers(3, size=800)  # without the one, without the other, with both
+    other = np.where(answers.correct, 0.9, 0.1) + rng.normal(size=800) / 2
+    answers.scores = {"judge": np.where(kind == 0, np.nan, judge), "other": np.where(kind == 1, np.nan, other)}
+    head = AnswerHead().fit(answers)
+    assert head.recalibration_.used_fields == {"scores['judge']": True, "scores['other']": True}
+    rows = [{"prompt": "q", "answer": "a", "scores": scores} for scores in ({"other": 1.5}, {"judge": 5}, None)]
+    assert head.predict(Answers.from_records(rows), max_risk=0.3).accepted.tolist() == [True, True, False]
+
+
+def test_another_scale_ends_with_the_exit_code(tmp_path):
+    AnswerHead().fit(trusted(400, 0)).save(tmp_path / "head")
+    for name, times in (("same", 1), ("more", 20), ("less", 0.2)):
+        new = trusted(60, 1)
+        new.scores = {"judge": new.scores["judge"] * times}
+        new.write(tmp_path / f"{name}.jsonl")
+        words = ["predict", str(tmp_path / "head"), str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "a.csv")]
+        if name == "same":
+            assert main([*words, "--exit-code"]) == 0
+            continue
+        with pytest.warns(UserWarning, match="outside its fitted range"):
+            assert main([*words, "--exit-code"]) == 3
+
+
+def test_copies_count_once_where_prompts_tell_answers_apart():
+    answers = trusted(300, 0)
+    again = answers[np.repeat(np.arange(300), 8)]
+    again.ids = np.arange(2400)
+    with pytest.warns(UserWarning, match=r"^2,100 of 2,400 answers are copies of others"):
+        head = AnswerHead().fit(again)
+    assert head.sizes_ == {"recalibration": 150, "thresholds": 150}
+    assert head.predict(answers).confidence.tolist() == AnswerHead().fit(answers).predict(answers).confidence.tolist()
+    again.correct = np.where(np.arange(2400) % 8 == 0, ~again.correct, again.correct)  # another opinion is no copy
+    with pytest.warns(UserWarning, match=r"^1,800 of 2,400 answers are copies"):
+        AnswerHead().fit(again)
+    again.prompts = np.full(2400, "Which is kinder?", object)
+    assert AnswerHead().fit(again).sizes_["thresholds"] == 1200  # five verdicts are equal by themselves
+
+
+def test_answers_of_the_fit_are_noticed_and_equal_scores_are_not(tmp_path):
+    answers, other = trusted(300, 0), trusted(300, 1)
+    head = AnswerHead().fit(answers)
+    head.evaluate(other)  # warnings are errors
+    both = Answers.from_records([*list(answers.records())[:100], *other.records()])
+    for given, share in ((answers, "100.0%"), (both, "25.0%")):
+        with pytest.warns(UserWarning, match=rf"^{share} of these answers are among those that 'head' was fitted on"):
+            head.evaluate(given)
+    head.save(tmp_path)
+    assert AnswerHead.load(tmp_path).seen_.share(both) == 0.25
+    for one in (answers, other):
+        one.prompts = np.full(300, "", object)
+    AnswerHead().fit(answers).evaluate(other)  # each of five scores was there before
+
+
+def test_many_rows_are_known_by_the_smallest_of_their_marks(monkeypatch):
+    monkeypatch.setattr("atypicality.llm.known_rows.MOST_MARKS", 100)
+    answers, other = trusted(1000, 0), trusted(1000, 1)
+    seen = SeenRows.of(answers)
+    both = Answers.from_records([*list(answers.records())[:500], *other.records()])
+    assert seen.marks.size == seen.n_rows == 100
+    # of about 150 rows with such marks a third is seen: five standard errors
+    assert abs(seen.share(both) - 1 / 3) < 5 * np.sqrt(2 / 9 / 150)
+    assert (seen.share(answers), seen.share(other)) == (1.0, 0.0)
+
+
+def test_a_signal_that_is_the_label_and_labels_turned_round_are_doubted():
+    answers = trusted(400, 0)
+    answers.scores["copy"] = np.where(answers.correct, 1.0, 0.0)
+    with pytest.warns(UserWarning, match=r"^copy tells correct from wrong answers almost perfectly \(AUROC 1\.000\)"):
+        AnswerHead().fit(answers)
+    world, _ = answer_world(600, 0)
+    with pytest.warns(UserWarning, match="is 'correct' inverted") as told:
+        AnswerHead().fit(world, ~world.correct)
+    assert [str(one.message).partition(" is larger for wrong")[0] for one in told] == ["log_prob_mean", "agreement"]
+
+
+def test_a_head_reads_files_by_the_names_of_its_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("known", 0), ("new", 1)):
+        rows = trusted(300, seed).records()
+        theirs = [
+            {"question": r["prompt"], "answer": "a", "judge": r["scores"]["judge"], "ok": r["correct"]} for r in rows
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, theirs)))
+    names = "prompt=question,scores.judge=judge,correct=ok"
+    assert main(["fit", "--calibration", "known.jsonl", "--names", names, "--out", "head"]) == 0
+    head = AnswerHead.load("head")
+    assert head.names_ == {"prompt": "question", "scores.judge": "judge", "correct": "ok"}
+    for words in ("predict head new.jsonl --out a.csv", "evaluate head new.jsonl", "monitor head watch new.jsonl"):
+        assert main(words.split()) == 0
+    trusted(300, 1).write("ours.jsonl")  # a file with our names is read too
+    assert main(["predict", "head", "ours.jsonl", "--out", "b.csv"]) == 0
+    one, two = (np.genfromtxt(name, delimiter=",", names=True)["confidence"] for name in ("a.csv", "b.csv"))
+    assert one.tolist() == two.tolist()
+    records = [{"question": "q", "answer": "a", "judge": 5}]
+    assert head.predict(Answers.from_records(records, names=head.names_)).confidence[0] == one.max()
+
+
+def test_a_signal_ahead_of_the_head_is_noted():
+    answers = trusted(400, 0)
+    head = AnswerHead().fit(answers)
+    new = trusted(400, 1)
+    assert not [note for note in head.evaluate(new).notes if "smaller NLL" in note]
+    worse = copy.copy(head)
+    worse.recalibration_ = replace(head.recalibration_, intercept=head.recalibration_.intercept + 2)
+    [note] = [note for note in worse.evaluate(new).notes if "smaller NLL" in note]
+    assert note.startswith("judge alone has a smaller NLL than head, by ")
+    assert note.endswith(": more checked answers would help the head.")
+
+
+def test_few_answers_are_told_in_words_for_answers():
+    """15 rows without an error have an upper bound of their risk of 1 - 0.05^(1/15) = 0.181."""
+    answers = trusted(30, 0)
+    text = AnswerHead().fit(answers).summary()
+    least = float(text.partition("nothing is accepted below about ")[2].split()[0])
+    assert least >= 1 - 0.05 ** (1 / 15)
+    with pytest.warns(UserWarning, match="signals known of fewer than 10") as told:
+        few = AnswerHead().fit(answers[:6], [True, False] * 3)
+    assert len(told) == 1  # and none of prediction sets
+    assert np.isfinite(few.metrics_["base rate"]["nll"])

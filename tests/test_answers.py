@@ -82,7 +82,13 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p"}', "'answer' is missing; the fields are prompt."),
         ('{"question": "q", "answer": "a"}', "names={'prompt': 'question'}, in a shell --names prompt=question."),
         ('{"promt": "q", "answer": "a"}', "the fields are promt, answer. Name it: names={'prompt': 'promt'}"),
-        ('{"correct": true}', "a signal is missing, such as logprobs, scores; the fields are correct."),
+        ('{"correct": true}', "needs logprobs, scores or an embedding, or prompt and answer; the fields are correct."),
+        ("{}", "an answer needs logprobs, scores or an embedding, or prompt and answer."),
+        ('{"prompt": null, "answer": "a"}', "'prompt' is null, and must be a text."),
+        (
+            '{"question": "q", "answer": "a", "human": "right", "judge": 4}',
+            "prompt=question,correct=human,scores.judge=judge",
+        ),
         ('{"answer": "a", "scores": {"s": 1}}', "'prompt' is missing"),
         ('{"samples": ["a"], "scores": {"s": 1}}', "'prompt' is missing"),
         ('{"prompt": 1, "answer": "a"}', "'prompt' must be a text"),
@@ -103,7 +109,11 @@ PLAIN = '{"prompt": "p", "answer": "a"}'
         ('{"prompt": "p", "answer": "a", "scores": [1]}', "'scores' must be an object"),
         ('{"prompt": "p", "answer": "a", "scores": {"s": "x"}}', "'s' must hold finite numbers; got 'x'"),
         ('{"prompt": "p", "answer": "a", "scores": {"": 1}}', "names of 1 to 80 printable"),
-        ('{"prompt": "p", "answer": "a", "correct": "yes"}', "'correct' must be true or false"),
+        (
+            '{"prompt": "p", "answer": "a", "correct": "yes"}',
+            "must be true or false; got 'yes'. Of words make it before",
+        ),
+        ('{"prompt": "p", "answer": "a", "correct": 2}', "'correct' must be true or false; got 2."),
         ('{"prompt": "p", "answer": "a", "id": 1.5}', "'id' must be a text or a whole number"),
         ('{"prompt": "p", "answer": "a", "id": 9223372036854775808}', "of at most 63 bits"),
         ('{"prompt": "p", "answer": "a", "prompt_embedding": [true]}', "'prompt_embedding' must hold finite"),
@@ -177,7 +187,7 @@ def test_files_that_are_no_table_are_refused(tmp_path):
 def test_repeated_ids_are_named(tmp_path):
     lines = [json.dumps({"prompt": "p", "answer": "a", "id": name}) for name in ("q-1", "q-2", "q-2")]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.warns(UserWarning, match=r"'a\.jsonl' has the same 'id' in several lines, 'q-2': late labels"):
+    with pytest.warns(UserWarning, match=r"'a\.jsonl' has the same 'id' in several lines, 'q-2': no late label"):
         assert len(Answers.read(tmp_path / "a.jsonl")) == 3
 
 
@@ -264,6 +274,25 @@ def test_the_model_is_the_penalised_optimum(rng):
                 np.testing.assert_allclose(gradient, -strength * found, atol=2 * slack * part(signals[one.name]).max())
 
 
+def test_log_odds_of_a_log_probability_are_straight_where_platt_scaling_is_true(rng):
+    """By the true chances, loses no more than its two or three parameters cost; so does one straight in itself."""
+    mean = -rng.exponential(0.7, size=3000)
+    mean[::7] = np.nan
+    x = np.where(np.isnan(mean), 0.0, mean)
+    for name, true in (("odds", 0.5 + 1.3 * (x - np.log(-np.expm1(np.minimum(x, -1e-4))))), ("itself", 2.0 + 3 * x)):
+        chance = expit(np.where(np.isnan(mean), -0.5, true))
+        correct = rng.random(3000) < chance
+        model = SignalModel.fit({"log_prob_mean": mean[:500]}, correct[:500])
+        assert ("log_prob_mean (odds)" in model.coefficients) == (name == "odds"), name
+        z, p = model.log_odds({"log_prob_mean": mean}, 3000)[500:], chance[500:]
+        cost = np.mean(np.logaddexp(0, z) - p * z + p * np.log(p) + (1 - p) * np.log1p(-p))
+        assert cost < 8 / 500, name  # n times the cost is half of a chi-squared with 3 degrees: 8 once in 1,000 runs
+    assert SignalColumns.of("log_prob_mean", np.zeros(50)) is None
+    near = SignalColumns.of("log_prob_mean", -1e-6 * rng.random(50))  # what servers round to 0: no log-odds
+    assert near.odds_scale == 0
+    assert SignalModel.fit({"log_prob_mean": mean * 1e-9}, correct).certificate < 1e-6
+
+
 @pytest.mark.parametrize("shift", [0.0, 1.5], ids=["even odds", "base rate 0.8"])
 def test_a_useful_signal_is_found_whatever_the_base_rate(rng, shift):
     x, noise = rng.normal(size=(2, 1000))
@@ -341,7 +370,7 @@ def test_each_signal_alone_has_its_auroc(fitted):
     chosen = aty.ModelOutputs(labels=answers.correct.astype(int))._chosen(0.5, 0)
     again = AnswerHead(None).fit(answers)
     assert again.auroc_alone_.keys() == again.evidence_.keys()
-    values, right = answers.scores["verbalised"][chosen], answers.correct[chosen]
+    values, right = answers.scores["verbalised"][~chosen], answers.correct[~chosen]  # as the AUROC of the head is
     above = values[right][:, None] - values[~right]  # NaN in pairs without the score, which are no pairs
     pairs = (above > 0) + 0.5 * (above == 0)
     assert again.auroc_alone_["verbalised"] == pytest.approx(pairs[~np.isnan(above)].mean(), rel=1e-12)
@@ -647,8 +676,12 @@ def test_what_says_too_little_is_no_signal(rng):
     correct, points = rng.random(100) < 0.6, np.full((100, 4), np.nan)
     points[:3] = rng.normal(size=(3, 4))
     scores = {"constant": np.ones(100), "gone": np.full(100, np.nan), "prompt_log_likelihood": np.full(100, np.nan)}
-    answers = small(100, prompt_embeddings=points, scores=scores, correct=correct)
-    head = AnswerHead().fit(answers)
+    answers = small(100, prompt_embeddings=points, scores=scores, correct=correct, samples=[["no"]] * 100)
+    with pytest.warns(UserWarning, match="left out") as told:
+        head = AnswerHead().fit(answers)
+    few, same = (str(one.message) for one in told)
+    assert few.endswith("of the answers that fit P(correct) are left out: gone, prompt_log_likelihood.")
+    assert "the same in all or nearly all rows are left out: agreement (0), constant (1). Samples are compared" in same
     assert head.evidence_ == {}
     assert head.atypicality_ is None
     assert head.predict(answers).atypicality is None
@@ -663,8 +696,10 @@ def test_signals_of_any_size_say_the_same(rng):
 
 def test_few_rows_give_the_base_rate():
     answers, _ = answer_world(18, 1)
-    head = AnswerHead().fit(answers)
+    with pytest.warns(UserWarning, match="signals known of fewer than 10 of the answers"):
+        head = AnswerHead().fit(answers)
     assert head.recalibration_.signals == []  # nine rows fit, and a signal needs ten
+    assert head.metrics_["base rate"]["nll"] == pytest.approx(head.metrics_["head"]["nll"], rel=1e-6)
     np.testing.assert_allclose(head.predict(answers).confidence, base_rate(answers), rtol=1e-6)
 
 

@@ -91,14 +91,16 @@ def test_labels_come_from_the_likeliest_first_tokens(server, connect):  # noqa: 
             said["choices"][0]["logprobs"]["content"] = [listed[0] | {"top_logprobs": listed}]
         return ok(said)
 
-    server.behave = choose
-    with pytest.warns(UserWarning, match="class_atypicality is left out: the chat endpoint gives no log-prob"):
-        outputs = PromptClassifier(connect(), "{input} Good?", ["Positive", "Negative"]).outputs(["A fine film."])
+    asked = []
+    server.behave = lambda body, times: asked.append(body["messages"][-1]["content"]) or choose(body, times)
+    outputs = PromptClassifier(connect(), "{input} Good?", ["Positive", "Negative"]).outputs(["A fine film."])
+    assert not {" Positive", " Negative"} & set(asked)  # their atypicality would be that of messages
     positive, negative = np.exp(-0.5) + np.exp(-2.0), np.exp(-3.0)
     np.testing.assert_allclose(np.exp(outputs.logits[0]), [positive, negative])
     np.testing.assert_allclose(outputs.attributes["outside_mass"], [1 - positive - negative])
     assert outputs.attributes["label_rule"].tolist() == ["top tokens"]
     assert outputs.atypicality is None
+    assert outputs.class_atypicality is None
 
 
 def test_labels_are_not_read_from_an_answer_without_top_logprobs(server, connect):  # noqa: F811

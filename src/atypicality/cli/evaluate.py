@@ -52,7 +52,7 @@ def command(
     with large_work("evaluating", memory, scratch):
         fitted = load_head(head, sha256)
         if is_answer_head(fitted):
-            result = fitted.evaluate(load_answers(file, names, class_names, checked=True), max_risk=max_risk)
+            result = fitted.evaluate(load_answers(file, names, class_names, fitted, checked=True), max_risk=max_risk)
         else:
             outputs = load_outputs(file, names, class_names, fitted)
             result = evaluate({"model": "uncalibrated", "head": fitted}, outputs, max_risk=max_risk)

@@ -113,11 +113,9 @@ def load_rows(
 
     Warns of a file without rows, and of ids that stand there twice.
     """
-    found: ModelOutputs
     if is_answer_head(head):
-        found = head.outputs(load_answers(path, names, class_names, checked=checked))
-    else:
-        found = load_outputs(path, names, class_names, head)
+        return head.outputs(load_answers(path, names, class_names, head, checked=checked))  # type: ignore[no-any-return]
+    found = load_outputs(path, names, class_names, head)
     _warn_of_rows(found, path)
     return found
 
@@ -130,9 +128,8 @@ def load_with_checked(
 
     if not is_answer_head(head):
         return load_rows(head, path, names, class_names), None
-    answers = load_answers(path, names, class_names)
+    answers = load_answers(path, names, class_names, head)
     some, outputs = answers.checked, head.outputs(answers)
-    _warn_of_rows(outputs, path)
     if some.all() or not some.any():
         return outputs, None
     return outputs, outputs[some]._replaced(labels=np.asarray(answers[some].correct, np.intp))
@@ -157,9 +154,17 @@ def _warn_of_rows(outputs: "ModelOutputs", path: Path) -> None:
 
 
 def load_answers(
-    path: Path, names: list[str] | None = None, class_names: Path | None = None, *, checked: bool = False
+    path: Path,
+    names: list[str] | None = None,
+    class_names: Path | None = None,
+    head: Any = None,
+    *,
+    checked: bool = False,
 ) -> "Answers":
-    """Answers of a file, with names of its fields; of `checked` ones, those that say whether they are correct."""
+    """Answers of a file, with names of its fields; of `checked` ones, those that say whether they are correct.
+
+    Without names, those by which the answers were read that the `head` was fitted on.
+    """
     from atypicality.llm import Answers
     from atypicality.llm.answers import only_checked
 
@@ -167,7 +172,8 @@ def load_answers(
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
     if class_names:
         raise ValueError("--class-names is for files of arrays; answers are correct or not. Leave it out.")
-    found = Answers.read(path, names=parse_names(names))
+    known = parse_names(names) if names or head is None else head.names_
+    found = Answers._read(path, known, strict=bool(names))
     if checked and found.correct is None:
         raise ValueError(
             f"{path.name!r} must have the field 'correct', true or false, in the lines of answers that were checked; "

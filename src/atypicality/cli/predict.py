@@ -45,7 +45,8 @@ def command(
         typer.Option(
             "--exit-code",
             help="End with code 3 where the rows' atypicality has drifted, where the logits look like probabilities or "
-            "do not fit the embeddings, or where answers lack a field far more often than the held-out ones.",
+            "do not fit the embeddings, or where answers lack a field far more often than the held-out ones or have a "
+            "score on another scale.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -64,7 +65,7 @@ def command(
         outputs = load_rows(fitted, file, names, class_names)
         answer = fitted.predict(outputs, max_risk=max_risk)
         drifted = answer.drift is not None and answer.drift.significant
-        stopped = drifted or (bool(answer.lacking) if is_answer_head(fitted) else bool(answer.doubts))
+        moved = bool(answer.lacking or answer.outside) if is_answer_head(fitted) else bool(answer.doubts)
         stage("writing")
         answer.save(out)
     if as_json:
@@ -77,9 +78,9 @@ def command(
             shown = int(answer.accepted.sum())
             say(f"act on `accepted`: show {shown:,}, send {len(answer) - shown:,} to a person")
     if exit_code and answer.drift is None:
-        tested = ", only what answers lack" if is_answer_head(fitted) else ""
+        tested = ", only what answers lack and the scale of scores" if is_answer_head(fitted) else ""
         say(
             f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
         )
-    if exit_code and stopped:
+    if exit_code and (drifted or moved):
         raise typer.Exit(DRIFTED)

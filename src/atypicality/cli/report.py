@@ -94,7 +94,8 @@ def command(
             raise ValueError("--json and --exit-code are for two heads, which they compare; got one.")
         heads, shown = _loaded(folders, sha256), None if examples is None else _examples(examples)
         if _are_answers(heads, files):
-            tables = [load_answers(file, names, class_names, checked=True) for file in files]
+            first = next(iter(heads.values()))
+            tables = [load_answers(file, names, class_names, first, checked=True) for file in files]
             result, sides, texts = _of_answers(heads, tables, files, train, max_risk)
             shown = texts if shown is None else shown
         else:

@@ -77,7 +77,9 @@ def as_html(evaluation: "Evaluation") -> str:
 
 def _sentences(evaluation: "Evaluation") -> Iterator[str]:
     """What no table shows: the log loss, coverage and its target, what is accepted, what atypicality tells."""
-    losses = [f"{row['method']} {_cell(row)}" for row in evaluation.table("overall", metric="nll")]
+    told = set(evaluation.tables["signals"]["method"])  # beside each of their signals
+    rows = [row for row in evaluation.table("overall", metric="nll") if row["method"] not in told]
+    losses = [f"{row['method']} {_cell(row)}" for row in rows]
     if losses:
         yield f"Log loss (NLL): {'; '.join(losses)}."
     for row in evaluation.table("differences", metric="nll"):

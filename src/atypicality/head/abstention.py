@@ -173,15 +173,19 @@ class AbstentionRule:
             why + f" About {_round_up(needed * n / self.kept[first]):,} held-out rows are enough if they err as rarely."
         )
 
+    def least_risk(self, above: float = 0.0) -> float | None:
+        """Smallest risk above that given, in whole percent, at which something is kept; None where nothing is."""
+        percents = range(math.floor(100 * above) + 1, 100)
+        return next((one / 100 for one in percents if self.threshold(one / 100) < math.inf), None)
+
     def _wrong(self, place: int) -> str:
         count = int(self.errors[place])
         return f"{count:,} {'is' if count == 1 else 'are'}"
 
     def _enough(self, max_risk: float) -> str:
         """What to do, with the smallest risk, in whole percent, at which something is accepted."""
-        percents = range(math.floor(100 * max_risk) + 1, 100)
-        found = next((one for one in percents if self.threshold(one / 100) < math.inf), None)
-        risk = "" if found is None else f", or allow more risk, at least {found / 100:g}"
+        found = self.least_risk(max_risk)
+        risk = "" if found is None else f", or allow more risk, at least {found:g}"
         return f"calibrate with more rows{risk}."
 
     def _tested(self, max_risk: float) -> Counts:

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from atypicality.metrics.intervals import mean_interval
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.terminal import listed
-from atypicality.validation import caught_warnings
+from atypicality.validation import caught_warnings, warn
 
 __all__ = ["ANSWERS", "TOKEN_PROBABILITY", "AnswerReliability", "each_alone", "evaluate_answers"]
 
@@ -51,9 +51,12 @@ class AnswerReliability(Reliability):
     ----------
     lacking : tuple of str
         Fields that these answers lack far more often than the held-out ones.
+    outside : tuple of str
+        Scores outside their fitted range in more answers than chance explains, or far outside in one.
     """
 
     lacking: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
     _tells_sets: ClassVar[bool] = False
 
@@ -66,7 +69,8 @@ class AnswerReliability(Reliability):
 
     def summary(self) -> dict[str, Any]:
         """Counts and means over all answers, without those of sets."""
-        found = super().summary() | ({"lacking": list(self.lacking)} if self.lacking else {})
+        moved = {"lacking": list(self.lacking), "outside": list(self.outside)}
+        found = super().summary() | {name: fields for name, fields in moved.items() if fields}
         dropped = ("mean_set_size", "quadrants", *(("advice",) if self.accepted is not None else ()))
         return {name: value for name, value in found.items() if name not in dropped}
 
@@ -106,10 +110,10 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
 
     >>> from atypicality.llm import AnswerHead
     >>> rng = np.random.default_rng(0)
-    >>> texts, score = ["..."] * 500, rng.random(500)
-    >>> tokens = [[value] if row < 200 else [] for row, value in enumerate(np.log(score))]
-    >>> answers = Answers(texts, texts, scores={"judge": score}, log_probs=tokens, correct=rng.random(500) < score)
-    >>> heads = {f"seed {seed}": AnswerHead(random_state=seed).fit(answers) for seed in (0, 1)}
+    >>> texts, score = ["..."] * 800, rng.random(800)
+    >>> tokens = [[value] if row % 2 else [] for row, value in enumerate(np.log(score))]
+    >>> answers = Answers(texts, texts, scores={"judge": score}, log_probs=tokens, correct=rng.random(800) < score)
+    >>> heads = {f"seed {seed}": AnswerHead(random_state=seed).fit(answers[400:]) for seed in (0, 1)}
     >>> found = evaluate_answers(heads, answers[:400], answers.correct[:400])
     >>> {row["method"]: row["count"] for row in found.table("overall", metric="ece")}
     {'token probability': 200.0, 'seed 0': 400.0, 'seed 1': 400.0}
@@ -121,10 +125,12 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
     rows = np.flatnonzero(~np.isnan(mean))
 
     def measured(methods: dict[str, Any], chosen: Any) -> Evaluation:
-        asked = {name: _asked(head, own[name][chosen], own[cut_by][chosen]) for name, head in heads.items()}
+        asked = {name: _asked(head, made[name][chosen], own[cut_by][chosen]) for name, head in heads.items()}
         return evaluate(methods | asked, own[cut_by][chosen], **options)
 
-    notes, signals = _notes_of_scales(own, cut_by), _alone(heads, answers, own[cut_by].need("labels"))
+    _warn_of_seen(heads, answers)
+    losses = {name: _losses_alone(head, answers, own[cut_by].need("labels")) for name, head in heads.items()}
+    notes, signals = [*_notes_of_scales(own, cut_by), *_notes_of_best(losses, made)], _alone(losses)
     token = {TOKEN_PROBABILITY: _fixed(np.exp(mean[rows]))}
     if rows.size == len(answers):
         return _of_answers(measured(token, slice(None)), signals, *notes)
@@ -138,18 +144,46 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
     return _of_answers(with_part(whole, part, TOKEN_PROBABILITY, rows.tolist()), signals, *notes)
 
 
-def _alone(heads: Mapping[str, Any], answers: Answers, labels: Any) -> list[Row]:
-    """Rows of the table `signals`: negative log-likelihood of each signal alone, by head, the smallest first."""
-    sign, found = 1 - 2 * np.asarray(labels, np.float64), []
-    for method, head in heads.items():
-        with caught_warnings():  # `outputs` has given them
-            signals = head._signals(answers)
-            odds = {name: model.log_odds(signals, len(answers)) for name, model in head.alone_.items()}
-        losses = {name: np.logaddexp(0.0, sign * value) for name, value in odds.items()}
-        found += [(method, name, losses[name]) for name in sorted(losses, key=lambda name: losses[name].mean())]
+def _warn_of_seen(heads: Mapping[str, Any], answers: Answers) -> None:
+    for name, head in heads.items():
+        if head.seen_ is not None and (share := head.seen_.share(answers)):
+            warn(
+                f"{share:.1%} of these answers are among those that {name!r} was fitted on: it will look better than "
+                "it is. Evaluate on answers that it has not seen."
+            )
+
+
+def _losses_alone(head: Any, answers: Answers, labels: Any) -> dict[str, Vector]:
+    """Negative log-likelihood (n,) of each signal alone, the one with the smallest mean first."""
+    sign = 1 - 2 * np.asarray(labels, np.float64)
+    with caught_warnings():  # `outputs` has given them
+        signals = head._signals(answers)
+        odds = {name: model.log_odds(signals, len(answers)) for name, model in head.alone_.items()}
+    losses = {name: np.logaddexp(0.0, sign * value) for name, value in odds.items()}
+    return dict(sorted(losses.items(), key=lambda item: item[1].mean()))
+
+
+def _alone(losses: Mapping[str, Mapping[str, Vector]]) -> list[Row]:
+    """Rows of the table `signals`: negative log-likelihood of each signal alone, by head."""
+    found = [(method, name, loss) for method, some in losses.items() for name, loss in some.items()]
     keys = ({"method": method, "name": name, "metric": "nll"} for method, name, _ in found)
     columns = [(loss.size, loss.mean(), *mean_interval(loss)) for *_, loss in found]
     return measured_rows(keys, zip(*columns, strict=True)) if found else []
+
+
+def _notes_of_best(losses: Mapping[str, Mapping[str, Vector]], made: Mapping[str, ModelOutputs]) -> Iterator[str]:
+    """What to say of heads that are behind one of their signals alone."""
+    for method, some in losses.items():
+        odds, labels = (np.asarray(part, np.float64) for part in made[method].need("logits", "labels"))
+        whole = np.logaddexp(0.0, (1 - 2 * labels) * (odds @ [-1.0, 1.0]))
+        name, least = next(iter(some.items()), ("", whole))
+        if (less := whole - least).mean() > 0:
+            _, low, high = mean_interval(less)
+            clear = "more checked answers would help the head" if low > 0 else "which may be chance"
+            yield (
+                f"{name} alone has a smaller NLL than {method}, by {less.mean():.3f} (95 % interval {low:.3f} to "
+                f"{high:.3f}): {clear}."
+            )
 
 
 def _asked(head: Any, own: ModelOutputs, outputs: ModelOutputs) -> Any:
@@ -164,7 +198,7 @@ def _asked(head: Any, own: ModelOutputs, outputs: ModelOutputs) -> Any:
         said = head.predict(own, **risk)
         return SimpleNamespace(**{name: getattr(said, name) for name in TOLD})
 
-    seen = own.fingerprint() == head.fingerprint_
+    seen = head.seen_ is None and own.fingerprint() == head.fingerprint_  # of others `_warn_of_seen` has told
     vars(asked).update(predict=predict, fingerprint_=outputs.fingerprint() if seen else None)
     if not _same_scale(own, outputs):
         vars(asked).update(quantiles_=None, quadrants_=None)

@@ -10,7 +10,7 @@ from scipy.special import expit
 from atypicality.conformal import SplitConformal
 from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.evaluation import Evaluation
-from atypicality.formula import ADVICE, advice_texts
+from atypicality.formula import ADVICE, ASK, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import advice_of, advice_rule, checked_words, trusted_from
@@ -24,7 +24,8 @@ from atypicality.head.reliability import Reliability
 from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
 from atypicality.llm.answer_evaluation import AnswerReliability, each_alone, evaluate_answers
 from atypicality.llm.answers import Answers, only_checked
-from atypicality.llm.shifts import lacking_words
+from atypicality.llm.known_rows import SeenRows, warn_of_labels, warn_of_unused, without_copies
+from atypicality.llm.shifts import EMPTY, MISSING, empty_words, lacking_words, outside_words, untried
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
 from atypicality.metrics.rows import check_correct
@@ -34,7 +35,7 @@ from atypicality.shipping.bundle import read_part, write_part
 from atypicality.shipping.card import STATED, advice_table, escape
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
-from atypicality.validation import check_choice, check_integer, warn
+from atypicality.validation import caught_warnings, check_choice, check_integer, warn
 
 __all__ = ["CLASSES", "AnswerHead"]
 
@@ -44,6 +45,7 @@ RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
 
 REPORTED = ("nll", "ece", "auroc")
 REMEDY = "give more answers that somebody has checked, or other signals"
+NEVER = "  max_risk           nothing is accepted at any"
 
 Vector = NDArray[np.float64]
 
@@ -75,7 +77,7 @@ class AnswerHead(BaseEstimator):
     evidence_ : dict of str to float
         Nats by which each signal makes correctness more probable beyond all others, most first.
     auroc_alone_ : dict of str to float
-        Of each signal by itself, on the rows that fit P(correct): the chance that a correct answer has the larger
+        Of each signal by itself, on the held-out rows that have it: the chance that a correct answer has the larger
         value. Below 0.5, smaller values are those of correct answers.
     alone_ : dict of str to SignalModel
         P(correct) from each signal by itself, which `evaluate` measures beside the head.
@@ -94,7 +96,11 @@ class AnswerHead(BaseEstimator):
     metrics_ : dict
         Negative log-likelihood, ECE and AUROC of the base rate and of the head, on rows that fitted nothing.
     sizes_ : dict
-        Rows that fitted ("recalibration") and that carry the guarantee ("thresholds").
+        Rows that fitted ("recalibration") and that carry the guarantee ("thresholds"), copies not counted.
+    names_ : dict of str to str
+        The `names` by which the fitted answers were read, by default those of files to judge in the shell.
+    seen_ : SeenRows, or None in a head from an older bundle
+        Marks of the fitted rows, by which `evaluate` notices them.
 
     Examples
     --------
@@ -134,6 +140,10 @@ class AnswerHead(BaseEstimator):
     sizes_: Annotated[dict[str, int], kinds.MappingOf(kinds.Integer())]
     n_classes_: Annotated[int, kinds.Size("K")]
     fingerprint_: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
+    names_: Annotated[
+        dict[str, str], kinds.Later(kinds.MappingOf(kinds.Text(r"[\s\S]{1,200}"), keys=r"[\s\S]{1,88}"), absent={})
+    ]
+    seen_: Annotated[SeenRows | None, kinds.Later(kinds.optional(Part(SeenRows)), absent=None)]
 
     def __init__(
         self, density: Any = "auto", *, atypicality: str | None = "auto", alpha: float = 0.1, random_state: int = 0
@@ -179,6 +189,7 @@ class AnswerHead(BaseEstimator):
                 f"correct must hold right and wrong answers; all {known.size} are {bool(known.all())}. Nothing can be "
                 "learnt from one kind: judge more answers."
             )
+        answers, known = without_copies(answers, known)
         check_choice(self.atypicality, "atypicality", ("auto", None, *RARITIES))
         seed = check_integer(self.random_state, "random_state", low=0)
         chosen = ModelOutputs(labels=known.astype(np.intp))._chosen(RECALIBRATION_SHARE, seed)
@@ -192,13 +203,17 @@ class AnswerHead(BaseEstimator):
             )
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
         used = {name: signals[name] for name in self.evidence_}
-        self.auroc_alone_ = each_alone(used, known[chosen])
+        warn_of_unused(signals, used)
+        warn_of_labels(used, known[chosen])
         self.alone_ = {name: SignalModel.fit({name: values}, known[chosen]) for name, values in used.items()}
         self._choose_atypicality(signals)
-        outputs = self._outputs(answers, known, watched=True)
-        self._fit_thresholds(outputs[~chosen], float(known[chosen].mean()), _proba(outputs[chosen])[:, 1])
+        found = self._signals(answers)
+        self.auroc_alone_ = each_alone({name: found[name][~chosen] for name in used}, known[~chosen])
+        outputs = self._outputs(answers, known, watched=True, signals=found)
+        rate = float((known[chosen].sum() + 1) / (chosen.sum() + 2))  # with the pseudo-rows of a `SignalModel`
+        self._fit_thresholds(outputs[~chosen], rate, _proba(outputs[chosen])[:, 1])
         self.sizes_ = {"recalibration": int(chosen.sum()), "thresholds": int((~chosen).sum())}
-        self.fingerprint_ = outputs.fingerprint()
+        self.fingerprint_, self.names_, self.seen_ = outputs.fingerprint(), answers.names, SeenRows.of(answers)
         return self
 
     def _signals(self, answers: Answers) -> dict[str, Vector]:
@@ -254,23 +269,31 @@ class AnswerHead(BaseEstimator):
             given = answers.correct
         return self._outputs(answers, given, watched=bool(self.reference_.words))
 
-    def _outputs(self, answers: Answers, correct: NDArray[np.bool_] | None, *, watched: bool) -> ModelOutputs:
-        """Outputs of answers; `watched` ones say which fields they lack, as heads from older bundles cannot use."""
+    def _outputs(
+        self,
+        answers: Answers,
+        correct: NDArray[np.bool_] | None,
+        *,
+        watched: bool,
+        signals: dict[str, Vector] | None = None,
+    ) -> ModelOutputs:
+        """Outputs of answers; `watched` ones say which fields they lack, as monitors of older heads cannot use."""
         if not isinstance(answers, Answers):
             raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
-        signals = self._signals(answers)
+        signals = self._signals(answers) if signals is None else signals
         odds = self.recalibration_.log_odds(signals, len(answers))
         rarity = None
         if self.atypicality_ is not None:
             given = _rarity(signals, self.atypicality_) if self.atypicality_ in signals else np.full(len(odds), np.nan)
             rarity = np.where(np.isnan(given), self.usual_atypicality_, given)
+        lacking = empty_words(answers) | self.recalibration_.missing(signals, len(answers))
         return ModelOutputs(
             np.stack([np.zeros_like(odds), odds], axis=1),
             labels=None if correct is None else correct.astype(np.intp),
             atypicality=rarity,
             class_names=CLASSES,
             ids=answers.ids,
-            attributes=self.recalibration_.missing(signals, len(answers)) if watched else None,
+            attributes=lacking if watched else None,
         )
 
     def _fit_thresholds(self, rest: ModelOutputs, rate: float, others: Vector) -> None:
@@ -280,16 +303,31 @@ class AnswerHead(BaseEstimator):
         """
         proba, labels = _proba(rest), rest.need("labels")
         confidence, correct = proba[:, 1], labels == 1
-        self.abstention_ = AbstentionRule.from_rows(confidence, correct, others=others)
-        self.prediction_sets_ = SplitConformal(alpha=self.alpha).fit(proba, labels)
+        with caught_warnings():  # of too few rows for sets, which answers have no use for
+            self.prediction_sets_ = SplitConformal(alpha=self.alpha).fit(proba, labels)
         lacking = {f"attribute {name}": words for name, words in rest.attributes.items()}
         remember(self, confidence, np.ones(labels.size, np.intp), labels, rest.atypicality, lacking)
+        tried = ~self._untried(rest)  # those alone are accepted, so that the risk is theirs
+        tried |= not tried.any()
+        self.abstention_ = AbstentionRule.from_rows(confidence[tried], correct[tried], others=others)
         sets = self.prediction_sets_.predict_set(proba)
         number = advice_of(advice_rule(self), confidence, rest.atypicality, sets)
+        number[~tried] = ASK
         covered = sets[np.arange(labels.size), labels]
         self.advice_ = checked_words(number, correct, covered, 1 - trusted_from(self), REMEDY)
         flat = np.tile([1 - rate, rate], (labels.size, 1))
         self.metrics_ = {"base rate": _measured(flat, correct), "head": _measured(proba, correct)}
+
+    def _untried(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Answers (n,) that are not accepted, because nothing of their kind was fitted: see `untried`."""
+        fields = self.recalibration_.used_fields
+        words = self.reference_.words.get(f"attribute {MISSING}{EMPTY}", {})
+        texts = [EMPTY] if 2 * words.get("yes", 0) <= sum(words.values()) else []  # else the texts were not kept
+        empty = np.count_nonzero(outputs.attributes.get(MISSING + EMPTY, np.zeros(0)) == "yes")
+        if texts and empty:
+            warn(f"{empty:,} of {len(outputs):,} answers are empty: with max_risk such answers are not accepted.")
+        found = untried(outputs.attributes, [*texts, *(name for name, learnt in fields.items() if not learnt)], fields)
+        return np.zeros(len(outputs), bool) if found is None else found
 
     def predict(
         self, answers: Answers | ModelOutputs, *, max_risk: float | None = None, first_row: int = 0
@@ -301,7 +339,9 @@ class AnswerHead(BaseEstimator):
         answers : Answers, or ModelOutputs that `outputs` made
         max_risk : float in (0, 1), optional
             `accepted` then says which answers to use so that at most that share of them is wrong, with 95 % confidence
-            (see `AbstentionRule`). One more atypical than every held-out answer is not accepted.
+            (see `AbstentionRule`). Not accepted is an answer that is empty, or more atypical than every held-out one,
+            or that no fitted one is like: it lacks a signal that P(correct) depends on and that fewer than ten of the
+            fitted rows lacked, or all of several, or has a score further outside its fitted range than that is wide.
         first_row : int, default=0
             Taken like everywhere; nothing is drawn.
 
@@ -321,13 +361,16 @@ class AnswerHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         if not isinstance(answers, ModelOutputs):
-            answers = self._outputs(answers, None, watched=bool(self.reference_.words))
+            answers = self._outputs(answers, None, watched=True)
         outputs = answers.with_classes(CLASSES, whose="those of the head")
         proba = _proba(outputs)
         sets = self.prediction_sets_.predict_set(proba)
         rarity = None if self.quantiles_ is None else outputs.need("atypicality")
         rule = advice_rule(self, max_risk)
         number, accepted = advice_of(rule, proba[:, 1], rarity, sets), rule.accepted(proba[:, 1], rarity)
+        if (refused := self._untried(outputs)).any():
+            number = np.where(refused, ASK, number)
+            accepted = None if accepted is None else accepted & ~refused
         if max_risk is not None:
             self.abstention_.warn_where_none(accepted, max_risk)
         drift = quantile = quadrant = None
@@ -357,6 +400,7 @@ class AnswerHead(BaseEstimator):
             ids=outputs.ids,
             advice=advice_texts(number, sets.sum(axis=1)),
             lacking=tuple(lacking),
+            outside=tuple(outside_words(outputs.attributes, self.reference_.words)),
         )
 
     def evaluate(self, answers: Answers, correct: ArrayLike | None = None, **options: Any) -> Evaluation:
@@ -404,14 +448,16 @@ class AnswerHead(BaseEstimator):
         """
         check_is_fitted(self, "recalibration_")
         lines = ["AnswerHead", "  rows      " + ", ".join(f"{name} {size:,}" for name, size in self.sizes_.items())]
-        lines += ["  signals   nats of evidence beyond the others; AUROC alone"]
+        lines += ["  signals   nats of evidence beyond the others; AUROC alone, on the held-out rows that have it"]
         alone = {name: f"{value:8.3f}" for name, value in self.auroc_alone_.items()}
         lines += [f"    {name:<20} {worth:8.1f}{alone.get(name, '')}" for name, worth in self.evidence_.items()]
-        lines += ["  held-out rows      base rate -> head"]
+        lines += ["  all held-out rows  base rate -> head"]
         before, after = self.metrics_["base rate"], self.metrics_["head"]
         told = {name: f"{before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED if name in before}
         told |= {"ece": f"{after['ece']:.4f}"} if "ece" in told else {}  # the base rate has none, and no use
         lines += [f"    {name:<14} {values}" for name, values in told.items()]
+        least = self.abstention_.least_risk()
+        lines += [f"  max_risk           nothing is accepted below about {least:g}" if least else NEVER]
         shown = [(word, self.advice_[word]) for word in ADVICE if self.advice_.get(word, {}).get("count")]
         return "\n".join(
             lines + [f"  {word:<16} right for {row['right']:,} of {row['count']:,}" for word, row in shown]

@@ -20,8 +20,13 @@ SCORES = "scores."  # before the name of a score, where fields are named
 SYNONYMS = {
     "prompt": ("question", "query", "input", "instruction"),
     "answer": ("response", "output", "completion", "reply", "prediction", "text"),
+    "id": ("request_id", "uuid", "trace_id", "question_id"),
+    "logprobs": ("token_logprobs", "log_probs", "logprob", "token_log_probs"),
+    "correct": ("is_correct", "label", "human", "right", "accepted"),
+    "scores.judge": ("judge", "judge_score", "rating", "grade"),
+    "scores.verbalised": ("verbalised", "verbalized", "confidence"),
 }
-"""What logs call the fields that an answer must have."""
+"""What logs call our fields."""
 MOST_SCORES = 100
 """Names of scores in one table: a misread file, where every line brings a name of its own, is refused early."""
 MOST_NAMED = 8  # fields of a record that an error names
@@ -88,14 +93,29 @@ def _in_our_names(record: Mapping[str, Any], names: Mapping[str, str]) -> Mappin
 
 
 def _no_field(name: str, record: Mapping[str, Any]) -> str:
-    """What a record has in the place of a field that it must have, and which of it may be meant."""
+    """What a record has in the place of a text that it must have, and which of its fields may be meant by ours."""
     there = [str(other) for other in record if other not in FIELDS]
-    meant = [other for other in SYNONYMS[name] if other in there] or get_close_matches(name, there, 1)
+    close = get_close_matches(name, there, 1)
+    meant = {ours: next((other for other in theirs if other in there), None) for ours, theirs in SYNONYMS.items()}
+    meant[name] = meant[name] or (close[0] if close else None)
+    pairs = {ours: theirs[:40] for ours, theirs in meant.items() if theirs and ours not in record}
     found = f"; the fields are {listed(f'{other:.40}' for other in list(record)[:MOST_NAMED])}" if record else ""
-    if not meant and record.keys().isdisjoint((*TEXTS, "samples", *SIGNALS)):
-        return f"a signal is missing, such as {listed(SIGNALS[:2])}{found}"
-    hint = f". Name it: names={{{name!r}: {meant[0]!r:.40}}}, in a shell --names {name}={meant[0]:.40}" if meant else ""
-    return f"{name!r} is missing{found}{hint}"
+    if name in record:
+        return f"{name!r} is null, and must be a text"
+    if name not in pairs and record.keys().isdisjoint((*TEXTS, "samples", *SIGNALS)):
+        return f"an answer needs logprobs, scores or an embedding, or prompt and answer{found}"
+    if name not in pairs:
+        return f"{name!r} is missing{found}"
+    shell = ",".join(f"{ours}={theirs}" for ours, theirs in pairs.items())
+    return f"{name!r} is missing{found}. Name it: names={pairs}, in a shell --names {shell}"
+
+
+def _not_correct(value: Any) -> str:
+    """What is wrong with a `correct`, and how to make one of words."""
+    hint = (
+        '. Of words make it before: record["correct"] = record["correct"] == "right"' if isinstance(value, str) else ""
+    )
+    return f"'correct' must be true or false; got {value!r:.40}{hint}"
 
 
 def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +129,7 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
             raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):
-        raise ValueError("'correct' must be true or false")
+        raise ValueError(_not_correct(known["correct"]))
     own: Any = known.get("id", "")
     if not isinstance(own, (str, int)) or isinstance(own, bool) or (isinstance(own, int) and abs(own) >= 2**63):
         raise ValueError("'id' must be a text or a whole number of at most 63 bits")

@@ -90,6 +90,7 @@ class Answers:
         self.ids = None if ids is None else check_groups(ids, "ids", n_rows=n_rows)
         self.prompt_embeddings = _embeddings(prompt_embeddings, "prompt_embeddings", n_rows)
         self.answer_embeddings = _embeddings(answer_embeddings, "answer_embeddings", n_rows)
+        self.names: dict[str, str] = {}  # those of `read` and `from_records`, which a head keeps
 
     def __len__(self) -> int:
         return int(self.prompts.size)
@@ -98,7 +99,8 @@ class Answers:
         """The answers of some rows: a slice, positions or a boolean mask."""
         rows = check_rows(rows)
         some = object.__new__(Answers)
-        for name, part in vars(self).items():
+        some.names = self.names
+        for name, part in ((name, part) for name, part in vars(self).items() if name != "names"):
             columns = {key: values[rows] for key, values in part.items()} if name == "scores" else None
             setattr(some, name, columns if columns is not None else None if part is None else part[rows])
         some.correct = None if some.correct is None else _correct(some.correct, len(some))
@@ -158,7 +160,11 @@ class Answers:
             except (ValueError, TypeError) as error:
                 raise ValueError(f"record {number}: {str(error).rstrip('.')}.") from None
         warn_of_fields("a record", table.others, table.fields)
-        return cls(**table.columns())
+        return cls(**table.columns())._named(table)
+
+    def _named(self, table: RecordTable) -> Self:
+        self.names = table.names
+        return self
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> Self:
@@ -186,17 +192,23 @@ class Answers:
         Answers(1 row; log_probs)
         >>> folder.cleanup()
         """
+        return cls._read(path, names, strict=True)
+
+    @classmethod
+    def _read(cls, path: str | os.PathLike[str], names: Mapping[str, str] | None, *, strict: bool) -> Self:
+        """As `read`; where not `strict`, names need not be in the file, such as those of a head's fitted answers."""
         name, table = repr(Path(path).name), RecordTable(names)
         if not read_objects(path, table.read, table.fields):
             raise ValueError(f"{name} must have at least one line with an answer; it has none.")
-        if nowhere := [theirs for theirs in table.names.values() if theirs not in table.found]:
+        if strict and (nowhere := [theirs for theirs in table.names.values() if theirs not in table.found]):
             raise ValueError(f"names must give fields of the file; {nowhere[0]!r:.60} is in no line of {name}.")
-        found = warn_of_one_kind(cls(**table.columns()), name)
+        found = warn_of_one_kind(cls(**table.columns()), name)._named(table)
         if found.ids is not None and len(again := _repeated(found.ids)):
             more = f" and {len(again) - 1:,} more" if len(again) > 1 else ""
             warn(
-                f"{name} has the same 'id' in several lines, {listed(again[:1])!r:.60}{more}: late labels cannot tell "
-                "these answers apart."
+                f"{name} has the same 'id' in several lines, {listed(again[:1])!r:.60}{more}: no late label can be "
+                "joined to these answers, and if lines are repeated, measured intervals are too narrow. Give each "
+                "answer an id of its own, once."
             )
         return found
 

@@ -101,7 +101,7 @@ class PromptClassifier:
             atypicality=None
             if scores.prompts is None
             else self._kind(self.atypicality, template, kept, scores.prompts),
-            class_atypicality=self._class_atypicality(words),
+            class_atypicality=None if scores.prompts is None else self._class_atypicality(words),
             attributes=self._attributes(template, kept, scores),
             class_names=words,
             ids=rows if names is None else names[rows],

@@ -1,6 +1,6 @@
 """What has moved in the signals of new answers: values that are missing more often, and scores out of their range."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,15 @@ from numpy.typing import NDArray
 
 from atypicality.head.drift import CHANCE, FEWEST_MOVED
 
-__all__ = ["MISSING", "beyond_range", "fisher_chance", "lacking_words", "missing_columns"]
+__all__ = [
+    "EMPTY", "MISSING", "beyond_range", "empty_words", "fisher_chance", "lacking_words", "missing_columns",
+    "outside_words", "untried",
+]  # fmt: skip
 
 MISSING = "missing "  # before the name of a field, in that of the attribute that says which answers lack it
-WORDS = ("no", "yes")
+WORDS = ("no", "yes", "out", "far")
+"""Whether an answer lacks the field; or has it outside the fitted range, or further out than that is wide."""
+EMPTY = "answer"  # the field that an empty answer lacks
 
 Vector = NDArray[np.float64]
 
@@ -29,14 +34,73 @@ def fisher_chance(count: int, n: int, held_out: int, n_held_out: int) -> float:
     return float(hypergeom.sf(count - 1, n + n_held_out, count + held_out, n))
 
 
-def missing_columns(signals: Mapping[str, Vector], fields: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+def missing_columns(
+    signals: Mapping[str, Vector], fields: Mapping[str, str], ranges: Mapping[str, Any] | None = None
+) -> dict[str, NDArray[Any]]:
     """For each field the words (n,) "yes" of rows without it and "no" of others; `fields` has one signal of each.
+
+    Of fields with a `SignalColumns` in `ranges`, values outside the fitted range are "out", or "far" where they are
+    further out than it is wide.
 
     >>> columns = missing_columns({"agreement": np.array([0.5, np.nan])}, {"samples": "agreement"})
     >>> {name: words.tolist() for name, words in columns.items()}
     {'missing samples': ['no', 'yes']}
     """
-    return {MISSING + field: np.array(WORDS)[np.isnan(signals[name]).astype(np.intp)] for field, name in fields.items()}
+    found = {}
+    for field, name in fields.items():
+        code = np.isnan(signals[name]).astype(np.intp)
+        if (signal := (ranges or {}).get(field)) is not None and signal.least is not None:
+            out = _outside(signal, signals[name])
+            code = np.where(out > 0, np.where(out > signal.most - signal.least, 3, 2), code)
+        found[MISSING + field] = np.array(WORDS)[code]
+    return found
+
+
+def empty_words(answers: Any) -> dict[str, NDArray[Any]]:
+    """Which answers are empty although their prompts are not, as `missing_columns`."""
+    pairs = zip(answers.prompts, answers.answers, strict=True)
+    empty = np.array([bool(prompt) and not answer.strip() for prompt, answer in pairs], np.intp)
+    return {MISSING + EMPTY: np.array(WORDS)[empty]}
+
+
+def _outside(signal: Any, values: Vector) -> Vector:
+    """By how much values (n,) lie outside the fitted range; negative within, NaN where unknown."""
+    found: Vector = np.maximum(signal.least - values, values - signal.most)
+    return found
+
+
+def untried(attributes: Mapping[str, NDArray[Any]], needed: Collection[str], used: Collection[str]) -> Any:
+    """Rows (n,) whose P(correct) no fitted row is like, so that they are not accepted; None without attributes.
+
+    They lack a field of those `needed`, or all of several that are `used`, or have a value further outside the fitted
+    range than that is wide.
+
+    >>> lacks = {"missing logprobs": np.array(["no", "yes", "no"]), "missing samples": np.array(["no", "no", "yes"])}
+    >>> untried(lacks, ["logprobs"], ["logprobs"]).tolist()
+    [False, True, False]
+    """
+    columns = {name.removeprefix(MISSING): words for name, words in attributes.items() if name.startswith(MISSING)}
+    if not columns:
+        return None
+    conditions = [words == WORDS[3] for words in columns.values()]
+    conditions += [columns[name] == WORDS[1] for name in needed if name in columns]
+    if len(used) > 1 and set(used) <= columns.keys():
+        conditions.append(np.all([columns[name] == WORDS[1] for name in used], axis=0))
+    return np.any(conditions, axis=0)
+
+
+def outside_words(attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Fields whose values are outside their fitted range in more rows than chance explains, or far outside in one."""
+    found = []
+    for name, words in attributes.items():
+        known = held_out.get(f"attribute {name}")
+        if not name.startswith(MISSING) or known is None:
+            continue
+        count, before = int(np.isin(words, WORDS[2:]).sum()), sum(known.get(word, 0) for word in WORDS[2:])
+        chance = fisher_chance(count, len(words), before, sum(known.values()))
+        if (words == WORDS[3]).any() or (count and len(attributes) * chance < CHANCE):
+            found.append(name.removeprefix(MISSING))
+    return found
 
 
 def lacking_words(
@@ -70,7 +134,7 @@ def beyond_range(signal: Any, values: Vector) -> str:
     known = values[~np.isnan(values)]
     if signal.least is None or signal.most is None or not known.size:
         return ""
-    out, width = np.maximum(signal.least - known, known - signal.most), signal.most - signal.least
+    out, width = _outside(signal, known), signal.most - signal.least
     most = max(int((known < signal.least).sum()), int((known > signal.most).sum()))
     chance = 2 * fisher_chance(most, known.size, 0, signal.n_known) if most else 1.0
     if out.max() <= width and chance >= CHANCE:

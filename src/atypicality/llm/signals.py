@@ -32,12 +32,14 @@ FIELDS |= {f"{part}_atypicality": f"{part}_embedding" for part in ("prompt", "an
 """Fields of a file of answers, by the signals that follow from them; all others are scores."""
 RESERVED = (*TOKENS, AGREEMENT, "prompt_atypicality", "answer_atypicality", "multiplier", *CLASSWISE)
 """Names of signals and of groups of parameters, which no score may have."""
+ODDS = " (odds)"  # what follows the name of a log-probability in that of the part by its log-odds
 SHAPE = " (shape)"  # what follows the name of a signal in that of its bent part
 ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
 MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
 KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
 FEWEST = TAIL_ROWS  # rows that a column needs
+LARGEST_LOG_PROB = -1e-4  # whose log-odds are still taken: what is nearer to 0 is rounding of servers
 REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
 
 Vector = NDArray[np.float64]
@@ -51,7 +53,7 @@ def signals_of(answers: Answers) -> dict[str, Vector]:
     >>> {name: round(float(values[0]), 2) for name, values in signals_of(answers).items()}
     {'log_prob_sum': -0.4, 'log_prob_mean': -0.2, 'log_prob_min': -0.3, 'log_prob_first': -0.1, 'agreement': 0.5}
     """
-    if taken := [name for name in answers.scores if name in RESERVED or name.endswith((SHAPE, ALONE))]:
+    if taken := [name for name in answers.scores if name in RESERVED or name.endswith((ODDS, SHAPE, ALONE))]:
         raise ValueError(f"scores must not be called {listed(taken)}: these names have a meaning. Rename them.")
     found: dict[str, Vector] = {}
     if answers.log_probs is not None:
@@ -81,7 +83,9 @@ def _plain(text: str) -> str:
 class SignalColumns:
     """The columns of one signal: standardised within limits, bent at two quantiles, and whether it is missing.
 
-    Bent columns are orthogonal to the straight one on the rows that were fitted. A missing value counts as the mean.
+    Bent columns are orthogonal to the straight one on the rows that were fitted. A missing value counts as the mean. A
+    log-probability also has its log-odds: of a model whose token probabilities need no more than Platt scaling, the
+    log-odds of being correct are straight in these.
 
     Attributes
     ----------
@@ -98,6 +102,8 @@ class SignalColumns:
         Smallest and largest value.
     n_known : int
         Rows with the signal.
+    odds_center, odds_scale : float
+        Mean and standard deviation of a log-probability's log-odds; both 0 of other signals.
     """
 
     name: Annotated[str, kinds.Text(r"[\s\S]{1,80}")]
@@ -114,6 +120,8 @@ class SignalColumns:
     least: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)] = None
     most: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)] = None
     n_known: Annotated[int, kinds.Later(kinds.Integer(), absent=0)] = 0
+    odds_center: Annotated[float, kinds.Later(kinds.Number(), absent=0.0)] = 0.0
+    odds_scale: Annotated[float, kinds.Later(kinds.Number(0), absent=0.0)] = 0.0
 
     def _check_stored(self) -> None:
         need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
@@ -140,15 +148,19 @@ class SignalColumns:
         bends = _bends((held - center / unit) / (scale / unit))
         missing = n_missing / values.size if n_missing >= FEWEST else 0.0
         span = float(known.min()), float(known.max()), known.size
-        return cls(name, low, high, center, scale, missing, *bends, (), *span)
+        odds = _log_odds(np.clip(known, low, high)) if name in TOKENS else np.zeros(1)
+        both = float(odds.mean()), float(odds.std())
+        return cls(name, low, high, center, scale, missing, *bends, (), *span, *both)
 
     def straight(self, values: Vector) -> Vector:
         """Columns (n, 1), or (n, 2) with the one that says whether the signal is missing."""
-        x, gone = self._standardised(values)
-        if not self.missing:
-            return x[:, None]
-        spread = np.sqrt(self.missing * (1 - self.missing))
-        return np.stack([x, (gone - self.missing) / spread], axis=1)
+        return self._beside_missing(*self._standardised(values))
+
+    def odds(self, values: Vector) -> Vector:
+        """As `straight`, of the log-odds."""
+        gone = np.isnan(values)
+        held = np.clip(np.where(gone, self.center, values), self.low, self.high)
+        return self._beside_missing(np.where(gone, 0.0, (_log_odds(held) - self.odds_center) / self.odds_scale), gone)
 
     def bent(self, values: Vector) -> Vector:
         """Columns (n, h)."""
@@ -163,14 +175,27 @@ class SignalColumns:
         return np.where(gone, x[:, None], 0.0)
 
     @property
-    def parts(self) -> tuple[str, str, str]:
-        """Names of the straight part, of the bent one and of that for rows without another signal."""
-        return self.name, self.name + SHAPE, self.name + ALONE
+    def parts(self) -> tuple[str, str, str, str]:
+        """Names of the straight parts, of the bent one and of that for rows without another signal."""
+        return self.name, self.name + ODDS, self.name + SHAPE, self.name + ALONE
+
+    def _beside_missing(self, x: Vector, gone: NDArray[np.bool_]) -> Vector:
+        if not self.missing:
+            return x[:, None]
+        spread = np.sqrt(self.missing * (1 - self.missing))
+        return np.stack([x, (gone - self.missing) / spread], axis=1)
 
     def _standardised(self, values: Vector) -> tuple[Vector, NDArray[np.bool_]]:
         gone = np.isnan(values)
         held = np.clip(np.where(gone, self.center, values), self.low, self.high)
         return (held - self.center) / self.scale, gone
+
+
+def _log_odds(log_probs: Vector) -> Vector:
+    """Log-odds of probabilities whose logarithms these are."""
+    held = np.minimum(log_probs, LARGEST_LOG_PROB)
+    found: Vector = held - np.log(-np.expm1(held))
+    return found
 
 
 def _standing_in(columns: list[SignalColumns], signals: Signals) -> list[SignalColumns]:
@@ -198,7 +223,8 @@ def _bends(x: Vector) -> tuple[Vector, Vector, Vector, Vector]:
 class SignalModel:
     """Log-odds of being correct: an intercept and, for each signal, a straight and a bent part.
 
-    In rows that lack another signal it has a third part: there it stands in for what the other would have told.
+    A log-probability has two straight parts, itself and its log-odds. In rows that lack another signal a signal has one
+    more: there it stands in for what the other would have told.
 
     The mean cross-entropy is one convex problem of two classes. Each part of each signal is shrunk with a strength of
     its own, of maximal evidence, and left out where it has little: below 0.1 nats for all together or a straight part,
@@ -210,8 +236,8 @@ class SignalModel:
         Those that vary.
     intercept : float
     coefficients : dict of str to ndarray
-        By name of the signal, followed by " (shape)" for the bent part and " (alone)" for that of rows without
-        another signal; parts left out are not there.
+        By name of the signal, followed by " (odds)" for the part by its log-odds, " (shape)" for the bent part and
+        " (alone)" for that of rows without another signal; parts left out are not there.
     evidence : dict of str to float
         Nats by which each part makes the labels more probable, also of parts left out.
     loss, certificate : float
@@ -237,6 +263,7 @@ class SignalModel:
         names = [signal.name for signal in self.signals]
         need(len(set(names)) == len(names), "signals must be distinct.")
         sizes = {signal.name: 1 + (signal.missing > 0) for signal in self.signals}
+        sizes |= {signal.name + ODDS: sizes[signal.name] for signal in self.signals if signal.odds_scale}
         sizes |= {signal.name + SHAPE: signal.knots.size for signal in self.signals}
         sizes |= {signal.name + ALONE: len(signal.without) for signal in self.signals}
         lacking = {name for signal in self.signals for name in signal.without}
@@ -260,7 +287,7 @@ class SignalModel:
             groups_of(problem),
             correct.size + PSEUDO_ROWS,
             start=start,
-            least={name: REFINED for one in columns for name in one.parts[1:]},
+            least={name: REFINED for one in columns for name in one.parts[2:]},
         )
         kept = with_groups(problem, chosen.strengths)
         found = solve(kept.with_penalty(penalty_of(kept, groups_of(kept), chosen.strengths)), start=chosen.solution)
@@ -271,9 +298,8 @@ class SignalModel:
         """Log-odds of being correct (n,), from the signals that were fitted."""
         known = {one.name: signals.get(one.name, np.full(n_rows, np.nan)) for one in self.signals}
         self._warn_of_missing(known)
-        for one in self.signals:
-            used = one.name not in FIELDS and set(one.parts) & set(self.coefficients)
-            if used and (told := beyond_range(one, known[one.name])):
+        for one in self._used():
+            if one.name not in FIELDS and (told := beyond_range(one, known[one.name])):
                 warn(told)
         total = np.full(n_rows, self.intercept)
         for name, part in _parts(self.signals, known):
@@ -283,19 +309,32 @@ class SignalModel:
 
     def _warn_of_missing(self, signals: Signals) -> None:
         """Warn of rows without a signal that nearly all fitted rows had, once for each field of a file of answers."""
-        used = [one.name for one in self.signals if not one.missing and set(one.parts) & set(self.coefficients)]
+        used = [one.name for one in self._used() if not one.missing]
         for field, names in _by_field(used).items():
             if gone := int(np.isnan(signals[names[0]]).sum()):
                 warn(
                     f"{field} is missing in {gone:,} row{'s' * (gone > 1)}, and in fewer than {FEWEST} of those that "
-                    f"fit P(correct), too few to learn from: the mean is used as {listed(names)}."
+                    f"fit P(correct), too few to learn from: the mean is used as {listed(names)}, and with max_risk "
+                    "such answers are not accepted."
                 )
 
     def missing(self, signals: Signals, n_rows: int) -> dict[str, NDArray[Any]]:
-        """Which rows lack each field that the signals come from, as attributes of outputs."""
+        """Which rows lack each field that the signals come from, or have it outside its range, as attributes."""
         fields = {field: names[0] for field, names in _by_field([one.name for one in self.signals]).items()}
         unknown = np.full(n_rows, np.nan)
-        return missing_columns({name: signals.get(name, unknown) for name in fields.values()}, fields)
+        ranges = {_field(one.name): one for one in self._used() if one.name not in FIELDS}
+        return missing_columns({name: signals.get(name, unknown) for name in fields.values()}, fields, ranges)
+
+    @property
+    def used_fields(self) -> dict[str, bool]:
+        """Fields of a file of answers that P(correct) depends on, and whether it was learnt what their absence says."""
+        found: dict[str, bool] = {}
+        for one in self._used():
+            found[_field(one.name)] = found.get(_field(one.name), True) and one.missing > 0
+        return found
+
+    def _used(self) -> list[SignalColumns]:
+        return [one for one in self.signals if set(one.parts) & set(self.coefficients)]
 
     @property
     def signal_evidence(self) -> dict[str, float]:
@@ -311,8 +350,12 @@ def _by_field(names: Iterable[str]) -> dict[str, list[str]]:
     """Names of signals by the field of a file of answers that they come from."""
     fields: dict[str, list[str]] = {}
     for name in names:
-        fields.setdefault(FIELDS.get(name, f"scores[{name!r}]"), []).append(name)
+        fields.setdefault(_field(name), []).append(name)
     return fields
+
+
+def _field(name: str) -> str:
+    return FIELDS.get(name, f"scores[{name!r}]")
 
 
 def _parts(columns: list[SignalColumns], signals: Signals) -> list[tuple[str, Vector]]:
@@ -320,6 +363,8 @@ def _parts(columns: list[SignalColumns], signals: Signals) -> list[tuple[str, Ve
     found = []
     for one in columns:
         found.append((one.name, one.straight(signals[one.name])))
+        if one.odds_scale:
+            found.append((one.name + ODDS, one.odds(signals[one.name])))
         if one.knots.size:
             found.append((one.name + SHAPE, one.bent(signals[one.name])))
         if one.without:
