@@ -463,7 +463,7 @@ def test_a_stop_answers_what_was_asked(heads, data):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["nowhere"], "head.json is missing in"),
+        (["nowhere"], "no folder at 'nowhere'; a saved head is a folder with a head.json"),
         (["first", "--max-risk", "7"], "max_risk must be"),
         (["first", "--sha256", "0" * 64], "it is another head"),
         (["first", "--sha256", "0" * 12], "all 64 hexadecimal digits; got 12"),
