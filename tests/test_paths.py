@@ -366,12 +366,15 @@ def test_a_lock_is_never_on_a_file_that_was_removed(tmp_path):
         with held(path, seconds=10):
             found.append(path.exists())
 
-    thread = threading.Thread(target=wait)
-    with pytest.raises(KeyError), held(path, seconds=1):
+    def fail():
         thread.start()
         waiting.wait(10)
         time.sleep(0.1)
         raise KeyError
+
+    thread = threading.Thread(target=wait)
+    with pytest.raises(KeyError), held(path, seconds=1):
+        fail()
     thread.join()
     assert found == [True]
     with pytest.raises(KeyError), held(tmp_path / "other" / ".lock", seconds=1):
@@ -380,7 +383,7 @@ def test_a_lock_is_never_on_a_file_that_was_removed(tmp_path):
 
 
 def test_a_full_disk_is_told_with_the_place(tmp_path):
-    with pytest.raises(OSError, match=rf"'{tmp_path}/a.csv' was not written: No space left on device in '{tmp_path}'"):
-        with replacing(tmp_path / "a.csv"):
-            raise OSError(errno.ENOSPC, "No space left on device")
+    words = rf"'{tmp_path}/a.csv' was not written: No space left on device in '{tmp_path}'"
+    with pytest.raises(OSError, match=words), replacing(tmp_path / "a.csv"):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert names(tmp_path) == []

@@ -476,11 +476,12 @@ def test_a_signal_while_it_starts_waits_and_a_bundle_that_is_gone_counts_as_a_fa
     wait_for("failed", 1)
     code, errors = server.stop()
     versions = [saved_seal(heads / name)[:12] for name in ("first", "second")]
+    words = "a saved head is a folder with a head.json"
     assert (code, errors.splitlines()) == (
         0,
         [
             f"atypicality: reloaded clothes: {versions[0]} -> {versions[0]}",
-            f"atypicality: the bundle was not reloaded: no folder at '{link}'; a saved head is a folder with a head.json.",
+            f"atypicality: the bundle was not reloaded: no folder at '{link}'; {words}.",
             f"atypicality: reloaded clothes: {versions[0]} -> {versions[1]}",
         ],
     )

@@ -204,8 +204,8 @@ def _refuse_future(at: str | None) -> None:
     given = 0.0 if at is None else float(times(at, 1)[0])
     if given > time.time() + DAY:
         raise ValueError(
-            f"--at must not be more than a day after this machine's clock; got {as_text(given)}. Rows that came before it "
-            "could not be counted afterwards. Is the year right? For a simulation use Monitor.add in Python."
+            f"--at must not be more than a day after this machine's clock; got {as_text(given)}. Rows that came before "
+            "it could not be counted afterwards. Is the year right? For a simulation use Monitor.add in Python."
         )
 
 
@@ -237,9 +237,7 @@ def _count(call: _Call, files: list[Path], rows: Any, labels_only: bool, at: str
         if key in monitor.counted:
             call.leave(file, *numbers, key)
             continue
-        call.take(
-            file, *numbers, partial(monitor.add_labels if labels_only else monitor.add, outputs, at=at, key=key)
-        )
+        call.take(file, *numbers, partial(monitor.add_labels if labels_only else monitor.add, outputs, at=at, key=key))
         if checked is not None:
             call.take(file, 0, len(checked), partial(monitor.add_labels, checked, at=at, key=f"{key} checked"))
 

@@ -101,7 +101,9 @@ def _findings(head: Any, outputs: "ModelOutputs", answer: Any) -> list[str]:
     """Why rows need a look, in words: what code 3 stands for."""
     drifted = [answer.drift.message()] if answer.drift is not None and answer.drift.significant else []
     if is_answer_head(head):
-        return drifted + [f"{field} is missing far more often than in the held-out answers." for field in answer.lacking]
+        return drifted + [
+            f"{field} is missing far more often than in the held-out answers." for field in answer.lacking
+        ]
     return drifted or _doubts(head, outputs)  # of rows unlike all that was seen, embeddings say nothing of the logits
 
 

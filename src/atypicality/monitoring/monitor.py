@@ -30,7 +30,7 @@ from atypicality.monitoring.counting import (
     reference_of,
     rows_of,
 )
-from atypicality.monitoring.seen import row_hashes
+from atypicality.monitoring.seen import new_labels, new_rows, row_hashes
 from atypicality.monitoring.sequences import sequence_interval
 from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
 from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, window_rows
@@ -47,8 +47,8 @@ from atypicality.validation import check_alpha, check_integer, check_labels, war
 __all__ = ["Monitor"]
 
 CARD = (
-    "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Rows are "
-    "remembered by hashes of their ids and logits. Read it with `aty.Monitor.load(folder, head)`.\n"
+    "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Rows "
+    "are remembered by hashes of their ids and logits. Read it with `aty.Monitor.load(folder, head)`.\n"
 )
 
 
@@ -192,7 +192,7 @@ class Monitor:
         answer, ordered = judged(self.head, outputs, self.n_rows, self._state.max_risk)
         seconds, keys = self._when(at, len(ordered))
         hashes = None if key is None else row_hashes(ordered)
-        new, labels = self._new(hashes, len(ordered), ordered), ordered.labels
+        new, labels = new_rows(self._state.seen, hashes, ordered), ordered.labels
         fresh = np.zeros(len(ordered), bool)
         if labels is not None:
             fresh = new if hashes is None else ~self._state.labelled.has(hashes)
@@ -207,16 +207,6 @@ class Monitor:
             parts.append(counted)
         state = self._state.with_rows(parts, float(seconds[-1]), key)
         return self._look(state if hashes is None else state.remembering(hashes[new], hashes[fresh]))
-
-    def _new(self, hashes: Any, n_rows: int, outputs: ModelOutputs) -> NDArray[np.bool_]:
-        """Which rows are not among those remembered; warns of the others."""
-        if hashes is None or not (known := self._state.seen.has(hashes)).any():
-            return np.ones(n_rows, bool)
-        warn(
-            f"{known.sum():,} of {n_rows:,} rows of {outputs._called or 'the outputs'} were counted before, with the same "
-            "ids and logits, and are not counted again."
-        )
-        return ~known
 
     def _doubt(self, outputs: ModelOutputs, answer: Reliability) -> bool:
         """Whether the logits of a batch look wrong, with a warning."""
@@ -269,7 +259,10 @@ class Monitor:
         codes = self._codes(answer, labels, given)
         rows = rows_of(answer, ids, codes.size)
         seconds, keys = self._when(at, codes.size)
-        new = self._new_labels(None if hashes is None else hashes[rows], codes.size, outputs)
+        new = np.ones(codes.size, bool)
+        if hashes is not None:
+            complete = self._state.seen.size == self.n_rows
+            new = new_labels(self._state.labelled, hashes[rows], outputs, self._state.seen if complete else None)
         empty = np.zeros(self._state.profile.shape[1], np.int64)
         parts = []
         for window in np.unique(keys[new]):
@@ -278,21 +271,6 @@ class Monitor:
             parts.append(Counted(int(window), cells, empty, {}))
         state = self._state.with_rows(parts, float(seconds[-1]), key)
         return self._look(state if hashes is None else state.remembering(hashes[:0], hashes[rows[new]]))
-
-    def _new_labels(self, hashes: Any, n_labels: int, outputs: Any) -> NDArray[np.bool_]:
-        """Which labels, of rows with these hashes, were not counted before; warns of others and of unknown rows."""
-        if hashes is None:
-            return np.ones(n_labels, bool)
-        known, whose = self._state.labelled.has(hashes), outputs._called or "the outputs"
-        if known.any():
-            warn(f"{known.sum():,} of {n_labels:,} labels of {whose} were counted before and are not counted again.")
-        never = int(np.count_nonzero(~self._state.seen.has(hashes)))
-        if never and self._state.seen.size == self.n_rows:  # all rows are remembered
-            warn(
-                f"{never:,} of {n_labels:,} labels of {whose} are for rows that were never counted: count the rows too, "
-                "or the labels are of other rows than the monitor's."
-            )
-        return ~known
 
     def _check_key(self, key: str | None) -> None:
         if key is not None and (when := self._state.counted.get(key)) is not None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from atypicality.arrays import to_host
 from atypicality.outputs import ModelOutputs
 from atypicality.stored import Record, kinds
+from atypicality.validation import warn
 
-__all__ = ["Hashes", "Seen", "row_hashes"]
+__all__ = ["Hashes", "Seen", "new_labels", "new_rows", "row_hashes"]
 
 GENERATION = 2**20
 """Rows of a generation: the newest million are remembered, and at most two, in 8 bytes each."""
@@ -72,12 +73,13 @@ def row_hashes(outputs: ModelOutputs) -> Hashes | None:
     The id alone would not do: many number the rows of each day from 0. Nor can an id be guessed from such a hash.
 
     >>> rows = ModelOutputs([[2.0, 0.0], [2.0, 0.0]], ids=["a", "b"])
-    >>> len(set(row_hashes(rows).tolist())), (row_hashes(rows[1:]) == row_hashes(rows)[1:]).all()
+    >>> len(set(row_hashes(rows).tolist())), row_hashes(rows[1:]).tolist() == row_hashes(rows).tolist()[1:]
     (2, True)
     """
     if outputs.ids is None:
         return None
-    logits = np.ascontiguousarray(to_host(outputs.need("logits")), np.float32) + np.float32(0)  # -0 is 0
+    with np.errstate(over="ignore"):
+        logits = np.ascontiguousarray(to_host(outputs.need("logits")), np.float32) + np.float32(0)  # -0 is 0
     names = to_host(outputs.ids).astype(str).tolist()
     digests = b"".join(_digest(name, row) for name, row in zip(names, logits, strict=True))
     return np.frombuffer(digests, "<i8").astype(np.int64)
@@ -85,3 +87,30 @@ def row_hashes(outputs: ModelOutputs) -> Hashes | None:
 
 def _digest(name: str, row: NDArray[np.float32]) -> bytes:
     return hashlib.blake2b(name.encode() + b"\0" + row.tobytes(), digest_size=8).digest()
+
+
+def new_rows(seen: Seen, hashes: Hashes | None, outputs: ModelOutputs) -> NDArray[np.bool_]:
+    """Which rows (n,) of outputs were not counted before, with a warning where some were; all without hashes."""
+    if hashes is None or not (known := seen.has(hashes)).any():
+        return np.ones(len(outputs), bool)
+    warn(
+        f"{known.sum():,} of {known.size:,} rows of {outputs._called or 'the outputs'} were counted before, with the "
+        "same ids and logits, and are not counted again."
+    )
+    return ~known
+
+
+def new_labels(labelled: Seen, hashes: Hashes, outputs: Any, rows: Seen | None) -> NDArray[np.bool_]:
+    """Which labels of rows with these hashes (m,) were not counted before, with a warning where some were.
+
+    Also warns of labels of rows that were never counted, where all `rows` that were are known.
+    """
+    known, whose = labelled.has(hashes), outputs._called or "the outputs"
+    if known.any():
+        warn(f"{known.sum():,} of {known.size:,} labels of {whose} were counted before and are not counted again.")
+    if rows is not None and (never := int(np.count_nonzero(~rows.has(hashes)))):
+        warn(
+            f"{never:,} of {known.size:,} labels of {whose} are for rows that were never counted: count the rows too, "
+            "or the labels are of other rows than the monitor's."
+        )
+    return ~known

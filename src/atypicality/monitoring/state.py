@@ -110,7 +110,7 @@ class Alarm:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Counts of rows of one window: cells of streams, sums of the profile, words of fields, and rows that are doubted."""
+    """Counts of rows of one window: cells of streams, sums of the profile, words of fields, and rows in doubt."""
 
     key: int
     cells: Counts
@@ -127,8 +127,8 @@ class MonitorState:
     its sets, and `max_risk` is what the head is asked with. `keys` are the windows with rows, `cells` the counts of the
     streams' cells in each, and `profile` the sums of probabilities in each, in units of 2^-30; `words` counts those of
     each field over the whole life, whose `first` window is -1 before there is one; `last` is the time of the newest
-    row; `counted` says when batches came, by key; `doubted` counts the rows of batches whose logits looked wrong, in each
-    window; and `seen` and `labelled` remember which rows of batches with a key, and which labels of them, were counted.
+    row; `counted` says when batches came, by key; `doubted` counts the rows of batches whose logits look wrong, in each
+    window; `seen` and `labelled` remember which rows of batches with a key, and which of their labels, were counted.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]

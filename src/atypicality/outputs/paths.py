@@ -129,8 +129,8 @@ def _naming(target: Path) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise OSError(
-            f"{str(target)!r} was not written: {error.strerror} in {str(target.parent)!r}. Free some, or choose another "
-            "folder."
+            f"{str(target)!r} was not written: {error.strerror} in {str(target.parent)!r}. Free some, or choose "
+            "another folder."
         ) from error
 
 

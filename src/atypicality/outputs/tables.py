@@ -58,8 +58,8 @@ def cut_warning(path: Path) -> str | None:
     if last not in numbers or not any(sign in "".join(numbers) for sign in ".eE"):
         return None
     return (
-        f"{path.name!r} ends in {last} without a line end: its last number may be cut, and rows may be missing. Copy it "
-        "again, or end its last line."
+        f"{path.name!r} ends in {last} without a line end: its last number may be cut, and rows may be missing. Copy "
+        "it again, or end its last line."
     )
 
 
