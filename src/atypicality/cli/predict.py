@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atypicality.cli.files import LOOKED_AT, ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
+from atypicality.cli.files import (
+    LOOKED_AT,
+    ClassNames,
+    Names,
+    Sha256,
+    is_answer_head,
+    load_head,
+    load_rows,
+    warnings_of_cuts,
+)
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
@@ -48,7 +57,8 @@ def command(
         typer.Option(
             "--exit-code",
             help="End with code 3 where the rows' atypicality has drifted, where the logits look like probabilities or "
-            "do not fit the embeddings, or where answers lack a field far more often than the held-out ones.",
+            "do not fit the embeddings, where a table's last line may be cut, or where answers lack a field far more "
+            "often than the held-out ones.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -66,14 +76,13 @@ def command(
         fitted = load_head(head, sha256)
         outputs = load_rows(fitted, file, names, class_names)
         answer = fitted.predict(outputs, max_risk=max_risk)
-        drifted = answer.drift is not None and answer.drift.significant
-        stopped = drifted or (bool(answer.lacking) if is_answer_head(fitted) else _doubted(fitted, outputs))
+        findings = _findings(fitted, outputs, answer) + warnings_of_cuts(file)
         stage("writing")
         answer.save(out)
     if as_json:
         drift = {} if answer.drift is None else {"drift": answer.drift.to_dict()}
         told = answer.summary() | drift
-        say_json(json.dumps(told | {"out": str(out)}, indent=2))
+        say_json(json.dumps(told | {"findings": findings, "out": str(out)}, indent=2))
     else:
         say(f"{answer!r}\nwritten to {out}")
         if is_answer_head(fitted) and answer.accepted is not None:
@@ -84,15 +93,29 @@ def command(
         say(
             f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
         )
-    if exit_code and stopped:
+    if exit_code and findings:
         raise typer.Exit(DRIFTED)
 
 
-def _doubted(head: Any, outputs: "ModelOutputs") -> bool:
-    """Whether the logits look like probabilities, of which reading warned, or those of other columns or rows."""
+def _findings(head: Any, outputs: "ModelOutputs", answer: Any) -> list[str]:
+    """Why rows need a look, in words: what code 3 stands for."""
+    drifted = [answer.drift.message()] if answer.drift is not None and answer.drift.significant else []
+    if is_answer_head(head):
+        return drifted + [
+            f"{field} is missing far more often than in the held-out answers." for field in answer.lacking
+        ]
+    return drifted or _doubts(head, outputs)  # of rows unlike all that was seen, embeddings say nothing of the logits
+
+
+def _doubts(head: Any, outputs: "ModelOutputs") -> list[str]:
+    """That logits look like probabilities, of which reading warned, or like those of other columns or rows."""
     from atypicality.head.calibration_parts import disagreement
     from atypicality.validation import common_sum, warn
 
+    found = []
     if message := disagreement(head, outputs):
         warn(message)
-    return bool(message) or common_sum(outputs.need("logits")[:LOOKED_AT]) is not None
+        found.append(message)
+    if (total := common_sum(outputs.need("logits")[:LOOKED_AT])) is not None:
+        found.append(f"logits are not negative and sum to {total:g} in every row: are these probabilities?")
+    return found

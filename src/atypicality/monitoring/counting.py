@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_host
+from atypicality.head.calibration_parts import disagreement
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.monitoring.accuracy import Profile
@@ -14,16 +15,17 @@ from atypicality.monitoring.streams import CATEGORICAL, MISSING, ShareTests
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.tables import repeated
 from atypicality.terminal import listed
-from atypicality.validation import caught_warnings
+from atypicality.validation import caught_warnings, common_sum
 
 __all__ = [
-    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of",
-    "rows_of", "words_of",
+    "N_BINS", "cells_of", "count_rows", "doubt_about", "judged", "n_bins", "profile_of", "profile_size",
+    "reference_of", "rows_of", "words_of",
 ]  # fmt: skip
 
 N_BINS = 5
 LARGEST_PROFILE = 5000
 """Sums of probabilities that a window may hold; with more than 70 classes it holds the mean confidence alone."""
+LOOKED_AT = 1000  # rows that are looked at for probabilities in the place of logits
 UNIT = 2**30  # probabilities are added as whole multiples of 2^-30, so that sums do not depend on their order
 
 Counts = NDArray[np.int64]
@@ -122,6 +124,18 @@ def judged(
         raise ValueError("outputs must have at least one row.")
     with caught_warnings():  # of drift at one look: alarms are what a monitor is for
         return head.predict(ordered, first_row=first_row, max_risk=max_risk).on_host(), ordered
+
+
+def doubt_about(head: Any, outputs: ModelOutputs, answer: Reliability) -> str | None:
+    """Why the logits of a batch are not to be trusted, in words: probabilities, or of other columns or rows.
+
+    None of answers, whose logits the head itself has made; embeddings that have drifted say nothing of the logits.
+    """
+    if not hasattr(head, "density_"):
+        return None
+    if (total := common_sum(to_host(outputs.need("logits")[:LOOKED_AT]))) is not None:
+        return f"logits are not negative and sum to {total:g} in every row: are these probabilities?"
+    return None if answer.drift is not None and answer.drift.significant else disagreement(head, outputs)
 
 
 def rows_of(answer: Reliability, ids: ArrayLike | None, n_labels: int) -> NDArray[np.intp]:

@@ -58,6 +58,8 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
                 )
             return stream.read(found.st_size)
     except FileNotFoundError as error:
+        if not os.path.lexists(folder):
+            raise MissingFileError(f"no folder at {str(folder)!r}; a saved head is a folder with a {name}.") from error
         raise MissingFileError(f"{name} is missing in {str(folder)!r}: it is no bundle, or not a whole one.") from error
     except NotADirectoryError as error:
         raise BundleError(f"{str(folder)!r} is a file; a saved head is a folder with a {name}. Give that.") from error
