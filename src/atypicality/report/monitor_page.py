@@ -37,8 +37,8 @@ OF |= {"input": "rows of each window at or below the reference's median"}
 EMPTY = {
     "rows": 0, "labelled": 0, "doubted": 0, "alpha": 0.01, "window": "day", "windows": 0, "rolling": 1,
     "max_risk": None, "reference_rows": 9, "head": "ab", "first": None, "last": None, "outside": [], "over": 0,
-    "alarms": [], "measured": {"newest": None, "all": None}, "estimated_accuracy": None, "newest_accuracy": None, "accepted": [],
-    "history": [],
+    "alarms": [], "measured": {"newest": None, "all": None}, "estimated_accuracy": None, "newest_accuracy": None,
+    "accepted": [], "history": [],
 }  # fmt: skip
 """What `Monitor.to_dict` gives before there are rows."""
 
