@@ -727,6 +727,7 @@ def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     assert main(["monitor", *folder, str(tmp_path / "day2.npz"), "--at", "2026-01-02T00:00:00+00:00", *page]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["rows"] == 300 + int((test.labels[300:] == 6).sum())
+    assert told["raised"] == told["alarms"]
     assert {alarm["item"] for alarm in told["alarms"]} >= {"Shirt", "wrong"}
     assert "Shirt" in Path(tmp_path / "page.html").read_text()
     assert "<h1>Monitor of head</h1>" in Path(tmp_path / "page.html").read_text()

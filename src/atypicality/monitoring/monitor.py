@@ -330,7 +330,9 @@ class Monitor:
         """Estimate the accuracy of the rows of the newest `last` windows, or of all, without their labels.
 
         `class_mix` and `level` are as in `estimate_accuracy`. Instead of rows there are their mean probabilities in
-        cells of predicted class and confidence. With more than 70 classes there is the mean confidence alone.
+        cells of predicted class and confidence. With more than 70 classes there is the mean confidence alone. There is
+        no estimate where more than a tenth of the rows came in batches whose logits look wrong; of fewer, all may be
+        wrong, and `low` is lower by their share.
         """
         windows = None if last is None else check_integer(last, "last", low=1)
         sums, k = self._state.recent("profile", windows), self.head.n_classes_

@@ -20,7 +20,7 @@ from typing import Any
 
 __all__ = [
     "check_new_folder", "check_source", "check_target", "held", "is_empty", "members", "new_folder",
-    "remove_leftovers", "replacing", "temporary_file",
+    "remove_leftovers", "replacing", "temporary_file", "told_when_full",
 ]  # fmt: skip
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
@@ -104,7 +104,7 @@ def replacing(path: AnyPath) -> Iterator[Path]:
     target = _place(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent)
-    with _naming(target), temporary_file(target.parent, mode=_mode(target, 0o666)) as new:
+    with told_when_full(target), temporary_file(target.parent, mode=_mode(target, 0o666)) as new:
         yield new
         os.replace(new, target)
 
@@ -115,13 +115,13 @@ def new_folder(path: AnyPath) -> Iterator[Path]:
     target = check_new_folder(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent)
-    with _naming(target), _temporary(target.parent, _make_folder, _mode(target, 0o777)) as new:
+    with told_when_full(target), _temporary(target.parent, _make_folder, _mode(target, 0o777)) as new:
         yield new
         os.replace(new, target)  # replaces an empty folder, fails on any other
 
 
 @contextlib.contextmanager
-def _naming(target: Path) -> Iterator[None]:
+def told_when_full(target: Path) -> Iterator[None]:
     """Let an error of a full disk say what was being written, and where; nothing of it is left."""
     try:
         yield

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file
+from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file, told_when_full
 from atypicality.shipping.bundle.document import NAME, STATE, BundleError
 from atypicality.terminal import printable
 
@@ -102,7 +102,7 @@ def write_bundle(
     text, seal = compose(sha256, len(data))
     check_place(folder, name)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), contextlib.ExitStack() as stack:
+    with told_when_full(folder), _locked(folder), contextlib.ExitStack() as stack:
         _spare_readme(folder)
         new_tensors = stack.enter_context(_written(folder, data))
         new_document = stack.enter_context(_written(folder, text))
