@@ -96,7 +96,8 @@ def test_late_labels_of_answers_are_true_or_false(run, folder):
         )
         assert code == 0, err
         told[name] = json.loads(out)
-        assert told[name]["labelled"] == 200
+        counted = [{"file": f"late-{name}.csv", "rows": 0, "labels": 200, "doubted": 0}]
+        assert (told[name]["labelled"], told[name].pop("counted")) == (200, counted)
     assert told["correct"] == told["labels"]
     (folder / "late.csv").write_text("ids,correct\n1000,yes\n")
     for words in ("fit --calibration bare.jsonl --out new", "evaluate head bare.jsonl", "report head bare.jsonl"):

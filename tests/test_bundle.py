@@ -431,7 +431,7 @@ def test_only_regular_files_inside_the_folder_are_read(bundle, tmp_path):
         load(bundle)
     for odd in (tmp_path / "nowhere", tmp_path / "outside.json"):
         with pytest.raises(
-            BundleError, match=r"head\.json .*(missing|cannot be read)|is a file; a saved head is a folder"
+            BundleError, match=r"head\.json cannot be read|no folder at|is a file; a saved head is a folder"
         ):
             load(odd)
     rewritten_name = json.loads((tmp_path / "outside.json").read_text()) | {"tensors_sha256": "../" * 21 + "x"}

@@ -12,6 +12,7 @@ import atypicality as aty
 from atypicality.cli import main
 from atypicality.datasets import load_fashion_mnist_lt
 from atypicality.head.calibration_parts import disagreement
+from atypicality.outputs.tables import cut_warning
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +96,36 @@ def test_logits_of_other_columns_or_rows_are_told_from_the_embeddings(folder, ca
     with pytest.warns(UserWarning, match=r"logits fit the embeddings no better .* of 2\d\d rows looked at\. Are"):
         assert run(capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz")[0] == 0
     with pytest.warns(UserWarning, match="logits fit the embeddings no better"):
-        code, *_ = run(
-            capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz", "--exit-code"
+        code, out, _ = run(
+            capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz", "--exit-code", "--json"
         )
-    assert code == 3
+    [finding] = json.loads(out)["findings"]
+    assert (code, finding[:40]) == (3, "logits fit the embeddings no better than")
     named = aty.ModelOutputs(logits[:99], embeddings=test.embeddings[:99])  # too few rows to tell
     assert disagreement(aty.load(folder / "head"), named) is None
+
+
+def test_a_table_that_may_be_cut_and_a_row_that_cannot_be_judged_are_named(folder, capsys):
+    test = aty.ModelOutputs.load(folder / "test")[:9]
+    columns = {"ids": [f"r{row}" for row in range(9)]}
+    columns |= {f"logits_{column}": test.logits[:, column].tolist() for column in range(10)}
+    columns |= {f"embeddings_{column}": values.tolist() for column, values in enumerate(test.embeddings.T)}
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    table, arguments = folder / "cut.csv", ("predict", folder / "head", folder / "cut.csv", "--out", folder / "c.npz")
+    table.write_text("\n".join(lines)[:-3])
+    with pytest.warns(UserWarning, match=r"'cut.csv' ends in \S+ without a line end: its last number may be cut"):
+        code, out, _ = run(capsys, *arguments, "--exit-code", "--json")
+    assert (code, len(json.loads(out)["findings"])) == (3, 1)
+    table.write_text("\n".join(lines) + "\n")
+    code, out, _ = run(capsys, *arguments, "--exit-code", "--json")
+    assert (code, json.loads(out)["findings"]) == (0, [])
+    lines[4] = lines[4].replace(str(columns["logits_2"][3]), "nan")
+    table.write_text("\n".join(lines) + "\n")
+    code, _, err = run(capsys, *arguments)
+    assert (code, "row 3 of 'cut.csv' (line 5, id 'r3') holds NaN" in err) == (2, True)
+    for text, cut in (("ids,labels\na,1", False), ("id,x\nShoe,3", False), ("x,y\n0.5,1", True), ("x\n1e3\n", False)):
+        table.write_text(text)
+        assert bool(cut_warning(table)) == cut
 
 
 def test_the_answers_name_their_labels_whatever_the_order_of_columns(folder, capsys):

@@ -1,5 +1,7 @@
 """The monitor: fair martingales, counts that add up, alarms where shares left their band; bad input changes nothing."""
 
+import contextlib
+import dataclasses
 import datetime
 import html
 import json
@@ -26,6 +28,7 @@ from atypicality.datasets import load_fashion_mnist
 from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.counting import words_of
+from atypicality.monitoring.seen import Seen
 from atypicality.monitoring.sequences import log_evidence, rank_band, sequence_interval
 from atypicality.monitoring.state import MonitorState
 from atypicality.monitoring.streams import ShareTests, make_streams
@@ -412,7 +415,7 @@ class TestBadInput:
 
     def test_a_key_is_counted_once_also_after_a_save_and_in_a_merge(self, head, test, tmp_path):
         monitor, other = aty.Monitor(head), aty.Monitor(head)
-        monitor.add(test[:9], at=5, key="a")
+        monitor.add(test[:9]._replaced(labels=None), at=5, key="a")
         other.add(test[:9], at=5, key="a")
         monitor.add_labels(test[:9], at=6, key="late")
         monitor.save(tmp_path)
@@ -716,26 +719,25 @@ class TestShown:
 def test_the_command_counts_alarms_and_shows(head, test, tmp_path, capsys):
     head.save(tmp_path / "head")
     test[:300].save(tmp_path / "day1.npz")
-    test[test.labels == 6].save(tmp_path / "day2.npz")
+    test[300:][test.labels[300:] == 6].save(tmp_path / "day2.npz")
     folder = [str(tmp_path / "head"), str(tmp_path / "state")]
     assert main(["monitor", *folder, str(tmp_path / "day1.npz"), "--at", "2026-01-01T00:00:00+00:00"]) == 0
     assert "no alarm" in capsys.readouterr().out
     page = ["--out", str(tmp_path / "page.html"), "--json"]
     assert main(["monitor", *folder, str(tmp_path / "day2.npz"), "--at", "2026-01-02T00:00:00+00:00", *page]) == 3
     told = json.loads(capsys.readouterr().out)
-    assert told["rows"] == 300 + int((test.labels == 6).sum())
+    assert told["rows"] == 300 + int((test.labels[300:] == 6).sum())
+    assert told["raised"] == told["alarms"]
     assert {alarm["item"] for alarm in told["alarms"]} >= {"Shirt", "wrong"}
     assert "Shirt" in Path(tmp_path / "page.html").read_text()
     assert "<h1>Monitor of head</h1>" in Path(tmp_path / "page.html").read_text()
-    test[300:400].save(tmp_path / "early.npz")
+    rest = np.flatnonzero((np.arange(len(test)) >= 300) & (test.labels != 6))
+    test[rest[:100]].save(tmp_path / "early.npz")
     assert main(["monitor", *folder, str(tmp_path / "early.npz"), "--at", "2025-12-31"]) == 2
     assert "before the monitor's first day, 2026-01-01T00:00:00Z" in capsys.readouterr().err
     later = ["--labels-only", "--at", "2026-01-03T00:00:00+00:00", "--names", "labels=y"]
     np.savez(tmp_path / "late.npz", logits=test.logits[:300], embeddings=test.embeddings[:300], y=test.labels[:300])
-    with pytest.warns(
-        UserWarning, match=f"{told['labelled'] + 300:,} labels of {told['rows']} rows: some were counted"
-    ):
-        assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
+    assert main(["monitor", *folder, str(tmp_path / "late.npz"), *later]) == 3  # nothing new, and still outside
     assert aty.Monitor.load(tmp_path / "state", head).n_labelled == told["labelled"] + 300
     assert main(["monitor", folder[0], str(tmp_path / "other"), "--window", "1e3"]) == 0
     assert aty.Monitor.load(tmp_path / "other", head).to_dict()["window"] == 1000.0
@@ -808,10 +810,14 @@ def test_a_state_from_before_keys_were_remembered_is_read():
     none = np.zeros((0, 3), np.int64)
     state = MonitorState("ab", 0.01, "day", 3, counts, 0, none[:, 0], none, none, counted={"a": 1.0})
     stored = Part(MonitorState).write(state, kinds.Place.start(tensors := {}))
-    for name in ("counted", "max_risk"):
+    for name in ("counted", "max_risk", "doubted", "seen", "labelled"):
         stored["fitted"].pop(name)
-    found = Part(MonitorState).read(stored, kinds.Place.start(tensors))
-    assert (found.counted, found.max_risk) == ({}, None)
+    arrays = {"head.keys": np.array([3, 4]), "head.cells": np.ones((2, 3), int), "head.profile": np.ones((2, 3), int)}
+    stored["fitted"]["first"] = 3
+    kept = {name: array for name, array in tensors.items() if not name.startswith(("head.doubted", "head.seen"))}
+    found = Part(MonitorState).read(stored, kinds.Place.start(kept | arrays))
+    assert (found.counted, found.max_risk, found.seen.size, found.labelled.size) == ({}, None, 0, 0)
+    assert found.doubted.tolist() == [[0], [0]]
 
 
 def test_counts_of_a_reference_are_checked_when_they_are_read():
@@ -822,6 +828,7 @@ def test_counts_of_a_reference_are_checked_when_they_are_read():
 
 
 def test_the_exit_code_says_whether_anything_is_outside_now(head, test, tmp_path, capsys):
+    test = test._replaced(ids=None)
     head.save(tmp_path / "head")
     test[:300].save(tmp_path / "usual.npz")
     test[test.labels == 6].save(tmp_path / "shirts.npz")
@@ -947,7 +954,7 @@ def test_a_mistake_makes_no_monitor(files, monkeypatch, capsys, arguments, words
         assert main(["predict", "head", "day0.npz", "--out", arguments[-1]]) == 0
     assert main(["monitor", "head", *arguments]) == 2
     assert words in capsys.readouterr().err
-    assert not (files / arguments[0] / "monitor.json").exists()
+    assert not (files / arguments[0]).exists()
 
 
 def test_a_state_in_the_place_of_the_head_says_so(files, head, tmp_path, capsys):
@@ -968,6 +975,112 @@ def test_a_repeated_id_and_a_file_without_rows_are_warned_of(files, test, tmp_pa
         with pytest.warns(UserWarning, match="'none.npz' has no rows"):
             assert main([command, *place, str(tmp_path / "none.npz"), *options]) == 0
     assert "Monitor: 3 rows, 0 labels" in capsys.readouterr().out
+
+
+def called(files, capsys, *arguments, code=0, warns=None):
+    """What a call that counts prints as JSON, after its exit code and warning are found the expected ones."""
+    capsys.readouterr()
+    with pytest.warns(UserWarning, match=warns) if warns else contextlib.nullcontext():
+        assert monitored(files, *arguments, "--json") == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_label_file_that_grows_counts_each_label_once(files, head, test, tmp_path, capsys):
+    state, late = tmp_path / "state", tmp_path / "late.csv"
+    lines = [f"{name},{label}\n" for name, label in zip(test.ids[:60], test.labels[:60], strict=True)]
+    called(files, capsys, state, files / "day0.npz", "--at", "2026-01-05")
+    for n, known in ((50, None), (60, "50 of 60 labels of the outputs of 'day0.npz' were counted before and are not")):
+        late.write_text("ids,labels\n" + "".join(lines[:n]))
+        told = called(files, capsys, state, files / "day0.npz", "--late-labels", late, warns=known)
+    assert told["counted"] == [{"file": str(late), "rows": 0, "labels": 10, "doubted": 0}]
+    assert told["skipped"] == [{"file": str(late), "rows": 0, "labels": 50}]
+    found, once = aty.Monitor.load(state, head), aty.Monitor(head)
+    once.add(test[:400]._replaced(labels=None), at=0)
+    once.add_labels(test[:60], at=DAY)
+    assert found.n_labelled == told["labelled"] == 60
+    np.testing.assert_array_equal(found._state.recent("cells", None), once._state.recent("cells", None))
+    rows = zip(test.ids[400:405], test.labels[400:405], strict=True)
+    late.write_text("ids,labels\n" + "".join(f"{name},{label}\n" for name, label in rows))
+    never = "5 of 5 labels of the outputs of 'day1.npz' are for rows that were never counted"
+    assert called(files, capsys, state, files / "day1.npz", "--late-labels", late, warns=never)["labelled"] == 65
+
+
+def test_a_file_that_was_cut_and_comes_again_counts_each_row_once(files, head, test, tmp_path, capsys):
+    state, whole = tmp_path / "state", test[:300]
+    whole[:120]._replaced(labels=None).save(tmp_path / "cut.npz")
+    whole.save(tmp_path / "whole.npz")
+    other = test[300:600]._replaced(ids=whole.ids)  # numbered from 0 on another day: other logits, so other rows
+    other.save(tmp_path / "other.npz")
+    called(files, capsys, state, tmp_path / "cut.npz")
+    known = "120 of 300 rows of the outputs of 'whole.npz' were counted before, with the same ids and logits"
+    told = called(files, capsys, state, tmp_path / "whole.npz", warns=known)
+    assert told["counted"] == [{"file": str(tmp_path / "whole.npz"), "rows": 180, "labels": 300, "doubted": 0}]
+    assert told["skipped"] == [{"file": str(tmp_path / "whole.npz"), "rows": 120, "labels": 0}]
+    again = called(files, capsys, state, tmp_path / "whole.npz", tmp_path / "other.npz")
+    assert [entry["rows"] for entry in again["counted"]] == [300]
+    assert again["skipped"] == [{"file": str(tmp_path / "whole.npz"), "rows": 300, "labels": 300}]
+    found, once = aty.Monitor.load(state, head), aty.Monitor(head)
+    once.add(test[:600], at=0)
+    for name in ("cells", "profile"):
+        np.testing.assert_array_equal(found._state.recent(name, None), once._state.recent(name, None))
+    two = aty.Monitor(head)
+    two.add(test[590:610], at=0, key="b")
+    assert aty.Monitor(head).merge(two)._state.seen.has(two._state.seen.newer).all()
+    one = aty.Monitor(head)
+    one.add(test[595:600], at=0, key="a")
+    with pytest.raises(ValueError, match="both have counted 5 with the same ids and logits"):
+        one.merge(two)
+
+
+def test_of_however_many_rows_the_newest_are_remembered(monkeypatch):
+    monkeypatch.setattr("atypicality.monitoring.seen.GENERATION", 100)
+    rng, hashes = np.random.default_rng(0), np.random.default_rng(1).integers(-(2**63), 2**63, 5000)
+    seen, start = Seen(), 0
+    while start < 5000:
+        stop = start + int(rng.integers(1, 60))
+        seen, start = seen.joined(hashes[start:stop]), min(stop, 5000)
+        assert seen.size <= 200
+        assert seen.has(hashes[max(0, start - 100) : start]).all()
+    assert not seen.has(hashes[:4700]).any()
+    assert Seen().joined(hashes[:1000]).size == 100
+
+
+def test_logits_of_other_columns_are_counted_told_and_not_estimated(files, head, test, tmp_path, capsys):
+    turned = aty.ModelOutputs(np.roll(test.logits[:300], 1, axis=1), embeddings=test.embeddings[:300])
+    turned.save(tmp_path / "turned.npz")
+    state = tmp_path / "state"
+    usual = called(files, capsys, state, files / "day0.npz", "--at", "2026-01-05")
+    assert usual["newest_accuracy"]["accuracy"] > 0.8
+    words = "the outputs of 'turned.npz': logits fit the embeddings no better .* their accuracy is not estimated"
+    told = called(files, capsys, state, tmp_path / "turned.npz", "--at", "2026-01-06", warns=words, code=3)
+    assert [entry["doubted"] for entry in told["counted"]] == [told["doubted"]] == [300]
+    for name in ("newest_accuracy", "estimated_accuracy"):
+        assert told[name]["accuracy"] is None
+        assert "of the rows came with logits that do not fit their embeddings" in told[name]["refusal"]
+    assert "  300 rows came with logits that do not fit" in aty.Monitor.load(state, head).summary()
+    assert "300 rows came with logits that do not fit" in render_monitor(told)
+    probs = aty.ModelOutputs(head.predict(test[:50]).proba, embeddings=test.embeddings[:50])
+    few, many = aty.Monitor(head), aty.Monitor(head)
+    for monitor in (few, many):
+        monitor.add(test[:2000], at=0)
+    with pytest.warns(UserWarning, match="sum to 1 in every row: are these probabilities"):
+        few.add(probs, at=0)
+    many.add(test[:50], at=0)
+    share = few.n_doubted / few.n_rows  # few may all be wrong, and the interval says so
+    state = few._state
+    few._state = many._state  # the same rows without a doubt
+    plain = few.estimated_accuracy()
+    few._state = dataclasses.replace(many._state, doubted=state.doubted)
+    assert few.estimated_accuracy().low == pytest.approx(plain.low - share)
+    assert few.estimated_accuracy().accuracy == plain.accuracy
+
+
+def test_a_state_that_cannot_be_written_can_be_looked_at(files, head, tmp_path, capsys, monkeypatch):
+    aty.Monitor(head).save(tmp_path / "state")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "state").iterdir()}
+    monkeypatch.setattr("atypicality.cli.monitor.os.access", lambda path, mode: mode != os.W_OK)
+    assert called(files, capsys, tmp_path / "state")["rows"] == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "state").iterdir()} == before
 
 
 def test_a_damaged_state_is_named(files, head, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Files are written whole, exactly where asked, or not at all; what is no file is neither read nor replaced."""
 
+import errno
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ import atypicality
 from atypicality import ModelOutputs, Reliability
 from atypicality.integrations.row_files import RowFolder
 from atypicality.outputs.files import check_place
-from atypicality.outputs.paths import check_new_folder, check_source, check_target, replacing
+from atypicality.outputs.paths import check_new_folder, check_source, check_target, held, replacing
 
 SOURCE = Path(atypicality.__file__).parent
 LEFT = ".atypicality-0123456789abcdef.tmp"
@@ -353,3 +355,35 @@ def test_sources_are_files_or_folders(tmp_path):
         check_source(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="it is a device"):
         check_source(os.devnull, folder=True)
+
+
+def test_a_lock_is_never_on_a_file_that_was_removed(tmp_path):
+    """A block that fails takes its new folder with it; whoever waited for the lock then holds the one that is there."""
+    path, waiting, found = tmp_path / "new" / ".lock", threading.Event(), []
+
+    def wait():
+        waiting.set()
+        with held(path, seconds=10):
+            found.append(path.exists())
+
+    def fail():
+        thread.start()
+        waiting.wait(10)
+        time.sleep(0.1)
+        raise KeyError
+
+    thread = threading.Thread(target=wait)
+    with pytest.raises(KeyError), held(path, seconds=1):
+        fail()
+    thread.join()
+    assert found == [True]
+    with pytest.raises(KeyError), held(tmp_path / "other" / ".lock", seconds=1):
+        raise KeyError
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["new"]
+
+
+def test_a_full_disk_is_told_with_the_place(tmp_path):
+    words = rf"'{tmp_path}/a.csv' was not written: No space left on device in '{tmp_path}'"
+    with pytest.raises(OSError, match=words), replacing(tmp_path / "a.csv"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert names(tmp_path) == []

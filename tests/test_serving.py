@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,9 +31,10 @@ FIELDS = ("label", "confidence", "prediction_set", "atypicality", "atypicality_q
 class Server:
     """A service in a process of its own."""
 
-    def __init__(self, head, *options):
+    def __init__(self, head, *options, early=lambda process: None):
         command = [sys.executable, "-m", "atypicality", "serve", str(head), "--port", "0", "--name", "clothes"]
         self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        early(self.process)
         found = re.search(r"http://([\d.]+):(\d+)", line := self.process.stdout.readline())
         assert found, line + self.process.stderr.read()
         self.line = line
@@ -446,6 +448,54 @@ def test_a_damaged_bundle_changes_nothing_and_a_whole_one_does(heads, data, tmp_
     assert second.startswith(f"atypicality: reloaded clothes: {before['model_version']} -> ")
 
 
+def hang_up_early(process):
+    """SIGHUP as soon as the process holds it back, long before it serves."""
+    while not int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())[1], 16) & 1:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGHUP)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc")
+def test_a_signal_while_it_starts_waits_and_a_bundle_that_is_gone_counts_as_a_failed_reload(heads, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(heads / "first")
+    server = Server(link, "--watch", "0.05", early=hang_up_early)
+
+    def wait_for(result, number):
+        deadline = time.monotonic() + 20
+        while server.metric(rf'atypicality_reloads_total\{{result="{result}"\}}') != number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    wait_for("done", 1)
+    link.unlink()
+    wait_for("failed", 1)
+    time.sleep(0.2)  # some more looks, which say nothing new
+    link.symlink_to(heads / "second")
+    wait_for("done", 2)
+    wait_for("failed", 1)
+    code, errors = server.stop()
+    versions = [saved_seal(heads / name)[:12] for name in ("first", "second")]
+    words = "a saved head is a folder with a head.json"
+    assert (code, errors.splitlines()) == (
+        0,
+        [
+            f"atypicality: reloaded clothes: {versions[0]} -> {versions[0]}",
+            f"atypicality: the bundle was not reloaded: no folder at '{link}'; {words}.",
+            f"atypicality: reloaded clothes: {versions[0]} -> {versions[1]}",
+        ],
+    )
+
+
+def test_behind_a_link_the_model_has_the_name_of_the_link(heads, tmp_path, monkeypatch):
+    from atypicality.serving.service import make_app
+
+    (tmp_path / "current").symlink_to(heads / "first")
+    monkeypatch.chdir(heads / "first")
+    for folder, name in ((tmp_path / "current", "current"), (heads / "first", "first"), (".", "first")):
+        assert make_app(folder).state.model().split()[0] == name
+
+
 def test_a_stop_answers_what_was_asked(heads, data):
     server = Server(heads / "first")
     body = json.dumps({"rows": rows(wide(data.test[:800]))})
@@ -463,7 +513,7 @@ def test_a_stop_answers_what_was_asked(heads, data):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["nowhere"], "head.json is missing in"),
+        (["nowhere"], "no folder at 'nowhere'; a saved head is a folder with a head.json"),
         (["first", "--max-risk", "7"], "max_risk must be"),
         (["first", "--sha256", "0" * 64], "it is another head"),
         (["first", "--sha256", "0" * 12], "all 64 hexadecimal digits; got 12"),

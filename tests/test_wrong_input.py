@@ -269,9 +269,10 @@ def test_a_fit_that_does_not_converge_is_one_line(run, monkeypatch):
     assert (code, said) == (2, "atypicality: 200 iterations were not enough.\n")
 
 
-def test_a_time_in_the_future_is_warned_of(run):
-    with pytest.warns(UserWarning, match="more than a day after this machine's clock"):
-        run("monitor", "head", "watch", "x.npz", "--at", "9000-01-01")
+def test_a_time_in_the_future_is_refused(run, folder):
+    code, said = run("monitor", "head", "watch", "x.npz", "--at", "9000-01-01")
+    assert (code, (folder / "watch").exists()) == (2, False)
+    assert "not be more than a day after this machine's clock; got 9000-01-01T00:00:00Z" in said
 
 
 def test_text_in_the_place_of_an_estimator_is_refused(folder):

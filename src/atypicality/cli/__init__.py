@@ -1,6 +1,7 @@
 """The command line: one file per command, each a thin caller of a public function."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Be the process of the command: run it and exit."""
+    if sys.argv[1:2] == ["serve"] and hasattr(signal, "SIGHUP"):  # it means a reload, which waits until there is a head
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     code = main()
     if code == INTERRUPTED:  # not by way of threads that still wait, for example for a server's answer
         sys.stderr.flush()

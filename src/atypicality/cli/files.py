@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "load_with_checked",
     "parse_names",
     "refuse_answer_head",
+    "warnings_of_cuts",
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
@@ -242,7 +244,8 @@ def load_together(
         if head is not None and _has_text_labels(parts):
             parts.setdefault("class_names", head.class_names_)
         with _naming(path):
-            found[purpose] = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
+            outputs = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
+        found[purpose] = outputs._replaced(_number=partial(_row_name, path.name, outputs.ids))
         if message := probabilities_instead(found[purpose]):
             warn(message)
         _warn_of_scale(found[purpose], path, head)
@@ -250,6 +253,15 @@ def load_together(
     if nowhere := sorted(set.intersection(*absent)):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
     return found
+
+
+def _row_name(file: str, ids: Any, row: int) -> str:
+    """A row as errors name it: its number, its file, and by what a person finds it there."""
+    from atypicality.outputs.tables import place_in
+
+    places = [place] if (place := place_in(file, row)) != f"row {row}" else []
+    places += [] if ids is None else [f"id {str(ids[row])!r:.60}"]
+    return f"{row} of {file!r}" + (f" ({', '.join(places)})" if places else "")
 
 
 @contextlib.contextmanager
@@ -290,6 +302,14 @@ def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
             f"the logits of {path.name!r} spread over {found:.3g} from smallest to largest in half of the rows, "
             f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
         )
+
+
+def warnings_of_cuts(path: Path) -> list[str]:
+    """That the last line of a table may be cut, of which reading has warned, for each such file of a path."""
+    from atypicality.outputs.tables import TABLES, cut_warning
+
+    tables = [part for part in _split(path) if part.suffix.lower() in TABLES]
+    return [message for table in tables if (message := cut_warning(table))]
 
 
 def _has_text_labels(parts: dict[str, Any]) -> bool:

@@ -1,6 +1,9 @@
 """`atypicality monitor`: outputs of a model in use are counted, and alarms and an estimate of accuracy come out."""
 
 import contextlib
+import json
+import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +38,7 @@ atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl --max-risk 0.1
 """
 
-ALARMED = 3  # exit code where these rows raised an alarm, and as long as anything is outside its band
+ALARMED = 3  # exit code where these rows raised an alarm or look wrong, and as long as anything is outside its band
 DAY = 86400.0
 WAIT = 60.0  # seconds that a call waits for another one that counts into the same folder
 
@@ -85,14 +88,18 @@ def command(
 ) -> None:
     """Count a model's outputs over time and report what moved.
 
-    The exit code is 3 where these rows raised an alarm, and as long as anything is outside its band.
+    The exit code is 3 where these rows raised an alarm or their logits look wrong, and as long as anything is outside
+    its band.
     """
     from atypicality.blocks.progress import working
+    from atypicality.monitoring.state import saved_file
     from atypicality.outputs.paths import held
     from atypicality.shipping.bundle.document import STATE
     from atypicality.shipping.bundle.folder import check_place
 
-    check_place(state, STATE)
+    looking = not files and late_labels is None and saved_file(state) is not None
+    if not looking:
+        check_place(state, STATE)
     if out is not None:
         check_page(out)
     fitted = load_head(head, sha256)
@@ -102,26 +109,77 @@ def command(
     _check_settings(state, settings, files)
     if reference is not None:
         settings["reference"] = load_rows(fitted, reference, names, class_names, checked=True)
-    _warn_of_future(at)
-    with held(state / ".lock", seconds=WAIT):  # from reading to saving: rows of calls at the same time all count
-        monitor = _monitor(fitted, state, settings)
+    _refuse_future(at)
+    readable = looking and not os.access(state, os.W_OK)  # where no lock can be made, and nobody else can save either
+    lock = contextlib.nullcontext() if readable else held(state / ".lock", seconds=WAIT)
+    with lock:  # from reading to saving: rows of calls at the same time all count
+        call = _Call(_monitor(fitted, state, settings))
         with working("counting"):
             if late_labels is None:
-                raised, again = _count(monitor, files or [], rows, labels_only, at)
+                _count(call, files or [], rows, labels_only, at)
             else:
                 late = _late(fitted, late_labels, files or [], names, class_names)
-                raised, again = _count_late(monitor, *late, late_labels, at)
-        monitor.save(state)  # once: a call that failed has counted nothing and can be repeated
-    for told in again:
-        say(f"atypicality: {told}", err=True)
+                _count_late(call, *late, late_labels, at)
+        if not looking:
+            call.monitor.save(state)  # once: a call that failed has counted nothing and can be repeated
     if out is not None:
-        monitor.to_html(out, title=f"Monitor of {head.resolve().name}", rolling=rolling)
+        call.monitor.to_html(out, title=f"Monitor of {head.resolve().name}", rolling=rolling)
     if as_json:
-        say_json(monitor.to_json(rolling=rolling))
+        say_json(json.dumps(call.to_dict(rolling), indent=2, allow_nan=False))
     else:
-        say(monitor.summary(rolling=rolling))
-    if raised or monitor.moved():
+        say(call.monitor.summary(rolling=rolling))
+    if call.raised or call.doubted or call.monitor.moved():
         raise typer.Exit(ALARMED)
+
+
+class _Call:
+    """What one call counted and left out, by file, and which alarms it raised."""
+
+    def __init__(self, monitor: Any) -> None:
+        self.monitor, self._alarms, self._doubted = monitor, len(monitor.alarms), monitor.n_doubted
+        self._counted: dict[str, dict[str, int]] = {}
+        self._skipped: dict[str, dict[str, int]] = {}
+
+    @property
+    def raised(self) -> bool:
+        """Whether there are new alarms."""
+        return len(self.monitor.alarms) > self._alarms
+
+    @property
+    def doubted(self) -> int:
+        """Rows of files whose logits look wrong."""
+        return int(self.monitor.n_doubted - self._doubted)
+
+    def take(self, file: Path, rows: int, labels: int, count: Callable[[], Any]) -> None:
+        """Count so many rows and labels of a file; the monitor leaves out those that it knows."""
+        monitor = self.monitor
+        before = monitor.n_rows, monitor.n_labelled, monitor.n_doubted
+        count()
+        new, known, doubted = monitor.n_rows - before[0], monitor.n_labelled - before[1], monitor.n_doubted - before[2]
+        _note(self._counted, file, rows=new, labels=known, doubted=doubted)
+        if (rows, labels) != (new, known):
+            _note(self._skipped, file, rows=rows - new, labels=labels - known)
+
+    def leave(self, file: Path, rows: int, labels: int, key: str) -> None:
+        """Leave out a file that was counted before, and say so."""
+        from atypicality.monitoring.windows import as_text
+
+        when = as_text(self.monitor.counted[key])
+        say(f"atypicality: {file} was counted before, at {when}, and is not counted again.", err=True)
+        _note(self._skipped, file, rows=rows, labels=labels)
+
+    def to_dict(self, rolling: int) -> dict[str, Any]:
+        """The monitor as plain values, and what this call did with it."""
+        told: dict[str, Any] = self.monitor.to_dict(rolling=rolling)
+        for name, files in (("counted", self._counted), ("skipped", self._skipped)):
+            told[name] = [{"file": file} | numbers for file, numbers in files.items()]
+        return told | {"raised": told["alarms"][self._alarms :]}
+
+
+def _note(table: dict[str, dict[str, int]], file: Path, **numbers: int) -> None:
+    known = table.setdefault(str(file), dict.fromkeys(numbers, 0))
+    for name, number in numbers.items():
+        known[name] += number
 
 
 def _check_settings(state: Path, settings: dict[str, Any], files: list[Path] | None) -> None:
@@ -138,18 +196,17 @@ def _check_settings(state: Path, settings: dict[str, Any], files: list[Path] | N
         )
 
 
-def _warn_of_future(at: str | None) -> None:
-    """Warn of a time that this machine's clock has not reached: its window is the newest until then."""
+def _refuse_future(at: str | None) -> None:
+    """Refuse a time that this machine's clock has not reached: its window would be the newest until then."""
     import time
 
     from atypicality.monitoring.windows import as_text, times
-    from atypicality.validation import warn
 
     given = 0.0 if at is None else float(times(at, 1)[0])
     if given > time.time() + DAY:
-        warn(
-            f"--at {as_text(given)} is more than a day after this machine's clock, and its window stays the newest one "
-            "until then. Is the year right?"
+        raise ValueError(
+            f"--at must not be more than a day after this machine's clock; got {as_text(given)}, whose window would "
+            "be the newest until then. Is the year right? For a simulation use Monitor.add in Python."
         )
 
 
@@ -169,25 +226,23 @@ def _monitor(head: Any, state: Path, settings: dict[str, Any]) -> Any:
     return monitor
 
 
-def _count(
-    monitor: Any, files: list[Path], rows: Any, labels_only: bool, at: str | None
-) -> tuple[list[Any], list[str]]:
-    """New alarms, and what was counted before, in words."""
-    raised, again = [], []
+def _count(call: _Call, files: list[Path], rows: Any, labels_only: bool, at: str | None) -> None:
+    """Count the rows, or only the labels, of files."""
+    monitor = call.monitor
     for file in files:
         outputs, checked = rows(file)
         if not len(outputs):  # of which reading has warned: an hour without rows is no mistake
             continue
         if labels_only and checked is not None:
             outputs, checked = checked, None
-        key = outputs.fingerprint()
+        key, labels = outputs.fingerprint(), 0 if outputs.labels is None else len(outputs)
+        numbers = 0 if labels_only else len(outputs), labels
         if key in monitor.counted:
-            again.append(_told(monitor, file, key))
+            call.leave(file, *numbers, key)
             continue
-        raised += (monitor.add_labels if labels_only else monitor.add)(outputs, at=at, key=key)
+        call.take(file, *numbers, partial(monitor.add_labels if labels_only else monitor.add, outputs, at=at, key=key))
         if checked is not None:
-            raised += monitor.add_labels(checked, at=at)
-    return raised, again
+            call.take(file, 0, len(checked), partial(monitor.add_labels, checked, at=at, key=f"{key} checked"))
 
 
 def _late(
@@ -201,9 +256,9 @@ def _late(
 
 
 def _count_late(
-    monitor: Any, late: "ModelOutputs", batches: "dict[str, ModelOutputs]", file: Path, at: str | None
-) -> tuple[list[Any], list[str]]:
-    """As `_count`, of labels with ids: each is for the row of that name in one of the batches."""
+    call: _Call, late: "ModelOutputs", batches: "dict[str, ModelOutputs]", file: Path, at: str | None
+) -> None:
+    """Count labels with ids: each is for the row of that name in one of the batches."""
     import numpy as np
 
     from atypicality.outputs.tables import place_in
@@ -211,10 +266,10 @@ def _count_late(
     codes, ids = (np.asarray(part) for part in late.need("labels", "ids"))
     given, ids = codes if late.class_names is None else late.class_names[codes], ids.astype(str)
     key = late.fingerprint()
-    if f"{key} 0" in monitor.counted:
-        return [], [_told(monitor, file, f"{key} 0")]
+    if f"{key} 0" in call.monitor.counted:
+        call.leave(file, 0, ids.size, f"{key} 0")
+        return
     _refuse_repeated(ids, file)
-    raised: list[Any] = []
     found, n_parts = np.zeros(ids.size, bool), 0
     for path, outputs in batches.items():
         own = np.asarray(outputs.need("ids")).astype(str)
@@ -226,7 +281,8 @@ def _count_late(
             )
         _refuse_repeated(own, Path(path), among=set(ids[here].tolist()))
         if here.any():
-            raised += monitor.add_labels(outputs, given[here], ids=ids[here], at=at, key=f"{key} {n_parts}")
+            given_here = {"labels": given[here], "ids": ids[here], "at": at, "key": f"{key} {n_parts}"}
+            call.take(file, 0, int(here.sum()), partial(call.monitor.add_labels, outputs, **given_here))
             found, n_parts = found | here, n_parts + 1
     if not found.all():
         row = int(np.flatnonzero(~found)[0])
@@ -235,7 +291,6 @@ def _count_late(
             f"{listed(ids[[row]])} in {place_in(file.name, row)} of {file.name!r}. Give the files of outputs that hold "
             "these rows."
         )
-    return raised, []
 
 
 def _refuse_repeated(ids: Any, file: Path, among: Any = None) -> None:
@@ -248,9 +303,3 @@ def _refuse_repeated(ids: Any, file: Path, among: Any = None) -> None:
             f"ids must be distinct, or a label would count for several rows; {listed([name])} stands in {first} and "
             f"{second} of {file.name!r}. Drop one of them."
         )
-
-
-def _told(monitor: Any, file: Path, key: str) -> str:
-    from atypicality.monitoring.windows import as_text
-
-    return f"{file} was counted before, at {as_text(monitor.counted[key])}, and is not counted again."

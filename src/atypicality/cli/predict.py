@@ -2,11 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_head, load_rows
+from atypicality.cli.files import (
+    ClassNames,
+    Names,
+    Sha256,
+    is_answer_head,
+    load_head,
+    load_rows,
+    warnings_of_cuts,
+)
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
@@ -45,8 +53,8 @@ def command(
         typer.Option(
             "--exit-code",
             help="End with code 3 where the rows' atypicality has drifted, where the logits look like probabilities or "
-            "do not fit the embeddings, or where answers lack a field far more often than the held-out ones or have a "
-            "score on another scale.",
+            "do not fit the embeddings, where a table's last line may be cut, or where answers lack a field far more "
+            "often than the held-out ones or have a score on another scale.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -64,14 +72,13 @@ def command(
         fitted = load_head(head, sha256)
         outputs = load_rows(fitted, file, names, class_names)
         answer = fitted.predict(outputs, max_risk=max_risk)
-        drifted = answer.drift is not None and answer.drift.significant
-        moved = bool(answer.lacking or answer.outside) if is_answer_head(fitted) else bool(answer.doubts)
+        findings = _findings(fitted, answer) + warnings_of_cuts(file)
         stage("writing")
         answer.save(out)
     if as_json:
         drift = {} if answer.drift is None else {"drift": answer.drift.to_dict()}
         told = answer.summary() | drift
-        say_json(json.dumps(told | {"out": str(out)}, indent=2))
+        say_json(json.dumps(told | {"findings": findings, "out": str(out)}, indent=2))
     else:
         say(f"{answer!r}\nwritten to {out}")
         if is_answer_head(fitted) and answer.accepted is not None:
@@ -82,5 +89,14 @@ def command(
         say(
             f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
         )
-    if exit_code and (drifted or moved):
+    if exit_code and findings:
         raise typer.Exit(DRIFTED)
+
+
+def _findings(head: Any, answer: Any) -> list[str]:
+    """Why rows need a look, in words: what code 3 stands for."""
+    drifted = [answer.drift.message()] if answer.drift is not None and answer.drift.significant else []
+    if not is_answer_head(head):
+        return drifted + list(answer.doubts)
+    lacking = [f"{field} is missing far more often than in the held-out answers." for field in answer.lacking]
+    return drifted + lacking + [f"{name} is on another scale than in the held-out answers." for name in answer.outside]

@@ -24,7 +24,7 @@ def command(
     head: Annotated[Path, typer.Argument(help="Folder of a saved head.")],
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of the machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
-    name: Annotated[str | None, typer.Option(help="Name of the model; by default that of the folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model; by default that of the folder or link.")] = None,
     max_risk: Annotated[
         float | None,
         typer.Option(help="Also say which predictions to keep so that at most this share is wrong, as in predict."),

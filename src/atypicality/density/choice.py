@@ -105,7 +105,9 @@ class DensityChoice:
         table = {candidate.name: candidate for candidate in self.candidates}
         found, gaussian = table[self.name], table.get(GAUSSIAN)
         against = "" if gaussian is None or gaussian is found else f" ({GAUSSIAN} {gaussian.auroc:.3f})"
-        clear = "" if (found.gain or 0.0) > 2 * (found.gain_error or 0.0) else ": no clear gain"
+        clear = (
+            "" if (found.gain or 0.0) > 2 * (found.gain_error or 0.0) else ": no clear gain, and nothing to do about it"
+        )
         return (
             f"{self.name}, best of {len(self.candidates)} candidates by {rows}: AUROC for errors {found.auroc:.3f}"
             f"{against}, adds {found.gain:.4f} (standard error {found.gain_error:.4f}) nats per row to the "

@@ -1,7 +1,7 @@
 """Accuracy without labels: what recalibrated probabilities say of it, how far that can be off, and when not to say."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from atypicality.recalibration.class_prior import check_class_prior, is_estimate
 from atypicality.validation import caught_warnings, check_integer
 
 __all__ = [
-    "AccuracyEstimate", "Profile", "calibrated_mix", "estimate_accuracy", "estimated", "moved_rows", "need_reference",
-    "tilted",
+    "AccuracyEstimate", "Profile", "calibrated_mix", "doubting", "estimate_accuracy", "estimated", "moved_rows",
+    "need_reference", "tilted",
 ]  # fmt: skip
 
 LARGEST_SPREAD = 0.1  # points of accuracy by which estimates may differ before none is given
@@ -275,6 +275,17 @@ def estimated(
         return AccuracyEstimate(None, None, None, level, refusal, found, mix, profile.n_rows, advice)
     low, high = _interval(centre, ERRORS["estimated" if known is None else "known"], profile, reference, level)
     return AccuracyEstimate(centre, low, high, level, None, found, mix, profile.n_rows)
+
+
+def doubting(found: AccuracyEstimate, n_doubted: int) -> AccuracyEstimate:
+    """An estimate of rows of which some came with logits that look wrong, and may all be wrong; none where many did."""
+    share = n_doubted / found.n_rows
+    if not n_doubted or found.accuracy is None or found.low is None:
+        return found
+    if share <= LARGEST_SPREAD:
+        return replace(found, low=max(0.0, found.low - share))
+    refusal = f"{share:.0%} of the rows came with logits that do not fit their embeddings, or look like probabilities."
+    return replace(found, accuracy=None, low=None, high=None, refusal=refusal, advice=LABEL_ROWS)
 
 
 def _lowered(confidence: float, profile: Profile, reference: HeldOutCounts, calibrated: Vector) -> float:

@@ -17,8 +17,8 @@ from atypicality.terminal import listed
 from atypicality.validation import caught_warnings
 
 __all__ = [
-    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size", "reference_of",
-    "rows_of", "words_of",
+    "N_BINS", "cells_of", "count_rows", "judged", "n_bins", "profile_of", "profile_size",
+    "reference_of", "rows_of", "words_of",
 ]  # fmt: skip
 
 N_BINS = 5

@@ -11,7 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_host
 from atypicality.head.reliability import Reliability
-from atypicality.monitoring.accuracy import AccuracyEstimate, calibrated_mix, estimated, moved_rows, need_reference
+from atypicality.monitoring.accuracy import (
+    AccuracyEstimate,
+    calibrated_mix,
+    doubting,
+    estimated,
+    moved_rows,
+    need_reference,
+)
 from atypicality.monitoring.counting import (
     count_rows,
     judged,
@@ -22,6 +29,7 @@ from atypicality.monitoring.counting import (
     rows_of,
 )
 from atypicality.monitoring.overview import overview, window_name
+from atypicality.monitoring.seen import new_labels, new_rows, row_hashes
 from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
 from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, raised, window_rows
 from atypicality.monitoring.summary import summarised
@@ -32,13 +40,13 @@ from atypicality.recalibration.class_prior import is_estimated
 from atypicality.shipping.bundle import read_part, saved_class, write_part
 from atypicality.shipping.bundle.document import NAME, STATE, BundleError
 from atypicality.terminal import listed
-from atypicality.validation import check_alpha, check_integer, check_labels
+from atypicality.validation import check_alpha, check_integer, check_labels, warn
 
 __all__ = ["Monitor"]
 
 CARD = (
-    "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Read "
-    "it with `aty.Monitor.load(folder, head)`.\n"
+    "# State of a monitor\n\nCounts of rows that a reliability head judged, by window of time. It holds no row. Rows "
+    "are remembered by hashes of their ids and logits. Read it with `aty.Monitor.load(folder, head)`.\n"
 )
 
 
@@ -49,7 +57,7 @@ class Monitor:
     miss the label, and with `max_risk` of errors among accepted rows. An alarm is raised when the confidence sequence
     of a share, over all rows from the start of some window on, is disjoint from the band that the reference rows give,
     or from what `max_risk` allows. Without a change of the distribution the chance that there is ever an alarm is at
-    most `alpha`, at however many looks. The state holds counts alone.
+    most `alpha`, at however many looks. The state holds counts, and hashes of the newest rows that came with a key.
 
     Parameters
     ----------
@@ -143,6 +151,11 @@ class Monitor:
         return int(self._state.cells[:, self._place("error")].sum())
 
     @property
+    def n_doubted(self) -> int:
+        """Rows so far of batches whose logits did not fit their embeddings, or looked like probabilities."""
+        return int(self._state.doubted.sum())
+
+    @property
     def alarms(self) -> list[Alarm]:
         """Alarms so far, each when it was first raised."""
         return list(self._state.alarms)
@@ -159,7 +172,12 @@ class Monitor:
         since 1970, a datetime with a time zone, a date (its midnight in UTC), ISO text, or one of these for each row.
         Batches may come in any order from the first window on. A batch may have a `key`, such as
         `outputs.fingerprint()`: one that was counted before is refused, so that a job that is repeated counts no row
-        twice. Rows that cannot be judged change nothing.
+        twice. Of a batch with a key, rows with ids that were counted in another one, with the same id and logits, are
+        left out with a warning, and so are their labels; the newest million rows are remembered. Rows that cannot be
+        judged change nothing.
+
+        A batch whose logits do not fit its embeddings, as those of other columns would, or look like probabilities, is
+        counted with a warning. The accuracy of its windows is then not estimated.
 
         >>> from atypicality.datasets import load_fashion_mnist
         >>> from atypicality.head import ReliabilityHead
@@ -172,15 +190,25 @@ class Monitor:
         self._check_key(key)
         answer, ordered = judged(self.head, outputs, self.n_rows, self._state.max_risk)
         seconds, keys = self._when(at, len(ordered))
+        hashes = None if key is None else row_hashes(ordered)
+        new, labels = new_rows(self._state.seen, hashes, ordered), ordered.labels
+        fresh = np.zeros(len(ordered), bool)
+        if labels is not None:
+            fresh = new if hashes is None else ~self._state.labelled.has(hashes)
+        doubts = getattr(answer, "doubts", ())  # an answer head has made its logits itself
+        if doubts:
+            told = f"{ordered._called or 'the outputs'}: {' '.join(doubts)}"
+            warn(f"{told} They are counted, and their accuracy is not estimated.")
         parts = []
-        for window in np.unique(keys):
-            rows = np.flatnonzero(keys == window)
-            part, labels = answer[rows], ordered.labels
-            counted = count_rows(self._tests, part, ordered[rows], int(window))
+        for window in np.unique(keys[new | fresh]):
+            rows, known = (np.flatnonzero(marks & (keys == window)) for marks in (new, fresh))
+            counted = count_rows(self._tests, answer[rows], ordered[rows], int(window))
             if labels is not None:
-                counted.cells[:] += self._labelled(part, to_host(labels)[rows])
+                counted.cells[:] += self._labelled(answer[known], to_host(labels)[known])
+            counted.doubted[:] = rows.size if doubts else 0
             parts.append(counted)
-        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
+        state = self._state.with_rows(parts, float(seconds[-1]), key)
+        return self._look(state if hashes is None else state.remembering(hashes[new], hashes[fresh]))
 
     def add_labels(
         self,
@@ -205,7 +233,8 @@ class Monitor:
         at : as in `add`
             When the labels came: the window that they are counted in.
         key : str, optional
-            As in `add`.
+            As in `add`. Of `ModelOutputs` with ids and a key, labels of rows whose label was counted before are left
+            out with a warning; one for a row that was never counted is warned of, as long as all rows are remembered.
 
         Returns
         -------
@@ -214,24 +243,29 @@ class Monitor:
         """
         self._check_key(key)
         if isinstance(outputs, Reliability):
-            answer, given = outputs.on_host(), None
+            answer, given, hashes = outputs.on_host(), None, None
             if answer.proba.shape[1] != self.head.n_classes_:
                 raise ValueError(f"outputs must have {self.head.n_classes_} classes; got {answer.proba.shape[1]}.")
             if answer.accepted is None and (risk := self._state.max_risk) is not None:
                 raise ValueError(f"outputs must say which rows are accepted: predict them with max_risk={risk:g}.")
         else:
             answer, ordered = judged(self.head, outputs, self.n_labelled, self._state.max_risk)
-            given = ordered.labels
+            given, hashes = ordered.labels, None if key is None else row_hashes(ordered)
         codes = self._codes(answer, labels, given)
         rows = rows_of(answer, ids, codes.size)
         seconds, keys = self._when(at, codes.size)
+        new = np.ones(codes.size, bool)
+        if hashes is not None:
+            complete = self._state.seen.size == self.n_rows
+            new = new_labels(self._state.labelled, hashes[rows], outputs, self._state.seen if complete else None)
         empty = np.zeros(self._state.profile.shape[1], np.int64)
         parts = []
-        for window in np.unique(keys):
-            chosen = keys == window
+        for window in np.unique(keys[new]):
+            chosen = new & (keys == window)
             cells = self._labelled(answer[rows[chosen]], codes[chosen])
             parts.append(Counted(int(window), cells, empty, {}))
-        return self._look(self._state.with_rows(parts, float(seconds[-1]), key))
+        state = self._state.with_rows(parts, float(seconds[-1]), key)
+        return self._look(state if hashes is None else state.remembering(hashes[:0], hashes[rows[new]]))
 
     def _check_key(self, key: str | None) -> None:
         if key is not None and (when := self._state.counted.get(key)) is not None:
@@ -291,7 +325,9 @@ class Monitor:
         """Estimate the accuracy of the rows of the newest `last` windows, or of all, without their labels.
 
         `class_mix` and `level` are as in `estimate_accuracy`. Instead of rows there are their mean probabilities in
-        cells of predicted class and confidence. With more than 70 classes there is the mean confidence alone.
+        cells of predicted class and confidence. With more than 70 classes there is the mean confidence alone. There is
+        no estimate where more than a tenth of the rows came in batches whose logits look wrong; of fewer, all may be
+        wrong, and `low` is lower by their share.
         """
         windows = None if last is None else check_integer(last, "last", low=1)
         sums, k = self._state.recent("profile", windows), self.head.n_classes_
@@ -305,7 +341,8 @@ class Monitor:
         profile = profile_of(sums, k, *self._moved_rows(windows))
         reference = self._state.reference
         calibrated = calibrated_mix(self.head, reference)
-        return estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=0)
+        found = estimated(profile, reference, class_mix, calibrated=calibrated, level=level, n_bootstrap=0)
+        return doubting(found, int(self._state.recent("doubted", windows)[0]))
 
     def _moved_rows(self, last: int | None) -> tuple[float, float]:
         """Share of rows beyond the largest quantile of atypicality that is counted, and of rows that changed."""
@@ -325,6 +362,8 @@ class Monitor:
             raise ValueError(f"other must be a monitor like this one; it differs in {listed(differing)}.")
         if both := sorted(self._state.counted.keys() & other._state.counted.keys()):
             raise ValueError(f"other must be of other rows; both have counted those with the key {both[0]!r}.")
+        if twice := int(np.count_nonzero(self._state.seen.has(other._state.seen.newer))):
+            raise ValueError(f"other must be of other rows; both have counted {twice:,} with the same ids and logits.")
         merged = object.__new__(type(self))
         merged._use(self.head, self._state.merged(other._state))
         merged._look(merged._state)
@@ -376,6 +415,7 @@ class Monitor:
         return {
             "rows": self.n_rows,
             "labelled": self.n_labelled,
+            "doubted": self.n_doubted,
             "alpha": state.alpha,
             "window": state.window,
             "max_risk": state.max_risk,

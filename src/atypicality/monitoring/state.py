@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.head.reference import HeldOutCounts
+from atypicality.monitoring.seen import Hashes, Seen
 from atypicality.monitoring.windows import check_window
 from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.stored import Part, Record, kinds, need
@@ -29,7 +30,7 @@ LEAST = 5e-5  # of a lower bound that is told: below, it is 0.00 %
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
 SETTINGS = ("head", "alpha", "window", "keep", "n_thresholds", "max_risk", "reference")
-SUMMED = ("cells", "profile")  # arrays with a row of counts for each window
+SUMMED = ("cells", "profile", "doubted")  # arrays with a row of counts for each window
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,13 @@ class Alarm:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Counts of rows of one window: cells of streams, sums of the profile, and words of fields."""
+    """Counts of rows of one window: cells of streams, sums of the profile, words of fields, and rows in doubt."""
 
     key: int
     cells: Counts
     profile: Counts
     words: dict[str, dict[str, int]]
+    doubted: Counts = field(default_factory=lambda: np.zeros(1, np.int64))
 
 
 @dataclass(eq=False, repr=False)
@@ -125,7 +127,8 @@ class MonitorState:
     its sets, and `max_risk` is what the head is asked with. `keys` are the windows with rows, `cells` the counts of the
     streams' cells in each, and `profile` the sums of probabilities in each, in units of 2^-30; `words` counts those of
     each field over the whole life, whose `first` window is -1 before there is one; `last` is the time of the newest
-    row; `counted` says when batches came, by key.
+    row; `counted` says when batches came, by key; `doubted` counts the rows of batches whose logits look wrong, in each
+    window; `seen` and `labelled` remember which rows of batches with a key, and which of their labels, were counted.
     """
 
     head: Annotated[str, kinds.Text("[0-9a-f]{1,64}")]
@@ -150,16 +153,31 @@ class MonitorState:
     max_risk: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number(0, 1, low_open=True)), absent=None)] = (
         None
     )
+    doubted: Annotated[Counts, kinds.Later(kinds.Counts("w 1", kinds.NOT_NEGATIVE), absent=None)] = field(
+        default_factory=lambda: np.zeros((0, 1), np.int64)
+    )
+    seen: Annotated[Seen, kinds.Later(Part(Seen), absent=None)] = field(default_factory=Seen)
+    labelled: Annotated[Seen, kinds.Later(Part(Seen), absent=None)] = field(default_factory=Seen)
+
+    def __post_init__(self) -> None:
+        if self.keys.size and not len(self.doubted):  # a state from before they were counted
+            self.doubted = np.zeros((self.keys.size, 1), np.int64)
 
     def with_rows(self, parts: list[Counted], last: float, key: str | None = None) -> Self:
         """The state with more rows, of a batch with this key; this one is left as it is."""
-        keys = np.array([part.key for part in parts], np.int64)
-        counts = {name: np.stack([getattr(part, name) for part in parts]) for name in SUMMED}
-        words = self.words
-        for part in parts:
-            words = _added(words, part.words)
-        found = self._with(keys, counts, words, last)
+        found = self
+        if parts:
+            keys = np.array([part.key for part in parts], np.int64)
+            counts = {name: np.stack([getattr(part, name) for part in parts]) for name in SUMMED}
+            words = self.words
+            for part in parts:
+                words = _added(words, part.words)
+            found = self._with(keys, counts, words, last)
         return found if key is None else replace(found, counted=_newest(found.counted | {key: last}))
+
+    def remembering(self, rows: Hashes, labels: Hashes) -> Self:
+        """The state that also remembers these rows, and these rows' labels."""
+        return replace(self, seen=self.seen.joined(rows), labelled=self.labelled.joined(labels))
 
     def merged(self, other: Self) -> Self:
         """The state of a monitor that saw the rows of both; alarms of both, each from when it was first raised."""
@@ -168,7 +186,8 @@ class MonitorState:
         raised: dict[tuple[str, str, str], Alarm] = {}
         for alarm in sorted([*self.alarms, *other.alarms], key=lambda alarm: (alarm.at, alarm.what)):
             raised.setdefault(alarm.what, alarm)
-        return replace(found, alarms=list(raised.values()), counted=_newest(self.counted | other.counted))
+        known = {name: getattr(self, name).merged(getattr(other, name)) for name in ("seen", "labelled")}
+        return replace(found, alarms=list(raised.values()), counted=_newest(self.counted | other.counted), **known)
 
     def _with(self, keys: Counts, counts: dict[str, Counts], words: Any, last: float) -> Self:
         every = np.concatenate([self.keys, keys])

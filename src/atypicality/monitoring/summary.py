@@ -7,8 +7,9 @@ from atypicality.monitoring.overview import overview, window_name
 from atypicality.monitoring.state import MonitorState, percent
 from atypicality.monitoring.streams import ShareTests
 
-__all__ = ["advised", "summarised"]
+__all__ = ["DOUBTED", "advised", "summarised"]
 
+DOUBTED = "logits that do not fit their embeddings, or that look like probabilities"
 MOVED = "something has moved, so this may be too high: "
 LABEL, GO_BY_LABELS = "label some rows", "go by what was measured"
 
@@ -22,6 +23,8 @@ def summarised(monitor: Any, state: MonitorState, tests: ShareTests, rolling: in
         f"  reference {state.reference.n_rows:,} rows",
         *(f"  alarm {group['raised']} {group['text']}{_newest(group, windows)}" for group in told["outside"]),
     ]
+    if monitor.n_doubted:
+        lines.append(f"  {monitor.n_doubted:,} rows came with {DOUBTED}")
     if over := told["over"]:
         lines.append(f"  {over} alarm{'s are' if over > 1 else ' is'} over, inside again: the page and JSON list them")
     if not state.alarms:

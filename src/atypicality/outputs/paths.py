@@ -6,6 +6,7 @@ writers left: temporary files with such a name that no process holds.
 """
 
 import contextlib
+import errno
 import importlib
 import os
 import re
@@ -19,7 +20,7 @@ from typing import Any
 
 __all__ = [
     "check_new_folder", "check_source", "check_target", "held", "is_empty", "members", "new_folder",
-    "remove_leftovers", "replacing", "temporary_file",
+    "remove_leftovers", "replacing", "temporary_file", "told_when_full",
 ]  # fmt: skip
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
@@ -37,6 +38,7 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # of a disk, or of a user's share of it
 STALE_SECONDS = 24 * 3600  # age from which on a temporary file counts as left behind, where the system has no locks
 
 
@@ -102,7 +104,7 @@ def replacing(path: AnyPath) -> Iterator[Path]:
     target = _place(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent)
-    with temporary_file(target.parent, mode=_mode(target, 0o666)) as new:
+    with told_when_full(target), temporary_file(target.parent, mode=_mode(target, 0o666)) as new:
         yield new
         os.replace(new, target)
 
@@ -113,29 +115,65 @@ def new_folder(path: AnyPath) -> Iterator[Path]:
     target = check_new_folder(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent)
-    with _temporary(target.parent, _make_folder, _mode(target, 0o777)) as new:
+    with told_when_full(target), _temporary(target.parent, _make_folder, _mode(target, 0o777)) as new:
         yield new
         os.replace(new, target)  # replaces an empty folder, fails on any other
+
+
+@contextlib.contextmanager
+def told_when_full(target: Path) -> Iterator[None]:
+    """Let an error of a full disk say what was being written, and where; nothing of it is left."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise OSError(
+            f"{str(target)!r} was not written: {error.strerror} in {str(target.parent)!r}. Free some, or choose "
+            "another folder."
+        ) from error
 
 
 @contextlib.contextmanager
 def held(path: Path, *, seconds: float) -> Iterator[None]:
     """A lock on the file `path`, which is made and stays; it ends with the block, or with the process however it ends.
 
-    Waits up to `seconds` for another process that holds it.
+    Waits up to `seconds` for another process that holds it. A folder that was made for it goes with a block that fails
+    and has left nothing there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, last = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), time.monotonic() + seconds
+    new, handle = not path.parent.exists(), _locked(path, seconds)
     try:
-        while not _taken(handle):
-            if time.monotonic() > last:
-                raise TimeoutError(
-                    f"{str(path.parent)!r} is in use by another process; waited {seconds:g} seconds. Try again."
-                )
-            time.sleep(0.05)
         yield
+    except BaseException:
+        if new and os.listdir(path.parent) == [path.name]:
+            with contextlib.suppress(OSError):  # somebody's file, or Windows, where an open one stays
+                path.unlink()
+                path.parent.rmdir()
+        raise
     finally:
         os.close(handle)  # which unlocks it
+
+
+def _locked(path: Path, seconds: float) -> int:
+    """A handle that holds the lock on the file at `path`, and not on one that was removed meanwhile."""
+    last = time.monotonic() + seconds
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # the folder was removed between two steps
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                while not _taken(handle):
+                    if time.monotonic() > last:
+                        raise TimeoutError(
+                            f"{str(path.parent)!r} is in use by another process; waited {seconds:g} seconds. Try again."
+                        )
+                    time.sleep(0.05)
+                if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)
 
 
 def _taken(handle: int) -> bool:

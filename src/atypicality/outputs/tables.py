@@ -11,10 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.outputs.limits import UnreadableFileError, refuse_size
+from atypicality.validation import warn
 
-__all__ = ["place_in", "read_table", "refuse_answers", "repeated"]
+__all__ = ["TABLES", "cut_warning", "place_in", "read_table", "refuse_answers", "repeated"]
+
+TABLES = {".csv": ",", ".tsv": "\t"}
+"""Endings of tables, and what separates their columns."""
 
 BATCH_ROWS = 4096
+LONGEST_NUMBERS = 100  # characters of two of them
 INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?|nan", re.IGNORECASE)
 """Digits behind a zero, as in 007, are no number: they are somebody's name."""
@@ -27,15 +32,35 @@ def read_table(path: Path, max_bytes: int) -> dict[str, NDArray[Any]]:
     The first line names the columns. A cell without a value is refused.
     """
     with open(path, newline="", encoding="utf-8-sig") as stream:
-        cells = csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        cells = csv.reader(stream, delimiter=TABLES.get(path.suffix.lower(), ","), strict=True)
         header = _checked_header(next(cells, []), path)
         pieces, left, rows = [], max_bytes, _checked_rows(cells, header, path)
         while batch := list(islice(rows, BATCH_ROWS)):
             pieces.append(np.array(batch, str))
             left -= pieces[-1].nbytes
             refuse_size(0 if left >= 0 else max_bytes - left, max_bytes, path, "all columns", max_bytes)
+    if message := cut_warning(path):
+        warn(message)
     whole = np.concatenate(pieces) if pieces else np.empty((0, len(header)), str)
     return _joined({name: _typed(column) for name, column in zip(header, whole.T, strict=True)})
+
+
+def cut_warning(path: Path) -> str | None:
+    """What to say of a table that ends in a number without a line end, which may be a part of one; None else.
+
+    Numbers are with decimals, there or in the cell before: labels and ids may well be written without a last line end.
+    """
+    with open(path, "rb") as stream:
+        stream.seek(max(0, path.stat().st_size - LONGEST_NUMBERS))
+        end = stream.read().decode("utf-8", "replace")
+    *_, before, last = ["", *re.split(rf"[\r\n{TABLES[path.suffix.lower()]}]", end)]
+    numbers = [cell for cell in (before, last) if NUMBER.fullmatch(cell.strip())]
+    if last not in numbers or not any(sign in "".join(numbers) for sign in ".eE"):
+        return None
+    return (
+        f"{path.name!r} ends in {last} without a line end: its last number may be cut, and rows may be missing. Copy "
+        "it again, or end its last line."
+    )
 
 
 def place_in(file: str, row: int) -> str:

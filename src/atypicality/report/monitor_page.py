@@ -7,7 +7,7 @@ from typing import Any
 
 from atypicality.monitoring.overview import LEVEL, rank_of, window_name
 from atypicality.monitoring.state import QUANTILE, percent
-from atypicality.monitoring.summary import advised
+from atypicality.monitoring.summary import DOUBTED, advised
 from atypicality.report.monitor_charts import history_chart, short_time
 from atypicality.report.pages import asset, html_page, write_page
 
@@ -35,10 +35,10 @@ OF = dict.fromkeys(("error", "miss"), "labelled rows of each window") | dict.fro
 OF |= {"input": "rows of each window at or below the reference's median"}
 """Of which rows the shares of a stream are, where they are not those of its items."""
 EMPTY = {
-    "rows": 0, "labelled": 0, "alpha": 0.01, "window": "day", "windows": 0, "rolling": 1, "max_risk": None,
-    "reference_rows": 9, "head": "ab", "first": None, "last": None, "outside": [], "over": 0, "alarms": [],
-    "measured": {"newest": None, "all": None}, "estimated_accuracy": None, "newest_accuracy": None, "accepted": [],
-    "history": [],
+    "rows": 0, "labelled": 0, "doubted": 0, "alpha": 0.01, "window": "day", "windows": 0, "rolling": 1,
+    "max_risk": None, "reference_rows": 9, "head": "ab", "first": None, "last": None, "outside": [], "over": 0,
+    "alarms": [], "measured": {"newest": None, "all": None}, "estimated_accuracy": None, "newest_accuracy": None,
+    "accepted": [], "history": [],
 }  # fmt: skip
 """What `Monitor.to_dict` gives before there are rows."""
 
@@ -113,7 +113,13 @@ def _header(data: Data, title: str) -> str:
 
 def _cards(data: Data) -> str:
     newest = window_name(data["window"], data["rolling"])
-    cards = [("bad" if data["outside"] else "good", "What is outside its band now", _first(data))]
+    cards = [
+        (
+            "bad" if data["outside"] else "warn" if data["doubted"] else "good",
+            "What is outside its band now",
+            _first(data),
+        )
+    ]
     measured = data["measured"]
     if data["windows"] > 1:
         said = _period(data, measured["newest"], data["newest_accuracy"], " that came in it")
@@ -128,7 +134,8 @@ def _cards(data: Data) -> str:
 def _first(data: Data) -> str:
     """What matters most of what is outside, and how much more there is."""
     groups, over = data["outside"], data["over"]
-    past = f"<p>{over} alarm{'s are' if over > 1 else ' is'} over: inside again.</p>" if over else ""
+    past = f"<p>{data['doubted']:,} rows came with {DOUBTED}.</p>" if data["doubted"] else ""
+    past += f"<p>{over} alarm{'s are' if over > 1 else ' is'} over: inside again.</p>" if over else ""
     if not groups:
         return f"<p>{'Nothing.' if over else 'No alarm.'}</p>{past}"
     more = f"<p>{len(groups) - 1} more below, what matters most first.</p>" if len(groups) > 1 else ""

@@ -123,6 +123,7 @@ class _Server(uvicorn.Server):
         reload = self.config.app.state.reload
         tasks: set[asyncio.Task[None]] = set()
         loop.add_signal_handler(signal.SIGHUP, lambda: tasks.add(loop.create_task(reload())))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one that came since the start is heard now
         yield
 
 

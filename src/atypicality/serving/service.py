@@ -31,6 +31,7 @@ __all__ = ["Limits", "make_app"]
 LARGE_BYTES = 64 * 1024  # bodies from here on are read in a thread: other requests do not wait for it
 LINGER_SECONDS = 2.0
 """How long the rest of a body that is too large is taken in and dropped: a client that still sends hears no answer."""
+MISSED = 2  # looks in a row at which there is no bundle that count as a failed reload: a copy takes a moment
 DISCONNECTED = 499  # the status in the metrics of a request whose client went away, as other servers write it
 PLAIN, INFER = "/predict", "/infer"
 MODELS = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
@@ -84,7 +85,7 @@ def make_app(
     folder : path
         Of a bundle.
     name : str, optional
-        Of the model in the protocol; by default that of the folder.
+        Of the model in the protocol; by default that of the folder, as it is given: of a link its own.
     max_risk : float, optional
         As in `ReliabilityHead.predict`: answers then say which predictions are accepted.
     sha256 : str, optional
@@ -114,7 +115,7 @@ def make_app(
     'Ankle boot'
     """
     store = HeadStore(folder, max_risk=max_risk, sha256=sha256)
-    name = name or Path(os.path.realpath(folder)).name
+    name = name or Path(os.path.abspath(folder)).name  # links stay: what clients call must not change with a new head
     return _Service(store, name, limits or Limits(), watch, control).app()
 
 
@@ -328,9 +329,12 @@ class _Service:
         self.metrics.serving(self.name, served.version, served.judge.sample)
 
     async def _watch(self) -> None:
+        missing = 0
         while True:
             await asyncio.sleep(self.watch)
-            if self.store.changed():
+            changed = self.store.changed()
+            missing = missing + 1 if self.store.missing else 0
+            if changed or missing == MISSED:
                 await self.reload()
 
 

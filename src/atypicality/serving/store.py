@@ -135,6 +135,11 @@ class HeadStore:
         before, self._seen = self._seen, self._stamp()
         return self._seen not in (before, None)
 
+    @property
+    def missing(self) -> bool:
+        """Whether there was no bundle at the last look."""
+        return self._seen is None
+
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
             found = os.stat(self.folder / NAME)

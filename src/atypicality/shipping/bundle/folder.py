@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file
+from atypicality.outputs.paths import check_target, remove_leftovers, temporary_file, told_when_full
 from atypicality.shipping.bundle.document import NAME, STATE, BundleError
 from atypicality.terminal import printable
 
@@ -59,6 +59,8 @@ def read_regular(folder: Path, name: str, *, max_bytes: int, option: str) -> byt
                 )
             return stream.read(found.st_size)
     except FileNotFoundError as error:
+        if not os.path.lexists(folder):
+            raise MissingFileError(f"no folder at {str(folder)!r}; a saved head is a folder with a {name}.") from error
         raise MissingFileError(f"{name} is missing in {str(folder)!r}: it is no bundle, or not a whole one.") from error
     except NotADirectoryError as error:
         raise BundleError(f"{str(folder)!r} is a file; a saved head is a folder with a {name}. Give that.") from error
@@ -101,7 +103,7 @@ def write_bundle(
     text, seal = compose(sha256, len(data))
     check_place(folder, name)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), contextlib.ExitStack() as stack:
+    with told_when_full(folder), _locked(folder), contextlib.ExitStack() as stack:
         _spare_readme(folder)
         new_tensors = stack.enter_context(_written(folder, data))
         new_document = stack.enter_context(_written(folder, text))
