@@ -160,7 +160,7 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         [risk] = accepted.table("overall", metric="accepted_risk")
         page.select_option("[data-filter=accepted]", "1")
         assert opened.count() == risk["count"]
-        assert "at a risk of at most 0.2" in text
+        assert "at a risk of at most 20%" in text
 
 
 @needs_chromium
