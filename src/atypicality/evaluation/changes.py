@@ -138,11 +138,12 @@ def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
     two days, have no row in common: their intervals are compared as those of independent rows (`apart`).
 
     >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(2000, temperature=3.0)
-    >>> evaluation = aty.evaluate({"model": "uncalibrated", "true": world.probs}, world.outputs())
-    >>> [row["verdict"] for row in changed(evaluation, "model", "true") if row["metric"] == "nll"]
+    >>> world = aty.datasets.make_world(2000)
+    >>> sharp = world.probs**3 / (world.probs**3).sum(axis=1, keepdims=True)
+    >>> evaluation = aty.evaluate({"sharp": sharp, "model": world.probs}, world.outputs())
+    >>> [row["verdict"] for row in changed(evaluation, "sharp", "model") if row["metric"] == "nll"]
     ['better']
-    >>> [row["verdict"] for row in changed(evaluation, "true", "model") if row["metric"] == "nll"]
+    >>> [row["verdict"] for row in changed(evaluation, "model", "sharp") if row["metric"] == "nll"]
     ['worse']
     """
     stored = evaluation.tables["changes"]
