@@ -70,8 +70,7 @@ def test_evaluate_states_what_atypicality_adds_and_when_it_adds_nothing(rng):
         assert f"Atypicality {words} " in repr(evaluation)
         assert f"Atypicality {words} " in evaluation._repr_html_()
         told = [
-            "".join(getattr(part, "text", part) for part in one)
-            for one in summarise(evaluation, None, "model").improved
+            "".join(getattr(part, "text", part) for part in one) for one in summarise(evaluation, None, "model").levels
         ]
         assert any(f"Beside the confidence of model, atypicality {words} " in text for text in told)
 

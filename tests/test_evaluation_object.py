@@ -140,7 +140,11 @@ def test_every_metric_is_known_and_what_is_accepted_is_counted_by_subgroup_and_c
         assert (risk["count"], risk["value"]) == (kept.sum(), wrong[kept].mean())
     text = str(evaluation)
     assert f"Log loss (NLL): model {column(evaluation, 'overall', method='model', metric='nll')[0]:.3f} ± " in text
-    for title in ("ECE and accuracy by side", "Coverage and set size by side", "Accepted and error rate by side"):
+    for title in (
+        "ECE and accuracy by side",
+        "Coverage and set size by side",
+        "Accepted and error rate by side, with 95 % intervals",
+    ):
         lines = text.partition(f"{title}\n")[2].splitlines()
         assert [line.split()[0] for line in lines[1:5]] == ["side", "left", "right", "all"]
 

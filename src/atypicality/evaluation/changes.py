@@ -1,10 +1,11 @@
 """What changed between two methods on the same rows, and which changes are shown: one rule for page, text and JSON.
 
-Accuracy is judged by the predictions that were lost and gained (McNemar's exact test), log loss and Brier score by
-Student's interval of the differences row by row, ECE and the area under the risk-coverage curve by Newcombe's
-square-and-add rule: the two intervals, with the correlation of what the rows contribute. Every number over all rows is
-judged by its own 95 % interval. Groups are judged together: where nothing changed, one is named in at most 5 % of the
-evaluations (Bonferroni's rule over the comparisons in which enough predictions changed to show anything, Tarone 1990).
+Accuracy is judged by the predictions that were lost and gained (McNemar's exact test), log loss, Brier score and the
+area under the risk-coverage curve by Student's interval of the differences row by row, of the area those of its
+influence function, and ECE by Newcombe's square-and-add rule: the two intervals, with the correlation of what the rows
+contribute. Every number over all rows is judged by its own 95 % interval. Groups are judged together: where nothing
+changed, one is named in at most 5 % of the evaluations (Bonferroni's rule over the comparisons in which enough
+predictions changed to show anything, Tarone 1990).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
 
 __all__ = [
-    "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "Kept", "change_rows", "changed", "comparisons", "decided",
-    "mcnemar_p",
+    "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "RowLosses", "change_rows", "changed", "comparisons",
+    "decided", "mcnemar_p",
 ]  # fmt: skip
 
 LEVEL = 0.05  # chance of a false alarm: of one number over all rows, and of all groups together
@@ -55,7 +56,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Kept:
+class RowLosses:
     """What is kept of a method, by row (n,), to compare it with another."""
 
     name: str
@@ -64,7 +65,7 @@ class Kept:
     brier: Floats
 
     @classmethod
-    def of(cls, scored: Scored) -> "Kept":
+    def of(cls, scored: Scored) -> "RowLosses":
         """From what was read of its probabilities."""
         return cls(scored.name, scored.losses.pairs, scored.losses.nll, scored.losses.brier)
 
@@ -95,7 +96,7 @@ def comparisons(least: Iterable[float]) -> int:
 
 
 def change_rows(
-    kept: Sequence[Kept], axes: Iterable[Axis], rows: Mapping[str, list[Row]], n_bins: int, intervals: bool = True
+    kept: Sequence[RowLosses], axes: Iterable[Axis], rows: Mapping[str, list[Row]], n_bins: int, intervals: bool = True
 ) -> Iterator[Row]:
     """Rows of the table `changes`, not yet judged, for every pair of methods in their order."""
     names = {table: axis for axis, table in AXES.items()}
@@ -166,22 +167,22 @@ def _by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
 
 
 def _tested(
-    metric: str, first: Kept, second: Kept, axis: Axis, pairs: list[list[Row]], n_bins: int
+    metric: str, first: RowLosses, second: RowLosses, axis: Axis, pairs: list[list[Row]], n_bins: int
 ) -> list[dict[str, Any]]:
     """Standard error, interval and p of a difference in every group of an axis; counts of predictions beside them."""
     if metric == "accuracy":
         return _of_predictions(first, second, axis)
     if metric in ("nll", "brier"):
         return [_of_means(getattr(second, metric) - getattr(first, metric))]
-    if metric == "ece":
-        shares = [_ece_parts(one.pairs, axis, n_bins) for one in (first, second)]
-    else:
-        shares = [_area_parts(one.pairs) for one in (first, second)]
+    if metric == "risk_coverage_area":
+        value = pairs[1][0]["value"] - pairs[0][0]["value"]
+        return [_of_means(_area_parts(second.pairs) - _area_parts(first.pairs), value)]
+    shares = [_ece_parts(one.pairs, axis, n_bins) for one in (first, second)]
     together = _correlations(shares[0], shares[1], axis).tolist()
     return [_of_intervals(one, other, rho) for one, other, rho in zip(pairs[0], pairs[1], together, strict=True)]
 
 
-def _of_predictions(first: Kept, second: Kept, axis: Axis) -> list[dict[str, Any]]:
+def _of_predictions(first: RowLosses, second: RowLosses, axis: Axis) -> list[dict[str, Any]]:
     """The interval is exact given how many predictions changed, and leaves out 0 where p < 0.05, and only there."""
     before, after, size = first.pairs.correct, second.pairs.correct, len(axis.keys)
     count, lost, gained = (
@@ -195,11 +196,13 @@ def _of_predictions(first: Kept, second: Kept, axis: Axis) -> list[dict[str, Any
     return [dict(zip(keys, row, strict=True)) for row in zip(*(part.tolist() for part in columns), strict=True)]
 
 
-def _of_means(differences: Floats) -> dict[str, Any]:
+def _of_means(differences: Floats, value: float | None = None) -> dict[str, Any]:
+    """Student's interval of the mean difference, or of a `value` to which the rows contribute these differences."""
     error, low, high = mean_interval(differences)
-    mean, n = differences.mean(), differences.size
-    p = np.nan if np.isnan(error) else 1.0 if error == 0 else 2 * float(stdtr(n - 1, -abs(mean) / error))
-    return {"standard_error": error, "low": low, "high": high, "p_value": p}
+    mean, n = float(differences.mean()), differences.size
+    value = mean if value is None else value
+    p = np.nan if np.isnan(error) else 1.0 if error == 0 else 2 * float(stdtr(n - 1, -abs(value) / error))
+    return {"standard_error": error, "low": low - mean + value, "high": high - mean + value, "p_value": p}
 
 
 def _of_intervals(before: Row, after: Row, rho: float) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def measure(
     measured = Measured(notes=cuts.notes)
     labels = context.outputs.need("labels")
     told: list[Told] = []
-    kept: list[changes.Kept] = []
+    kept: list[changes.RowLosses] = []
     axes: list[Axis] = []
     for name, answer, own in answers:
         progress.stage(f"measuring {name}")
@@ -105,7 +105,7 @@ def measure(
         measured.add(_method_rows(scored, axes, labels, options), scored)
         measured.rows["overall"] += statistics.worst_rows(scored, context.atypicality, labels)
         measured.rows["overall"] += statistics.signal_rows(scored, context.atypicality, options)
-        kept.append(changes.Kept.of(scored))
+        kept.append(changes.RowLosses.of(scored))
         if options.keep_samples:
             told.append(told_by(scored, axes))
         del answer  # its matrices go before the next method is asked
