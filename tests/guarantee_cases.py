@@ -379,14 +379,14 @@ def head_keeps_too_risky(seed):
     return bool(answer.accepted.any() and wrong[answer.accepted].mean() > 0.1)
 
 
-def answers_accepted_too_risky(*risks, n=500, **world):
+def answers_accepted_too_risky(*risks, n=500, copies=1, **world):
     """Whether an answer head accepts answers of which more than a risk are wrong, by their true chances."""
 
     def one_repetition(seed):
         risk = risks[seed % len(risks)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of words of advice, each tested at 1 %
-            head = aty.llm.AnswerHead().fit(answer_world(n, seed, **world)[0])
+            head = aty.llm.AnswerHead().fit(answer_world(n, seed, **world)[0][np.repeat(np.arange(n), copies)])
         new, chance = answer_world(n, [seed, 1], **world)
         accepted = head.predict(new, max_risk=risk).accepted
         return bool(accepted.any() and (1 - chance)[accepted].mean() > risk)
@@ -411,6 +411,9 @@ def risk_guarantees() -> Iterator[Guarantee]:
         "a head, 10 % allowed": head_keeps_too_risky,
         "answers, 10 % and 20 % allowed in turn": answers_accepted_too_risky(0.1, 0.2),
         "answers, useless signals, 11 % wrong, 10 % allowed": answers_accepted_too_risky(0.1, useful=False, rate=0.89),
+        "answers, eight copies of each, 11 % wrong, 10 % allowed": answers_accepted_too_risky(
+            0.1, n=200, copies=8, useful=False, rate=0.89
+        ),
     }
     for case, one_repetition in worlds.items():
         yield Guarantee(RISK, case, one_repetition, 0.05, "at most")

@@ -302,7 +302,7 @@ def test_a_signal_ahead_of_the_head_is_noted():
     worse.recalibration_ = replace(head.recalibration_, intercept=head.recalibration_.intercept + 2)
     [note] = [note for note in worse.evaluate(new).notes if "smaller NLL" in note]
     assert note.startswith("judge alone has a smaller NLL than head, by ")
-    assert note.endswith(": more checked answers would help the head.")
+    assert note.endswith(": fit again with more checked answers like these.")
 
 
 def test_few_answers_are_told_in_words_for_answers():

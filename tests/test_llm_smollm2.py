@@ -186,10 +186,7 @@ def test_samples_and_what_the_model_says_of_itself(chat):
 @served
 def test_labels_from_the_chat_endpoint(chat):
     template = "Is this a question about a person or about a place? {input}\nAnswer with one word, Person or Place."
-    with pytest.warns(UserWarning, match="class_atypicality is left out"):
-        outputs = PromptClassifier(chat, template, ["Person", "Place"]).outputs(
-            ["Who was Galileo ?", "Where is Rome ?"]
-        )
+    outputs = PromptClassifier(chat, template, ["Person", "Place"]).outputs(["Who was Galileo ?", "Where is Rome ?"])
     outside = outputs.attributes["outside_mass"]
     assert outputs.logits.shape == (2, 2)
     assert ((outside >= 0) & (outside <= 1)).all()

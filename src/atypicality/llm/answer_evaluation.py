@@ -179,7 +179,7 @@ def _notes_of_best(losses: Mapping[str, Mapping[str, Vector]], made: Mapping[str
         name, least = next(iter(some.items()), ("", whole))
         if (less := whole - least).mean() > 0:
             _, low, high = mean_interval(less)
-            clear = "more checked answers would help the head" if low > 0 else "which may be chance"
+            clear = "fit again with more checked answers like these" if low > 0 else "which may be chance"
             yield (
                 f"{name} alone has a smaller NLL than {method}, by {less.mean():.3f} (95 % interval {low:.3f} to "
                 f"{high:.3f}): {clear}."
