@@ -223,7 +223,7 @@ class ConditionalConformal(BaseEstimator):
             + self._group_starts()[self.class_groups_[classes]]
             + (0 if starts is None else starts)
         )
-        with numbered(None, class_names):
+        with numbered(None, None if class_names is None else np.asarray(class_names)):
             self._set_thresholds(found.take(own), cells[own], seeds.draws("fit", n)[own], alpha)
         return self
 
@@ -387,7 +387,7 @@ class ConditionalConformal(BaseEstimator):
         hard = n_soft + np.flatnonzero(phi[flat][:, n_soft:].any(axis=0))
         short = [found[rows[found] * alpha < 1] for found in (hard, soft)]
         named = next((found for found in short if found.size), soft).tolist()
-        told = [self._told_of_few(group, rows[group], flat[phi[:, group] > 0].all()) for group in named]
+        told = [self._told_of_few(group, rows[group], bool(flat[phi[:, group] > 0].all())) for group in named]
         warn(
             f"alpha={float(alpha):g} needs at least {math.ceil(1 / alpha)} threshold rows in every group; got "
             f"{'; '.join(told)}. Give more rows, or a larger alpha"

@@ -267,7 +267,9 @@ def _notes_of_coverage(named: Mapping[str, Any], measured: Measured) -> list[str
     found = {(row["method"], row["metric"]): row for row in measured.rows["overall"]}
     notes = []
     for name, alpha in measured.alphas.items():
-        told = [*_rarely_covered(named[name], found[name, "coverage"], alpha)] if is_head(named[name]) else []
+        if not is_head(named[name]) or (name, "coverage") not in found:
+            continue
+        told = [*_rarely_covered(named[name], found[name, "coverage"], alpha)]
         told += _less_accurate(named[name], found[name, "accuracy"])
         if told:
             notes.append(

@@ -143,7 +143,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         self.random_state = random_state
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, those of the default head and estimator too: ``head__alpha``, ``estimator__C``."""
+        """Set `params` by name, those of the default head and estimator too: ``head__alpha``, ``estimator__C``."""
         for name, default in (("head", ReliabilityHead), ("estimator", LogisticRegression)):
             inner = any(key.startswith(f"{name}__") for key in params)
             if inner and params.get(name, getattr(self, name)) is None:
