@@ -358,7 +358,7 @@ def spoilt(name, outputs):
     ("name", "words"),
     [
         ("zero rows in training", "train has rows of zeros"),
-        ("constant columns", "chooses among, and the Gaussian that its recalibration reads"),
+        ("constant columns", "For embeddings of a network this is usual and can stay"),
         ("fewer rows than columns", "rank 3 of 6"),
         ("classes with one row", None),
         ("one class", "train holds no row of class 1, 2, 3"),

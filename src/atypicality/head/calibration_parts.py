@@ -205,7 +205,7 @@ def warn_of_other_rows(
 
 def warn_of_other_labels(outputs: ModelOutputs) -> None:
     """Warn where the labels of outputs fit their logits as those of other rows or classes would."""
-    if outputs.logits is not None and outputs.labels is not None:
+    if len(outputs) >= ENOUGH_ROWS and outputs.logits is not None and outputs.labels is not None:
         logits, labels = map(to_host, some_rows(outputs, None)[0].need("logits", "labels"))
         called = (outputs._called or "the outputs").removeprefix("the outputs of ")
         warn_of_other_rows(logits, labels, None, f"labels of {called}")

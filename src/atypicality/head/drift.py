@@ -18,7 +18,6 @@ TAIL, MIDDLE = 0.99, 0.5
 MOVED = 0.75  # share of rows above the held-out median from which on these have moved as a whole
 CHANCE = 1e-6
 NEARLY_ALL = 0.9  # rows beyond all held-out ones, from which on these are hardly of the same kind
-MISTAKE = "are they of the same model and layer, and is the input prepared and scaled as it was for the fit?"
 FEWEST_MOVED = 4
 """Fewer are no significant drift, wherever they are: three in the last hundredth have a chance of one in a million."""
 
@@ -165,16 +164,13 @@ class Drift:
         """One sentence with the numbers."""
         one = (self._found or [self])[0]
         score = "" if one is self else ", by the score that recalibration uses,"
-        drifted = "the data has drifted. Confidence and coverage are not guaranteed there; look at those rows"
+        else_made = ", unless another model, layer, preprocessing or scale made these rows: see to that first"
         return (
             f"{one.share_tail:.1%} of these {one.n_rows} rows are more atypical{score} than {TAIL:.0%} of the held-out "
             f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "
-            f"and {one.share_beyond:.1%} more than any of them: "
-            + (
-                f"{MISTAKE} If so, {drifted}."
-                if one.share_beyond > NEARLY_ALL
-                else f"{drifted}, or refit on newer data."
-            )
+            f"and {one.share_beyond:.1%} more than any of them: the data has drifted"
+            f"{else_made * (one.share_beyond > NEARLY_ALL)}. Confidence and coverage are not guaranteed there; look at "
+            "those rows, or refit on newer data."
         )
 
     def too_typical(self) -> str | None:
@@ -188,7 +184,8 @@ class Drift:
             return None
         return (
             f"{share:.1%} of these {self.n_rows} rows are more typical than {TAIL:.0%} of the held-out calibration "
-            f"rows ({1 - TAIL:.1%} expected): {MISTAKE} Or did the density learn from these very rows?"
+            f"rows ({1 - TAIL:.1%} expected): are they of the same model and layer, with inputs "
+            "prepared and scaled as for the fit? Or did the density learn from these very rows?"
         )
 
     def _share_below(self, level: float) -> float:
