@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.stats import betabinom
 
 from atypicality.blocks import progress
 from atypicality.conformal.conditional import ConditionalConformal
@@ -22,6 +21,7 @@ from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.head.calibration_parts import warn_of_other_labels
 from atypicality.head.rarity import scores_of
+from atypicality.metrics.laws import at_least_beta_binomial
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.outputs.class_names import class_order
 from atypicality.validation import check_integer, warn
@@ -283,7 +283,8 @@ def _rarely_covered(head: Any, coverage: Row, alpha: float) -> Iterator[str]:
     """That so few rows are covered that exchangeable ones would be as few by a chance below `UNLIKELY`."""
     n = getattr(head, "sizes_", {}).get("thresholds", 0)
     rank, rows = conformal_rank(n, alpha), coverage["count"]
-    if 0 < rank <= n and betabinom.cdf(np.rint(coverage["value"] * rows), rows, rank, n + 1 - rank) < UNLIKELY:
+    missed = round((1 - coverage["value"]) * rows)
+    if 0 < rank <= n and at_least_beta_binomial(missed, round(rows), n + 1 - rank, rank) < UNLIKELY:
         target = f"target {100 * (1 - alpha):.4g}%"
         yield f"prediction sets hold the label in {coverage['value']:.1%} of these rows ({target})"
 

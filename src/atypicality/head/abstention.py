@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_host
 from atypicality.head.quantiles import GRID_SIZE
+from atypicality.metrics.laws import at_most, quantile
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_number, check_vector, warn
 
@@ -33,10 +34,8 @@ def most_errors(n: Counts, max_risk: float, level: float = LEVEL) -> Counts:
     >>> most_errors(np.array([58, 59, 100]), 0.05).tolist()
     [-1, 0, 1]
     """
-    from scipy.stats import binom
-
-    most = binom.ppf(level, n, max_risk)
-    return np.where(binom.cdf(most, n, max_risk) <= level, most, most - 1).astype(np.intp)
+    most = quantile(level, n, max_risk)
+    return np.where(at_most(most, n, max_risk) <= level, most, most - 1).astype(np.intp)
 
 
 def clear_majority(counts: Counts) -> Counts:
@@ -47,9 +46,7 @@ def clear_majority(counts: Counts) -> Counts:
     >>> clear_majority(np.array([2, 3, 7, 24])).tolist()
     [3, 4, 6, 13]
     """
-    from scipy.stats import binom
-
-    likely = binom.isf(LOST_LEVEL / len(counts), np.maximum(counts, 1), LOST_SHARE)
+    likely = quantile(1 - LOST_LEVEL / len(counts), np.maximum(counts, 1), LOST_SHARE)
     return np.maximum(likely, np.asarray(counts) // 2).astype(np.intp) + 1
 
 
@@ -201,10 +198,8 @@ class AbstentionRule:
 
     def _first(self, max_risk: float, allowed: Counts) -> int:
         if self.expected is not None and (allowed >= 0).any():
-            from scipy.stats import binom
-
             rates = np.minimum(np.multiply.outer(OFF, self.expected), 1.0)
-            return int(np.argmax(np.sum(binom.cdf(allowed, self.kept, rates), axis=0)))
+            return int(np.argmax(np.sum(at_most(allowed, self.kept, rates), axis=0)))
         n = int(self.kept[-1])
         return int(np.searchsorted(self.kept, math.ceil(min(max(_fewest(max_risk), FIRST_SHARE * n), n))))
 

@@ -11,6 +11,7 @@ from atypicality.conformal import AtypicalityAwareConformal, ConditionalConforma
 from atypicality.conformal.chance import Seeds, split_rows
 from atypicality.formula import ADVICE, ASK, CHOOSE, AdviceRule, longest_choice
 from atypicality.head.parts import sets_of
+from atypicality.metrics.laws import at_most
 from atypicality.metrics.rows import read_pairs
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_alpha, warn
@@ -109,11 +110,9 @@ def checked_words(
 
 
 def _warn_of_errors(counts: dict[str, dict[str, int]], allowed: float, remedy: str) -> None:
-    from scipy.stats import binom
-
     for word, row in counts.items():
         wrong = row["count"] - row["right"]
-        if word != ADVICE[ASK] and row["count"] >= ENOUGH and binom.sf(wrong - 1, row["count"], allowed) < DOUBT:
+        if word != ADVICE[ASK] and row["count"] >= ENOUGH and 1 - at_most(wrong - 1, row["count"], allowed) < DOUBT:
             warn(
                 f"the advice {word!r} was right for {row['right']} of {row['count']} held-out rows, less than the "
                 f"{1 - allowed:.3g} that it stands for: {remedy}. "

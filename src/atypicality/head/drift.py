@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from atypicality.arrays import to_host
 from atypicality.formula import Outcome
 from atypicality.head.quantiles import QuantileScale
+from atypicality.metrics.laws import at_least_beta_binomial
 from atypicality.outputs.packing import ENOUGH_ROWS
 from atypicality.terminal import aligned, html_table
 
@@ -224,16 +225,10 @@ def _tail_chance(count: int, n: int, held_out_share: float, n_held_out: int) -> 
     That value is an order statistic, so the chance of a new row to exceed it follows a beta law, and the count a
     beta-binomial one. With ties, or for a part of the distribution that is fixed, it is an upper bound (Thatcher 1964).
     """
-    from scipy.special import betaln  # scipy.stats has this law, and takes longer to import than all else
-
     exceeding = round(held_out_share * n_held_out)
-    if count == 0 or exceeding == n_held_out:
+    if exceeding == n_held_out:
         return 1.0
-    a, b = exceeding + 1, n_held_out - exceeding
-    first = betaln(count + a, n - count + b) - betaln(a, b) - betaln(n - count + 1, count + 1) - np.log(n + 1)
-    more = np.arange(count, n)  # each chance over the one before it is a ratio of small numbers
-    steps = np.log((n - more) / (more + 1) * (more + a) / (n - more - 1 + b))
-    return min(1.0, float(np.exp(first + np.concatenate([[0.0], np.cumsum(steps)])).sum()))
+    return at_least_beta_binomial(count, n, exceeding + 1, n_held_out - exceeding)
 
 
 def _largest_gap(scale: QuantileScale, values: Vector) -> float:

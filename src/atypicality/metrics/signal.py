@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality.metrics.laws import ranks
 from atypicality.metrics.rows import read_pairs
 from atypicality.validation import check_vector
 
@@ -68,13 +69,11 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
     >>> auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])  # 3 of 4 pairs in order and one tied
     0.875
     """
-    from scipy.stats import rankdata
-
     chosen = np.asarray(positive, bool)
     n = int(chosen.sum())
     if not n or n == chosen.size:
         return float("nan")
-    in_order = rankdata(np.asarray(scores, np.float64))[chosen].sum() - n * (n + 1) / 2  # halves: sums are exact
+    in_order = ranks(np.asarray(scores, np.float64))[chosen].sum() - n * (n + 1) / 2  # halves: sums are exact
     return float(in_order / n / (chosen.size - n))
 
 
@@ -87,11 +86,9 @@ def auroc_and_error(scores: Float64, positive: NDArray[np.bool_]) -> tuple[float
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
     if not n_positive or not n_negative:
         return float("nan"), float("nan")
-    from scipy.stats import rankdata
-
-    ranks = rankdata(scores)
-    above = (ranks[positive] - rankdata(scores[positive])) / n_negative
-    below = 1 - (ranks[~positive] - rankdata(scores[~positive])) / n_positive
+    places = ranks(scores)
+    above = (places[positive] - ranks(scores[positive])) / n_negative
+    below = 1 - (places[~positive] - ranks(scores[~positive])) / n_positive
     if min(n_positive, n_negative) < 2:
         return float(above.mean()), float("nan")
     return float(above.mean()), float(np.sqrt(above.var(ddof=1) / n_positive + below.var(ddof=1) / n_negative))
@@ -147,12 +144,10 @@ def held_out_likelihoods(scores: list[Float64], confidence: Float64, correct: ND
             f"rows must have at least {FOLDS} right and {FOLDS} wrong predictions to compare likelihoods; got "
             f"{int(correct.sum())} right and {int((~correct).sum())} wrong. Use more rows."
         )
-    from scipy.stats import rankdata
-
     folds = _folds(correct, np.lexsort((*scores, confidence)))
     given = clipped_logits(confidence)
     base = _log_likelihood([given], correct, folds)
-    quantiles = [rankdata(score) / score.size - 0.5 for score in scores]
+    quantiles = [ranks(score) / score.size - 0.5 for score in scores]
     return [
         Likelihoods(base, _log_likelihood([q], correct, folds), _log_likelihood([given, q], correct, folds))
         for q in quantiles
