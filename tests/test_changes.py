@@ -16,8 +16,8 @@ from atypicality.evaluation.changes import (
     _area_parts,
     change_rows,
     changed,
-    comparisons,
     decided,
+    holm,
     mcnemar_p,
 )
 from atypicality.evaluation.cuts import Axis
@@ -42,7 +42,7 @@ CASE = ([510, 462, 495, 480, 500], [18, 11, 0, 3, 0], [0, 0, 45, 4, 0])  # class
 
 
 def test_lost_and_gained_predictions_decide_and_are_named():
-    """18 of 510 lost: p = 2 * 2**-18, times 4.
+    """18 of 510 lost: p = 2 * 2**-18, the second smallest of three, so times 2.
 
     Of the smallest p that classes could show, 2**-6 among them, four are at most .05 / 3, and three at most .05 / 4.
     """
@@ -50,12 +50,12 @@ def test_lost_and_gained_predictions_decide_and_are_named():
     rows = evaluation.table("changes", axis="class")
     assert [(row["lost"], row["gained"]) for row in rows] == list(zip(*CASE[1:], strict=True))
     assert [row["verdict"] for row in rows] == ["worse", "worse", "better", "unclear", "unclear"]
-    assert {row["comparisons"] for row in rows} == {4}
-    assert rows[0]["adjusted"] == pytest.approx(4 * 2 * 2.0**-18)
+    assert {row["comparisons"] for row in rows} == {3}
+    assert rows[0]["adjusted"] == pytest.approx(2 * 2 * 2.0**-18)
     assert rows[0]["value"] == pytest.approx(-18 / 510)
     worse = ["".join(p if isinstance(p, str) else p.text for p in s) for s in summarise(evaluation, "old", "new").worse]
     assert (
-        "Accuracy of 0 fell from 98.0% to 94.5%: 18 lost, 0 gained of 510 (p < 0.0001 corrected for 4 comparisons)."
+        "Accuracy of 0 fell from 98.0% to 94.5%: 18 lost, 0 gained of 510 (p < 0.0001 corrected for 3 comparisons)."
         in worse
     )
     assert "accuracy of 0 -0.035 (18 lost, 0 gained of 510)" in str(evaluation)
@@ -71,9 +71,12 @@ def test_mcnemar_is_the_sign_test_and_its_interval_agrees(lost, gained):
 
 
 def test_comparisons_that_could_show_nothing_are_not_corrected_for():
-    assert comparisons([]) == 1
-    assert comparisons([1.0] * 1000 + [0.0] * 3) == 3
-    assert comparisons([0.0] * 40) == 40
+    assert holm([], [])[0] == 0
+    number, adjusted = holm([0.9] * 1000 + [0.001, 0.02, 0.01], [1.0] * 1000 + [0.0] * 3)
+    assert number == 3
+    assert adjusted[-3:].tolist() == pytest.approx([0.003, 0.02, 0.02])
+    assert set(adjusted[:1000]) == {1.0}
+    assert holm([0.5] * 40, [0.0] * 40)[0] == 40
 
 
 def group_row(group, lost, gained):

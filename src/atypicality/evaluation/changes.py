@@ -4,8 +4,8 @@ Accuracy is judged by the predictions that were lost and gained (McNemar's exact
 area under the risk-coverage curve by Student's interval of the differences row by row, of the area those of its
 influence function, and ECE by Newcombe's square-and-add rule: the two intervals, with the correlation of what the rows
 contribute. Every number over all rows is judged by its own 95 % interval. Groups are judged together: where nothing
-changed, one is named in at most 5 % of the evaluations (Bonferroni's rule over the comparisons in which enough
-predictions changed to show anything, Tarone 1990).
+changed, one is named in at most 5 % of the evaluations (Holm's rule over the comparisons in which enough predictions
+changed to show anything, Tarone 1990).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, ndtr, stdtr
 
 from atypicality.evaluation.cuts import Axis
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from atypicality.evaluation.result import Evaluation
 
 __all__ = [
-    "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "RowLosses", "change_rows", "changed", "comparisons",
-    "decided", "mcnemar_p",
+    "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "RowLosses", "change_rows", "changed", "decided",
+    "holm", "mcnemar_p",
 ]  # fmt: skip
 
 LEVEL = 0.05  # chance of a false alarm: of one number over all rows, and of all groups together
@@ -80,19 +80,25 @@ def mcnemar_p(lost: Any, gained: Any) -> Floats:
     return np.asarray(np.minimum(2 * bdtr(np.minimum(lost, gained), lost + gained, 0.5), 1.0))
 
 
-def comparisons(least: Iterable[float]) -> int:
-    """For how many comparisons p has to be corrected, from the smallest p that each could have shown (Tarone 1990).
+def holm(p_values: ArrayLike, least: ArrayLike) -> tuple[int, Floats]:
+    """How many comparisons could have shown something, and each p corrected for them by Holm's rule; 1 for the others.
 
-    The smallest number k for which at most k of them could have shown p <= 0.05 / k.
+    `least` is the smallest p that each could have shown, with as many predictions that changed. Those stay that reach
+    0.05 / k, for the smallest k at which at most k do (Tarone 1990): what decides is not which way predictions changed.
 
-    >>> comparisons([1.0, 0.5, 0.5, 2**-10, 2**-20])
-    2
+    >>> number, adjusted = holm([0.01, 0.02, 0.5, 1.0], [0.0, 0.001, 0.25, 1.0])
+    >>> number, adjusted.tolist()
+    (2, [0.02, 0.02, 1.0, 1.0])
     """
-    sorted_p = np.sort(np.fromiter(least, float))
+    p, smallest = np.asarray(p_values, np.float64), np.asarray(least, np.float64)
     k = 1
-    while np.searchsorted(sorted_p, LEVEL / k, side="right") > k:
+    while np.count_nonzero(smallest <= LEVEL / k) > k:
         k += 1
-    return k
+    chosen = np.flatnonzero(smallest <= LEVEL / k)
+    order = chosen[np.argsort(p[chosen], kind="stable")]
+    adjusted = np.ones(p.size)
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(order.size, 0, -1) * p[order]), 1.0)
+    return order.size, adjusted
 
 
 def change_rows(
@@ -123,12 +129,16 @@ def decided(rows: Iterable[Row], n_splits: int = 1) -> list[Row]:
     Rows without a p are means over `n_splits` splits, and are judged by their spread over these.
     """
     listed = [row if row.get("p_value") is not None else row | {"p_value": _p_of_splits(row, n_splits)} for row in rows]
-    families: dict[Any, list[float]] = {}
-    for row in listed:
+    found = [row | {"comparisons": 1, "adjusted": row["p_value"]} for row in listed]
+    families: dict[Any, list[Row]] = {}
+    for row in found:
         if row["axis"] != "overall" and np.isfinite(row["p_value"]):
-            families.setdefault(_pair(row), []).append(_least_p(row))
-    number = {pair: comparisons(least) for pair, least in families.items()}
-    return [_judged(row, 1 if row["axis"] == "overall" else number.get(_pair(row), 1)) for row in listed]
+            families.setdefault(_pair(row), []).append(row)
+    for family in families.values():
+        number, adjusted = holm([row["p_value"] for row in family], [_least_p(row) for row in family])
+        for row, p in zip(family, adjusted.tolist(), strict=True):
+            row |= {"comparisons": number, "adjusted": p}
+    return [row | {"verdict": _verdict(row)} for row in found]
 
 
 def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
@@ -138,11 +148,12 @@ def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
     two days, have no row in common: their intervals are compared as those of independent rows (`apart`).
 
     >>> import atypicality as aty
-    >>> world = aty.datasets.make_world(2000, temperature=3.0)
-    >>> evaluation = aty.evaluate({"model": "uncalibrated", "true": world.probs}, world.outputs())
-    >>> [row["verdict"] for row in changed(evaluation, "model", "true") if row["metric"] == "nll"]
+    >>> world = aty.datasets.make_world(2000)
+    >>> sharp = world.probs**3 / (world.probs**3).sum(axis=1, keepdims=True)
+    >>> evaluation = aty.evaluate({"sharp": sharp, "model": world.probs}, world.outputs())
+    >>> [row["verdict"] for row in changed(evaluation, "sharp", "model") if row["metric"] == "nll"]
     ['better']
-    >>> [row["verdict"] for row in changed(evaluation, "true", "model") if row["metric"] == "nll"]
+    >>> [row["verdict"] for row in changed(evaluation, "model", "sharp") if row["metric"] == "nll"]
     ['worse']
     """
     stored = evaluation.tables["changes"]
@@ -262,11 +273,10 @@ def _least_p(row: Row) -> float:
     return 0.0 if row.get("lost") is None else float(min(1.0, 2.0 * 0.5 ** (row["lost"] + row["gained"])))
 
 
-def _judged(row: Row, number: int) -> Row:
-    adjusted = min(1.0, number * row["p_value"]) if np.isfinite(row["p_value"]) else np.nan
-    better = (row["value"] > 0) == (row["metric"] in RISES)
-    verdict = (BETTER if better else WORSE) if adjusted <= LEVEL and row["value"] else UNCLEAR
-    return row | {"comparisons": number, "adjusted": adjusted, "verdict": verdict}
+def _verdict(row: Row) -> str:
+    if not row["adjusted"] <= LEVEL or not row["value"]:
+        return UNCLEAR
+    return BETTER if (row["value"] > 0) == (row["metric"] in RISES) else WORSE
 
 
 def _turned(row: Row) -> Row:
