@@ -25,14 +25,15 @@ def main() -> None:
     evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, test, suspects=LISTED)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         page_file = Path(folder, "report.html")
-        evaluation.report(page_file, head=head, title="Fashion-MNIST, long-tailed")
+        stated = {"model": "a small network", "data": "the bundled test rows", "purpose": "an example"}
+        evaluation.report(page_file, head=head, title="Fashion-MNIST, long-tailed", about=stated)
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme, name in (("light", "report.png"), ("dark", "report-dark.png")):
             page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme=scheme)
             page.goto(page_file.as_uri())
             end = page.locator("#summary").bounding_box()
-            clip = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 16}
+            clip = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 4}
             shot = Image.open(io.BytesIO(page.screenshot(clip=clip, full_page=True)))
             shot.convert("RGB").quantize(COLOURS).save(IMAGES / name, optimize=True)
         browser.close()

@@ -2,10 +2,12 @@
 
 import copy
 import re
+from datetime import UTC, datetime
 
 import bundle_cases as cases
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs
@@ -37,6 +39,32 @@ def test_the_card_tells_the_fitted_numbers(head, tmp_path):
     for size in head.sizes_.values():
         assert f"| {size:,} |" in card
     assert head.fingerprint_ in card
+
+
+@pytest.mark.parametrize("sets", cases.PREDICTION_SETS)
+def test_the_card_counts_the_rows_behind_its_numbers_and_has_their_intervals(sets):
+    head = cases.fitted(prediction_sets=cases.PREDICTION_SETS[sets])
+    n = len(cases.outputs_of(2)) - head.sizes_["recalibration"]
+    card = model_card(head)
+    assert f"On {n} calibration rows that recalibration did not see" in card
+    both = (binomtest(round(head.metrics_[when]["accuracy"] * n), n) for when in ("before", "after"))
+    ends = [found.proportion_ci(method="wilson") for found in both]
+    assert f"of accuracy: {' and '.join(f'{low:.4f} to {high:.4f}' for low, high in ends)}." in card
+    for word, row in head.advice_.items():
+        if row["count"]:
+            low, high = binomtest(row["right"], row["count"]).proportion_ci(method="wilson")
+            assert re.search(rf"\| {word}.* \| {row['count']} \| .* \| {low:.4f} to {high:.4f} \|", card)
+
+
+def test_the_card_has_the_date_of_saving_and_the_seal_has_not(head, tmp_path):
+    seal = head.save(tmp_path)
+    card = tmp_path / "README.md"
+    text = card.read_text(encoding="utf-8")
+    date = re.search(r"\nSaved on (\d{4}-\d\d-\d\d) \(UTC\)\.\n$", text)[1]
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(f"{date}T00:00+00:00")).days) <= 1
+    card.write_text(text.replace(date, "1999-01-01"), encoding="utf-8")
+    assert load(tmp_path, sha256=seal).fingerprint_ == head.fingerprint_
+    assert head.save(tmp_path) == seal
 
 
 def test_the_card_names_what_is_lost():

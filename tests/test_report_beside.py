@@ -77,6 +77,18 @@ def test_two_days_have_their_own_samples(browser, folder):
         assert [marks.nth(side).locator("path.mark").count() > 0 for side in (0, 1)] == [True, True]
 
 
+def test_the_header_has_the_names_of_files_and_what_is_stated(folder, capsys):
+    page = written(folder, "old", "tuesday.npz", about="purpose=triage = sorting").read_text()
+    facts = dict(re.findall(r"<dt><bdi>(.*?)</bdi></dt><dd><bdi>(.*?)</bdi></dd>", page))
+    mark = aty.load(folder / "old").fingerprint_
+    assert facts["head"] == f"old; head: fitted on calibration rows with fingerprint {mark}"
+    assert facts["data"].startswith("tuesday.npz; fingerprint ")
+    assert (facts["model"], facts["purpose"]) == ("not stated", "triage = sorting")
+    capsys.readouterr()
+    assert main(["report", str(folder / "old"), str(folder / "tuesday.npz"), "--about", "triage"]) == 2
+    assert "--about must be NAME=TEXT" in capsys.readouterr().err
+
+
 def test_two_heads_are_compared_row_by_row(folder, capsys):
     page = written(folder, "old", "new", "tuesday.npz")
     said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("log-loss of new minus"))

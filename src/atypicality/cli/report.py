@@ -27,7 +27,7 @@ EXAMPLES = """
 atypicality report head test.npz --out report.html
 atypicality report old-head new-head test.npz --title "Before and after"
 atypicality report old-head new-head test.npz --exit-code --json
-atypicality report head test.npz --about "model=resnet50, May" --about "purpose=triage of claims"
+atypicality report head test.npz --about "purpose=triage of claims"
 atypicality report head january.npz february.npz --examples texts.txt
 atypicality report answer-head test.jsonl --max-risk 0.1
 atypicality report old-answer-head new-answer-head test.jsonl
