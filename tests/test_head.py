@@ -48,6 +48,10 @@ def test_parts_are_disjoint_complete_and_told(bundled):
     assert sum(head.sizes_.values()) - 10_000 == len(calibration)
     for size in ("2,500", "250", "2,250"):
         assert size in head.summary()
+    assert "few rows" not in head.summary()
+    small = copy.copy(head)
+    small.sizes_ = {"train": 10_000, "recalibration": 250, "edges": 25, "thresholds": 224}
+    assert "few rows for calibration, 500 are better" in small.summary()
 
 
 def test_training_shares_are_known(bundled):

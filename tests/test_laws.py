@@ -23,7 +23,7 @@ print(sorted({"scipy.stats", "sklearn", "pandas"} & set(sys.modules)))
 def test_binomial_laws_are_those_of_scipy_stats(rng):
     n, chance = rng.integers(1, 5000, 2000), rng.uniform(0.001, 0.7, 2000)
     count = rng.integers(-1, n + 1)
-    np.testing.assert_allclose(at_most(count, n, chance), stats.binom.cdf(count, n, chance), rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(at_most(count, n, chance), stats.binom.cdf(count, n, chance), rtol=1e-9, atol=1e-250)
     for level in (1e-4, 0.05, 0.5, 0.95, 0.999):
         np.testing.assert_array_equal(quantile(level, n, chance), stats.binom.ppf(level, n, chance))
 

@@ -18,20 +18,13 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.calibration_fit import fit_calibration
-from atypicality.head.calibration_parts import (
-    check_calibration,
-    check_order,
-    cut,
-    disagreement,
-    in_one_order,
-    looked_at,
-    probabilities_instead,
-)
+from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order
 from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
+from atypicality.head.doubts import doubts_of, watched_classes
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.lost import warn_of_lost_accepted
-from atypicality.head.prediction import Nearest, at_estimated_mix, kept_by_score, predicted
+from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
 from atypicality.head.reference import HeldOutCounts
@@ -279,8 +272,7 @@ class ReliabilityHead(BaseEstimator):
         number = check_integer(first_row, "first_row", low=0)
         head, mix = at_estimated_mix(self, outputs, number)
         scored = max_risk is not None and self.acceptance_ is not None
-        step = looked_at(self, len(outputs))
-        nearest = None if step is None else Nearest(step)
+        nearest = watched_classes(self, len(outputs))
         found = predicted(head, outputs, number, max_risk=None if scored else max_risk, nearest=nearest)
         if scored and max_risk is not None:
             found = kept_by_score(self, found, outputs, max_risk)
@@ -290,22 +282,7 @@ class ReliabilityHead(BaseEstimator):
         drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
-        doubts = self._doubts(found, outputs, drift, nearest)
-        return self._reliability(found, outputs, drift, mix, doubts)
-
-    def _doubts(
-        self, found: Outcome, outputs: ModelOutputs, drift: Drift | None, nearest: Nearest | None
-    ) -> tuple[str, ...]:
-        """What looks wrong with the outputs; each is warned of."""
-        wrong = [probabilities_instead(outputs), None if drift is None else drift.too_typical()]
-        if nearest is not None:
-            within = advice_rule(self).within(found.confidence, found.atypicality, found.covariate)
-            within = None if within is None else to_host(within[:: nearest.step])
-            wrong.append(disagreement(self, outputs, nearest.classes(), within))
-        doubts = tuple(text for text in wrong if text)
-        for text in doubts:
-            warn(text)
-        return doubts
+        return self._reliability(found, outputs, drift, mix, doubts_of(self, found, outputs, drift, nearest))
 
     def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
