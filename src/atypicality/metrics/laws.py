@@ -9,7 +9,7 @@ from scipy.special import bdtr, bdtrik, betaln
 __all__ = ["at_least_beta_binomial", "at_most", "quantile", "ranks"]
 
 
-def at_most(count: ArrayLike, n: ArrayLike, chance: ArrayLike) -> Any:
+def at_most(count: Any, n: Any, chance: Any) -> NDArray[np.float64]:
     """Chance of `count` or fewer of `n` rows, each with the same `chance`; 0 of a negative count.
 
     >>> at_most([-1, 0, 1, 2], 2, 0.5).tolist()
@@ -19,7 +19,7 @@ def at_most(count: ArrayLike, n: ArrayLike, chance: ArrayLike) -> Any:
     return np.where(found < 0, 0.0, bdtr(np.maximum(found, 0.0), n, chance))
 
 
-def quantile(level: float, n: ArrayLike, chance: ArrayLike) -> Any:
+def quantile(level: float, n: Any, chance: Any) -> NDArray[np.float64]:
     """The smallest count that `at_most` gives at least `level`.
 
     >>> quantile(0.5, [1, 2, 59], [0.4, 0.5, 0.05]).tolist()
