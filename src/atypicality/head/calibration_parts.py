@@ -320,8 +320,8 @@ def warn_of_other_layer(train: ModelOutputs, held_out: ModelOutputs) -> None:
     if moved > MOVED or times > RESCALED or times < 1 / RESCALED:
         warn(
             "embeddings of the calibration rows are unlike those of train: their class means are "
-            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and they are {times**0.5:.2g} times as far from "
-            "their centre. Are both of the same model and layer, with inputs prepared in the same way? If not, "
+            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and they are {times**0.5:.2g} times as far "
+            "from their centre. Are both of the same model and layer, with inputs prepared in the same way? If not, "
             "atypicality means nothing here."
         )
 
