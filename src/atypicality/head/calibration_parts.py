@@ -1,7 +1,7 @@
 """Calibration outputs on their way into a head: checked, with classes in one order, and cut into parts."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ LOOKED_AT = 2000
 where abstention begins to test."""
 MOVED = 0.5
 """Mean squared distance of class means, in variances of the embeddings, from which on these are of different layers.
-In nine sets of outputs of networks it was at most 0.13, and from 1.2 on with permuted columns."""
-RESCALED = 4  # times the variance, from which on they are; 0.8 to 1.4 there
+In nine sets of outputs of networks it was at most 0.10, and from 1.2 on with permuted columns."""
+RESCALED = 4  # times the squared distance from the centre, from which on they are; 0.8 to 1.4 there
 ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
@@ -311,39 +311,50 @@ def warn_of_other_layer(train: ModelOutputs, held_out: ModelOutputs) -> None:
     As those of another layer do, or of inputs that were prepared in another way. Other shares of the classes change
     neither, and held-out rows that are further from their means than training rows do not matter.
     """
-    if held_out.embeddings is None or held_out.embeddings.shape[1] != train.need("embeddings").shape[1]:
+    if min(len(train), len(held_out)) < ENOUGH_ROWS:
         return
-    pair = [
-        _class_moments(*map(to_host, some_rows(part, None)[0].need("embeddings", "labels")))
-        for part in (train, held_out)
-    ]
-    (count, mean, spread, scale), (other_count, other_mean, other_spread, other_scale) = pair
-    if count.sum() < ENOUGH_ROWS or other_count.sum() < ENOUGH_ROWS or not (min(scale, other_scale) > 0):
-        return
-    size = max(len(count), len(other_count))
-    both = [np.r_[part, np.zeros(size - len(part))] > 1 for part in (count, other_count)]
-    known = np.flatnonzero(both[0] & both[1])
-    apart = ((mean[known] - other_mean[known]) ** 2).sum(axis=1)
-    apart -= spread[known] / count[known] + other_spread[known] / other_count[known]  # what it is by chance
-    moved = float(other_count[known] @ apart / max(other_count[known].sum(), 1) / min(scale, other_scale))
-    times = float(other_scale / scale)
-    if moved > MOVED or not 1 / RESCALED <= times <= RESCALED:
+    k = int(held_out.need("logits").shape[1])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        own, other = (_Moments.of(some_rows(part, None)[0], k) for part in (train, held_out))
+        moved, times = own.apart(other), other.scale / own.scale
+    if moved > MOVED or times > RESCALED or times < 1 / RESCALED:
         warn(
             "embeddings of the calibration rows are unlike those of train: their class means are "
-            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and their variance is {times:.2g} times that "
-            "of train. Are both of the same model and layer, with inputs prepared in the same way? If not, atypicality "
-            "means nothing here."
+            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and they are {times**0.5:.2g} times as far "
+            "from their centre. Are both of the same model and layer, with inputs prepared in the same way? If not, "
+            "atypicality means nothing here."
         )
 
 
-def _class_moments(x: NDArray[Any], labels: NDArray[np.intp]) -> tuple[Any, Any, Any, float]:
-    """Rows (k,), means (k, d) and summed variances (k,) of the classes, and the summed variance of all rows."""
-    k, order = int(labels.max(initial=0)) + 1, np.argsort(labels, kind="stable")
-    x = np.asarray(x, np.float64)[order]
-    counts, found = np.bincount(labels, minlength=k), np.flatnonzero(np.bincount(labels, minlength=k))
-    starts = np.r_[0, np.cumsum(counts[found])[:-1]]
-    means, spread = np.zeros((k, x.shape[1])), np.zeros(k)
-    means[found] = np.add.reduceat(x, starts) / counts[found, None]
-    squares = np.add.reduceat(((x - means[labels[order]]) ** 2).sum(axis=1), starts)
-    spread[found] = squares / np.maximum(counts[found] - 1, 1)
-    return counts, means, spread, float(x.var(axis=0).sum())
+class _Moments(NamedTuple):
+    """Rows (k,), means (k, d) and summed variances (k,) of classes, the summed variance of all rows, and their scale.
+
+    The scale is the median squared distance of a row to the medians of the columns: one far row does not matter.
+    """
+
+    counts: NDArray[np.intp]
+    means: NDArray[np.float64]
+    spreads: NDArray[np.float64]
+    variance: float
+    scale: float
+
+    @classmethod
+    def of(cls, outputs: ModelOutputs, k: int) -> "_Moments":
+        x, labels = map(to_host, outputs.need("embeddings", "labels"))
+        order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=k)
+        x, found = np.asarray(x, np.float64)[order], np.flatnonzero(counts)
+        starts = np.r_[0, np.cumsum(counts[found])[:-1]]
+        means, spreads = np.zeros((k, x.shape[1])), np.zeros(k)
+        means[found] = np.add.reduceat(x, starts) / counts[found, None]
+        squares = np.add.reduceat(((x - means[labels[order]]) ** 2).sum(axis=1), starts)
+        spreads[found] = squares / np.maximum(counts[found] - 1, 1)
+        scale = float(np.median(((x - np.median(x, axis=0)) ** 2).sum(axis=1)))
+        return cls(counts, means, spreads, float(x.var(axis=0).sum()), scale)
+
+    def apart(self, other: "_Moments") -> float:
+        """Mean squared distance of the means of a class, less what it is by chance, in variances of all rows."""
+        both = np.flatnonzero((self.counts > 1) & (other.counts > 1))
+        distance = ((self.means[both] - other.means[both]) ** 2).sum(axis=1)
+        distance -= self.spreads[both] / self.counts[both] + other.spreads[both] / other.counts[both]
+        weighted = float(other.counts[both] @ distance) / max(int(other.counts[both].sum()), 1)
+        return weighted / min(self.variance, other.variance)

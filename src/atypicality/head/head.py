@@ -18,7 +18,7 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.calibration_fit import fit_calibration
-from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order
+from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order, warn_of_other_layer
 from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
 from atypicality.head.doubts import doubts_of, watched_classes
@@ -231,6 +231,8 @@ class ReliabilityHead(BaseEstimator):
             self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
             train_rows = len(train) if isinstance(train, ModelOutputs) else 0
             fit_calibration(self, first, rest, edge_rows, train_rows, known)
+        if not aligned and known is not None and isinstance(train, ModelOutputs):
+            warn_of_other_layer(train, whole)
         self.agreement_ = check_order(first, known, sources_of(self), aligned=aligned)
         return self
 

@@ -18,7 +18,7 @@ from atypicality.density.ratio import NeighborRatio
 from atypicality.estimators import check_is_fitted, clone
 from atypicality.formula import RelativeDensity, TwoDensities
 from atypicality.head.acceptance import ambiguity_of, reads_ambiguity
-from atypicality.head.calibration_parts import warn_of_other_layer, warn_of_training_rows
+from atypicality.head.calibration_parts import warn_of_training_rows
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import check_choice, warn
@@ -68,7 +68,6 @@ def _fitted(density: Any, train: Any, calibration: ModelOutputs) -> Any:
         raise ValueError("train must have embeddings; it has atypicality instead, which needs no train=. Leave it out.")
     embeddings, labels = train.need("embeddings", "labels")
     warn_of_training_rows(embeddings, calibration.embeddings)
-    warn_of_other_layer(train, calibration)
     progress.stage("fitting the density")
     auto = isinstance(density, str) and check_choice(density, "density, where it is text,", ("auto",))
     with train._numbered():

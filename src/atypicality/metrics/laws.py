@@ -26,7 +26,7 @@ def quantile(level: float, n: Any, chance: Any) -> NDArray[np.float64]:
     [0.0, 1.0, 3.0]
     """
     found = np.maximum(np.ceil(np.nan_to_num(bdtrik(level, n, chance))), 0.0)
-    return np.where(at_most(found - 1, n, chance) >= level, found - 1, found)
+    return np.asarray(np.where(at_most(found - 1, n, chance) >= level, found - 1, found))
 
 
 def at_least_beta_binomial(count: int, n: int, a: float, b: float) -> float:
