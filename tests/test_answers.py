@@ -570,9 +570,7 @@ def test_errors_of_accepted_answers_are_alarms_against_the_risk(fitted):
     assert (alarm.n_rows, alarm.share, alarm.reference_high) == (kept.size, n_wrong / kept.size, 0.2)
     assert "labelled rows that are accepted are wrong, at most 20% allowed" in str(alarm)
     wrong_of_both = (np.count_nonzero(right[kept] == 0) + n_wrong) / (2 * kept.size)
-    assert f"risk of at most 0.2: no rows yet; of {2 * kept.size:,} with a label {wrong_of_both:.1%} are wrong" in (
-        monitor.summary()
-    )
+    assert f"with a label {wrong_of_both:.1%} are wrong" in monitor.summary()
     with pytest.raises(ValueError, match=r"predict them with max_risk=0\.2"):
         monitor.add_labels(head.predict(answers), right, at=2 * 86400)
     with pytest.raises(ValueError, match=r"differs in max_risk"):

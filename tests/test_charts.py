@@ -350,7 +350,7 @@ def test_what_cannot_be_drawn_is_named():
         charts.quadrant_scatter(comparison())
     with pytest.raises(ValueError, match="row 99999 is not kept"):
         charts.quadrant_scatter(evaluation, examples={99999: "text"})
-    with pytest.raises(ValueError, match="uint8 arrays of shape"):
+    with pytest.raises(ValueError, match="texts or images of shape"):
         charts.quadrant_scatter(evaluation, examples={0: np.zeros(3)})
     with pytest.raises(ValueError, match="one entry a sample, 1500; got 2"):
         charts.extreme_samples(evaluation, ["a", "b"])

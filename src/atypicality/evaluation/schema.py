@@ -73,8 +73,8 @@ TABLES: dict[str, dict[str, str]] = {
     ),
 }
 WHERE_KNOWN = (
-    "coverage", "set_size", "atypicality_gain", "atypicality_auroc", "confidence_auroc", "accepted_share",
-    "accepted_risk", "coverage_gap_class", "coverage_gap_size", "worst_sixth_coverage", "worst_cell_coverage",
+    "coverage", "set_size", "atypicality_gain", "atypicality_auroc", "accepted_share", "accepted_risk",
+    "coverage_gap_class", "coverage_gap_size", "worst_sixth_coverage", "worst_cell_coverage",
     "worst_size_coverage", "coverage_shortfall_class",
 )  # fmt: skip
 """Metrics that a table lacks where no method has sets, atypicality or acceptance; others it has always, or never."""
