@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from atypicality.arrays import to_host
+from atypicality.arrays import namespace, to_host
 from atypicality.density.columns import class_positions
 from atypicality.head.abstention import AbstentionRule, lost_at
 from atypicality.metrics.rows import read_pairs
@@ -74,7 +74,7 @@ def fitted_abstention(head: Any, probs: Any, rest: ModelOutputs, others: Any, so
     """From the `rest`; probabilities of `some` of the other rows say where the tests begin."""
     kept_by, correct = _scores_and_correct(head, probs, rest)
     guide, _ = _scores_and_correct(head, others, some)
-    predicted, labels = to_host(probs).argmax(axis=1), to_host(rest.need("labels"))
+    predicted, labels = to_host(namespace(probs).argmax(probs, axis=1)), to_host(rest.need("labels"))
     rule = AbstentionRule.from_rows(kept_by, correct, others=guide)
     return replace(rule, lost_at=lost_at(kept_by, predicted, labels, head.n_classes_))
 

@@ -10,6 +10,7 @@ from atypicality.formula import ADVICE
 from atypicality.head.abstention import LOST_SHARE, clear_majority, lost_at
 from atypicality.head.advice import advice_of, advice_rule, trusted_from
 from atypicality.head.parts import sets_of
+from atypicality.head.prediction import known_formula
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import name_classes, numbered, warn
 
@@ -57,7 +58,9 @@ def warn_of_lost_accepted(head: Any, max_risk: float) -> None:
     known = rule.lost_at is not None and head.reference_ is not None
     if not known or max_risk >= LOST_SHARE or rule.lost_at.max() < 0:
         return
-    found = np.flatnonzero(rule.lost_at >= rule.threshold(max_risk))
+    formula = None if head.acceptance_ is not None else known_formula(head, max_risk)
+    threshold = rule.threshold(max_risk) if formula is None else formula.advice.keep_from  # found once, not every time
+    found = np.flatnonzero(rule.lost_at >= threshold)
     if found.size:
         sizes = {one: f"{head.reference_.labels[one]:,} rows" for one in found.tolist()}
         covered = getattr(head.prediction_sets_, "class_group_names_", ())
