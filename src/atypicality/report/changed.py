@@ -14,8 +14,8 @@ from atypicality.report.summary import ENOUGH, MOST_NAMED, OVERALL, SHORT, Facts
 
 __all__ = ["ReportSummary", "summarise"]
 
-MORE = {"brier": ("The Brier score", "{:.3f}")}  # told only where it changed
-MOST_CHANGED = 6  # groups that are named as better or worse
+MORE = {"brier": ("The Brier score", "{:.3f}")}  # told only where it got worse
+MOST_CHANGED = {BETTER: 3, WORSE: 6}  # groups that are named
 LEAST_P = 1e-4  # of a smaller p no more is said
 
 
@@ -59,10 +59,13 @@ class Changes:
 
     def sentences(self) -> tuple[Sentence, ...]:
         """Numbers over all samples, the most atypical group, then other groups."""
-        forms = OVERALL | (MORE if self.verdict != UNCLEAR else {})
+        forms = OVERALL | (MORE if self.verdict == WORSE else {})
         known = [(self.whole[metric], *words) for metric, words in forms.items() if metric in self.whole]
         found = [self.told(row, *words) for row, *words in known if self._is(row)]
-        return (*filter(None, found), *self._groups())
+        groups = self._groups()
+        number = next((row["comparisons"] for row in self.groups if row["comparisons"]), 1)
+        corrected = [(f"The p of groups is corrected for {number} comparisons.",)] if groups and number > 1 else []
+        return (*filter(None, found), *groups, *corrected)
 
     def _groups(self) -> list[Sentence]:
         mine = [row for row in self.groups if self._is(row)]
@@ -73,8 +76,8 @@ class Changes:
             rest.sort(key=lambda row: row["p_value"])
             return [self._of_group(row) for row in (*first, *rest[:MOST_NAMED])]
         rest.sort(key=lambda row: -abs(row["value"]))
-        said = [self._of_group(row) for row in (*first, *rest[:MOST_CHANGED])]
-        more = len(rest) - MOST_CHANGED
+        most = MOST_CHANGED[self.verdict]
+        said, more = [self._of_group(row) for row in (*first, *rest[:most])], len(rest) - most
         return said + ([(f"So did {more} more, all in the table of changes of the evaluation.",)] if more > 0 else [])
 
     def _is(self, row: Mapping[str, Any]) -> bool:
@@ -130,7 +133,6 @@ class Changes:
 
     def _p(self, row: dict[str, Any]) -> Sentence:
         """The p of a change, corrected where it is that of one of several groups."""
-        how = "" if row["comparisons"] == 1 else f" corrected for {row['comparisons']} comparisons"
         if row["adjusted"] < LEAST_P:
-            return (f"p < {LEAST_P:.4f}{how}",)
-        return ("p = ", self.facts.number("{:.2g}", "changes", row, "adjusted"), how)
+            return (f"p < {LEAST_P:.4f}",)
+        return ("p = ", self.facts.number("{:.2g}", "changes", row, "adjusted"))
