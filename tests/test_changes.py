@@ -54,10 +54,7 @@ def test_lost_and_gained_predictions_decide_and_are_named():
     assert rows[0]["adjusted"] == pytest.approx(2 * 2 * 2.0**-18)
     assert rows[0]["value"] == pytest.approx(-18 / 510)
     worse = ["".join(p if isinstance(p, str) else p.text for p in s) for s in summarise(evaluation, "old", "new").worse]
-    assert (
-        "Accuracy of 0 fell from 98.0% to 94.5%: 18 lost, 0 gained of 510 (p < 0.0001)."
-        in worse
-    )
+    assert "Accuracy of 0 fell from 98.0% to 94.5%: 18 lost, 0 gained of 510 (p < 0.0001)." in worse
     assert "accuracy of 0 -0.035 (18 lost, 0 gained of 510)" in str(evaluation)
 
 
