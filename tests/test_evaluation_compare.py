@@ -56,14 +56,16 @@ def test_differences_are_paired_by_split_with_nadeau_and_bengios_interval(output
         probs = aty.TemperatureScaling().fit(calibration.logits, calibration.labels).predict_proba(test.logits)
         raw = scipy.special.softmax(test.logits, axis=1)
         gaps.append(metrics.nll(raw, test.labels) - metrics.nll(probs, test.labels))
-    [row] = comparison.table("differences", method="uncalibrated", metric="nll")
-    assert (row["reference"], row["count"]) == ("ts", 4)
+    [row] = comparison.table("changes", axis="overall", metric="nll")
+    assert (row["method"], row["reference"]) == ("uncalibrated", "ts")
     assert row["value"] == pytest.approx(np.mean(gaps))
     assert row["standard_error"] == pytest.approx(np.std(gaps, ddof=1) * (1 / 4 + 1) ** 0.5)
     reach = scipy.stats.t.ppf(0.975, 3) * row["standard_error"]
     assert (row["low"], row["high"]) == pytest.approx((row["value"] - reach, row["value"] + reach))
     assert f"Log loss, uncalibrated less ts, paired: {row['value']:.4f}" in str(comparison)
-    assert not aty.compare(["ts", "uncalibrated"], outputs, n_splits=1).table("differences")
+    one = aty.compare(["ts", "uncalibrated"], outputs, n_splits=1)
+    assert "paired" not in str(one)
+    assert {row["verdict"] for row in one.table("changes")} == {"unclear"}
 
 
 def test_the_papers_forms_have_no_prior_and_the_released_sets(outputs, train):
@@ -169,6 +171,14 @@ def test_class_scores_reach_their_table(outputs):
     for evaluation in (aty.evaluate({"duck": duck}, outputs), aty.compare({"duck": duck}, outputs, n_splits=2)):
         assert column(evaluation, "class_scores").tolist() == [0.5, -0.5, 0.25, -0.25]
         assert column(evaluation, "class_scores", "class_index").tolist() == [0, 1, 2, 3]
+
+
+def test_a_difference_of_shares_may_be_negative_with_all_of_its_interval():
+    row = {"method": "m", "reference": "r", "axis": "overall", "metric": "accuracy", "count": 10}
+    [mean] = average("changes", [[row | {"value": -0.29}], [row | {"value": -0.31}], [row | {"value": -0.3}]])
+    error = 0.01 * (1 / 3 + 1) ** 0.5
+    assert (mean["value"], mean["standard_error"]) == pytest.approx((-0.3, error))
+    assert (mean["low"], mean["high"]) == pytest.approx((-0.3 - 4.302653 * error, -0.3 + 4.302653 * error))
 
 
 def test_averages_leave_out_what_a_split_lacks():

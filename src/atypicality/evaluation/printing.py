@@ -82,15 +82,23 @@ def _sentences(evaluation: "Evaluation") -> Iterator[str]:
     losses = [f"{row['method']} {_cell(row)}" for row in rows]
     if losses:
         yield f"Log loss (NLL): {'; '.join(losses)}."
-    for row in evaluation.table("differences", metric="nll"):
-        ends = f"{row['low']:.4f} to {row['high']:.4f}"
-        yield f"Log loss, {row['method']} less {row['reference']}, paired: {row['value']:.4f} (95 % interval {ends})."
+    if evaluation.kind == "compare":
+        yield from _differences(evaluation)
     if evaluation.kind == "evaluate" and len(evaluation.methods) > 1:
         yield from _changes(evaluation, evaluation.methods[0], evaluation.methods[-1])
     yield from _covered(evaluation)
     yield from _accepted(evaluation)
     yield from _signals(evaluation)
     yield from each_signal(evaluation)
+
+
+def _differences(evaluation: "Evaluation") -> Iterator[str]:
+    """The log loss of every method less that of the first, over the splits of a comparison, a line for each."""
+    for row in evaluation.table("changes", axis="overall", metric="nll"):
+        if row["reference"] == evaluation.methods[0] and math.isfinite(row["low"]):
+            ends = f"{row['low']:.4f} to {row['high']:.4f}"
+            said = f"Log loss, {row['method']} less {row['reference']}, paired"
+            yield f"{said}: {row['value']:.4f} (95 % interval {ends})."
 
 
 def _changes(evaluation: "Evaluation", before: str, after: str) -> Iterator[str]:

@@ -41,7 +41,6 @@ STATISTICS = _columns("count value standard_error low high")
 
 TABLES: dict[str, dict[str, str]] = {
     "overall": _columns("method metric") | STATISTICS,
-    "differences": _columns("method reference metric") | STATISTICS,
     "atypicality_groups": _columns("method group metric") | STATISTICS,
     "confidence_groups": _columns("method group metric") | STATISTICS,
     "class_groups": _columns("method group metric") | STATISTICS,
@@ -79,7 +78,6 @@ WHERE_KNOWN = (
 )  # fmt: skip
 """Metrics that a table lacks where no method has sets, atypicality or acceptance; others it has always, or never."""
 LATER: dict[str, tuple[str, ...] | None] = {
-    "differences": None,
     "advice": None,
     "predicted_classes": None,
     "changes": None,

@@ -44,9 +44,9 @@ def compare(
     The paper's protocol (appendix C): split s draws one half of the rows with seed `random_state + s`; methods learn
     on it, and the other half, cut at its own quantiles of atypicality, measures them. Values are means over the
     splits, standard errors are sd / sqrt(n_splits), and intervals are Student's over the splits: they speak of the
-    splits of these rows, not of new rows. The table `differences` has every method less the first one, split by split,
-    with intervals for new rows: splits share rows, so the variance of a mean is (1 / n_splits + 1) sd^2 (Nadeau and
-    Bengio 2003).
+    splits of these rows, not of new rows. Differences of two methods, in the table `changes`, are taken split by split
+    and have intervals for new rows: splits share rows, so the variance of their mean is (1 / n_splits + 1) sd^2 (Nadeau
+    and Bengio 2003).
 
     Parameters
     ----------
@@ -122,7 +122,6 @@ def measure_split(named: dict[str, Any], calibration: Context, test: Context, se
 def merge(parts: Sequence[Measured]) -> Measured:
     """What several splits measured as one: averages of the rows, and every note once."""
     rows = {name: average(name, [part.rows[name] for part in parts]) for name in TABLES}
-    rows["differences"] = differences([part.rows["overall"] for part in parts])
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     return Measured(rows, notes, parts[0].alphas, parts[0].n_classes, parts[0].guaranteed)
 
@@ -139,24 +138,6 @@ def average(table: str, parts: Sequence[list[Row]]) -> list[Row]:
     return [dict(zip(keys, key, strict=True)) | _averaged(table, rows) for key, rows in found.items()]
 
 
-def differences(parts: Sequence[list[Row]]) -> list[Row]:
-    """Every method less the first one in every metric of all rows, from what each of some splits of them measured."""
-    values = [{(row["method"], row["metric"]): row["value"] for row in rows} for rows in parts]
-    reference, found = parts[0][0]["method"] if parts[0] else "", []
-    for method, metric in values[0]:
-        gaps = np.array(
-            [split.get((method, metric), np.nan) - split.get((reference, metric), np.nan) for split in values]
-        )
-        gaps = gaps[np.isfinite(gaps)]
-        if method == reference or gaps.size < 2:
-            continue
-        error = gaps.std(ddof=1) * (1 / gaps.size + 1) ** 0.5
-        reach, mean = stdtrit(gaps.size - 1, 0.975) * error, gaps.mean()
-        keys = {"method": method, "reference": reference, "metric": metric, "count": gaps.size}
-        found.append(keys | {"value": mean, "standard_error": error, "low": mean - reach, "high": mean + reach})
-    return found
-
-
 def _averaged(table: str, rows: list[Row]) -> Row:
     numbers = [name for name in TABLES[table] if name in STATISTICS]
     means = {name: _mean([row.get(name) for row in rows]) for name in numbers}
@@ -164,10 +145,12 @@ def _averaged(table: str, rows: list[Row]) -> Row:
         return means
     values = np.array([row["value"] for row in rows], np.float64)
     values = values[np.isfinite(values)]
-    error = values.std(ddof=1) / values.size**0.5 if values.size > 1 else np.nan
+    paired = table == "changes"  # of two methods: these speak of new rows, and may be negative
+    worth = values.size / (1 + paired * values.size)  # splits that shared no row
+    error = values.std(ddof=1) / worth**0.5 if values.size > 1 else np.nan
     reach = stdtrit(max(values.size - 1, 1), 0.975) * error
     low, high = means["value"] - reach, means["value"] + reach
-    if rows[0].get("metric") in WITHIN_UNIT:
+    if not paired and rows[0].get("metric") in WITHIN_UNIT:
         low, high = max(low, 0.0), min(high, 1.0)
     return means | {"standard_error": error, "low": low, "high": high}
 

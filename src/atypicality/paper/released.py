@@ -136,8 +136,8 @@ def compare(
     --------
     >>> from atypicality.datasets import make_world
     >>> found = compare(["uncalibrated", "ts"], make_world(2000, temperature=2.0).outputs(), n_splits=3)
-    >>> [row["metric"] for row in found.table("differences") if row["high"] < 0][:2]
-    ['confidence', 'overconfidence']
+    >>> [row["metric"] for row in found.table("changes", axis="overall") if row["high"] < 0]
+    ['nll', 'ece', 'brier']
     """
     check_alpha(alpha)
     named = named_methods(methods)
