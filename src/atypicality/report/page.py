@@ -197,10 +197,14 @@ def _summary(evaluation: Evaluation, before: str, after: str) -> str:
 
 def _rule(evaluation: Evaluation) -> str:
     """How changes were judged."""
-    how = "over the same splits" if evaluation.kind == "compare" else "{sample} by {sample}"
+    how = (
+        "{sample} by {sample}: over all {samples} by the 95% interval of the difference, accuracy by the {predictions} "
+    )
+    how += "lost and gained"
+    if evaluation.kind == "compare":
+        how = "split by split: by the 95% interval of the mean difference, for new {samples}"
     told = (
-        f"A change is shown where the two methods differ {how}: over all {{samples}} by the 95% interval of the "
-        "difference, accuracy by the {predictions} lost and gained. Groups are judged together, so that where nothing "
+        f"A change is shown where the two methods differ {how}. Groups are judged together, so that where nothing "
         "changed a group is named in at most 5% of the reports."
     )
     return f'<p class="quiet rule">{told.format_map(words_of(evaluation))}</p>'
