@@ -35,10 +35,8 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
     return [
         facts.say(
             f"For an error rate of at most {RISK:.0%}, send the least confident {100 - best['percent']}% of the "
-            "{predictions} to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
-            count=facts.count("risk_coverage", best),
-            risk=facts.share("risk_coverage", best),
-            ends=facts.interval("{:.1%}", "risk_coverage", best),
+            "{predictions} to a person: of the other {count}, {share} are wrong (95% interval {ends}).",
+            **facts.judgement("risk_coverage", best),
         )
     ]
 
@@ -53,10 +51,8 @@ def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
         )
     return facts.say(
         f"No share of the {{predictions}} is shown to err at a rate below {RISK:.0%}: of the most confident "
-        f"{best['percent']}%, which are {{count}}, {{risk}} are wrong (95% interval {{ends}}). {enough}",
-        count=facts.count("risk_coverage", best),
-        risk=facts.share("risk_coverage", best),
-        ends=facts.interval("{:.1%}", "risk_coverage", best),
+        f"{best['percent']}%, which are {{count}}, {{share}} are wrong (95% interval {{ends}}). {enough}",
+        **facts.judgement("risk_coverage", best),
     )
 
 
@@ -67,22 +63,16 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     if risk is None:
         return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
     words = (
-        f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
+        f"Use the {{kept}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{share}} are wrong "
         f"(95% interval {{ends}}). Send the others to a person.{_guarantee(facts)}"
     )
     if risk["low"] > facts.evaluation.settings["max_risk"]:
         words = (
-            f"Of the {{share}} of the {{predictions}} that are accepted {allowed}, {{count}}, {{risk}} are wrong (95% "
+            f"Of the {{kept}} of the {{predictions}} that are accepted {allowed}, {{count}}, {{share}} are wrong (95% "
             "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those "
             "that it was fitted on: fit again with more {calibration_rows} before accepting any."
         )
-    return facts.say(
-        words,
-        share=facts.share("overall", share),
-        count=facts.count("overall", risk),
-        risk=facts.share("overall", risk),
-        ends=facts.interval("{:.1%}", "overall", risk),
-    )
+    return facts.say(words, kept=facts.share("overall", share), **facts.judgement("overall", risk))
 
 
 def _allowed(facts: Facts) -> str:
@@ -120,12 +110,10 @@ def _accepted_groups(facts: Facts) -> list[Sentence]:
             more = f" So are those of {len(above) - 1} more of the {kinds}." if len(above) > 1 else ""
             said.append(
                 facts.say(
-                    f"Of the {{count}} accepted {{samples}} {which} {{risk}} are wrong (95% interval {{ends}}), more "
+                    f"Of the {{count}} accepted {{samples}} {which} {{share}} are wrong (95% interval {{ends}}), more "
                     f"than {_allowed(facts)}: the risk is guaranteed for all {{samples}} together. {what}{more}",
                     name=Name(facts.place_name(table, worst)),
-                    count=facts.count(table, worst),
-                    risk=facts.share(table, worst),
-                    ends=facts.interval("{:.1%}", table, worst),
+                    **facts.judgement(table, worst),
                 )
             )
     return said
