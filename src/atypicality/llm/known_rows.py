@@ -73,14 +73,6 @@ def without_copies(answers: Answers, correct: NDArray[np.bool_]) -> tuple[Answer
 class SeenRows:
     """Marks of fitted rows, by which the share of other rows that were among them is found; texts cannot be read back.
 
-    Attributes
-    ----------
-    marks : ndarray of shape (m,)
-        Hashes of rows, increasing: all, or the 4,096 smallest.
-    n_rows, n_repeated : int
-        Fitted rows that have one of these marks, and those of them that share it with another: what is found in rows
-        that were not fitted too, where few different values are possible.
-
     Examples
     --------
     >>> answers = Answers([f"{row} + 2 =" for row in range(80)], ["4"] * 80)
@@ -89,9 +81,10 @@ class SeenRows:
     (1.0, 0.33..., 0.0)
     """
 
-    marks: Annotated[Marks, kinds.Array("*", kinds.INCREASING, dtypes=("uint64",))]
-    n_rows: Annotated[int, kinds.Integer(1)]
+    marks: Annotated[Marks, kinds.Array("*", kinds.INCREASING, dtypes=("uint64",))]  # all, or the 4,096 smallest
+    n_rows: Annotated[int, kinds.Integer(1)]  # fitted rows that have one of these marks
     n_repeated: Annotated[int, kinds.Integer()]
+    """Those of them that share it with another: what is found in other rows too, where few values are possible."""
 
     def _check_stored(self) -> None:
         need(1 <= self.marks.size <= MOST_MARKS, f"there must be 1 to {MOST_MARKS} marks.")
