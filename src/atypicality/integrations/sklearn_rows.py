@@ -10,7 +10,7 @@ from sklearn.utils import assert_all_finite
 from atypicality.conformal.guaranteed import Asked
 from atypicality.head import ReliabilityHead
 from atypicality.head.calibration_parts import agreement
-from atypicality.outputs.marks import Marks, are_known, marks_of, numbers_of
+from atypicality.outputs.marks import Marks, are_known, marks_of, numbers_of, telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.outputs.table_index import counts_from_0
 from atypicality.recalibration.prediction import softmax_rows
@@ -170,10 +170,9 @@ def group_column(head: ReliabilityHead, X: Any) -> Mapping[str, Any]:
 
 
 def row_marks(features: NDArray[Any]) -> Marks:
-    """Marks of rows (n, d), increasing; none where equal rows are no surprise, since no column tells most apart."""
+    """Marks of rows (n, d), increasing; none where equal rows are no surprise."""
     rows = np.asarray(features, np.float32)
-    distinct = (np.diff(np.sort(rows, axis=0), axis=0) > 0).sum(axis=0) + 1
-    return np.unique(marks_of(numbers_of(rows if distinct.max() >= 0.9 * len(rows) else rows[:0])))
+    return np.unique(marks_of(numbers_of(rows[:0] if telling_column(rows) is None else rows)))
 
 
 def warn_of_seen_rows(marks: Marks, features: NDArray[Any]) -> None:

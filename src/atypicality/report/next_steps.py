@@ -63,16 +63,17 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     if risk is None:
         return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
     words = (
-        f"Use the {{kept}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{share}} are wrong "
+        f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
         f"(95% interval {{ends}}). Send the others to a person.{_guarantee(facts)}"
     )
     if risk["low"] > facts.evaluation.settings["max_risk"]:
         words = (
-            f"Of the {{kept}} of the {{predictions}} that are accepted {allowed}, {{count}}, {{share}} are wrong (95% "
+            f"Of the {{share}} of the {{predictions}} that are accepted {allowed}, {{count}}, {{risk}} are wrong (95% "
             "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those "
             "that it was fitted on: fit again with more {calibration_rows} before accepting any."
         )
-    return facts.say(words, kept=facts.share("overall", share), **facts.judgement("overall", risk))
+    told = facts.judgement("overall", risk)
+    return facts.say(words, **told | {"share": facts.share("overall", share), "risk": told["share"]})
 
 
 def _allowed(facts: Facts) -> str:
