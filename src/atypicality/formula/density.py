@@ -12,14 +12,8 @@ import numpy as np
 from atypicality.formula.rows import Xp, placed, squared_lengths, unit_rows
 
 __all__ = [
-    "ClassDensity",
-    "LinearDensity",
-    "NeighborDensity",
-    "RelativeDensity",
-    "TiedDensity",
-    "TwoDensities",
-    "aligned",
-]
+    "ClassDensity", "LinearDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "TwoDensities", "aligned",
+]  # fmt: skip
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""

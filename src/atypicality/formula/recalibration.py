@@ -10,23 +10,9 @@ import numpy as np
 from atypicality.formula.rows import Xp, below_top, largest_of, margins, mean_of_shown, softmax, within
 
 __all__ = [
-    "ByGroup",
-    "ClassMixing",
-    "Constant",
-    "ContentFree",
-    "Given",
-    "LogDensity",
-    "LogitModel",
-    "Mixture",
-    "Neighbours",
-    "Quadratic",
-    "Rank",
-    "Recalibrated",
-    "Rows",
-    "SimilarLogits",
-    "SimilarProbabilities",
-    "Top",
-]
+    "ByGroup", "ClassMixing", "Constant", "ContentFree", "Given", "LogDensity", "LogitModel", "Mixture",
+    "Neighbours", "Quadratic", "Rank", "Recalibrated", "Rows", "SimilarLogits", "SimilarProbabilities", "Top",
+]  # fmt: skip
 
 SPARSE_ROWS = 32
 """Rows that a sparse product takes at a time: 1000 classes of them stay in cache."""

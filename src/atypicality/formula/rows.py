@@ -6,20 +6,9 @@ from typing import Any, Self
 import numpy as np
 
 __all__ = [
-    "TINY",
-    "Quadrant",
-    "Scale",
-    "Xp",
-    "below_top",
-    "largest_of",
-    "margins",
-    "mean_of_shown",
-    "placed",
-    "softmax",
-    "squared_lengths",
-    "unit_rows",
-    "within",
-]
+    "TINY", "Quadrant", "Scale", "Xp", "below_top", "largest_of", "margins", "mean_of_shown", "placed", "softmax",
+    "squared_lengths", "unit_rows", "within",
+]  # fmt: skip
 
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
