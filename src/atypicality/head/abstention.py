@@ -83,17 +83,6 @@ class AbstentionRule:
     recalibration rows tells, or without them at a tenth of the rows: a start with few rows fails by one error
     of bad luck, and one with many by their risk. It goes on at the fewest rows that allow one error more.
 
-    Attributes
-    ----------
-    confidence : ndarray of shape (m,), m at most 1025
-        Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
-    kept, errors : ndarray of int, of shape (m,)
-        Held-out rows kept at each threshold, and how many of them were wrong.
-    expected : ndarray of shape (m,), or None
-        Error rate to expect where as large a share of the rows is kept.
-    lost_at : ndarray of shape (k,), or None
-        Largest threshold at which most held-out rows of each class are kept as another class, -1 where there is none.
-
     Notes
     -----
     Thresholds lie just above the most confident row that is left out: given that row, those above it are a sample of
@@ -108,10 +97,14 @@ class AbstentionRule:
     """
 
     confidence: Annotated[Vector, kinds.Array("a", kinds.UNIT, kinds.DECREASING)]
+    """Thresholds (m,), at most 1025: a prediction is kept when its confidence is at least the threshold."""
     kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
     errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
+    """Held-out rows kept at each threshold (m,), and how many of them were wrong (m,)."""
     expected: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("a", kinds.UNIT)), absent=None)] = None
+    """Error rate to expect where as large a share of the rows is kept (m,)."""
     lost_at: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("K", kinds.FINITE)), absent=None)] = None
+    """Largest threshold at which most held-out rows of each class (k,) are kept as another, -1 where there is none."""
 
     @classmethod
     def from_rows(cls, confidence: ArrayLike, correct: ArrayLike, *, others: ArrayLike | None = None) -> Self:
