@@ -1,6 +1,7 @@
 """Abstention: which predictions to keep so that at most a stated share of them is wrong."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -143,7 +144,7 @@ class AbstentionRule:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
         tested = self._tested(max_risk)
-        failed = self.errors[tested] > most_errors(self.kept[tested], max_risk)
+        failed = ~self._pass(max_risk, tested)
         passed = tested[: failed.argmax() if failed.any() else failed.size]
         return float(self.confidence[passed[-1]]) if passed.size else math.inf
 
@@ -161,7 +162,7 @@ class AbstentionRule:
         why = f"no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
         if n < fewest:
             return f"{why}That takes at least {fewest:,} rows without an error; {self._enough(max_risk)}"
-        first = self._tested(max_risk)[0]
+        first = self._first(max_risk)
         why += f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; {self._enough(max_risk)}"
         needed = _needed(int(self.kept[first]), int(self.errors[first]), max_risk)
         if needed is None:
@@ -173,7 +174,13 @@ class AbstentionRule:
     def least_risk(self, above: float = 0.0) -> float | None:
         """Smallest risk above that given, in whole percent, at which something is kept; None where nothing is."""
         percents = range(math.floor(100 * above) + 1, 100)
-        return next((one / 100 for one in percents if self.threshold(one / 100) < math.inf), None)
+        some = bisect_left(percents, True, key=lambda one: self._pass(one / 100).any())  # at a larger risk too
+        risks = (one / 100 for one in percents[some:])
+        return next((risk for risk in risks if self._pass(risk, self._first(risk))), None)
+
+    def _pass(self, max_risk: float, places: Any = slice(None)) -> NDArray[np.bool_]:
+        """Whether the upper bound of the error rate at these counts is at most `max_risk`."""
+        return np.asarray(at_most(self.errors[places], self.kept[places], max_risk) <= LEVEL)
 
     def _wrong(self, place: int) -> str:
         count = int(self.errors[place])
@@ -196,8 +203,9 @@ class AbstentionRule:
                 tested.append(place)
         return np.array(tested if tested[-1] == last else [*tested, last], np.intp)
 
-    def _first(self, max_risk: float, allowed: Counts) -> int:
-        if self.expected is not None and (allowed >= 0).any():
+    def _first(self, max_risk: float, allowed: Counts | None = None) -> int:
+        if self.expected is not None and self.kept[-1] >= _fewest(max_risk):
+            allowed = most_errors(self.kept, max_risk) if allowed is None else allowed
             rates = np.minimum(np.multiply.outer(OFF, self.expected), 1.0)
             return int(np.argmax(np.sum(at_most(allowed, self.kept, rates), axis=0)))
         n = int(self.kept[-1])
@@ -218,9 +226,11 @@ def _fewest(max_risk: float) -> float:
 
 def _needed(n: int, errors: int, max_risk: float) -> int | None:
     """Fewest rows, of those tried, that pass with the error rate of these `n`; None where no number of them does."""
+    if errors >= max_risk * n:
+        return None
     tried = np.unique(np.geomspace(n, 1e7, 2000).astype(np.intp))
-    passed = np.ceil(tried * (errors / n)) <= most_errors(tried, max_risk)
-    return int(tried[passed.argmax()]) if errors < max_risk * n and passed.any() else None
+    passed = at_most(np.ceil(tried * (errors / n)), tried, max_risk) <= LEVEL
+    return int(tried[passed.argmax()]) if passed.any() else None
 
 
 def _round_up(number: float) -> int:
