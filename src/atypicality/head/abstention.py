@@ -147,11 +147,11 @@ class AbstentionRule:
         passed = tested[: failed.argmax() if failed.any() else failed.size]
         return float(self.confidence[passed[-1]]) if passed.size else math.inf
 
-    def warn_where_none(self, accepted: Any, max_risk: float) -> None:
-        """Say why where no row (n,) is accepted because no threshold meets `max_risk`."""
+    def warn_where_none(self, accepted: Any, max_risk: float, more: str = "") -> None:
+        """Say why where no row (n,) is accepted because no threshold meets `max_risk`; `more` follows it."""
         if accepted is None or to_host(accepted).any() or (why := self.why_none(max_risk)) is None:
             return
-        warn(f"nothing is accepted: {why}")
+        warn(f"nothing is accepted: {why}{more}")
 
     def why_none(self, max_risk: float) -> str | None:
         """Why no threshold meets `max_risk`, and which risk, or about how many rows, would do; None where one does."""
