@@ -142,6 +142,12 @@ class AbstentionRule:
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
+        found: dict[float, float] = vars(self).setdefault("_thresholds", {})  # a service asks for one again and again
+        if max_risk not in found:
+            found[max_risk] = self._threshold(max_risk)
+        return found[max_risk]
+
+    def _threshold(self, max_risk: float) -> float:
         tested = self._tested(max_risk)
         failed = self.errors[tested] > most_errors(self.kept[tested], max_risk)
         passed = tested[: failed.argmax() if failed.any() else failed.size]
