@@ -135,16 +135,22 @@ class AbstentionRule:
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
+        found: dict[float, float] = vars(self).setdefault("_thresholds", {})  # a service asks for one again and again
+        if max_risk not in found:
+            found[max_risk] = self._threshold(max_risk)
+        return found[max_risk]
+
+    def _threshold(self, max_risk: float) -> float:
         tested = self._tested(max_risk)
         failed = self.errors[tested] > most_errors(self.kept[tested], max_risk)
         passed = tested[: failed.argmax() if failed.any() else failed.size]
         return float(self.confidence[passed[-1]]) if passed.size else math.inf
 
-    def warn_where_none(self, accepted: Any, max_risk: float) -> None:
-        """Say why where no row (n,) is accepted because no threshold meets `max_risk`."""
+    def warn_where_none(self, accepted: Any, max_risk: float, more: str = "") -> None:
+        """Say why where no row (n,) is accepted because no threshold meets `max_risk`; `more` follows it."""
         if accepted is None or to_host(accepted).any() or (why := self.why_none(max_risk)) is None:
             return
-        warn(f"nothing is accepted: {why}")
+        warn(f"nothing is accepted: {why}{more}")
 
     def why_none(self, max_risk: float) -> str | None:
         """Why no threshold meets `max_risk`, and which risk, or about how many rows, would do; None where one does."""
