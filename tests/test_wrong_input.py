@@ -66,8 +66,8 @@ def test_labels_of_other_rows_or_classes_are_warned_of(run):
 
 
 WRONG = {
-    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are, .* and sum to 1 in"),
-    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are"),
+    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits look like prob.* each row sums to 1"),
+    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits look like probabilities"),
     "columns": ({"logits": lambda z: z[:, ::-1]}, r"logits fit the embeddings no better .* of 2\d\d rows looked at"),
     "rows": ({"embeddings": lambda x: np.roll(x, 7, axis=0)}, "logits fit the embeddings no better"),
     "near the means": (
@@ -181,9 +181,11 @@ def test_tables_whose_index_or_columns_name_another_order_are_refused():
 @pytest.mark.parametrize("total", [1, 100, 250])
 def test_probabilities_percentages_and_votes_are_warned_of(run, total):
     shares = total * softmax(arrays(300, 3)["logits"], axis=1)
-    with pytest.warns(UserWarning, match=rf"are not negative and sum to {total} in every row"):
+    kind = "probabilities" if total == 1 else "percentages or votes"
+    text = rf"look like {kind}: none is negative, and each row sums to {total}\."
+    with pytest.warns(UserWarning, match=rf"the logits of 'x\.npz' {text}"):
         assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 0
-    with pytest.warns(UserWarning, match=f"rows are not negative and sum to {total}: are these"):
+    with pytest.warns(UserWarning, match=f"the logits {text}"):
         aty.TemperatureScaling().fit(shares, arrays(300, 3)["labels"])
     assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
 

@@ -13,7 +13,7 @@ from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import class_order, refuse_two_readings
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import PROBED, common_sum, name_classes, warn
+from atypicality.validation import PROBED, look_like_probabilities, name_classes, warn
 
 __all__ = [
     "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
@@ -265,16 +265,10 @@ def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
 
 def probabilities_instead(outputs: ModelOutputs) -> str | None:
     """What is wrong where the first logits are all distributions, which logits never are by chance."""
-    logits = outputs.logits
-    total = None if logits is None else common_sum(to_host(logits[: min(PROBED, len(outputs)), ...]))
-    if total is None:
+    if outputs.logits is None:
         return None
-    of = (outputs._called or "").removeprefix("the outputs of ")
-    return (
-        f"the logits{' of ' if of else ''}{of} are used as they are, but are not negative and sum to {total:g} in "
-        "every row: are these probabilities, percentages or votes? Give what enters the softmax, or the logarithms of "
-        "probabilities, np.log(probs); `atypicality pack --probabilities` stores them."
-    )
+    some = to_host(outputs.logits[: min(PROBED, len(outputs)), ...])
+    return look_like_probabilities(some, (outputs._called or "").removeprefix("the outputs of "))
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:
