@@ -94,7 +94,7 @@ def test_the_only_tensor_of_a_dict_is_the_only_input():
     net, (x, y) = SmallNet(), images()
     extra = {"id": torch.arange(23), "path": ["a"] * 23}
     assert_outputs(collect(net, [{"image": x, "label": y} | extra]), net, x, y)
-    with pytest.warns(UserWarning, match="no labels .* its 'labels' or 'label', and 'target' is left out"):
+    with pytest.warns(UserWarning, match=r"no labels .* its 'labels' or 'label', and 'target' is left out"):
         assert collect(net, [{"x": x, "target": y} | extra]).labels is None
     assert collect(net, [{"x": x} | extra]).labels is None
     takes = r"it has image, {} \(labels aside\), and forward takes x\. Let the loader give pairs"
@@ -109,7 +109,7 @@ def test_the_only_tensor_of_a_dict_is_the_only_input():
             return super().forward(x)
 
     assert_outputs(collect(Masked(), [{"image": x, "label": y}]), net, x, y)
-    with pytest.raises(TypeError, match="it has image, mask .* forward takes x, mask"):
+    with pytest.raises(TypeError, match=r"it has image, mask .* forward takes x, mask"):
         collect(Masked(), [{"image": x, "mask": y, "label": y}])
 
 

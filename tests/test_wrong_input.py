@@ -11,6 +11,7 @@ import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
 from atypicality.head.calibration_parts import agreement, unlike, warn_of_other_labels
+from atypicality.head.moments import Moments
 from atypicality.head.prediction import Nearest, predicted
 from atypicality.llm import AnswerHead, Answers
 
@@ -125,18 +126,41 @@ def test_the_classes_that_a_prediction_looks_at_are_those_of_the_density(folder)
 
 
 @pytest.mark.parametrize("change", ["means", "scale", "none"])
-def test_embeddings_of_another_layer_in_calibration_are_warned_of(change):
+def test_embeddings_of_another_layer_in_calibration_are_warned_of(folder, change):
     train, calibration = (arrays(n, seed) for n, seed in ((400, 1), (400, 2)))
     turned = {"means": lambda x: x + 2, "scale": lambda x: 3 * x, "none": lambda x: x}[change]
     calibration["embeddings"] = turned(calibration["embeddings"])
     skewed = calibration["labels"] < np.arange(400) % 9  # other shares of the classes are no other layer
     calibration = ModelOutputs(**calibration)[skewed]
     head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
+    refit = aty.load(folder / "head").refit  # of the same training rows, which a bundle no longer has
     if change == "none":
         head.fit(train=ModelOutputs(**train), calibration=calibration)
+        refit(calibration)
         return
     with pytest.warns(UserWarning, match="embeddings of the calibration rows are unlike those of train"):
         head.fit(train=ModelOutputs(**train), calibration=calibration)
+    message = "unlike those of the rows that the density was fitted on.* trained again needs a new head: `fit`"
+    with pytest.warns(UserWarning, match=message):
+        refit(calibration)
+
+
+@pytest.mark.parametrize(
+    "density", [{}, {"normalize": "l2"}, {"covariance": "full"}, {"covariance": "diagonal"}], ids=str
+)
+def test_a_density_has_the_moments_of_its_rows(density):
+    outputs = ModelOutputs(**arrays(400, 1))
+    rows = Moments.of(outputs, 5, unit="normalize" in density)
+    fitted = aty.GaussianAtypicality(**density).fit(outputs.embeddings, outputs.labels)
+    stored = Moments.of_density(fitted, np.arange(4), 5)
+    np.testing.assert_array_equal(stored.counts, rows.counts)
+    np.testing.assert_allclose(stored.means, rows.means, rtol=0, atol=1e-12)
+    assert stored.variance == pytest.approx(rows.variance, rel=1e-12)
+    own = (rows.counts - 1) * rows.spreads  # a tied covariance is their mean
+    if "covariance" in density:
+        np.testing.assert_allclose(rows.counts * stored.spreads, np.maximum(own, 0), rtol=1e-12)
+    else:
+        np.testing.assert_allclose(stored.spreads[:4], own.sum() / 400, rtol=1e-12)
 
 
 @pytest.mark.parametrize("column", ["ids", "id", "sample"])
