@@ -20,6 +20,7 @@ from atypicality.evaluation.scored import Options
 from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.head.calibration_parts import warn_of_other_labels
+from atypicality.head.lost import lost_accepted
 from atypicality.head.rarity import scores_of
 from atypicality.metrics.laws import at_least_beta_binomial
 from atypicality.outputs import ModelOutputs, check_outputs
@@ -234,6 +235,10 @@ def _accepted_rows(head: Any, max_risk: float | None) -> int | None:
     return None if kept is None or max_risk is None else int(kept[-1])
 
 
+def _lost_accepted(head: Any, max_risk: float | None) -> str | None:
+    return None if max_risk is None else lost_accepted(head, max_risk)
+
+
 def _fitted_on(head: Any, max_risk: float | None) -> str | None:
     found = getattr(head, "fingerprint_", None)
     return found if isinstance(found, str) else None
@@ -242,6 +247,7 @@ def _fitted_on(head: Any, max_risk: float | None) -> str | None:
 _TOLD_OF_HEADS: dict[str, Callable[[Any, float | None], Any]] = {
     "nothing_accepted": _why_none,
     "accepted_rows": _accepted_rows,
+    "lost_accepted": _lost_accepted,
     "cross_fitted": _cross_fitted,
     "covered_groups": _covered_groups,
     "fitted_on": _fitted_on,
