@@ -264,7 +264,7 @@ class TestAlarms:
         cells = np.zeros((60, tests.n_cells), np.int64)
         cells[np.arange(60), place.start + answer.label] = 1
         excess = tests.excess(np.cumsum(cells, axis=0)) - np.log(2)  # the first window has the weight 1 / 2
-        classes = np.flatnonzero(tests.stream_of == tests.streams.index(stream))
+        classes = np.flatnonzero([tested is stream for tested, _ in tests.tested])
         crossed = (excess[:, :, classes] >= 0).any(axis=(0, 2))
         assert crossed.any()
         assert alarmed.index(True) <= np.flatnonzero(crossed)[0]

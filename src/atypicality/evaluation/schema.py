@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 __all__ = [
     "LATER", "SCHEMA_VERSION", "STATISTICS", "TABLES", "WHERE_KNOWN", "Columns", "Row", "decode", "encode",
-    "keys_of", "measured_rows", "to_columns",
+    "keys_of", "measured_rows", "records", "to_columns",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -99,10 +99,16 @@ def keys_of(table: str) -> tuple[str, ...]:
     return tuple(itertools.takewhile(lambda name: name not in STATISTICS, TABLES[table]))
 
 
+def records(columns: Mapping[str, ArrayLike]) -> list[Row]:
+    """Rows as dictionaries of plain values, from a column (n,) for each name."""
+    values = (np.asarray(column).tolist() for column in columns.values())
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 def measured_rows(keys: Iterable[Row], columns: Iterable[ArrayLike]) -> list[Row]:
     """Rows of a measured table from their keys and the columns of `STATISTICS`, one entry per row."""
-    values = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
-    return [key | dict(zip(STATISTICS, row, strict=True)) for key, row in zip(keys, values, strict=True)]
+    rows = records(dict(zip(STATISTICS, columns, strict=True)))
+    return [key | row for key, row in zip(keys, rows, strict=True)]
 
 
 def to_columns(table: str, rows: Iterable[Row]) -> Columns:

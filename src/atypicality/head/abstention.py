@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,9 @@ FIRST_SHARE = 0.1  # of the rows, where the sequence of tests begins if nothing 
 N_COUNTS = 100  # tests at most, from the first count to all rows
 OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
 """Multiples of the error rates to expect: the first count is the most likely to pass on average over them."""
+
+FOUND: "WeakKeyDictionary[AbstentionRule, dict[float, float]]" = WeakKeyDictionary()
+"""Thresholds by risk, of rules that are in use: a service asks for the same one again and again."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
@@ -83,17 +87,6 @@ class AbstentionRule:
     recalibration rows tells, or without them at a tenth of the rows: a start with few rows fails by one error
     of bad luck, and one with many by their risk. It goes on at the fewest rows that allow one error more.
 
-    Attributes
-    ----------
-    confidence : ndarray of shape (m,), m at most 1025
-        Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
-    kept, errors : ndarray of int, of shape (m,)
-        Held-out rows kept at each threshold, and how many of them were wrong.
-    expected : ndarray of shape (m,), or None
-        Error rate to expect where as large a share of the rows is kept.
-    lost_at : ndarray of shape (k,), or None
-        Largest threshold at which most held-out rows of each class are kept as another class, -1 where there is none.
-
     Notes
     -----
     Thresholds lie just above the most confident row that is left out: given that row, those above it are a sample of
@@ -108,10 +101,14 @@ class AbstentionRule:
     """
 
     confidence: Annotated[Vector, kinds.Array("a", kinds.UNIT, kinds.DECREASING)]
+    """Thresholds (m,), at most 1025: a prediction is kept when its confidence is at least the threshold."""
     kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
     errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
+    """Held-out rows kept at each threshold (m,), and how many of them were wrong (m,)."""
     expected: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("a", kinds.UNIT)), absent=None)] = None
+    """Error rate to expect where as large a share of the rows is kept (m,)."""
     lost_at: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("K", kinds.FINITE)), absent=None)] = None
+    """Largest threshold at which most held-out rows of each class (k,) are kept as another, -1 where there is none."""
 
     @classmethod
     def from_rows(cls, confidence: ArrayLike, correct: ArrayLike, *, others: ArrayLike | None = None) -> Self:
@@ -142,7 +139,7 @@ class AbstentionRule:
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
-        found: dict[float, float] = vars(self).setdefault("_thresholds", {})  # a service asks for one again and again
+        found = FOUND.setdefault(self, {})
         if max_risk not in found:
             found[max_risk] = self._threshold(max_risk)
         return found[max_risk]

@@ -11,6 +11,7 @@ from atypicality.arrays import concatenate, to_host, to_numpy
 from atypicality.density.columns import class_positions, in_columns
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import class_order, refuse_two_readings
+from atypicality.outputs.marks import telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
 from atypicality.validation import PROBED, common_sum, name_classes, warn
@@ -292,9 +293,7 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
     ):
         return
     sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), SOUGHT)).astype(int)])
-    distinct = (np.diff(np.sort(sample, axis=0), axis=0) > 0).sum(axis=0) + 1
-    column = int(distinct.argmax())
-    if distinct[column] < 0.9 * len(sample) or len(sample) < SOUGHT // 2:
+    if (column := telling_column(sample)) is None or len(sample) < SOUGHT // 2:
         return
     alike = train[np.isin(train[:, column], sample[:, column])].astype(sample.dtype, copy=False)
     known = {row.tobytes() for row in alike}

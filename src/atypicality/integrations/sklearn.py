@@ -402,7 +402,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ('uncalibrated', 'classifier')
         """
         outputs, answer = self.outputs(X, y, attributes=attributes), None
-        warn_of_seen_rows(getattr(self, "_marks", frozenset()), outputs.need("embeddings"))
+        warn_of_seen_rows(getattr(self, "_marks", np.zeros(0, np.uint64)), outputs.need("embeddings"))
         if self.cross_conformal_ is not None:  # whose sets no outputs tell
             answer = self.reliability(X, max_risk=options.get("max_risk"))
         return evaluate_classifier(self, outputs, answer, options)

@@ -1,7 +1,6 @@
 """Rows of a table and their labels on their way into a classifier: kinds of labels, and names and order of rows."""
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.utils import assert_all_finite
 from atypicality.conformal.guaranteed import Asked
 from atypicality.head import ReliabilityHead
 from atypicality.head.calibration_parts import agreement
+from atypicality.outputs.marks import Marks, are_known, marks_of, numbers_of, telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.outputs.table_index import counts_from_0
 from atypicality.recalibration.prediction import softmax_rows
@@ -169,24 +169,20 @@ def group_column(head: ReliabilityHead, X: Any) -> Mapping[str, Any]:
     return {named: X[named]}
 
 
-def row_marks(features: NDArray[Any]) -> frozenset[bytes]:
-    """Digests of rows (n, d), as float32; none where equal rows are no surprise, since no column tells most apart."""
-    rows = np.ascontiguousarray(features, np.float32)
-    distinct = (np.diff(np.sort(rows, axis=0), axis=0) > 0).sum(axis=0) + 1
-    if distinct.max() < 0.9 * len(rows):
-        return frozenset()
-    return frozenset(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+def row_marks(features: NDArray[Any]) -> Marks:
+    """Marks of rows (n, d), increasing; none where equal rows are no surprise."""
+    rows = np.asarray(features, np.float32)
+    return np.unique(marks_of(numbers_of(rows[:0] if telling_column(rows) is None else rows)))
 
 
-def warn_of_seen_rows(marks: frozenset[bytes], features: NDArray[Any]) -> None:
+def warn_of_seen_rows(marks: Marks, features: NDArray[Any]) -> None:
     """Warn where rows (n, d) are evaluated that `fit` has seen: a tenth of those it has marked, or more."""
-    if not marks:
+    if not marks.size:
         return
-    rows = np.ascontiguousarray(features, np.float32)
-    again = len(marks & {blake2b(row.tobytes(), digest_size=8).digest() for row in rows})
-    if again >= max(2, SEEN_SHARE * len(marks)):
+    again = int(are_known(marks, np.unique(marks_of(numbers_of(features)))).sum())
+    if again >= max(2, SEEN_SHARE * marks.size):
         warn(
-            f"X should hold rows that fit has not seen; {again} of {len(marks)} rows of fit that were looked for are "
+            f"X should hold rows that fit has not seen; {again} of {marks.size} rows of fit that were looked for are "
             "among them. The classifier will look better than it is. Give other rows."
         )
 

@@ -22,11 +22,9 @@ LEVEL = 0.95  # of intervals of what labels show, each for one look
 def overview(monitor: Any, state: MonitorState, tests: ShareTests, rolling: int) -> dict[str, Any]:
     """What is outside now and what was measured, as plain values; `rolling` windows are the newest."""
     now = [alarm for found in monitor.moved().values() for alarm in found]
-    outside = {alarm.what for alarm in now}
+    outside, raised = {alarm.what for alarm in now}, {alarm.what: alarm.at for alarm in state.alarms}
     return {
-        "outside": _groups(
-            now, {alarm.what: alarm.at for alarm in state.alarms}, tests, _Newest(tests, state, rolling)
-        ),
+        "outside": _groups(now, raised, tests, _Newest(tests, state, rolling)),
         "over": sum(alarm.what not in outside for alarm in state.alarms),
         "measured": {"newest": _measured(monitor, state, rolling), "all": _measured(monitor, state, None)},
     }
@@ -56,17 +54,13 @@ class _Newest:
 
     def __init__(self, tests: ShareTests, state: MonitorState, rolling: int) -> None:
         self._shares = tests.shares(state.recent("cells", rolling)) if state.keys.size > 1 else None
-        self._places = {
-            (tests.streams[stream].name, tests.streams[stream].items[item]): place
-            for place, (stream, item) in enumerate(zip(tests.stream_of, tests.item_of, strict=True))
-        }
-        self._streams = {stream.name: stream for stream in tests.streams}
+        self._places = {(stream.name, item): (place, stream) for place, (stream, item) in enumerate(tests.tested)}
 
     def __call__(self, alarm: Alarm) -> str | None:
         if self._shares is None:
             return None
-        place, side = self._places[alarm.stream, alarm.item], self._streams[alarm.stream].direction(True)
-        count, trials = self._shares[alarm.direction == side][place], self._shares[2][place]
+        place, stream = self._places[alarm.stream, alarm.item]
+        count, trials = self._shares[alarm.direction == stream.direction(True)][place], self._shares[2][place]
         return f"{percent(count / trials)} of {trials:,}" if trials else "none"
 
 
@@ -98,9 +92,8 @@ def _groups(
 def _together(now: list[Alarm]) -> Iterator[list[Alarm]]:
     streams: dict[tuple[str, ...], list[Alarm]] = {}
     for alarm in now:
-        streams.setdefault((alarm.stream, alarm.direction) if _is_quantile(alarm) else (alarm.stream,), []).append(
-            alarm
-        )
+        together = (alarm.stream, alarm.direction) if _is_quantile(alarm) else (alarm.stream,)
+        streams.setdefault(together, []).append(alarm)
     for alarms in streams.values():
         yield from [alarms] if _is_quantile(alarms[0]) or len(alarms) > APART else [[alarm] for alarm in alarms]
 

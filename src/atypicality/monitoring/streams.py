@@ -216,8 +216,7 @@ class ShareTests:
         bands = [stream.band(delta) for stream, delta in zip(streams, deltas, strict=True)]
         self.low, self.high = (np.concatenate(side) for side in zip(*bands, strict=True))
         self.delta = np.repeat(deltas, sizes)
-        self.stream_of = np.repeat(np.arange(len(sizes)), sizes)
-        self.item_of = np.concatenate([np.arange(size) for size in sizes])
+        self.tested = [(stream, item) for stream in streams for item in stream.items]
 
     @property
     def n_cells(self) -> int:
@@ -257,10 +256,10 @@ def _alarm(tests: ShareTests, state: MonitorState, above: bool, item: int, windo
     count = above_count if above else below_count
     ordinal = float(state.keys[window] - state.first + 1)
     low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
-    stream = tests.streams[tests.stream_of[item]]
+    stream, name = tests.tested[item]
     return Alarm(
         stream.name,
-        stream.items[tests.item_of[item]],
+        name,
         stream.direction(above),
         state.last,
         first_second(int(state.keys[window]), state.window),
@@ -304,11 +303,10 @@ def _item_rows(tests: ShareTests, cells: Counts) -> list[dict[str, Any]]:
     below, above, trials = tests.shares(cells)
     low, _ = sequence_interval(below, trials, tests.delta)
     _, high = sequence_interval(above, trials, tests.delta)
-    streams = [tests.streams[number] for number in tests.stream_of]
     return [
         {
-            "stream": streams[item].name,
-            "item": streams[item].items[tests.item_of[item]],
+            "stream": tests.tested[item][0].name,
+            "item": tests.tested[item][1],
             "rows": int(trials[item]),
             "share": float(below[item] / trials[item]),
             "low": float(low[item]),

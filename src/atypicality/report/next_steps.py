@@ -35,10 +35,8 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
     return [
         facts.say(
             f"For an error rate of at most {RISK:.0%}, send the least confident {100 - best['percent']}% of the "
-            "{predictions} to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
-            count=facts.count("risk_coverage", best),
-            risk=facts.share("risk_coverage", best),
-            ends=facts.interval("{:.1%}", "risk_coverage", best),
+            "{predictions} to a person: of the other {count}, {share} are wrong (95% interval {ends}).",
+            **facts.judgement("risk_coverage", best),
         )
     ]
 
@@ -53,10 +51,8 @@ def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
         )
     return facts.say(
         f"No share of the {{predictions}} is shown to err at a rate below {RISK:.0%}: of the most confident "
-        f"{best['percent']}%, which are {{count}}, {{risk}} are wrong (95% interval {{ends}}). {enough}",
-        count=facts.count("risk_coverage", best),
-        risk=facts.share("risk_coverage", best),
-        ends=facts.interval("{:.1%}", "risk_coverage", best),
+        f"{best['percent']}%, which are {{count}}, {{share}} are wrong (95% interval {{ends}}). {enough}",
+        **facts.judgement("risk_coverage", best),
     )
 
 
@@ -76,13 +72,8 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
             "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those "
             "that it was fitted on: fit again with more {calibration_rows} before accepting any."
         )
-    return facts.say(
-        words,
-        share=facts.share("overall", share),
-        count=facts.count("overall", risk),
-        risk=facts.share("overall", risk),
-        ends=facts.interval("{:.1%}", "overall", risk),
-    )
+    told = facts.judgement("overall", risk)
+    return facts.say(words, **told | {"share": facts.share("overall", share), "risk": told["share"]})
 
 
 def _allowed(facts: Facts) -> str:
@@ -120,12 +111,10 @@ def _accepted_groups(facts: Facts) -> list[Sentence]:
             more = f" So are those of {len(above) - 1} more of the {kinds}." if len(above) > 1 else ""
             said.append(
                 facts.say(
-                    f"Of the {{count}} accepted {{samples}} {which} {{risk}} are wrong (95% interval {{ends}}), more "
+                    f"Of the {{count}} accepted {{samples}} {which} {{share}} are wrong (95% interval {{ends}}), more "
                     f"than {_allowed(facts)}: the risk is guaranteed for all {{samples}} together. {what}{more}",
                     name=Name(facts.place_name(table, worst)),
-                    count=facts.count(table, worst),
-                    risk=facts.share(table, worst),
-                    ends=facts.interval("{:.1%}", table, worst),
+                    **facts.judgement(table, worst),
                 )
             )
     return said

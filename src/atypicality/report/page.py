@@ -59,9 +59,8 @@ def write_report(
     True
     """
     told = {"date": f"{datetime.now(UTC):%Y-%m-%d}"} | dict(about or {})
-    options: dict[str, Any] = {"head": head, "title": title, "before": before, "after": after, "examples": examples}
-    options["about"] = told
-    write_page(path, lambda: render_report(evaluation, **options))
+    chosen: dict[str, Any] = {"head": head, "title": title, "before": before, "after": after, "examples": examples}
+    write_page(path, lambda: render_report(evaluation, about=told, **chosen))
 
 
 def render_report(
