@@ -134,7 +134,7 @@ def decided(rows: Iterable[Row], n_splits: int = 1) -> list[Row]:
     families: dict[Any, list[Row]] = {}
     for row in found:
         if row["axis"] != "overall" and np.isfinite(row["p_value"]):
-            families.setdefault(_pair(row), []).append(row)
+            families.setdefault((row["reference"], row["method"]), []).append(row)
     for family in families.values():
         number, adjusted = holm([row["p_value"] for row in family], [_least_p(row) for row in family])
         for row, p in zip(family, adjusted.tolist(), strict=True):
@@ -168,10 +168,6 @@ def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in KEYS)
-
-
-def _pair(row: Row) -> tuple[str, str]:
-    return row["reference"], row["method"]
 
 
 def _by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
