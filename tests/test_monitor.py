@@ -1063,7 +1063,7 @@ def test_logits_of_other_columns_are_counted_told_and_not_estimated(files, head,
     few, many = aty.Monitor(head), aty.Monitor(head)
     for monitor in (few, many):
         monitor.add(test[:2000], at=0)
-    with pytest.warns(UserWarning, match="sum to 1 in every row: are these probabilities"):
+    with pytest.warns(UserWarning, match="look like probabilities: none is negative, and each row sums to 1"):
         few.add(probs, at=0)
     many.add(test[:50], at=0)
     share = few.n_doubted / few.n_rows  # few may all be wrong, and the interval says so

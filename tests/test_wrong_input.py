@@ -11,6 +11,7 @@ import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
 from atypicality.head.calibration_parts import agreement, unlike, warn_of_other_labels
+from atypicality.head.moments import Moments
 from atypicality.head.prediction import Nearest, predicted
 from atypicality.llm import AnswerHead, Answers
 
@@ -66,8 +67,8 @@ def test_labels_of_other_rows_or_classes_are_warned_of(run):
 
 
 WRONG = {
-    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are, .* and sum to 1 in"),
-    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are"),
+    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits look like prob.* each row sums to 1"),
+    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits look like probabilities"),
     "columns": ({"logits": lambda z: z[:, ::-1]}, r"logits fit the embeddings no better .* of 2\d\d rows looked at"),
     "rows": ({"embeddings": lambda x: np.roll(x, 7, axis=0)}, "logits fit the embeddings no better"),
     "near the means": (
@@ -125,18 +126,41 @@ def test_the_classes_that_a_prediction_looks_at_are_those_of_the_density(folder)
 
 
 @pytest.mark.parametrize("change", ["means", "scale", "none"])
-def test_embeddings_of_another_layer_in_calibration_are_warned_of(change):
+def test_embeddings_of_another_layer_in_calibration_are_warned_of(folder, change):
     train, calibration = (arrays(n, seed) for n, seed in ((400, 1), (400, 2)))
     turned = {"means": lambda x: x + 2, "scale": lambda x: 3 * x, "none": lambda x: x}[change]
     calibration["embeddings"] = turned(calibration["embeddings"])
     skewed = calibration["labels"] < np.arange(400) % 9  # other shares of the classes are no other layer
     calibration = ModelOutputs(**calibration)[skewed]
     head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
+    refit = aty.load(folder / "head").refit  # of the same training rows, which a bundle no longer has
     if change == "none":
         head.fit(train=ModelOutputs(**train), calibration=calibration)
+        refit(calibration)
         return
     with pytest.warns(UserWarning, match="embeddings of the calibration rows are unlike those of train"):
         head.fit(train=ModelOutputs(**train), calibration=calibration)
+    message = "unlike those of the rows that the density was fitted on.* trained again needs a new head: `fit`"
+    with pytest.warns(UserWarning, match=message):
+        refit(calibration)
+
+
+@pytest.mark.parametrize(
+    "density", [{}, {"normalize": "l2"}, {"covariance": "full"}, {"covariance": "diagonal"}], ids=str
+)
+def test_a_density_has_the_moments_of_its_rows(density):
+    outputs = ModelOutputs(**arrays(400, 1))
+    rows = Moments.of(outputs, 5, unit="normalize" in density)
+    fitted = aty.GaussianAtypicality(**density).fit(outputs.embeddings, outputs.labels)
+    stored = Moments.of_density(fitted, np.arange(4), 5)
+    np.testing.assert_array_equal(stored.counts, rows.counts)
+    np.testing.assert_allclose(stored.means, rows.means, rtol=0, atol=1e-12)
+    assert stored.variance == pytest.approx(rows.variance, rel=1e-12)
+    own = (rows.counts - 1) * rows.spreads  # a tied covariance is their mean
+    if "covariance" in density:
+        np.testing.assert_allclose(rows.counts * stored.spreads, np.maximum(own, 0), rtol=1e-12)
+    else:
+        np.testing.assert_allclose(stored.spreads[:4], own.sum() / 400, rtol=1e-12)
 
 
 @pytest.mark.parametrize("column", ["ids", "id", "sample"])
@@ -181,9 +205,11 @@ def test_tables_whose_index_or_columns_name_another_order_are_refused():
 @pytest.mark.parametrize("total", [1, 100, 250])
 def test_probabilities_percentages_and_votes_are_warned_of(run, total):
     shares = total * softmax(arrays(300, 3)["logits"], axis=1)
-    with pytest.warns(UserWarning, match=rf"are not negative and sum to {total} in every row"):
+    kind = "probabilities" if total == 1 else "percentages or votes"
+    text = rf"look like {kind}: none is negative, and each row sums to {total}\."
+    with pytest.warns(UserWarning, match=rf"the logits of 'x\.npz' {text}"):
         assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 0
-    with pytest.warns(UserWarning, match=f"rows are not negative and sum to {total}: are these"):
+    with pytest.warns(UserWarning, match=f"the logits {text}"):
         aty.TemperatureScaling().fit(shares, arrays(300, 3)["labels"])
     assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
 

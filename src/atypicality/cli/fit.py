@@ -77,7 +77,8 @@ def command(
         return
     say(head.summary())
     say(f"sha256 {sha256}")
-    say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
+    risk = " --max-risk 0.05" if calibration.suffix.lower() == ANSWERS else ""
+    say(f"saved in {out}; next: atypicality predict {out} FILE{risk} --out FILE")
 
 
 def _more_answers(train: Path, calibration: Path, names: list[str] | None = None) -> Any:

@@ -54,7 +54,7 @@ def command(
             "--exit-code",
             help="End with code 3 where the rows' atypicality has drifted, where the logits look like probabilities or "
             "do not fit the embeddings, where a table's last line may be cut, or where answers lack a field far more "
-            "often than the held-out ones or have a score on another scale.",
+            "often than the held-out ones, or have a score on another scale or with other values than these.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -85,10 +85,8 @@ def command(
             shown = int(answer.accepted.sum())
             say(f"act on `accepted`: show {shown:,}, send {len(answer) - shown:,} to a person")
     if exit_code and answer.drift is None:
-        tested = ", only what answers lack and the scale of scores" if is_answer_head(fitted) else ""
-        say(
-            f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
-        )
+        tested = "only missing fields and values of signals" if is_answer_head(fitted) else "no drift of it"
+        say(f"atypicality: this head was fitted without atypicality: --exit-code tests {tested}.", err=True)
     if exit_code and findings:
         raise typer.Exit(DRIFTED)
 
@@ -99,4 +97,6 @@ def _findings(head: Any, answer: Any) -> list[str]:
     if not is_answer_head(head):
         return drifted + list(answer.doubts)
     lacking = [f"{field} is missing far more often than in the held-out answers." for field in answer.lacking]
-    return drifted + lacking + [f"{name} is on another scale than in the held-out answers." for name in answer.outside]
+    outside = [f"{name} is on another scale than in the held-out answers." for name in answer.outside]
+    moved = [f"{name} has other values than in the held-out answers: it has drifted." for name in answer.moved]
+    return drifted + lacking + outside + moved

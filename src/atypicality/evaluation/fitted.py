@@ -20,6 +20,7 @@ from atypicality.evaluation.scored import Options
 from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.head.calibration_parts import warn_of_other_labels
+from atypicality.head.lost import lost_accepted
 from atypicality.head.rarity import scores_of
 from atypicality.metrics.laws import at_least_beta_binomial
 from atypicality.outputs import ModelOutputs, check_outputs
@@ -225,6 +226,7 @@ def _told_of(head: Any, max_risk: float | None) -> dict[str, Any]:
     return {
         "nothing_accepted": None if rule is None or max_risk is None else rule.why_none(max_risk),
         "accepted_rows": None if kept is None or max_risk is None else int(kept[-1]),
+        "lost_accepted": None if max_risk is None else lost_accepted(head, max_risk),
         "cross_fitted": folds or getattr(head, "cross_fitted_", False),
         "covered_groups": str(Asked.of(sets.groups)) if isinstance(sets, ConditionalConformal) else None,
         "fitted_on": known if isinstance(known, str) else None,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from atypicality import blocks, metrics
@@ -20,6 +20,7 @@ from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
 from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.selective import area_under_risk
 from atypicality.metrics.sets import size_strata
 from atypicality.metrics.signal import FOLDS, auroc_and_error, error_signal
 from atypicality.metrics.tables import each_group
@@ -35,11 +36,6 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 
-def area_under_risk(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk-coverage curve; see `atypicality.metrics.risk_coverage`."""
-    return metrics.risk_coverage(confidence=confidence, correct=correct).area
-
-
 PAIRED: dict[str, Callable[..., float]] = {
     "accuracy": metrics.accuracy,
     "overconfidence": metrics.overconfidence,
@@ -52,8 +48,6 @@ PAIRED: dict[str, Callable[..., float]] = {
 }
 """Metrics of (confidence, correct)."""
 BINNED = ("ece", "rmsce", "adaptive_ece", "debiased_calibration_error")
-N_RESAMPLES = 100  # of the bootstrap, which only the area under the risk-coverage curve needs
-
 
 Column = tuple[NDArray[Any], ...]
 """Count, value, standard error, low and high of one metric, each of shape (n_groups,): the order of STATISTICS."""
@@ -81,7 +75,7 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
         partial(PAIRED[metric], n_bins=options.n_bins) if metric in BINNED else PAIRED[metric]
     )
     if options.intervals:
-        cut: dict[str, Any] = {"groups": codes, "names": n_groups, "n_resamples": N_RESAMPLES}
+        cut: dict[str, Any] = {"groups": codes, "names": n_groups}
         table = metrics.by_group(measured, confidence=confidence, correct=correct, random_state=options.seed, **cut)
         return table.count, table.value, table.standard_error, table.low, table.high
     if metric == "accuracy":

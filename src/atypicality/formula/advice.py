@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.formula.rows import Xp
 
 __all__ = [
-    *("ADVICE", "ASK", "CHOOSE", "AdviceRule"),
+    *("ADVICE", "ASK", "CHOOSE", "EVEN", "AdviceRule"),
     *("advice", "advice_numbers", "advice_texts", "choice_size", "longest_choice", "set_sizes"),
 ]
 

@@ -135,16 +135,22 @@ class AbstentionRule:
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
+        found: dict[float, float] = vars(self).setdefault("_thresholds", {})  # a service asks for one again and again
+        if max_risk not in found:
+            found[max_risk] = self._threshold(max_risk)
+        return found[max_risk]
+
+    def _threshold(self, max_risk: float) -> float:
         tested = self._tested(max_risk)
         failed = self.errors[tested] > most_errors(self.kept[tested], max_risk)
         passed = tested[: failed.argmax() if failed.any() else failed.size]
         return float(self.confidence[passed[-1]]) if passed.size else math.inf
 
-    def warn_where_none(self, accepted: Any, max_risk: float) -> None:
-        """Say why where no row (n,) is accepted because no threshold meets `max_risk`."""
+    def warn_where_none(self, accepted: Any, max_risk: float, more: str = "") -> None:
+        """Say why where no row (n,) is accepted because no threshold meets `max_risk`; `more` follows it."""
         if accepted is None or to_host(accepted).any() or (why := self.why_none(max_risk)) is None:
             return
-        warn(f"nothing is accepted: {why}")
+        warn(f"nothing is accepted: {why}{more}")
 
     def why_none(self, max_risk: float) -> str | None:
         """Why no threshold meets `max_risk`, and which risk, or about how many rows, would do; None where one does."""
@@ -154,7 +160,7 @@ class AbstentionRule:
         why = f"no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
         if n < fewest:
             return f"{why}That takes at least {fewest:,} rows without an error; {self._enough(max_risk)}"
-        first = self._tested(max_risk)[0]
+        first = self._first(max_risk, most_errors(self.kept, max_risk))
         why += f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; {self._enough(max_risk)}"
         needed = _needed(int(self.kept[first]), int(self.errors[first]), max_risk)
         if needed is None:
@@ -166,7 +172,13 @@ class AbstentionRule:
     def least_risk(self, above: float = 0.0) -> float | None:
         """Smallest risk above that given, in whole percent, at which something is kept; None where nothing is."""
         percents = range(math.floor(100 * above) + 1, 100)
-        return next((one / 100 for one in percents if self.threshold(one / 100) < math.inf), None)
+        return next((one / 100 for one in percents if self._keeps_some(one / 100)), None)
+
+    def _keeps_some(self, max_risk: float) -> bool:
+        """Whether the first test passes."""
+        allowed = most_errors(self.kept, max_risk)
+        first = self._first(max_risk, allowed)
+        return bool(self.errors[first] <= allowed[first])
 
     def _wrong(self, place: int) -> str:
         count = int(self.errors[place])
@@ -211,9 +223,11 @@ def _fewest(max_risk: float) -> float:
 
 def _needed(n: int, errors: int, max_risk: float) -> int | None:
     """Fewest rows, of those tried, that pass with the error rate of these `n`; None where no number of them does."""
+    if errors >= max_risk * n:
+        return None
     tried = np.unique(np.geomspace(n, 1e7, 2000).astype(np.intp))
     passed = np.ceil(tried * (errors / n)) <= most_errors(tried, max_risk)
-    return int(tried[passed.argmax()]) if errors < max_risk * n and passed.any() else None
+    return int(tried[passed.argmax()]) if passed.any() else None
 
 
 def _round_up(number: float) -> int:

@@ -1,7 +1,7 @@
 """Calibration outputs on their way into a head: checked, with classes in one order, and cut into parts."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ from atypicality.outputs.class_names import class_order, refuse_two_readings
 from atypicality.outputs.marks import telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import PROBED, common_sum, name_classes, warn
+from atypicality.validation import PROBED, look_like_probabilities, name_classes, warn
 
 __all__ = [
     "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
-    "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels", "warn_of_other_layer",
+    "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels",
     "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
@@ -28,11 +28,6 @@ SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
-MOVED = 0.5
-"""Mean squared distance of class means, in variances of the embeddings, from which on these are of different layers.
-In nine sets of outputs of networks it was at most 0.10, and from 1.2 on with permuted columns."""
-COLUMNS = 128  # at most, evenly spaced, of embeddings that are compared with those of train
-RESCALED = 4  # times the squared distance from the centre, from which on they are; 0.8 to 1.4 there
 ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
@@ -201,7 +196,8 @@ def warn_of_other_rows(
         warn(
             "embeddings fit the logits no better than those of other rows would, while labels do: the class whose "
             "density is largest has no more of the model's probability. Give embeddings in the order of logits and "
-            "labels, in train= and in calibration=; if they are, class densities are of no use here."
+            "labels, and of one model and layer for training and calibration; if they are, class densities are of no "
+            "use here."
         )
 
 
@@ -266,16 +262,10 @@ def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
 
 def probabilities_instead(outputs: ModelOutputs) -> str | None:
     """What is wrong where the first logits are all distributions, which logits never are by chance."""
-    logits = outputs.logits
-    total = None if logits is None else common_sum(to_host(logits[: min(PROBED, len(outputs)), ...]))
-    if total is None:
+    if outputs.logits is None:
         return None
-    of = (outputs._called or "").removeprefix("the outputs of ")
-    return (
-        f"the logits{' of ' if of else ''}{of} are used as they are, but are not negative and sum to {total:g} in "
-        "every row: are these probabilities, percentages or votes? Give what enters the softmax, or the logarithms of "
-        "probabilities, np.log(probs); `atypicality pack --probabilities` stores them."
-    )
+    some = to_host(outputs.logits[: min(PROBED, len(outputs)), ...])
+    return look_like_probabilities(some, (outputs._called or "").removeprefix("the outputs of "))
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:
@@ -303,59 +293,3 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
             f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
             "rows of train too. Confidence and coverage will be too high for new rows. Give held-out rows."
         )
-
-
-def warn_of_other_layer(train: ModelOutputs, held_out: ModelOutputs) -> None:
-    """Warn where embeddings of held-out rows have other class means, or another scale, than those of training rows.
-
-    As those of another layer do, or of inputs that were prepared in another way. Other shares of the classes change
-    neither, and held-out rows that are further from their means than training rows do not matter.
-    """
-    if min(len(train), len(held_out)) < ENOUGH_ROWS:
-        return
-    k = int(held_out.need("logits").shape[1])
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        own, other = (_Moments.of(some_rows(part, None)[0], k) for part in (train, held_out))
-        moved, times = own.apart(other), other.scale / own.scale
-    if moved > MOVED or times > RESCALED or times < 1 / RESCALED:
-        warn(
-            "embeddings of the calibration rows are unlike those of train: their class means are "
-            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and they are {times**0.5:.2g} times as far "
-            "from their centre. Are both of the same model and layer, with inputs prepared in the same way? If not, "
-            "atypicality means nothing here."
-        )
-
-
-class _Moments(NamedTuple):
-    """Rows (k,), means (k, d) and summed variances (k,) of classes, the summed variance of all rows, and their scale.
-
-    The scale is the median squared distance of a row to the medians of the columns: one far row does not matter.
-    """
-
-    counts: NDArray[np.intp]
-    means: NDArray[np.float64]
-    spreads: NDArray[np.float64]
-    variance: float
-    scale: float
-
-    @classmethod
-    def of(cls, outputs: ModelOutputs, k: int) -> "_Moments":
-        embeddings, labels = outputs.need("embeddings"), to_host(outputs.need("labels"))
-        x = to_host(embeddings[:, :: -(-embeddings.shape[1] // COLUMNS)])
-        order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=k)
-        x, found = np.asarray(x, np.float64)[order], np.flatnonzero(counts)
-        starts = np.r_[0, np.cumsum(counts[found])[:-1]]
-        means, spreads = np.zeros((k, x.shape[1])), np.zeros(k)
-        means[found] = np.add.reduceat(x, starts) / counts[found, None]
-        squares = np.add.reduceat(((x - means[labels[order]]) ** 2).sum(axis=1), starts)
-        spreads[found] = squares / np.maximum(counts[found] - 1, 1)
-        scale = float(np.median(((x - np.median(x, axis=0)) ** 2).sum(axis=1)))
-        return cls(counts, means, spreads, float(x.var(axis=0).sum()), scale)
-
-    def apart(self, other: "_Moments") -> float:
-        """Mean squared distance of the means of a class, less what it is by chance, in variances of all rows."""
-        both = np.flatnonzero((self.counts > 1) & (other.counts > 1))
-        distance = ((self.means[both] - other.means[both]) ** 2).sum(axis=1)
-        distance -= self.spreads[both] / self.counts[both] + other.spreads[both] / other.counts[both]
-        weighted = float(other.counts[both] @ distance) / max(int(other.counts[both].sum()), 1)
-        return weighted / min(self.variance, other.variance)

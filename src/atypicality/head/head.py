@@ -18,12 +18,13 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.calibration_fit import fit_calibration
-from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order, warn_of_other_layer
+from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order
 from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
 from atypicality.head.doubts import doubts_of, watched_classes
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.lost import warn_of_lost_accepted
+from atypicality.head.moments import warn_of_other_layer
 from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
@@ -231,13 +232,16 @@ class ReliabilityHead(BaseEstimator):
             self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
             train_rows = len(train) if isinstance(train, ModelOutputs) else 0
             fit_calibration(self, first, rest, edge_rows, train_rows, known)
-        if not aligned and known is not None and isinstance(train, ModelOutputs):
-            warn_of_other_layer(train, whole)
+        if not aligned and known is not None:
+            warn_of_other_layer(self, train, whole)
         self.agreement_ = check_order(first, known, sources_of(self), aligned=aligned)
         return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
-        """Fit recalibration and sets again on newer rows, `calibration`, keeping the density.
+        """Fit recalibration and sets again on newer rows of the same model, `calibration`, keeping the density.
+
+        This head is changed, and returned: save or copy it first if you want to compare the two. A model that was
+        trained again, however little, needs a new head instead, by `fit` with its own outputs of training rows.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()

@@ -25,8 +25,8 @@ from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
 from atypicality.llm.answer_description import described, model_card
 from atypicality.llm.answer_evaluation import AnswerReliability, each_alone, evaluate_answers
 from atypicality.llm.answers import Answers, only_checked
-from atypicality.llm.known_rows import SeenRows, warn_of_labels, warn_of_unused, without_copies
-from atypicality.llm.shifts import EMPTY, MISSING, empty_words, lacking_words, outside_words, untried
+from atypicality.llm.known_rows import SeenRows, warn_of_labels, warn_of_scales, warn_of_unused, without_copies
+from atypicality.llm.shifts import EMPTY, MISSING, empty_words, lacking_words, moved_words, outside_words, untried
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
 from atypicality.metrics.rows import check_correct
@@ -43,6 +43,7 @@ CLASSES = ("wrong", "correct")  # the two classes, in the order of the columns
 LIKELIHOOD = "prompt_log_likelihood"  # the score whose negative is atypicality where there are no embeddings of prompts
 RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
 
+HALF = " Half of the checked answers are held out: that takes twice as many of them, and is a rough guess."
 REMEDY = "give more answers that somebody has checked, or other signals"
 
 Vector = NDArray[np.float64]
@@ -202,6 +203,7 @@ class AnswerHead(BaseEstimator):
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
         used = {name: signals[name] for name in self.evidence_}
         warn_of_unused(signals, used)
+        warn_of_scales(answers.scores)
         warn_of_labels(used, known[chosen])
         self.alone_ = {name: SignalModel.fit({name: values}, known[chosen]) for name, values in used.items()}
         self._choose_atypicality(signals)
@@ -285,6 +287,7 @@ class AnswerHead(BaseEstimator):
             given = _rarity(signals, self.atypicality_) if self.atypicality_ in signals else np.full(len(odds), np.nan)
             rarity = np.where(np.isnan(given), self.usual_atypicality_, given)
         lacking = empty_words(answers) | self.recalibration_.missing(signals, len(answers))
+        lacking |= self.recalibration_.levels(signals, len(answers))
         return ModelOutputs(
             np.stack([np.zeros_like(odds), odds], axis=1),
             labels=None if correct is None else correct.astype(np.intp),
@@ -370,7 +373,7 @@ class AnswerHead(BaseEstimator):
             number = np.where(refused, ASK, number)
             accepted = None if accepted is None else accepted & ~refused
         if max_risk is not None:
-            self.abstention_.warn_where_none(accepted, max_risk)
+            self.abstention_.warn_where_none(accepted, max_risk, HALF)
         drift = quantile = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None and rarity is not None:
             drift, quantile = Drift(self.quantiles_, rarity), self.quantiles_(rarity)
@@ -384,6 +387,11 @@ class AnswerHead(BaseEstimator):
                 "held-out ones: the data has drifted. P(correct) and max_risk are not guaranteed there; find out why, "
                 "or fit again on such answers."
             )
+        outside = tuple(outside_words(outputs.attributes, self.reference_.words))
+        moved = moved_words(outputs.attributes, self.reference_.words)
+        moved = {name: how for name, how in moved.items() if name not in outside}  # of which reading has warned
+        for name, how in moved.items():
+            warn(f"{name} is {how}: the data has drifted. {self.recalibration_.after_drift(name)}")
         return AnswerReliability(
             label=np.ones(len(proba), np.intp),
             confidence=proba[:, 1],
@@ -398,7 +406,8 @@ class AnswerHead(BaseEstimator):
             ids=outputs.ids,
             advice=advice_texts(number, sets.sum(axis=1)),
             lacking=tuple(lacking),
-            outside=tuple(outside_words(outputs.attributes, self.reference_.words)),
+            outside=outside,
+            moved=tuple(moved),
         )
 
     def evaluate(self, answers: Answers, correct: ArrayLike | None = None, **options: Any) -> Evaluation:

@@ -16,13 +16,14 @@ from atypicality.stored import Record, kinds, need
 from atypicality.terminal import listed
 from atypicality.validation import warn
 
-__all__ = ["SeenRows", "warn_of_labels", "warn_of_unused", "without_copies"]
+__all__ = ["SeenRows", "warn_of_labels", "warn_of_scales", "warn_of_unused", "without_copies"]
 
 MOST_MARKS = 4096
 PROMPT_SHARE = 0.1  # different prompts, at least ten, of the different rows from which on prompts tell answers apart
 CHANCE = 1e-3  # of as many equal rows by themselves, below which rows were seen
 GIVEN_AWAY = 0.99  # AUROC at which a signal may be the label itself
 CLEAR = 4.0  # standard errors of an AUROC, by chance as seldom as one in 30,000
+MIXED = 0.1  # of the values, that are on each of two scales from which on a score is said to have two
 NATURAL = ("log_prob_mean", AGREEMENT)  # signals of which larger values are those of correct answers
 
 Vector = NDArray[np.float64]
@@ -142,3 +143,17 @@ def warn_of_labels(signals: Mapping[str, Vector], correct: NDArray[np.bool_]) ->
             )
         elif name in NATURAL and rank < 0.5 - CLEAR * np.sqrt((right + wrong + 1) / (12 * right * wrong)):
             warn(f"{name} is larger for wrong answers (AUROC {rank:.3f}): is 'correct' inverted?")
+
+
+def warn_of_scales(scores: Mapping[str, Vector]) -> None:
+    """Warn of scores that seem to be on two scales: parts of 1, and whole numbers from 2 on, with nothing between."""
+    for name, values in scores.items():
+        known = values[~np.isnan(values)]
+        parts, whole = (known > 0) & (known < 1), known >= 2
+        odd = (known[~parts] % 1).any() or (known < 0).any()
+        if not odd and min(parts.sum(), whole.sum()) >= max(FEWEST, MIXED * known.size):
+            warn(
+                f"scores[{name!r}] may be on two scales: {parts.sum():,} values are between 0 and 1, and "
+                f"{whole.sum():,} are whole numbers up to {known.max():.4g}. Bring all to one scale before the fit, or "
+                "give two scores."
+            )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.llm.answers import Answers
-from atypicality.llm.shifts import beyond_range, missing_columns
+from atypicality.llm.shifts import LEVEL, beyond_range, level_words, missing_columns
 from atypicality.recalibration.covariates import TAIL_ROWS, tails, usual_tail
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
@@ -38,6 +38,7 @@ ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
 MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
 KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
+EDGES = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles at which shares of new rows are compared with those of held-out ones
 FEWEST = TAIL_ROWS  # rows that a column needs
 LARGEST_LOG_PROB = -1e-4  # whose log-odds are still taken: what is nearer to 0 is rounding of servers
 REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
@@ -109,6 +110,10 @@ class SignalColumns:
     odds_center: Annotated[float, kinds.Later(kinds.Number(), absent=0.0)] = 0.0
     odds_scale: Annotated[float, kinds.Later(kinds.Number(0), absent=0.0)] = 0.0
     """Mean and standard deviation of a log-probability's log-odds; both 0 of other signals."""
+    edges: Annotated[
+        Vector | None, kinds.Later(kinds.optional(kinds.Array("*", kinds.FINITE, kinds.INCREASING)), absent=None)
+    ] = None
+    """Values at up to five quantiles, at which new rows are compared with held-out ones; None in an older bundle."""
 
     def _check_stored(self) -> None:
         need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
@@ -137,7 +142,8 @@ class SignalColumns:
         span = float(known.min()), float(known.max()), known.size
         odds = _log_odds(np.clip(known, low, high)) if name in TOKENS else np.zeros(1)
         both = float(odds.mean()), float(odds.std())
-        return cls(name, low, high, center, scale, missing, *bends, (), *span, *both)
+        edges = np.unique(np.quantile(known, EDGES, method="inverted_cdf"))
+        return cls(name, low, high, center, scale, missing, *bends, (), *span, *both, edges)
 
     def straight(self, values: Vector) -> Vector:
         """Columns (n, 1), or (n, 2) with the one that says whether the signal is missing."""
@@ -303,6 +309,26 @@ class SignalModel:
         unknown = np.full(n_rows, np.nan)
         ranges = {_field(one.name): one for one in self._used() if one.name not in FIELDS}
         return missing_columns({name: signals.get(name, unknown) for name in fields.values()}, fields, ranges)
+
+    def levels(self, signals: Signals, n_rows: int) -> dict[str, NDArray[Any]]:
+        """At or below which of its edges the signal of each field with most evidence is, as attributes.
+
+        Embeddings have a test of their own, by atypicality.
+        """
+        fields = {_field(name): name for name in reversed(self.signal_evidence)}
+        edges = {one.name: one.edges for one in self.signals if one.edges is not None}
+        unknown = np.full(n_rows, np.nan)
+        return {
+            LEVEL + (name if name in FIELDS else field): level_words(signals.get(name, unknown), edges[name])
+            for field, name in fields.items()
+            if name in edges and not field.endswith("_embedding")
+        }
+
+    def after_drift(self, name: str) -> str:
+        """What a drift of a signal of `levels` means, in words."""
+        if name in {one.name if one.name in FIELDS else _field(one.name) for one in self._used()}:
+            return "P(correct) and max_risk are not guaranteed there; find out why, or fit again on such answers."
+        return "P(correct) does not depend on it, and yet something has changed: find out why."
 
     @property
     def used_fields(self) -> dict[str, bool]:

@@ -38,10 +38,12 @@ def binned_interval(bins: BinSums, rng: np.random.Generator, *, power: int, leve
     noise = rng.standard_normal((_DRAWS, count.size)) * np.sqrt(share * (1 - share) / count)
     weights = count / n_rows
     drawn = rng.multinomial(int(n_rows), weights, size=_DRAWS) / n_rows
+    noise, drawn = np.asfortranarray(noise), np.asfortranarray(drawn)  # the few bins of many draws are added up fast
 
     def norm(gaps: FloatArray) -> FloatArray:
-        weighted = (weights if gaps.ndim == 1 else drawn) * np.abs(gaps) ** power
-        return np.asarray(weighted.sum(axis=-1) ** (1 / power))
+        size = np.abs(gaps) if power == 1 else gaps * gaps
+        size *= weights if gaps.ndim == 1 else drawn
+        return np.asarray(size.sum(axis=-1) ** (1 / power))
 
     return norm_interval(bins.gap[filled], noise, norm, level)
 

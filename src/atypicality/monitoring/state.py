@@ -16,7 +16,7 @@ from atypicality.monitoring.windows import check_window
 from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.stored import Part, Record, kinds, need
 
-__all__ = ["Alarm", "Counted", "MonitorState", "percent", "saved_file"]
+__all__ = ["LEVEL", "Alarm", "Counted", "MonitorState", "percent", "saved_file"]
 
 Counts = NDArray[np.int64]
 QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
@@ -26,6 +26,8 @@ RATES = {
     "miss": ("misses", "labelled rows have a set without their label"),
     "risk": ("errors among accepted rows", "labelled rows that are accepted are wrong"),
 }
+LEVEL = "attribute level of "
+"""What the names of words begin with that are edges of a signal of answers: the smallest at or above its value."""
 LEAST = 5e-5  # of a lower bound that is told: below, it is 0.00 %
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
@@ -56,6 +58,8 @@ class Alarm:
     class cat rose: 40% of 500 rows, 10% to 20% expected
     >>> print(Alarm("atypicality", "quantile 0.5 (-0.14)", "rose", 0.0, 0.0, 0.209, 0.17, 0.25, 0.461, 0.538, 500))
     atypicality rose: 20.9% of 500 rows are at or below the reference's median, 46.1% to 53.8% expected
+    >>> print(Alarm("confidence", "quantile 0.5 (0.88)", "rose", 0.0, 0.0, 0.25, 0.2, 0.3, 0.44, 0.3, 500))  # ties
+    confidence rose: 25% of 500 rows are at or below 0.88, at least 44% expected
     >>> print(Alarm("risk", "wrong", "rose", 0.0, 0.0, 0.25, 0.15, 0.36, 0.0, 0.1, 120))
     errors among accepted rows: 25% of 120 labelled rows that are accepted are wrong, at most 10% allowed
     """
@@ -86,6 +90,8 @@ class Alarm:
         name, which = self._words()
         low, high = percent(self.reference_low), percent(self.reference_high)
         expected = f"{low} to {high}" if self.reference_low >= LEAST else f"at most {high}"
+        if self.reference_low > self.reference_high:  # ties: one bounds the share at an edge or below, the other below
+            expected = f"at least {low}" if self.direction == "rose" else f"at most {high}"
         if self.stream == "missing":
             return f"{self.item} missing in {percent(self.share)} of {self.n_rows:,} rows, {expected} expected"
         if self.stream == "risk":
@@ -94,7 +100,8 @@ class Alarm:
 
     def _words(self) -> tuple[str, str]:
         """What moved, and which rows the share counts: few small values where values rose."""
-        below = "rows are at or below" if self.direction == "rose" else "rows are below"
+        is_level = self.stream.startswith(LEVEL)
+        below = "rows are at or below" if self.direction == "rose" or is_level else "rows are below"
         if self.stream in RATES:
             return RATES[self.stream]
         if self.stream == "input":
@@ -103,6 +110,8 @@ class Alarm:
             share, edge = found.groups()
             known = "the reference's " + ("median" if share == "0.5" else f"quantile {share}")
             return self.stream, f"{below} {edge if self.stream == 'confidence' else known}"
+        if found and is_level:
+            return self.stream.removeprefix(LEVEL), f"{below} {found.group(2)}"
         return f"{self.stream} {self.item}", "rows"
 
     _stored = Record()

@@ -17,7 +17,7 @@ from atypicality.conformal.threshold import conformal_rank
 from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.sequences import one_sided, rank_band, sequence_interval
-from atypicality.monitoring.state import Alarm, MonitorState
+from atypicality.monitoring.state import LEVEL, Alarm, MonitorState
 from atypicality.monitoring.windows import as_text, first_second
 
 __all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "raised", "window_rows"]
@@ -105,6 +105,27 @@ def _medians(medians: Vector, rank: int, n: int) -> Stream:
     return Stream("input", names, 2 * width + 1, count, shares, band, of_smaller=True)
 
 
+def _levels(name: str, counts: Mapping[str, int]) -> Stream:
+    """Shares of rows at or below each edge of a signal of answers, of those that have it; words are the edges."""
+    known = {level: number for word, number in counts.items() if not np.isnan(level := float(word))}
+    edges, n = np.array(sorted(level for level in known if np.isfinite(level))), sum(known.values())
+    reached = [sum(number for level, number in known.items() if level <= edge) for edge in edges]
+    items = [f"quantile {number / n:.2g} ({edge:.6g})" for edge, number in zip(edges, reached, strict=True)]
+
+    def count(words: Any) -> NDArray[Any]:
+        levels = np.asarray(words).astype(np.float64)
+        return np.append((levels[:, None] <= edges).sum(axis=0), np.count_nonzero(~np.isnan(levels)))
+
+    band = partial(exact_bounds, reached, n)
+    return Stream(name, tuple(items), edges.size + 1, count, _of_last, band, of_smaller=True)
+
+
+def _of_last(cells: Counts) -> tuple[Counts, Counts, Counts]:
+    """Shares of the rows that the last cell counts."""
+    items = cells[..., :-1]
+    return items, items, np.broadcast_to(cells[..., -1:], items.shape)
+
+
 def _missing(counts: Mapping[str, int], n: int) -> Stream:
     """Shares of rows without each of some fields."""
 
@@ -115,13 +136,8 @@ def _missing(counts: Mapping[str, int], n: int) -> Stream:
             [*(np.count_nonzero(columns[name] == "yes") for name in counts), len(columns[next(iter(counts))])]
         )
 
-    def shares(cells: Counts) -> tuple[Counts, Counts, Counts]:
-        items = cells[..., :-1]
-        return items, items, np.broadcast_to(cells[..., -1:], items.shape)
-
-    return Stream(
-        "missing", tuple(counts), len(counts) + 1, count, shares, partial(exact_bounds, list(counts.values()), n)
-    )
+    band = partial(exact_bounds, list(counts.values()), n)
+    return Stream("missing", tuple(counts), len(counts) + 1, count, _of_last, band)
 
 
 def _rate(name: str, item: str, band: Callable[[float], tuple[Any, Any]]) -> Stream:
@@ -161,7 +177,10 @@ def make_streams(
     lacking = {name: words for name, words in sorted(reference.words.items()) if name.startswith(MISSING)}
     for name in sorted(reference.words.keys() - lacking.keys()):
         counted = dict(sorted(reference.words[name].items()))
-        found.append(_kinds(name, counted, n, partial(_placed, list(counted))))
+        if not name.startswith(LEVEL):
+            found.append(_kinds(name, counted, n, partial(_placed, list(counted))))
+        elif any(np.isfinite(float(word)) for word in counted):
+            found.append(_levels(name, counted))
     if reference.medians is not None and reference.median_rank is not None:
         found.append(_medians(reference.medians, reference.median_rank, n))
     found.append(_rate("error", "wrong", partial(exact_bounds, reference.errors, n)))

@@ -22,9 +22,9 @@ def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
 def _for_a_person(facts: Facts) -> list[Sentence]:
     """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
     if (share := facts.at("overall", "accepted_share")) is not None:
-        why = facts.setting("nothing_accepted")
-        told = () if why is None else (f" {why[0].upper()}{why[1:]}",)
-        return [(*_accepted(facts, share), *told), *_accepted_groups(facts)]
+        why, lost = (_sentence(facts.setting(key)) for key in ("nothing_accepted", "lost_accepted"))
+        first = [(lost,)] if lost else []
+        return [*first, (*_accepted(facts, share), *((f" {why}",) if why else ())), *_accepted_groups(facts)]
     rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
     kept = [row for row in rows if row["high"] <= RISK]
     if not rows or rows[-1]["high"] <= RISK:
@@ -39,6 +39,10 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
             **facts.judgement("risk_coverage", best),
         )
     ]
+
+
+def _sentence(told: str | None) -> str:
+    return f"{told[0].upper()}{told[1:]}" if told else ""
 
 
 def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
@@ -62,9 +66,12 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     risk = facts.at("overall", "accepted_risk")
     if risk is None:
         return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
+    use, others = "Use the {share} of the {predictions} that are accepted", "Send the others to a person."
+    if facts.setting("lost_accepted"):
+        use = "{share} of the {predictions} are accepted"
+        others = "Use those of them with the advice to trust, and send the others to a person."
     words = (
-        f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
-        f"(95% interval {{ends}}). Send the others to a person.{_guarantee(facts)}"
+        f"{use} {allowed}: of these {{count}}, {{risk}} are wrong (95% interval {{ends}}). {others}{_guarantee(facts)}"
     )
     if risk["low"] > facts.evaluation.settings["max_risk"]:
         words = (

@@ -24,8 +24,8 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "name_classes", "name_rows",
-    "numbered", "own_row", "require", "warn", "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "look_like_probabilities",
+    "name_classes", "name_rows", "numbered", "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
@@ -479,14 +479,24 @@ def warn(message: str) -> None:
 
 def warn_of_probabilities(logits: FloatArray) -> None:
     """Warn where the first rows of logits are all distributions, which logits never are by chance; they stay logits."""
-    rows = logits[:PROBED]
+    if len(logits) >= 10 and (message := look_like_probabilities(logits[:PROBED])):
+        warn(message)
+
+
+def look_like_probabilities(rows: Any, of: str = "") -> str | None:
+    """What is wrong where these rows (n, k) of logits `of` something are all distributions; else None.
+
+    >>> look_like_probabilities(np.array([[0.9, 0.1]]), "'test.npz'")
+    "the logits of 'test.npz' look like probabilities: none is negative, and each row sums to 1. They are used as ..."
+    """
     total = common_sum(rows)
-    if total is not None and len(rows) >= 10:
-        warn(
-            f"logits are used as they are, but their rows are not negative and sum to {total:g}: are these "
-            "probabilities, percentages or votes? Give what enters the softmax, or the probabilities' logarithm, "
-            "np.log(probs)."
-        )
+    if total is None:
+        return None
+    return (
+        f"the logits{' of ' if of else ''}{of} look like {'probabilities' if total == 1 else 'percentages or votes'}: "
+        f"none is negative, and each row sums to {total:g}. They are used as they are; give what enters the softmax, "
+        "or the logarithms of probabilities, np.log(probs), which `atypicality pack --probabilities` stores."
+    )
 
 
 def common_sum(rows: Any) -> float | None:
