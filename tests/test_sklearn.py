@@ -1,6 +1,7 @@
 """The meta-estimator obeys scikit-learn's rules, and its sets and answers are those of the head."""
 
 import ast
+import re
 
 import joblib
 import numpy as np
@@ -825,6 +826,15 @@ def test_folds_of_others_are_refused_with_the_reason(three):
 def test_too_few_rows_are_refused_without_a_warning_before(cv, message):
     with pytest.raises(ValueError, match=message):
         AtypicalityAwareClassifier(GaussianNB(), cv=cv).fit(np.arange(6.0)[:, None], list("aaabbb"))
+
+
+def test_few_rows_are_told_of_without_what_nobody_set(three):
+    X, y = three
+    with pytest.warns(UserWarning, match="rows calibrate") as told:
+        AtypicalityAwareClassifier(GaussianNB()).fit(X[:40], y[:40])
+    said = " ".join(str(warning.message) for warning in told)
+    assert "16 rows calibrate" in said
+    assert not {"margin", "knots"} & set(re.findall(r"\w+", said))
 
 
 def test_rows_that_trained_a_forest_are_asked_about(three):
