@@ -298,6 +298,20 @@ def test_errors_name_the_fields_of_the_file():
             Answers.from_records([own | more], names=names)
 
 
+def test_a_file_without_correct_is_told_which_field_may_be_it(tmp_path, capsys):
+    rows = [{"prompt": "p", "answer": "a"}, {"prompt": "p", "answer": "a", "human": None}]
+    for value, message in (
+        ("right", """Is it 'human'? Of words make it before: if "human" in record: record["correct"] ="""),
+        (True, "Is it 'human'? Give --names correct=human."),
+        (None, "it has none.\n"),
+    ):
+        lines = [*rows, {"prompt": "p", "answer": "a", "human": value}]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        with pytest.warns(UserWarning, match="fields that are not read: human"):
+            assert main(["fit", "--calibration", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "head")]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_attributes_of_answers_have_tables(tmp_path, capsys):
     head = AnswerHead().fit(trusted(800, 0))
     records = [record | {"topic": "ab"[row % 3 == 0]} for row, record in enumerate(trusted(300, 1).records())]

@@ -168,7 +168,10 @@ def load_answers(
     Without names, those by which the answers were read that the `head` was fitted on.
     """
     from atypicality.llm import Answers
+    from atypicality.llm.answer_records import correct_meant
     from atypicality.llm.answers import only_checked
+    from atypicality.llm.texts import read_objects
+    from atypicality.validation import caught_warnings
 
     if path.suffix.lower() != ANSWERS:
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
@@ -177,9 +180,11 @@ def load_answers(
     known = parse_names(names) if names or head is None else head.names_
     found = Answers._read(path, known, strict=bool(names))
     if checked and found.correct is None:
+        with caught_warnings():
+            meant = next(filter(None, read_objects(path, correct_meant)), "")
         raise ValueError(
             f"{path.name!r} must have the field 'correct', true or false, in the lines of answers that were checked; "
-            "it has none."
+            f"it has none.{f' {meant}.' if meant else ''}"
         )
     return only_checked(found) if checked else found
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,9 @@ FIRST_SHARE = 0.1  # of the rows, where the sequence of tests begins if nothing 
 N_COUNTS = 100  # tests at most, from the first count to all rows
 OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
 """Multiples of the error rates to expect: the first count is the most likely to pass on average over them."""
+
+FOUND: "WeakKeyDictionary[AbstentionRule, dict[float, float]]" = WeakKeyDictionary()
+"""Thresholds by risk, of rules that are in use: a service asks for the same one again and again."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
@@ -135,7 +139,7 @@ class AbstentionRule:
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
         max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
-        found: dict[float, float] = vars(self).setdefault("_thresholds", {})  # a service asks for one again and again
+        found = FOUND.setdefault(self, {})
         if max_risk not in found:
             found[max_risk] = self._threshold(max_risk)
         return found[max_risk]

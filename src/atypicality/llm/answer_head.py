@@ -342,7 +342,8 @@ class AnswerHead(BaseEstimator):
             `accepted` then says which answers to use so that at most that share of them is wrong, with 95 % confidence
             (see `AbstentionRule`). Not accepted is an answer that is empty, or more atypical than every held-out one,
             or that no fitted one is like: it lacks a signal that P(correct) depends on and that fewer than ten of the
-            fitted rows lacked, or all of several, or has a score further outside its fitted range than that is wide.
+            fitted rows lacked, or every one of those it depends on, or has a score further outside its fitted range
+            than that is wide.
         first_row : int, default=0
             Taken like everywhere; nothing is drawn.
 

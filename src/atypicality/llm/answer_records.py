@@ -12,7 +12,10 @@ from atypicality.outputs.reading import ATTRIBUTE
 from atypicality.terminal import listed
 from atypicality.validation import ODD_TEXT, check_length, name_rows
 
-__all__ = ["FIELDS", "MOST_SCORES", "RecordTable", "check_sampled", "check_score_name", "check_texts", "token_scores"]
+__all__ = [
+    "FIELDS", "MOST_SCORES", "RecordTable", "check_sampled", "check_score_name", "check_texts", "correct_meant",
+    "token_scores",
+]  # fmt: skip
 
 TEXTS, EMBEDDINGS = ("prompt", "answer"), ("prompt_embedding", "answer_embedding")
 SIGNALS = ("logprobs", "scores", *EMBEDDINGS)  # fields that say something of an answer whose texts were not kept
@@ -115,10 +118,25 @@ def _no_field(name: str, record: Mapping[str, Any]) -> str:
 
 def _not_correct(value: Any, theirs: str) -> str:
     """What is wrong with a `correct`, `theirs` by name, and how to make one of words."""
-    made = f'if "{theirs}" in record: record["correct"] = record.pop("{theirs}") == "right"'
-    hint = f". Of words make it before: {made}"
+    hint = f". {_of_words(theirs)}"
     hint += f"; and leave correct={theirs} out of the names" if theirs != "correct" else ""
     return f"{theirs!r} must be true or false; got {value!r:.40}{hint if isinstance(value, str) else ''}"
+
+
+def correct_meant(record: Mapping[str, Any]) -> str:
+    """Which field of a record without `correct` may be meant by it, in words; empty where none is.
+
+    >>> correct_meant({"prompt": "2 + 2 =", "human": True})
+    "Is it 'human'? Give --names correct=human"
+    """
+    name = next((other for other in SYNONYMS["correct"] if record.get(other) is not None), "")
+    if isinstance(record.get(name), str):
+        return f"Is it {name!r}? {_of_words(name)}"
+    return f"Is it {name!r}? Give --names correct={name}" if name else ""
+
+
+def _of_words(theirs: str) -> str:
+    return f'Of words make it before: if "{theirs}" in record: record["correct"] = record.pop("{theirs}") == "right"'
 
 
 def _parse(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
