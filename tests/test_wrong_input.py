@@ -301,10 +301,11 @@ def test_a_time_in_the_future_is_refused(run, folder):
     assert "not be more than a day after this machine's clock; got 9000-01-01T00:00:00Z" in said
 
 
-def test_text_in_the_place_of_an_estimator_is_refused(folder):
+@pytest.mark.parametrize(("name", "part"), [("recalibration", "platt"), ("prediction_sets", None)])
+def test_what_is_no_estimator_is_refused_by_the_name_of_the_part(folder, name, part):
     outputs = ModelOutputs.load(folder / "cal.npz")
-    with pytest.raises(TypeError, match=r"given as an object, such as TemperatureScaling\(\); got the text 'platt'"):
-        aty.ReliabilityHead(recalibration="platt").fit(train=outputs[:200], calibration=outputs[200:])
+    with pytest.raises(TypeError, match=rf'{name} must be "auto" or an estimator, such as \w+\(\); got {part!r}\.'):
+        aty.ReliabilityHead(**{name: part}).fit(train=outputs[:200], calibration=outputs[200:])
 
 
 def test_the_headline_of_answers_has_no_sets(rng):

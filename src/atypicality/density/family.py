@@ -197,5 +197,5 @@ def _any_zero(x: Any, whose: str) -> bool:
 def _warn_of_zeros(whose: str) -> None:
     warn(
         f"{whose} has rows of zeros, which have no direction: densities of normalised rows are left out of the choice. "
-        "Drop those rows to have them."
+        "Nothing need be done, unless you want them: then drop those rows."
     )

@@ -217,6 +217,7 @@ class ReliabilityHead(BaseEstimator):
         Rows that are `aligned` for sure, logits and embeddings made of one table, are not looked at for their order.
         """
         seed = check_integer(self.random_state, "random_state", low=0)
+        _check_parts(self)
         _check_one_alpha(self)
         fingerprint = check_calibration(calibration)
         train, calibration, self.class_names_ = in_one_order(train, calibration, class_names)
@@ -417,6 +418,13 @@ class ReliabilityHead(BaseEstimator):
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )
+
+
+def _check_parts(head: ReliabilityHead) -> None:
+    for name, such in (("recalibration", "TemperatureScaling"), ("prediction_sets", "SplitConformal")):
+        part = getattr(head, name)
+        if part != "auto" if isinstance(part, str) else not hasattr(part, "get_params"):
+            raise TypeError(f'{name} must be "auto" or an estimator, such as {such}(); got {part!r:.200}.')
 
 
 def _check_one_alpha(head: ReliabilityHead) -> None:

@@ -1,5 +1,7 @@
-"""Lost classes: those whose held-out rows are, for the most part, used without the class, for all its confidence."""
+"""Lost classes: those whose held-out rows are, for the most part, used without the class, on confident predictions."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,9 @@ def warn_of_lost_advised(
     rows = np.flatnonzero(lost[labels] & (predicted != labels) & (confidence >= EVEN))
     if not rows.size:
         return
-    without = labels[rows[_without(head, take_rows(probs, rows), atypicality, outputs, rows, confidence[rows])]]
-    counts, among = (np.bincount(part, minlength=head.n_classes_) for part in (labels, without))
+    rarity = None if atypicality is None else take_rows(atypicality, rows)
+    without = _without(head, take_rows(probs, rows), confidence[rows], rarity, outputs._part(rows))
+    counts, among = (np.bincount(part, minlength=head.n_classes_) for part in (labels, labels[rows[without]]))
     found = np.flatnonzero(among >= clear_majority(counts))
     if found.size:
         shares = {one: f"{among[one]:,} of {counts[one]:,} rows" for one in found.tolist()}
@@ -49,33 +52,34 @@ def warn_of_lost_advised(
         )
 
 
-def _without(
-    head: Any, probs: Any, atypicality: Any, outputs: ModelOutputs, rows: Classes, confidence: Vector
-) -> NDArray[np.bool_]:
-    """Whether the advice of wrong predictions, those of some `rows`, leaves out the label, and asks no person."""
-    rarity = None if atypicality is None else take_rows(atypicality, rows)
-    sets = to_host(sets_of(head, probs, rarity, outputs._part(rows).attributes))
-    advice = advice_of(advice_rule(head), confidence, rarity, sets)
-    labels = to_host(outputs.need("labels"))[rows]
-    listed = choices(advice, to_host(probs), sets)[np.arange(rows.size), labels]
-    return (advice != ASK) & ~listed
+def _without(head: Any, probs: Any, confidence: Vector, atypicality: Any, outputs: ModelOutputs) -> NDArray[np.bool_]:
+    """Whether the advice of rows that are predicted wrong leaves out the label, and asks no person."""
+    sets, labels = to_host(sets_of(head, probs, atypicality, outputs.attributes)), to_host(outputs.need("labels"))
+    advice = advice_of(advice_rule(head), confidence, atypicality, sets)
+    listed = choices(advice, to_host(probs), sets)[np.arange(len(labels)), labels]
+    return np.asarray((advice != ASK) & ~listed)
 
 
 def warn_of_lost_accepted(head: Any, max_risk: float) -> None:
     """Warn of classes most of whose held-out rows would be accepted as another class, at a risk that excludes it."""
-    formula = None if head.acceptance_ is not None else known_formula(head, max_risk)  # found once, not every time
-    told = lost_accepted(head, max_risk, None if formula is None else formula.advice.keep_from)
+    told = lost_accepted(head, max_risk, partial(_known_threshold, head))
     if told is not None:
         warn(told)
 
 
-def lost_accepted(head: Any, max_risk: float, threshold: float | None = None) -> str | None:
+def _known_threshold(head: Any, max_risk: float) -> float:
+    """The head's own threshold, found once and not at every prediction where it has a formula."""
+    formula: Any = None if head.acceptance_ is not None else known_formula(head, max_risk)
+    return float(head.abstention_.threshold(max_risk) if formula is None else formula.advice.keep_from)
+
+
+def lost_accepted(head: Any, max_risk: float, threshold: Callable[[float], float] | None = None) -> str | None:
     """What is said of such classes; None where there are none, or where nothing is known of them."""
-    rule, held_out = getattr(head, "abstention_", None), getattr(head, "reference_", None)
-    lost = getattr(rule, "lost_at", None)
+    rule: Any = getattr(head, "abstention_", None)
+    lost, held_out = getattr(rule, "lost_at", None), getattr(head, "reference_", None)
     if lost is None or held_out is None or max_risk >= LOST_SHARE or lost.max() < 0:
         return None
-    found = np.flatnonzero(lost >= (rule.threshold(max_risk) if threshold is None else threshold))
+    found = np.flatnonzero(lost >= (threshold or rule.threshold)(max_risk))
     if not found.size:
         return None
     sizes = {one: f"{held_out.labels[one]:,} rows" for one in found.tolist()}

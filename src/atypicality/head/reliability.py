@@ -431,6 +431,12 @@ class Reliability:
         why = "" if here.advice is None else f"; {here.advice[0]}: {self.reasons()[0]}"
         return ", ".join(parts) + why
 
+    def _chooses_beyond_sets(self) -> bool:
+        """Whether a set of one class is put to a choice, with the runner-up."""
+        here = self.on_host()
+        chosen = False if here.advice is None else np.char.startswith(here.advice, "choose")
+        return bool(np.any(chosen & (here.prediction_set.sum(axis=1) == 1)))
+
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
         rows, columns = list(head.rows()), list(head.columns())
@@ -447,7 +453,9 @@ class Reliability:
                 left_out = (*left_out, name)
                 lines = _text(header, rows, left_out)
         rest = [f"{len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
+        gone = [name for name in header if name in left_out]
+        gone += ["choices"] if "choices" not in header and self._chooses_beyond_sets() else []
+        rest += [f"not shown: {', '.join(gone)}"] if gone else []
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
         return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else [])])
 

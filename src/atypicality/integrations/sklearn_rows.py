@@ -9,7 +9,7 @@ from sklearn.utils import assert_all_finite
 
 from atypicality.conformal.guaranteed import Asked
 from atypicality.head import ReliabilityHead
-from atypicality.head.calibration_parts import agreement
+from atypicality.head.calibration_parts import FEWEST, agreement
 from atypicality.outputs.marks import Marks, are_known, marks_of, numbers_of, telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.outputs.table_index import counts_from_0
@@ -18,6 +18,7 @@ from atypicality.validation import name_rows, warn
 
 __all__ = [
     "MARKED",
+    "check_classes",
     "check_kind",
     "check_known",
     "check_no_others",
@@ -124,6 +125,12 @@ def named_columns(X: Any, attributes: Any) -> Any:
     return {name: X[name] for name in names}
 
 
+def check_classes(targets: NDArray[Any]) -> None:
+    """Refuse labels (n,) of one class, from which no classifier is fitted."""
+    if np.unique(targets).size == 1:
+        raise ValueError(f"y must hold at least two classes; got one class, {targets.tolist()[0]!r}.")
+
+
 def check_no_others(others: Mapping[str, Any]) -> None:
     """Refuse what `fit` does not take beside X and y."""
     if others:
@@ -189,7 +196,7 @@ def warn_of_seen_rows(marks: Marks, features: NDArray[Any]) -> None:
 
 def warn_of_few_rows(n_calibration: int, whole: bool) -> None:
     """Warn where fewer rows calibrate than an accuracy is told from chance by; `whole` where no more of them can."""
-    if n_calibration < ENOUGH_ROWS:
+    if FEWEST <= n_calibration < ENOUGH_ROWS:  # fewer are refused
         warn(
             f"{n_calibration} row{' calibrates' if n_calibration == 1 else 's calibrate'}, where 500 are better and "
             f"fewer than {ENOUGH_ROWS} are few: probabilities are hardly recalibrated, and coverage varies much from "

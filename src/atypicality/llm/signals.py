@@ -113,7 +113,7 @@ class SignalColumns:
     edges: Annotated[
         Vector | None, kinds.Later(kinds.optional(kinds.Array("*", kinds.FINITE, kinds.INCREASING)), absent=None)
     ] = None
-    """Values at up to five quantiles, at which new rows are compared with held-out ones; None in an older bundle."""
+    """Values (m,) at up to five quantiles, at which new rows are compared with held-out ones; None as `least` is."""
 
     def _check_stored(self) -> None:
         need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
