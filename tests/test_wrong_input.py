@@ -143,7 +143,7 @@ def test_two_classes_that_changed_places_are_named(folder):
 
     head = aty.load(folder / "head")
     words = r"columns 1 \('dog'\), 2 \('ant'\) of the logits seem to stand in each other's places: by {}, "
-    with pytest.warns(UserWarning, match=words.format("the density") + ".* in the head's order\?"):
+    with pytest.warns(UserWarning, match=words.format("the density") + ".* in the head's order"):
         assert len(head.predict(swapped(rows(400, 3), "logits")).doubts) == 1
     with pytest.warns(UserWarning, match=words.format("labels of the outputs")):
         warn_of_other_labels(swapped(rows(400, 3), "labels"))

@@ -293,7 +293,7 @@ def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str | None:
     """What is wrong where the columns of logits (n, k) are not those of the classes (n,) by density; else None."""
     if not unlike(logits, classes):
         found = exchanged(logits.argmax(axis=1), classes, logits.shape[1])
-        remedy = " Are they in the head's order? Give class_names in the order of the columns, by which these are put in it."
+        remedy = " Are they in the head's order? Give class_names in that of the columns, by which these are reordered."
         return _places(found, "the density") + remedy if found.size else None
     same = float(np.mean(logits.argmax(axis=1) == classes))
     return (
