@@ -24,8 +24,8 @@ N_COUNTS = 100  # tests at most, from the first count to all rows
 OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
 """Multiples of the error rates to expect: the first count is the most likely to pass on average over them."""
 
-FOUND: "WeakKeyDictionary[AbstentionRule, dict[float, float]]" = WeakKeyDictionary()
-"""Thresholds by risk, of rules that are in use: a service asks for the same one again and again."""
+FOUND: "WeakKeyDictionary[AbstentionRule, dict[float, int | None]]" = WeakKeyDictionary()
+"""Places of thresholds by risk, of rules that are in use: a service asks for the same one again and again."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
