@@ -624,6 +624,7 @@ def test_a_rare_class_that_is_trusted_or_accepted_as_another_is_named(tmp_path):
     (first,), accepted, *_ = next_steps(evaluation, "head")
     assert f"method 'head': {first[0].lower()}{first[1:]}" == str(told[0].message)
     assert "with the advice to trust, and send the others to a person" in accepted[-1]
+    assert first in str(evaluation)
     page = render_report(evaluation)
     assert ("The advice decides" in page, "Whether a prediction is accepted decides" in page) == (True, False)
 

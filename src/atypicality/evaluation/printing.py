@@ -180,10 +180,11 @@ def _accepted(evaluation: "Evaluation") -> Iterator[str]:
 
 def _guaranteed(evaluation: "Evaluation", method: str) -> str:
     """With what confidence, from how many rows and for what the risk is guaranteed; nothing where that is not known."""
-    n = evaluation.settings.get("accepted_rows", {}).get(method)
+    n, lost = (evaluation.settings.get(key, {}).get(method) for key in ("accepted_rows", "lost_accepted"))
     if n is None:
         return ""
-    return f" Guaranteed with 95 % confidence from {n:,} held-out rows, for rows like these, all accepted together."
+    told = f" Guaranteed with 95 % confidence from {n:,} held-out rows, for rows like these, all accepted together."
+    return told if lost is None else f"{told} {lost[0].upper()}{lost[1:]}"
 
 
 def _headline(evaluation: "Evaluation") -> str:
