@@ -146,7 +146,7 @@ def test_probabilities_in_the_place_of_logits_are_warned_of(folder, capsys):
     aty.ModelOutputs(probs, embeddings=test.embeddings).save(folder / "probs.npz")
     with pytest.warns(UserWarning, match=r"the logits of 'probs.npz' look like probabilities"):
         assert run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz")[0] == 0
-    with pytest.warns(UserWarning, match="are these probabilities"):
+    with pytest.warns(UserWarning, match="look like probabilities"):
         code, *_ = run(
             capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz", "--exit-code"
         )

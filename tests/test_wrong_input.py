@@ -10,12 +10,13 @@ from scipy.special import softmax
 import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
-from atypicality.head.calibration_parts import agreement, unlike, warn_of_other_labels
+from atypicality.head.calibration_parts import agreement, exchanged, unlike, warn_of_other_labels
 from atypicality.head.moments import Moments
 from atypicality.head.prediction import Nearest, predicted
 from atypicality.llm import AnswerHead, Answers
 
 NAMES = np.array(["cat", "dog", "ant", "bee"])
+TURNED = np.array([0, 2, 1, 3])
 MEANS = np.random.default_rng(0).normal(size=(4, 6))
 
 
@@ -113,6 +114,41 @@ def test_shuffled_classes_are_unlike_and_one_class_cannot_be_told(rng):
     assert unlike(4.0 * np.eye(2)[rare], rng.permutation(rare))
     alike = (np.arange(400) < 4).astype(int)
     assert not unlike(4.0 * np.eye(2)[alike], alike[::-1])
+
+
+def test_classes_that_changed_places_are_named_and_lost_ones_are_not(rng):
+    turned, rows = np.array([1, 2, 0, 3, 4, 5, 6, 7, 8, 9]), np.arange(400) % 10  # three in a cycle, 40 rows each
+    agree = rng.random(400) < 0.9
+    top = np.where(agree, rows, rng.integers(0, 10, 400))
+    np.testing.assert_array_equal(exchanged(turned[top], rows, 10), [0, 1, 2])
+    assert not exchanged(top, rows, 10).size
+    lost = np.where(np.isin(top, [0, 2]), 1, top)  # as another class that stays where it is: no way back
+    assert not exchanged(lost, rows, 10).size
+    # of two classes the level is 3e-5 / 2: 2^-17 < it < 2^-16
+    for n, found in ((17, 2), (16, 0)):
+        two = np.repeat([0, 1], n)
+        assert exchanged(1 - two, two, 2).size == found
+
+
+@pytest.mark.filterwarnings("ignore:.*are unlike those of train.*")  # which is true of two of four class means
+def test_two_classes_that_changed_places_are_named(folder):
+    def rows(n, seed):
+        parts = arrays(n, seed)
+        few = np.isin(parts["labels"], [1, 2]) & (np.arange(n) % 2 == 0)  # most rows are of the two others
+        return ModelOutputs(**parts)[~few]
+
+    def swapped(outputs, name):
+        values = getattr(outputs, name)
+        return outputs._replaced(**{name: values[:, TURNED] if name == "logits" else TURNED[values]})
+
+    head = aty.load(folder / "head")
+    words = r"columns 1 \('dog'\), 2 \('ant'\) of the logits seem to stand in each other's places: by {}, "
+    with pytest.warns(UserWarning, match=words.format("the density") + ".* in the head's order"):
+        assert len(head.predict(swapped(rows(400, 3), "logits")).doubts) == 1
+    with pytest.warns(UserWarning, match=words.format("labels of the outputs")):
+        warn_of_other_labels(swapped(rows(400, 3), "labels"))
+    with pytest.warns(UserWarning, match=words.format("the density") + ".* labels of train"):
+        head.fit(swapped(rows(400, 1), "labels"), rows(400, 2))
 
 
 def test_the_classes_that_a_prediction_looks_at_are_those_of_the_density(folder):

@@ -29,9 +29,10 @@ def command(
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Fit a saved head again on newer labelled outputs.
+    """Fit a saved head again on newer labelled outputs of the same model.
 
-    Recalibration and prediction sets are fitted on these rows alone; the density of the training rows stays.
+    Recalibration and prediction sets are fitted on these rows alone; the density of the training rows stays. A model
+    that was trained again needs a new head: atypicality fit.
     """
     from atypicality.shipping.bundle.folder import check_place
 

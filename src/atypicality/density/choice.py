@@ -1,5 +1,6 @@
 """A choice among Gaussian and relative atypicality, of rows as they are or divided by their length."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -108,7 +109,7 @@ class DensityChoice:
         if found is None or not self.enough:
             return False
         pairs = self.n_errors * (self.n_rows - self.n_errors)
-        return 0.5 - found > CLEARLY * ((self.n_rows + 1) / (12 * pairs)) ** 0.5
+        return 0.5 - found > CLEARLY * math.sqrt((self.n_rows + 1) / (12 * pairs))
 
     def __str__(self) -> str:
         """One sentence."""

@@ -9,16 +9,17 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import concatenate, to_host, to_numpy
 from atypicality.density.columns import class_positions, in_columns
+from atypicality.metrics.laws import at_most
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import class_order, refuse_two_readings
 from atypicality.outputs.marks import telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import PROBED, look_like_probabilities, name_classes, warn
+from atypicality.validation import PROBED, look_like_probabilities, name_classes, numbered, warn
 
 __all__ = [
-    "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
-    "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels",
+    "agreement", "check_calibration", "check_order", "cut", "disagreement", "exchanged", "first_and_rest",
+    "in_one_order", "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels",
     "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
@@ -28,6 +29,7 @@ SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
+EXCHANGED = 3e-5  # chance, over all pairs of classes, to take some for exchanged that are not: as rare as CLEARLY
 ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
@@ -152,7 +154,8 @@ def check_order(
         densities = to_host(in_columns(known[2], sources))
     logits, labels = to_host(some.need("logits")), to_host(some.need("labels"))
     if not aligned:
-        warn_of_other_rows(logits, labels, densities)
+        with outputs._numbered():
+            warn_of_other_rows(logits, labels, densities)
     return None if densities is None else _for_one_row(logits, densities)
 
 
@@ -179,19 +182,51 @@ def unlike(logits: NDArray[Any], classes: NDArray[np.intp]) -> bool:
     return agreement(softmax_rows(blocks.astype(logits, np.float64)), classes) < CLEARLY
 
 
+def exchanged(top: NDArray[np.intp], classes: NDArray[np.intp], k: int) -> NDArray[np.intp]:
+    """Columns (m,) that stand in each other's places: for each the model's class `top` (n,) is clearly another's.
+
+    Clearly: of the rows whose class in `classes` (n,) is a, the model says b more often than a, by a binomial test of
+    one half at a level that is corrected for all pairs; and the same of b, on to where it comes back to a. A class that
+    the model never predicts has no way back, and is not exchanged. Of ten classes, 22 rows of each
+    are enough where all agree.
+
+    >>> turned, rows = np.array([1, 0, 2]), np.arange(90) % 3
+    >>> exchanged(turned[rows], rows, 3), exchanged(np.where(rows == 1, 0, rows), rows, 3)
+    (array([0, 1]), array([], dtype=int64))
+    """
+    same = np.bincount(classes[top == classes], minlength=k)
+    pairs, counts = np.unique((classes * k + top)[top != classes], return_counts=True)
+    own, other = np.divmod(pairs, k)
+    kept = at_most(same[own], same[own] + counts, 0.5) * k * (k - 1) <= EXCHANGED
+    own, other = own[kept], other[kept]
+    while not (kept := np.isin(own, other) & np.isin(other, own)).all():
+        own, other = own[kept], other[kept]
+    return np.unique(own)
+
+
+def _places(found: NDArray[np.intp], by: str) -> str:
+    return (
+        f"columns {name_classes(found)} of the logits seem to stand in each other's places: by {by}, the largest logit "
+        "of most rows of one of these classes is another's."
+    )
+
+
 def warn_of_other_rows(
     logits: Any, labels: NDArray[np.intp], densities: NDArray[np.float64] | None, whose: str = "calibration labels"
 ) -> None:
-    """Warn where labels (n,), or the largest class log-densities (n, k), are `unlike` the logits (n, k)."""
+    """Warn where labels (n,), or the largest class log-densities (n, k), are `unlike` logits (n, k) or `exchanged`."""
     if len(labels) < ENOUGH_ROWS:
         return
+    top = logits.argmax(axis=1)
     if unlike(logits, labels):
-        right = np.mean(logits.argmax(axis=1) == labels)
+        right = np.mean(top == labels)
         warn(
             f"{whose} fit the logits no better than shuffled ones would; the largest logit is the label's in "
             f"{right:.1%} of {len(labels):,} rows. Give labels in the order of the rows and logits in that of the "
             "classes; if they are, this model is no better than chance."
         )
+    elif (found := exchanged(top, labels, logits.shape[1])).size:
+        warn(f"{_places(found, whose)} Give labels that are numbers of the columns.")
     elif densities is not None and unlike(logits, densities.argmax(axis=1)):
         warn(
             "embeddings fit the logits no better than those of other rows would, while labels do: the class whose "
@@ -199,6 +234,8 @@ def warn_of_other_rows(
             "labels, and of one model and layer for training and calibration; if they are, class densities are of no "
             "use here."
         )
+    elif densities is not None and (found := exchanged(top, densities.argmax(axis=1), logits.shape[1])).size:
+        warn(f"{_places(found, 'the density')} Give labels of train that are numbers of the columns.")
 
 
 def warn_of_other_labels(outputs: ModelOutputs) -> None:
@@ -206,7 +243,8 @@ def warn_of_other_labels(outputs: ModelOutputs) -> None:
     if len(outputs) >= ENOUGH_ROWS and outputs.logits is not None and outputs.labels is not None:
         logits, labels = map(to_host, some_rows(outputs, None)[0].need("logits", "labels"))
         called = (outputs._called or "the outputs").removeprefix("the outputs of ")
-        warn_of_other_rows(logits, labels, None, f"labels of {called}")
+        with outputs._numbered():
+            warn_of_other_rows(logits, labels, None, f"labels of {called}")
 
 
 def looked_at(head: Any, n_rows: int) -> int | None:
@@ -230,9 +268,9 @@ def disagreement(
 ) -> str | None:
     """What is wrong where the logits of new rows fit their embeddings as those of other classes or rows would.
 
-    None where they fit, or it cannot be told; see `unlike` and `looked_at`. Rows beyond every held-out row are left
-    out, and where most are there is nothing to compare: their nearest class means little. Of the rows looked at,
-    `nearest` are the density's columns with the largest log-density, and `within` are those that are not beyond.
+    None where they fit, or it cannot be told; see `unlike`, `exchanged` and `looked_at`. Rows beyond every held-out
+    row are left out, and where most are there is nothing to compare: their nearest class means little. Of the rows
+    looked at, `nearest` are the density's columns with the largest log-density, and `within` those that are not beyond.
     """
     step, density = looked_at(head, len(outputs)), head.density_
     if step is None or outputs.embeddings is None:
@@ -248,10 +286,16 @@ def disagreement(
     if within is not None:
         logits, classes = logits[within], classes[within]
     few = len(logits) < max(ENOUGH_ROWS, len(nearest) / 2)
-    return None if few or not unlike(logits, classes) else _misfit(logits, classes)
+    with numbered(None, head.class_names_):
+        return None if few else _misfit(logits, classes)
 
 
-def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
+def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str | None:
+    """What is wrong where the columns of logits (n, k) are not those of the classes (n,) by density; else None."""
+    if not unlike(logits, classes):
+        found = exchanged(logits.argmax(axis=1), classes, logits.shape[1])
+        remedy = " Are they in the head's order? Give class_names in that of the columns, by which these are reordered."
+        return _places(found, "the density") + remedy if found.size else None
     same = float(np.mean(logits.argmax(axis=1) == classes))
     return (
         f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "

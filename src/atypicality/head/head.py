@@ -1,6 +1,7 @@
 """The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
 
 import os
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -29,7 +30,7 @@ from atypicality.head.prediction import at_estimated_mix, kept_by_score, predict
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
 from atypicality.head.reference import HeldOutCounts
-from atypicality.head.reliability import Reliability
+from atypicality.head.reliability import Acceptance, Reliability
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration.class_mix import ClassMix
@@ -289,7 +290,9 @@ class ReliabilityHead(BaseEstimator):
         drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
-        return self._reliability(found, outputs, drift, mix, doubts_of(self, found, outputs, drift, nearest))
+        answer = self._reliability(found, outputs, drift, mix, doubts_of(self, found, outputs, drift, nearest))
+        score = "score" if scored else "confidence"
+        return answer if max_risk is None else replace(answer, acceptance=Acceptance(self.abstention_, max_risk, score))
 
     def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""

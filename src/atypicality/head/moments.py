@@ -116,9 +116,9 @@ class Moments(NamedTuple):
 
         The nearer to 1 of the two: where some rows are far, a variance is many times the scale.
         """
-        if self.scale is not None:
-            return float(np.divide(other.scale, self.scale))
-        low, high = np.sort([other.scale, other.variance]) / self.variance
+        if self.scale is not None and other.scale is not None:
+            return float(np.float64(other.scale) / self.scale)
+        low, high = np.sort([other.scale or other.variance, other.variance]) / self.variance
         return float(np.clip(1.0, low, high))
 
 

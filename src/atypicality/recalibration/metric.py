@@ -154,7 +154,7 @@ class _SparseHessian:
             return out
 
         found = blocks.reduce_rows(products, len(kept), operator.iadd, block=-(-len(kept) // threads), threads=threads)
-        return found.reshape(size, size)
+        return np.asarray(found.reshape(size, size))
 
     def _entries(self, parts: list[Kept]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
         """Row, parameter and value of the kept entries, one for every input, in chunks of whole rows."""
