@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,8 +130,6 @@ class Reliability:
     recalibration_atypicality: NDArray[np.float64] | None = None
     doubts: tuple[str, ...] = ()
     acceptance: Acceptance | None = None
-
-    _tells_sets: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return int(self.label.shape[0])
@@ -436,7 +434,7 @@ class Reliability:
         if len(self) == 1:
             return self._one()
         parts = [f"{len(self)} samples", f"mean confidence {found['mean_confidence']:.3f}"]
-        parts += [f"mean set size {found['mean_set_size']:.2f}"] * self._tells_sets
+        parts += [f"mean set size {found['mean_set_size']:.2f}"]
         if self.accepted is not None:
             parts.append(f"{found['accepted']:.1%} accepted")
         shares = self.advice_shares() or self.quadrant_shares()
@@ -446,8 +444,7 @@ class Reliability:
         """The headline of a single sample: its advice and the reason in the place of means and shares."""
         here = self.on_host()
         size = int(here.prediction_set.sum())
-        parts = [f"1 sample, confidence {number(here.confidence[0])}"]
-        parts += [f"{size} class{'es' * (size != 1)} in its set"] * self._tells_sets
+        parts = [f"1 sample, confidence {number(here.confidence[0])}", f"{size} class{'es' * (size != 1)} in its set"]
         if here.accepted is not None:
             parts.append("accepted" if here.accepted[0] else "not accepted")
         why = "" if here.advice is None else f"; {here.advice[0]}: {self.reasons()[0]}"

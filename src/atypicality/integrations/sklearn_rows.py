@@ -14,32 +14,17 @@ from atypicality.outputs.marks import Marks, are_known, marks_of, numbers_of, te
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.outputs.table_index import counts_from_0
 from atypicality.recalibration.prediction import softmax_rows
+from atypicality.terminal import few
 from atypicality.validation import name_rows, warn
 
 __all__ = [
-    "MARKED",
-    "check_classes",
-    "check_kind",
-    "check_known",
-    "check_no_others",
-    "check_table",
-    "codes_of",
-    "few",
-    "group_column",
-    "index_name",
-    "index_of",
-    "named_columns",
-    "row_marks",
-    "warn_of_few_rows",
-    "warn_of_other_labels",
-    "warn_of_seen_rows",
-    "warn_of_single_rows",
-]
+    "MARKED", "check_classes", "check_kind", "check_known", "check_no_others", "check_table", "codes_of",
+    "group_column", "index_name", "index_of", "named_columns", "row_marks", "warn_of_few_rows",
+    "warn_of_other_labels", "warn_of_seen_rows", "warn_of_single_rows",
+]  # fmt: skip
 
 MARKED, SEEN_SHARE = 100, 0.1
 """Rows of `fit` at most that are recognised when they are evaluated, and the share of them that is told of."""
-MOST_WORDS = 10
-"""Classes that an error lists."""
 ABOVE_CHANCE = 2
 """Standard deviations above shuffled labels that an estimator needs which `fit` fits itself.
 
@@ -138,11 +123,6 @@ def check_no_others(others: Mapping[str, Any]) -> None:
             f"fit takes X and y alone; got {few(list(others))} too. Calibration counts every row alike, as its "
             'guarantees need: fit the estimator with weights yourself, then wrap it with cv="prefit".'
         )
-
-
-def few(words: list[str]) -> str:
-    """The first words, and how many more there are."""
-    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
 
 
 def index_of(X: Any) -> Any:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,8 +60,6 @@ class AnswerReliability(Reliability):
     lacking: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
-
-    _tells_sets: ClassVar[bool] = False
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted or advice."""

@@ -1,6 +1,6 @@
 """What has moved in the signals of new answers: values missing more often, out of their range, or larger or smaller."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,19 +92,25 @@ def untried(attributes: Mapping[str, NDArray[Any]], needed: Collection[str], use
     return np.any(conditions, axis=0)
 
 
+def _known(
+    start: str, attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]
+) -> Iterator[tuple[str, NDArray[Any], Mapping[str, int]]]:
+    """Fields of attributes that begin so: the words (n,) of these rows, and the counts of words in held-out ones."""
+    for name, words in attributes.items():
+        if name.startswith(start) and (counts := held_out.get(f"attribute {name}")) is not None:
+            yield name.removeprefix(start), words, counts
+
+
 def outside_words(attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Fields whose values are outside their fitted range in more rows than chance explains, or far outside in one."""
     found = []
-    for name, words in attributes.items():
-        known = held_out.get(f"attribute {name}")
-        if not name.startswith(MISSING) or known is None:
-            continue
+    for field, words, known in _known(MISSING, attributes, held_out):
         count, before = int(np.isin(words, WORDS[2:]).sum()), sum(known.get(word, 0) for word in WORDS[2:])
         if count and (
             (words == WORDS[3]).any()
             or len(attributes) * fisher_chance(count, len(words), before, sum(known.values())) < CHANCE
         ):
-            found.append(name.removeprefix(MISSING))
+            found.append(field)
     return found
 
 
@@ -128,12 +134,11 @@ def moved_words(attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, M
     >>> moved_words({"level of judge": np.repeat(["1.0", "inf", "nan"], [20, 180, 50])}, held_out)
     {'judge': 'larger than in the held-out answers: 10.0% of 200 that have it are at or below 1, and 50.0% of those'}
     """
-    columns = {name: held_out[f"attribute {name}"] for name in attributes if f"attribute {name}" in held_out}
-    columns = {name: counts for name, counts in columns.items() if name.startswith(LEVEL)}
-    n_tests = 2 * sum(len(counts) for counts in columns.values())
+    columns = list(_known(LEVEL, attributes, held_out))
+    n_tests = 2 * sum(len(counts) for *_, counts in columns)
     found = {}
-    for name, counts in columns.items():
-        new = dict(zip(*(part.tolist() for part in np.unique(attributes[name], return_counts=True)), strict=True))
+    for name, words, counts in columns:
+        new = dict(zip(*(part.tolist() for part in np.unique(words, return_counts=True)), strict=True))
         tested = [(_gap(edge, new, counts), edge) for edge in map(float, counts) if np.isfinite(edge)]
         gap, edge = max(tested, key=lambda one: abs(one[0]), default=(0.0, 0.0))
         (below, n), (before, n_before) = (_at_or_below(edge, rows) for rows in (new, counts))
@@ -141,7 +146,7 @@ def moved_words(attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, M
             continue
         sides = (below, n, before, n_before) if gap > 0 else (n - below, n, n_before - before, n_before)
         if n_tests * fisher_chance(*sides) < CHANCE:
-            found[name.removeprefix(LEVEL)] = (
+            found[name] = (
                 f"{'smaller' if gap > 0 else 'larger'} than in the held-out answers: {below / n:.1%} of {n:,} that "
                 f"have it are at or below {edge:.4g}, and {before / n_before:.1%} of those"
             )
@@ -168,17 +173,14 @@ def lacking_words(
     That is at least twice as often, or so that at most half as many have it, with a chance below one in a million.
     """
     found = {}
-    for name, words in attributes.items():
-        known = held_out.get(f"attribute {name}")
-        if not name.startswith(MISSING) or known is None:
-            continue
+    for field, words, known in _known(MISSING, attributes, held_out):
         count, n = int((words == WORDS[1]).sum()), len(words)
         before, n_before = known.get(WORDS[1], 0), sum(known.values())
         share, expected = count / max(n, 1), before / n_before
         if count < FEWEST_MOVED or not (share >= 2 * expected or 1 - share <= (1 - expected) / 2):
             continue
         if len(attributes) * fisher_chance(count, n, before, n_before) < CHANCE:
-            found[name.removeprefix(MISSING)] = share, expected
+            found[field] = share, expected
     return found
 
 
