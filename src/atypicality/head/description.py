@@ -64,7 +64,7 @@ def _parts(head: Any) -> list[tuple[str, str]]:
         ("", "" if head.density_choice_ is None else _kept(head) + str(head.density_choice_)),
         ("", "" if head.recalibration_density_ is None else f"recalibration uses {head.recalibration_density_}"),
         ("recalibration", type(head.recalibration_).__name__),
-        ("", f"terms: {terms}" if terms else ""),
+        ("", f"terms: {terms} (see its documentation)" if terms else ""),
         ("", error_free(head.recalibration_)),
         ("prediction sets", type(sets).__name__ + (", no coverage guaranteed" if head.cross_fitted_ else covered)),
     ]

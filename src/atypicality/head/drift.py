@@ -151,7 +151,7 @@ class Drift:
         first = [("rows", f"{self.n_rows:,}"), ("significantly rarer", "yes" if self.significant else "no")]
         other = [] if self.recalibration is None else self.recalibration._numbers()
         second = [(f"{name}, by recalibration's score", value) for name, value in other]
-        return [*first, *self._numbers(), *second, ("chance without drift", f"{self.chance:.2g}")]
+        return [*first, *self._numbers(), *second, ("p-value of no drift", f"{self.chance:.2g}")]
 
     def _numbers(self) -> list[tuple[str, str]]:
         return [

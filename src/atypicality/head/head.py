@@ -25,7 +25,7 @@ from atypicality.head.description import described, described_in_html
 from atypicality.head.doubts import doubts_of, watched_classes
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.lost import warn_of_lost_accepted
-from atypicality.head.moments import warn_of_other_layer
+from atypicality.head.moments import warn_of_backwards, warn_of_other_layer
 from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
@@ -236,6 +236,7 @@ class ReliabilityHead(BaseEstimator):
             fit_calibration(self, first, rest, edge_rows, train_rows, known)
         if not aligned and known is not None:
             warn_of_other_layer(self, train, whole)
+            warn_of_backwards(self, train)
         self.agreement_ = check_order(first, known, sources_of(self), aligned=aligned)
         return self
 

@@ -1,4 +1,4 @@
-"""Whether calibration embeddings are of the model and layer of the training rows, by the moments of their classes."""
+"""Whether calibration embeddings are of the model, mode and layer of the training rows, by what they look like."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from atypicality.outputs import ModelOutputs
 from atypicality.outputs.packing import ENOUGH_ROWS
 from atypicality.validation import warn
 
-__all__ = ["Moments", "warn_of_other_layer"]
+__all__ = ["Moments", "warn_of_backwards", "warn_of_other_layer"]
 
 MOVED = 0.5
 """Mean squared distance of class means, in variances of the embeddings, from which on these are of different layers.
@@ -46,11 +46,21 @@ def warn_of_other_layer(head: Any, train: Any, held_out: ModelOutputs) -> None:
     if moved > MOVED or times > RESCALED or times < 1 / RESCALED:
         whose = "train" if isinstance(train, ModelOutputs) else "the rows that the density was fitted on"
         warn(
-            f"embeddings of the calibration rows are unlike those of {whose}: their class means are "
-            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and they are {times**0.5:.2g} times as far "
-            "from their centre. Are both of the same model and layer, with inputs prepared in the same way and "
-            "model.eval()? If not, atypicality means nothing here. A model that was trained again needs a new head: "
-            "`fit` with its own outputs of training and calibration rows, not `refit`."
+            f"embeddings of the calibration rows are unlike those of {whose}: the mean squared distance of their class "
+            f"means is {max(moved, 0.0):.2g} times the variance (about 0 expected), and they are {times**0.5:.2g} "
+            "times as far from their centre. Are both of the same model and layer, with inputs prepared in the same "
+            "way and model.eval()? If not, atypicality means nothing here. A model that was trained again needs a new "
+            "head: `fit` with its own outputs of training and calibration rows, not `refit`."
+        )
+
+
+def warn_of_backwards(head: Any, train: Any) -> None:
+    """Warn where the density that was chosen, in this fit, calls errors typical, as of a model in training mode."""
+    if head.density_choice_ is not None and head.density_choice_.backwards and train is not head.density_:
+        warn(
+            "atypicality ranks errors backwards: calibration rows that look typical are wrong more often than rare "
+            "ones (an AUROC clearly below 0.5, see print(head)). Were their outputs made with model.eval(), from the "
+            "layer and with the preprocessing of train? If so, it is no sign of errors here: go by confidence."
         )
 
 

@@ -91,12 +91,6 @@ def _chosen(head: Any, density: Any, first: ModelOutputs) -> Any:
         probs = softmax_rows(first.need("logits"))
         head.density_choice_ = choose_density(density, embeddings, probs, labels)
     chosen = head.density_choice_.name
-    if head.density_choice_.backwards:
-        warn(
-            "atypicality ranks errors backwards: calibration rows that look typical are wrong more often than rare "
-            "ones (an AUROC clearly below 0.5, see print(head)). Were their outputs made with model.eval(), from the "
-            "layer and with the preprocessing of train? If so, go by confidence, or measure it on another layer."
-        )
     head.recalibration_density_ = None if chosen == GAUSSIAN else density.members_[GAUSSIAN]
     return density.members_[chosen]
 
