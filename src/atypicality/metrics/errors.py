@@ -35,9 +35,9 @@ def binned_interval(bins: BinSums, rng: np.random.Generator, *, power: int, leve
     filled = bins.count > 0
     count, n_rows = bins.count[filled], bins.total
     share = (bins.correct[filled] + 2 / count.size) / (count + 4 / count.size)
-    noise = rng.standard_normal((_DRAWS, count.size)) * np.sqrt(share * (1 - share) / count)
+    noise = np.asfortranarray(rng.standard_normal((_DRAWS, count.size)) * np.sqrt(share * (1 - share) / count))
     weights = count / n_rows
-    drawn = rng.multinomial(int(n_rows), weights, size=_DRAWS) / n_rows
+    drawn = np.asfortranarray(rng.multinomial(int(n_rows), weights, size=_DRAWS) / n_rows)  # few bins: by column
 
     def norm(gaps: FloatArray) -> FloatArray:
         weighted = (weights if gaps.ndim == 1 else drawn) * np.abs(gaps) ** power
