@@ -20,6 +20,7 @@ from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
 from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.rows import Pairs, inner_edges
 from atypicality.metrics.selective import area_under_risk
 from atypicality.metrics.sets import size_strata
 from atypicality.metrics.signal import FOLDS, auroc_and_error, error_signal
@@ -82,6 +83,8 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
         return _means(correct, codes, n_groups)
     if metric == "overconfidence":
         return _means(pairs.confidence - correct, codes, n_groups)
+    if metric in ("ece", "rmsce"):
+        return _equal_bins(metric, pairs, options.n_bins, codes, n_groups)
 
     def value(group: int, part: NDArray[np.intp]) -> tuple[float, ...]:
         return measured(confidence=confidence[part], correct=correct[part]), *UNKNOWN
@@ -94,6 +97,17 @@ def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Colu
     count, total = np.bincount(codes, minlength=n_groups), np.bincount(codes, values, minlength=n_groups)
     mean = np.divide(total, count, out=np.full(n_groups, np.nan), where=count > 0)
     return count, mean, *np.full((3, n_groups), np.nan)
+
+
+def _equal_bins(metric: str, pairs: Pairs, n_bins: int, codes: NDArray[np.intp], n_groups: int) -> Column:
+    """Counts and calibration errors of the groups, without intervals: one pass for all groups and bins."""
+    cell = codes * n_bins + cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
+    weights = (None, pairs.confidence, pairs.correct)
+    size, sums, hits = (np.bincount(cell, one, n_groups * n_bins).reshape(n_groups, n_bins) for one in weights)
+    count, gap = size.sum(axis=1), np.abs(sums - hits)
+    total = gap.sum(axis=1) if metric == "ece" else (gap**2 / np.maximum(size, 1)).sum(axis=1)
+    mean = np.divide(total, count, out=np.full(n_groups, np.nan), where=count > 0)
+    return count, mean if metric == "ece" else np.sqrt(mean), *np.full((3, n_groups), np.nan)
 
 
 def _binomial(count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[Any], interval: Callable[..., Any]) -> Column:
