@@ -41,6 +41,7 @@ RUNNING = [
 
 @needs("torch", "transformers", "onnx", "onnxruntime", "altair", "vl_convert", "pandas", "pyarrow", "distributed")
 @needs("starlette", "uvicorn", "tritonclient", "skops")
+@pytest.mark.usefixtures("graphs_run_here")
 @pytest.mark.filterwarnings("ignore:.*more atypical.*")  # README asks about three rows, and three are few
 @pytest.mark.parametrize("path", RUNNING, ids=name_of)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ def cases():
     ]
 
 
+@pytest.mark.usefixtures("graphs_run_here")
 @pytest.mark.parametrize("path", cases())
 def test_it_runs_without_a_warning_and_leaves_nothing_behind(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
