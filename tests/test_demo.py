@@ -1,3 +1,5 @@
+import contextlib
+import io
 import json
 
 import numpy as np
@@ -10,8 +12,23 @@ from atypicality.shipping.bundle import load
 
 
 @pytest.fixture(scope="module")
-def demo():
-    return run_demo()
+def shown(tmp_path_factory):
+    """The demo that the command runs, what it prints as JSON, and the folder that it leaves behind."""
+    folder, printed, ran = tmp_path_factory.mktemp("demo"), io.StringIO(), []
+
+    def remembered(**settings):
+        ran.append(run_demo(**settings))
+        return ran[0]
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr("atypicality.cli.demo_tables.run_demo", remembered)
+        assert main(["demo", "--json", "--out", str(folder)]) == 0
+    return ran[0], printed.getvalue(), folder
+
+
+@pytest.fixture(scope="module")
+def demo(shown):
+    return shown[0]
 
 
 def overall(demo, method):
@@ -59,10 +76,10 @@ def test_one_example_of_each_kind(demo):
         assert example.prediction_set
 
 
-def test_command_prints_the_same_numbers_as_json_and_saves_the_head(demo, capsys, tmp_path):
-    assert main(["demo", "--json", "--out", str(tmp_path)]) == 0
-    assert load(tmp_path / "head").summary() == demo.head.summary()
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(demo.to_dict(), allow_nan=False))
+def test_command_prints_the_same_numbers_as_json_and_saves_the_head(shown):
+    demo, printed, folder = shown
+    assert load(folder / "head").summary() == demo.head.summary()
+    assert json.loads(printed) == json.loads(json.dumps(demo.to_dict(), allow_nan=False))
 
 
 def test_command_fits_80_columns_and_tells_what_to_run_next(demo, capsys, monkeypatch, tmp_path):
