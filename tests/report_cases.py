@@ -78,12 +78,23 @@ def shared_page(browser):
     return browser.new_context().new_page()
 
 
-class Opened:
-    """A file in a page of the browser, with what it said and asked for; alone, or with options, in its own context."""
+WINDOW = {"width": 1280, "height": 720}
 
-    def __init__(self, browser, path, alone=False, **options):
-        self.context = browser.new_context(**options) if alone or options else None
-        self.page = shared_page(browser) if self.context is None else self.context.new_page()
+
+left_open = {}
+"""The file that tests who share it have left open, by page."""
+
+
+class Opened:
+    """A file in a page of the browser, with what it said and asked for; alone, in a context of its own.
+
+    Tests that leave a page as it was, but for a choice of samples, say so by `shared`: those that follow each other
+    open it once, and the choice is cleared after each.
+    """
+
+    def __init__(self, browser, path, *, alone=False, shared=False, viewport=WINDOW, permissions=(), **media):
+        self.context = browser.new_context() if alone else None
+        self.page = self.context.new_page() if alone else shared_page(browser)
         self.trouble, self.requests = [], []
         self.listeners = {
             "console": lambda message: self.trouble.append(message.text),
@@ -93,7 +104,23 @@ class Opened:
         }
         for event, listener in self.listeners.items():
             self.page.on(event, listener)
-        self.page.goto(path.as_uri())
+        self.shared, self.changed = shared, bool(media or permissions or viewport != WINDOW)
+        if self.changed:
+            self._look(viewport, permissions, **media)
+        if not shared or left_open.get(self.page) != path:
+            self.page.goto(path.as_uri())
+        else:
+            self.requests.append(path.as_uri())  # when it was opened
+        left_open.clear()
+        if shared:
+            left_open[self.page] = path
+
+    def _look(self, viewport=WINDOW, permissions=(), **media):
+        """Change the window, what the page may do and what it is shown on; to what they are usually, by default."""
+        self.page.set_viewport_size(viewport)
+        self.page.emulate_media(**({"media": "null", "color_scheme": "light"} | media))
+        self.page.context.clear_permissions()
+        self.page.context.grant_permissions(list(permissions))
 
     def count(self):
         return int(self.page.get_attribute("#selection-text", "data-count"))
@@ -110,5 +137,11 @@ class Opened:
             self.page.remove_listener(event, listener)
         if self.context is not None:
             self.context.close()
+        elif self.changed:
+            self._look()
+        elif self.shared and self.page.locator("#clear").count():
+            self.page.click("#clear")
+        if kind:
+            left_open.clear()
         assert kind or not self.trouble
         assert kind or len(self.requests) == 1  # the file itself

@@ -44,6 +44,13 @@ def by_hand(folder):
     return AnswerHead(random_state=3).fit(known), new
 
 
+@pytest.fixture(scope="module")
+def evaluated(by_hand):
+    """The evaluation of that head at a risk of 20 %."""
+    head, new = by_hand
+    return head.evaluate(new, max_risk=0.2)
+
+
 def test_fit_and_predict_say_what_the_head_says(run, by_hand, folder):
     head, new = by_hand
     code, out, _ = run("predict head one.jsonl --out said.csv --max-risk 0.2")
@@ -65,11 +72,11 @@ def test_fit_and_predict_say_what_the_head_says(run, by_hand, folder):
     assert (found.alpha, found.density) == (0.2, None)
 
 
-def test_evaluate_prints_the_evaluation(run, by_hand):
+def test_evaluate_prints_the_evaluation(run, by_hand, evaluated):
     head, new = by_hand
     code, out, _ = run("evaluate head one.jsonl --max-risk 0.2 --json")
     assert code == 0
-    assert aty.Evaluation.from_json(out) == head.evaluate(new, max_risk=0.2)
+    assert aty.Evaluation.from_json(out) == evaluated
     code, out, _ = run("evaluate head one.jsonl")
     assert code == 0
     assert out.startswith(f"{head.evaluate(new)}\n\nAdvice of the head\n")
@@ -141,7 +148,7 @@ def test_a_classifiers_head_takes_no_answers(run, folder):
 
 
 @needs_chromium
-def test_the_report_speaks_of_answers(run, folder, browser):
+def test_the_report_speaks_of_answers(run, folder, browser, evaluated):
     assert run("report head one.jsonl --out report.html --max-risk 0.2")[0] == 0
     with Opened(browser, folder / "report.html", viewport={"width": 1200, "height": 900}) as opened:
         page = opened.page
@@ -157,9 +164,8 @@ def test_the_report_speaks_of_answers(run, folder, browser):
         shown = page.locator("#sample-table tbody tr").first
         assert "question" in shown.inner_text()
         assert shown.locator(".example").bounding_box()["width"] > 300
-        accepted = AnswerHead.load(folder / "head").evaluate(aty.llm.Answers.read(folder / "one.jsonl"), max_risk=0.2)
-        [risk] = accepted.table("overall", metric="accepted_risk")
-        [share] = accepted.table("overall", metric="accepted_share")
+        [risk] = evaluated.table("overall", metric="accepted_risk")
+        [share] = evaluated.table("overall", metric="accepted_share")
         page.select_option("[data-filter=accepted]", "1")
         assert opened.count() == risk["count"]
         page.click("#clear")
@@ -179,7 +185,7 @@ def test_two_files_of_answers_stand_beside_each_other(run, folder, browser):
         assert np.char.startswith(opened.page.locator("h1").inner_text(), "Reliability")
 
 
-def test_two_answer_heads_are_compared_on_the_same_answers(run, by_hand, folder):
+def test_two_answer_heads_are_compared_on_the_same_answers(run, by_hand, evaluated, folder):
     head, new = by_hand
     other = AnswerHead(atypicality="answer_atypicality" if new.answer_embeddings is not None else None, random_state=4)
     other.fit(aty.llm.Answers.read(folder / "known.jsonl")).save(folder / "plain")
@@ -194,8 +200,8 @@ def test_two_answer_heads_are_compared_on_the_same_answers(run, by_hand, folder)
     both = evaluate_answers({"head": head, "plain": other}, new, right, max_risk=0.2)
     assert both.methods == ("token probability", "head", "plain")
     assert len(both.table("samples")) == 500
-    for name, one in (("head", head), ("plain", other)):
-        alone = one.evaluate(new, max_risk=0.2).table("overall", method="head")
+    for name, one in (("head", evaluated), ("plain", other.evaluate(new, max_risk=0.2))):
+        alone = one.table("overall", method="head")
         told = {row["metric"]: row["value"] for row in both.table("overall", method=name)}
         same = {row["metric"]: row["value"] for row in alone if not row["metric"].startswith("atypicality_")}
         assert {metric: told[metric] for metric in same} == pytest.approx(same, nan_ok=True)

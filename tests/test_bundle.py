@@ -57,24 +57,41 @@ def test_every_attribute_comes_back_to_the_last_bit(heads, tmp_path):
         assert cases.difference(head, again) is None, name
 
 
-def test_another_process_gives_the_same_answers(heads, tmp_path):
+ELSEWHERE = """
+import json, sys
+import bundle_cases as cases
+import bundle_kills
+from atypicality.shipping.bundle import load
+folder, n_heads, n_kills = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+places = [f"{folder}/{number}" for number in range(n_heads)]
+digests = [cases.digest(head, cases.asked(head)) for head in map(load, places)]
+kills = bundle_kills.counts(f"{folder}/killed", n_kills)
+events = set()
+sys.addaudithook(lambda name, args: events.add(name))
+for place in places:
+    load(place)
+print(json.dumps({"digests": digests, "kills": kills, "events": sorted(events)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(heads, tmp_path_factory):
+    """What another process answers by the saved heads, what is left of a folder whose writers it kills, and what
+    Python tells its auditors while it loads every head again."""
+    path = tmp_path_factory.mktemp("elsewhere")
     for number, head in enumerate(heads.values()):
-        save(head, tmp_path / str(number))
-    code = (
-        "import sys; import bundle_cases as cases; from atypicality.shipping.bundle import load\n"
-        f"for number in range({len(heads)}):\n"
-        f"    head = load(sys.argv[1] + '/' + str(number)); print(cases.digest(head, cases.asked(head)))"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        save(head, path / str(number))
+    places = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it forks
+    command = [sys.executable, "-c", ELSEWHERE, str(path), str(len(heads)), str(KILLS)]
+    environment = os.environ | {"PYTHONPATH": places} | one_thread
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(found.stdout)
+
+
+def test_another_process_gives_the_same_answers(heads, elsewhere):
     expected = {name: cases.digest(head, cases.asked(head)) for name, head in heads.items()}
-    assert dict(zip(heads, found.stdout.split(), strict=True)) == expected
+    assert dict(zip(heads, elsewhere["digests"], strict=True)) == expected
 
 
 @needs("torch")
@@ -500,19 +517,10 @@ def answers_are_answers(head, outputs):
     return answer.proba.shape == answer.prediction_set.shape == (20, 4)
 
 
-def test_nothing_is_run_and_no_pickle_is_known(bundle):
-    code = (
-        "import sys\n"
-        "events = []\n"
-        "from atypicality.shipping.bundle import load\n"
-        "load(sys.argv[1])\n"
-        "sys.addaudithook(lambda name, args: events.append(name))\n"
-        "load(sys.argv[1])\n"
-        "print(sorted({e for e in events if e.split('.')[0] in "
-        "('exec', 'compile', 'subprocess', 'socket', 'pickle', 'import', 'ctypes', 'marshal')}))"
-    )
-    found = subprocess.run([sys.executable, "-c", code, str(bundle)], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+def test_nothing_is_run_and_no_pickle_is_known(elsewhere):
+    forbidden = {"exec", "compile", "subprocess", "socket", "pickle", "import", "ctypes", "marshal"}
+    assert "open" in elsewhere["events"]
+    assert not [event for event in elsewhere["events"] if event.split(".")[0] in forbidden]
 
 
 # No crash loses a head
@@ -553,15 +561,8 @@ def stopping(call, calls):
     return wrapped
 
 
-def test_a_killed_writer_leaves_the_old_or_the_new_head(tmp_path):
-    found = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("bundle_kills.py")), str(tmp_path / "bundle"), str(KILLS)],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    counts = json.loads(found.stdout)
+def test_a_killed_writer_leaves_the_old_or_the_new_head(elsewhere):
+    counts = elsewhere["kills"]
     assert counts["first"] + counts["second"] == KILLS
     assert counts["neither"] == 0
 

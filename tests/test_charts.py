@@ -18,11 +18,13 @@ from report_cases import (
     comparison,
     evaluation_and_head,
     needs_chromium,
+    shared_page,
     world_outputs,
 )
 
 import atypicality as aty
 from atypicality import charts
+from atypicality.charts.saving import START
 from atypicality.monitoring import Monitor
 from atypicality.paper.theory import theorem_1, theorem_2
 from atypicality.report.examples import checked_pixels, png_url
@@ -169,8 +171,7 @@ def test_the_data_drawn_are_the_tables(name, table, where):
 
 
 def test_groups_are_counted_from_one():
-    evaluation, _ = evaluation_and_head()
-    rows = data_of(charts.quality_by_group(evaluation))[-1]
+    rows = data_of(drawn("ece_by_atypicality"))[-1]
     assert sorted({row["group"] for row in rows}) == [1, 2, 3, 4, 5]
 
 
@@ -186,7 +187,7 @@ def test_a_method_keeps_its_colour_where_others_are_left_out():
 
 def test_the_scatter_has_every_sample_in_its_quadrant():
     evaluation, _ = evaluation_and_head()
-    rows = data_of(charts.quadrant_scatter(evaluation))[-1]
+    rows = data_of(drawn("quadrant_scatter"))[-1]
     shares = {row["quadrant"]: row["count"] for row in evaluation.table("quadrants", method="head", metric="share")}
     assert {name: sum(row["quadrant"] == name for row in rows) for name in QUADRANTS} == shares
 
@@ -227,26 +228,41 @@ def test_a_comparison_is_drawn_too():
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
 def test_charts_are_saved(tmp_path, ending):
     path = tmp_path / f"figure.{ending}"
-    charts.temperatures(evaluation_and_head()[0]).save(path)
+    drawn("temperatures").save(path)
     assert path.stat().st_size > 1000
 
 
+DRAW_AGAIN = f"""text => {{
+  document.getElementById("data").textContent = text;
+  document.getElementById("chart").replaceChildren();
+  {START}
+}}"""
+
+
 @needs_chromium
-@pytest.mark.parametrize("name", DRAWN)
-def test_saved_pages_draw_and_hostile_names_stay_text(name, browser, tmp_path):
+def test_saved_pages_draw_and_hostile_names_stay_text(browser, tmp_path):
+    """Pages are one page but for their data, which cannot end its element: one that is open draws all in turn."""
     path = tmp_path / "chart.html"
-    drawn(name).save(path)
+    parts = {name: re.split('(?<=id="data">)(.*?)(?=</script>)', drawn(name).to_html(), maxsplit=1) for name in DRAWN}
+    (start, _, end), *others = parts.values()
+    assert all((before, after) == (start, end) for before, _, after in others)
+    assert not any("<" in data for _, data, _ in parts.values())
+    drawn(next(iter(parts))).save(path)
+    assert path.read_text(encoding="utf-8") == "".join(next(iter(parts.values())))
     with Opened(browser, path) as opened:  # whose end checks that the console was silent, nothing requested
-        opened.page.wait_for_selector("#chart svg .mark-group")
-        assert opened.page.evaluate("window.hacked") is None
-        assert opened.page.locator("img").count() == 0
-        assert opened.page.locator("script").count() == 2
+        for place, (name, (_, data, _)) in enumerate(parts.items()):
+            if place:
+                opened.page.evaluate(DRAW_AGAIN, data)
+            opened.page.wait_for_selector("#chart svg .mark-group")
+            assert opened.page.evaluate("window.hacked") is None, name
+            assert opened.page.locator("img").count() == 0, name
+            assert opened.page.locator("script").count() == 2, name
 
 
 @needs_chromium
 def test_hostile_names_are_text_on_hover_too(browser, tmp_path):
     path = tmp_path / "chart.html"
-    charts.class_scores(evaluation_and_head()[0]).save(path)
+    drawn("class_scores").save(path)
     with Opened(browser, path) as opened:
         bar = opened.page.locator(f"#chart [aria-roledescription][aria-label*={json.dumps(HOSTILE)}]").first
         bar.hover(force=True)
@@ -256,19 +272,19 @@ def test_hostile_names_are_text_on_hover_too(browser, tmp_path):
 
 @needs_chromium
 def test_notebook_output_keeps_hostile_names_in_its_data(browser, tmp_path):
-    chart = charts.class_scores(evaluation_and_head()[0])
+    chart = drawn("class_scores")
     path = tmp_path / "notebook.html"
     path.write_text(f"<!doctype html><body>{chart._repr_mimebundle_()['text/html']}", encoding="utf-8")
-    context = browser.new_context(offline=True)
-    page = context.new_page()
+    page = shared_page(browser)
+    page.context.set_offline(True)  # where Altair would load its libraries from
     page.goto(path.as_uri())
+    page.context.set_offline(False)
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
-    context.close()
 
 
 def test_pages_have_the_policy_of_the_report():
-    page = charts.temperatures(evaluation_and_head()[0]).to_html()
+    page = drawn("temperatures").to_html()
     policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
@@ -279,7 +295,7 @@ def test_pages_have_the_policy_of_the_report():
 def test_charts_are_shown_by_the_renderers_of_altair(renderer):
     import altair
 
-    chart = charts.class_scores(evaluation_and_head()[0])
+    chart = drawn("class_scores")
     with altair.renderers.enable(renderer):
         shown = chart._repr_mimebundle_()
     bundle = shown[0] if isinstance(shown, tuple) else shown
@@ -292,9 +308,9 @@ def test_charts_made_of_ours_are_saved_as_ours(tmp_path):
     import copy
     import pickle
 
-    chart = charts.class_scores(evaluation_and_head()[0])
+    chart = drawn("class_scores")
     made = [chart + chart, chart | chart, chart & chart, chart.properties(title="Scores"), chart.interactive()]
-    made += [charts.atypicality_distribution(evaluation_and_head()[0]).facet("correct:N")]
+    made += [drawn("atypicality_distribution").facet("correct:N")]
     for one in [*made, copy.deepcopy(chart), pickle.loads(pickle.dumps(chart))]:
         page = one.to_html()
         assert HOSTILE not in page
@@ -305,14 +321,14 @@ def test_pictures_hold_names_as_text(tmp_path):
     from xml.etree import ElementTree
 
     path = tmp_path / "figure.svg"
-    charts.class_scores(evaluation_and_head()[0]).save(path)
+    drawn("class_scores").save(path)
     tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
     assert "text" in tags
     assert tags.isdisjoint({"script", "img", "image", "foreignObject"})
 
 
 def test_a_page_goes_to_an_open_file_and_a_failed_one_leaves_nothing(tmp_path):
-    chart = charts.temperatures(evaluation_and_head()[0])
+    chart = drawn("temperatures")
     with open(tmp_path / "figure.html", "w", encoding="utf-8") as file:
         chart.save(file, format="html", embed_options={"renderer": "canvas"})
     assert '"renderer":"canvas"' in (tmp_path / "figure.html").read_text(encoding="utf-8")
@@ -359,8 +375,7 @@ def test_what_cannot_be_drawn_is_named():
 
 
 def test_unknown_numbers_become_null():
-    evaluation, _ = evaluation_and_head()
-    [*_, rows] = data_of(charts.class_scores(evaluation))
+    [*_, rows] = data_of(drawn("class_scores"))
     assert all(math.isfinite(value) for row in rows for value in row.values() if isinstance(value, float))
     assert {row["low"] for row in rows} == {None}  # a score has no interval
 

@@ -438,7 +438,7 @@ def test_a_thinned_page_says_what_it_leaves_out(browser, tmp_path, monkeypatch):
 @needs_chromium
 def test_a_click_on_a_cell_filters_everything(browser, page_path):
     evaluation, _ = evaluation_and_head()
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         page = opened.page
         assert opened.of_total("sample-table") == opened.count() == 1500
         cells = [row for row in evaluation.table("grid", method="head", metric="overconfidence") if row["count"]]
@@ -460,7 +460,7 @@ def test_a_click_on_a_cell_filters_everything(browser, page_path):
 def test_coverage_of_all_and_of_the_worst_groups_is_named_with_its_target_size_and_counts(browser, page_path):
     evaluation, _ = evaluation_and_head()
     overall = {row["metric"]: row["value"] for row in evaluation.table("overall", method="head")}
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         picture = opened.page.locator('svg[aria-label="Coverage of all and of the worst groups"]')
         said = " ".join(picture.locator("title").all_text_contents())
         shown = picture.locator("text").all_text_contents()
@@ -474,7 +474,7 @@ def test_coverage_of_all_and_of_the_worst_groups_is_named_with_its_target_size_a
 
 @needs_chromium
 def test_rows_of_a_grid_are_numbered_and_few_samples_have_no_colour(browser, page_path):
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         page = opened.page
         heads = page.locator("#grids table").nth(1).locator("tbody th b").all_inner_texts()
         cells = page.locator("button.cell").evaluate_all(
@@ -488,7 +488,7 @@ def test_rows_of_a_grid_are_numbered_and_few_samples_have_no_colour(browser, pag
 @needs_chromium
 @pytest.mark.parametrize("chosen", [False, True])
 def test_the_table_of_classes_has_intervals(browser, page_path, chosen):
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         if chosen:  # all samples with a set of one class
             opened.page.select_option('[data-filter="size"]', "1")
         row = opened.page.locator("#class-table tbody tr").first
@@ -510,7 +510,7 @@ def test_axes_end_at_a_tick_beyond_the_data_and_counts_are_under_them(browser, p
       const data = [...svg.querySelectorAll(".series .interval")].map((line) => +line.getAttribute("y2"));
       return [Math.min(...rules), Math.min(...data)];
     })"""
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         found = opened.page.locator("#sets svg.chart, #groups svg.chart").evaluate_all(script)
         under = opened.page.locator("#groups svg.chart").first.locator(".under").all_text_contents()
     assert len(found) > 6
@@ -520,8 +520,7 @@ def test_axes_end_at_a_tick_beyond_the_data_and_counts_are_under_them(browser, p
 
 @needs_chromium
 def test_on_paper_a_table_of_samples_has_one_method_and_no_word_is_broken(browser, page_path):
-    with Opened(browser, page_path, viewport={"width": 700, "height": 1000}) as opened:
-        opened.page.emulate_media(media="print")
+    with Opened(browser, page_path, viewport={"width": 700, "height": 1000}, media="print") as opened:
         heads = opened.page.locator("#sample-table th:visible")
         titles = [text.strip() for text in heads.all_inner_texts()]
         broken = heads.evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length")
@@ -534,7 +533,7 @@ def test_on_paper_a_table_of_samples_has_one_method_and_no_word_is_broken(browse
 def test_keys_reach_cells_and_quadrants(browser, page_path):
     evaluation, _ = evaluation_and_head()
     shares = {r["quadrant"]: r["count"] for r in evaluation.table("quadrants", method="head", metric="share")}
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         page = opened.page
         page.focus("button.cell[tabindex='0']")
         page.keyboard.press("ArrowDown")
@@ -552,7 +551,7 @@ def test_keys_reach_cells_and_quadrants(browser, page_path):
 
 @needs_chromium
 def test_hostile_names_are_seen_as_text(browser, page_path):
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         page = opened.page
         assert page.title() == HOSTILE
         shown = page.locator("#class-table tbody td:first-child").all_inner_texts()
@@ -579,7 +578,7 @@ def test_tables_sort_and_copy(browser, page_path):
 @needs_chromium
 def test_drawn_numbers_are_the_evaluations(browser, page_path):
     evaluation, _ = evaluation_and_head()
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         cells = opened.page.locator("#grids table").nth(1).locator("button.cell").all()
         counts = sorted(int(cell.get_attribute("data-count")) for cell in cells)
         rows = evaluation.table("grid", method="head", metric="accuracy")
@@ -592,7 +591,7 @@ def test_drawn_numbers_are_the_evaluations(browser, page_path):
 @needs_chromium
 def test_selected_reliability_adds_up(browser, page_path):
     """All four quadrants' diagrams together hold every sample once."""
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         total = 0
         for place in range(4):
             opened.page.locator("#quadrants figure").nth(1).locator("button").nth(place).click()

@@ -1,7 +1,9 @@
 """Two heads on one file, and one head on two files, beside each other in one report."""
 
+import contextlib
 import copy
 import html
+import io
 import json
 import re
 
@@ -43,9 +45,17 @@ def written(folder, *names, **options):
     return out
 
 
+@pytest.fixture(scope="module")
+def two_heads(folder):
+    """The report of two heads on one day, and what the command printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        out = written(folder, "old", "new", "tuesday.npz")
+    return out, printed.getvalue()
+
+
 @needs_chromium
-def test_two_heads_have_every_linked_view(browser, folder):
-    with Opened(browser, written(folder, "old", "new", "test.npz")) as opened:
+def test_two_heads_have_every_linked_view(browser, two_heads):
+    with Opened(browser, two_heads[0]) as opened:
         page = opened.page
         for place in ("#grids table caption", "#advice figcaption", "#quadrants figcaption", "#reliability figcaption"):
             texts = page.locator(place).all_inner_texts()
@@ -89,9 +99,9 @@ def test_the_header_has_the_names_of_files_and_what_is_stated(folder, capsys):
     assert "--about must be NAME=TEXT" in capsys.readouterr().err
 
 
-def test_two_heads_are_compared_row_by_row(folder, capsys):
-    page = written(folder, "old", "new", "tuesday.npz")
-    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("log-loss of new minus"))
+def test_two_heads_are_compared_row_by_row(folder, two_heads):
+    page, printed = two_heads
+    said = next(line for line in printed.splitlines() if line.startswith("log-loss of new minus"))
     assert html.escape(said.replace("-0", "−0").replace("95 %", "95%")) in page.read_text()
     test = world_outputs()[DAYS[1]]
     old, new = (aty.load(folder / name).predict(test).proba for name in ("old", "new"))
@@ -147,9 +157,14 @@ def test_a_script_can_swap_heads_by_the_exit_code(folder, capsys, monkeypatch):
     assert "are for two heads" in capsys.readouterr().err
 
 
-def test_beside_keeps_every_row_of_both():
-    _, head = evaluation_and_head()
-    parts = [aty.evaluate(head, world_outputs()[rows]) for rows in DAYS]
+@pytest.fixture(scope="module")
+def days():
+    """One head evaluated on each of two days."""
+    return [aty.evaluate(evaluation_and_head()[1], world_outputs()[rows]) for rows in DAYS]
+
+
+def test_beside_keeps_every_row_of_both(days):
+    parts = days
     both = beside(*parts, ("monday", "tuesday"))
     assert both.methods == ("head, monday", "head, tuesday")
     for table, columns in TABLES.items():
@@ -175,9 +190,9 @@ def test_subgroups_that_one_day_lacks_keep_their_names():
     assert found == [*shop[0], *shop[1]]
 
 
-def test_what_cannot_stand_beside_is_refused():
+def test_what_cannot_stand_beside_is_refused(days):
     _, head = evaluation_and_head()
-    first = aty.evaluate(head, world_outputs()[DAYS[0]])
+    first, _ = days
     with pytest.raises(ValueError, match="must have the same n_groups; got 5 and 3"):
         beside(first, aty.evaluate(head, world_outputs()[DAYS[1]], n_groups=3), ("a", "b"))
     with pytest.raises(ValueError, match="of the same classes"):

@@ -13,7 +13,6 @@ from report_cases import HOSTILE, NAMES, TEST, Opened, evaluation_and_head, need
 
 import atypicality as aty
 from atypicality.datasets import make_world
-from atypicality.evaluation.schema import to_columns
 from atypicality.report import render_report, write_report
 from atypicality.report.changed import summarise
 from atypicality.report.data import page_data, shortened
@@ -57,7 +56,7 @@ FILTERS = {
 def test_every_filter_chooses_its_samples_and_they_add_up(browser, page_path):
     sides = world_outputs()[TEST].attributes["side<b>"]
     rules = FILTERS | {"in side<b>": ("left", lambda row: sides[row["row"]] == "left")}
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         page = opened.page
         for key, (label, rule) in rules.items():
             page.select_option(f'[data-filter="{key}"]', label=label)
@@ -73,7 +72,7 @@ def test_every_filter_chooses_its_samples_and_they_add_up(browser, page_path):
 
 @needs_chromium
 def test_search_finds_ids_texts_and_rows(browser, page_path):
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         opened.page.fill("#search", "text 1234")
         opened.page.keyboard.press("Enter")
         assert opened.count() == 1
@@ -127,7 +126,7 @@ def test_the_most_harmful_come_first_and_columns_sort_together(browser, page_pat
 @needs_chromium
 def test_classes_subgroups_bins_and_words_choose_by_key(browser, page_path):
     evaluation, _ = evaluation_and_head()
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         page = opened.page
         page.locator("#class-table .link").first.focus()
         page.keyboard.press("Enter")
@@ -168,7 +167,7 @@ def test_a_choice_goes_with_the_side_it_was_made_in(browser, page_path):
 @needs_chromium
 def test_set_members_are_shown_the_true_one_apart(browser, page_path):
     row = next(row for row in said() if row["row"] >= 1000 and row["set_size"] == 2 and row["covered"])
-    with Opened(browser, page_path) as opened:
+    with Opened(browser, page_path, shared=True) as opened:
         opened.page.fill("#search", f"text {row['row']}")
         opened.page.keyboard.press("Enter")
         shown = opened.page.locator("#sample-table tbody tr").first.locator(".set li").all_inner_texts()
@@ -350,8 +349,7 @@ def test_navigation_and_the_choice_stay_in_sight(browser, page_path):
 
 @needs_chromium
 def test_print_has_titles_and_no_menus(browser, page_path):
-    with Opened(browser, page_path, alone=True) as opened:
-        opened.page.emulate_media(media="print")
+    with Opened(browser, page_path, media="print") as opened:
         assert not opened.page.locator("nav").is_visible()
         assert not opened.page.locator("#filters").is_visible()
         assert "confidence minus accuracy" in opened.page.locator("#grids caption").first.inner_text()
@@ -359,17 +357,24 @@ def test_print_has_titles_and_no_menus(browser, page_path):
             assert figure.locator("figcaption").is_visible()
 
 
-@needs_chromium
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_word_is_broken_at_390_pixels(browser, tmp_path, scheme):
+@pytest.fixture(scope="module")
+def plain_path(tmp_path_factory):
+    """A page of a model and a head, with plain words for names."""
+    path = tmp_path_factory.mktemp("plain") / "page.html"
     world = make_world(1500, 4, temperature=2.0)
     outputs = aty.ModelOutputs(
         world.logits, embeddings=world.embeddings, labels=world.labels, class_names=["cat", "dog", "horse", "ship"]
     )
     head = aty.ReliabilityHead().fit(train=outputs[:500], calibration=outputs[500:1000])
-    aty.evaluate({"model": "uncalibrated", "head": head}, outputs[1000:]).report(tmp_path / "page.html")
+    aty.evaluate({"model": "uncalibrated", "head": head}, outputs[1000:]).report(path)
+    return path
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_word_is_broken_at_390_pixels(browser, plain_path, scheme):
     options = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme}
-    with Opened(browser, tmp_path / "page.html", **options) as opened:
+    with Opened(browser, plain_path, **options) as opened:
         assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         broken = opened.page.evaluate(
             """() => {
@@ -397,8 +402,9 @@ def tiled(evaluation, times):
     n = evaluation.n_samples
     tables = dict(evaluation.tables)
     for name in ("samples", "predictions"):
-        rows = [row | {"row": row["row"] + n * copy} for copy in range(times) for row in evaluation.table(name)]
-        tables[name] = to_columns(name, rows)
+        columns = evaluation.tables[name]
+        rows = tuple(row + n * copy for copy in range(times) for row in columns["row"])
+        tables[name] = {key: column * times for key, column in columns.items()} | {"row": rows}
     return dataclasses.replace(evaluation, n_samples=n * times, tables=tables)
 
 

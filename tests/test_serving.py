@@ -310,26 +310,43 @@ def status_of(answer):
 CHUNK = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
 
 
-@pytest.mark.parametrize(
-    ("pieces", "half_close", "status"),
-    [
-        ([b"\x16\x03\x01\x02\x00hello\r\n\r\n"], False, 400),
-        ([b"GET /v2 HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000], False, 431),
-        ([b"GET /v2 HT"], False, 408),
-        ([head_of(100), b"{"], False, 408),
-        ([head_of(10**12), b" " * 1000], False, 413),
-        ([head_of(10**12, "expect: 100-continue")], False, 413),
-        ([b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", *[CHUNK] * 10], False, 413),
-        ([head_of(100), b"{"], True, 400),
-        ([b"GET /v2 HT"], True, 400),
-        ([head_of(len(json.dumps(GOOD))), json.dumps(GOOD).encode()], True, 200),
-    ],
-    ids=["bytes", "long", "slow-header", "slow", "huge", "expects", "chunks", "cut", "cut-header", "half-closed"],
-)
-def test_hostile_connections_are_told_and_closed(server, pieces, half_close, status):
-    start = time.monotonic()
-    assert status_of(server.raw(*pieces, half_close=half_close)) == status
-    assert time.monotonic() - start < 6 * SECONDS
+HOSTILE = {
+    "bytes": ([b"\x16\x03\x01\x02\x00hello\r\n\r\n"], False, 400),
+    "long": ([b"GET /v2 HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000], False, 431),
+    "slow-header": ([b"GET /v2 HT"], False, 408),
+    "slow": ([head_of(100), b"{"], False, 408),
+    "huge": ([head_of(10**12), b" " * 1000], False, 413),
+    "expects": ([head_of(10**12, "expect: 100-continue")], False, 413),
+    "chunks": (
+        [b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", *[CHUNK] * 10],
+        False,
+        413,
+    ),
+    "cut": ([head_of(100), b"{"], True, 400),
+    "cut-header": ([b"GET /v2 HT"], True, 400),
+    "half-closed": ([head_of(len(json.dumps(GOOD))), json.dumps(GOOD).encode()], True, 200),
+}
+"""Bytes of a connection, whether its end is told, and the status to answer."""
+
+
+@pytest.fixture(scope="module")
+def told(server):
+    """The status that each hostile connection was told, and the seconds until it was closed; all are open at once."""
+
+    def one(pieces, half_close, _):
+        start = time.monotonic()
+        return status_of(server.raw(*pieces, half_close=half_close)), time.monotonic() - start
+
+    with concurrent.futures.ThreadPoolExecutor(len(HOSTILE)) as pool:
+        asked = {name: pool.submit(one, *case) for name, case in HOSTILE.items()}
+        return {name: future.result() for name, future in asked.items()}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_connections_are_told_and_closed(told, name):
+    status, seconds = told[name]
+    assert status == HOSTILE[name][-1]
+    assert seconds < 6 * SECONDS
 
 
 def test_memory_stays_flat_under_hostile_requests(server):
@@ -396,13 +413,11 @@ def saved_seal(folder):
     return json.loads((folder / "head.json").read_text())["sha256"]
 
 
-@pytest.mark.parametrize("how", ["signal", "watch"])
-def test_reload_drops_and_mixes_nothing(heads, data, tmp_path, how):
-    shutil.copytree(heads / "first", tmp_path / "served")
+def replaced_under_load(server, folder, heads, data, trigger=lambda: None):
+    """Versions before and after a head is saved over the first, while requests go on: none is dropped or mixed."""
     outputs = wide(data.test[:8])
     right = {name: aty.load(heads / name).predict(outputs) for name in ("first", "second")}
     bodies = [json.dumps({"rows": [row]}) for row in rows(outputs)]
-    server = Server(tmp_path / "served", "--watch", "0.05" if how == "watch" else "0")
 
     def ask(place):
         status, answer = server.request("POST", "/predict", bodies[place % 8])
@@ -412,9 +427,8 @@ def test_reload_drops_and_mixes_nothing(heads, data, tmp_path, how):
     first = ask(0)[1]["model_version"]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         early = [pool.submit(ask, place) for place in range(40)]
-        aty.load(heads / "second").save(tmp_path / "served")
-        if how == "signal":
-            server.process.send_signal(signal.SIGHUP)
+        aty.load(heads / "second").save(folder)
+        trigger()
         deadline = time.monotonic() + 20
         while (second := ask(0)[1]["model_version"]) == first:
             assert time.monotonic() < deadline
@@ -424,28 +438,31 @@ def test_reload_drops_and_mixes_nothing(heads, data, tmp_path, how):
         expected = right[names[answer["model_version"]]]
         np.testing.assert_allclose(answer["rows"][0]["proba"], expected.proba[place], atol=1e-6)
     assert {future.result()[1]["model_version"] for future in late} == {second}
+    return first, second
+
+
+def test_a_reload_drops_and_mixes_nothing_and_a_damaged_bundle_changes_nothing(heads, data, tmp_path):
+    served = tmp_path / "served"
+    shutil.copytree(heads / "first", served)
+    server, body = Server(served, "--control"), {"rows": rows(wide(data.test[:1]))}
+    first, second = replaced_under_load(server, served, heads, data, lambda: server.process.send_signal(signal.SIGHUP))
     assert server.metric(r'atypicality_reloads_total\{result="done"\}') == 1
-    assert server.stop() == (0, f"atypicality: reloaded clothes: {first} -> {second}\n")
-
-
-def test_a_damaged_bundle_changes_nothing_and_a_whole_one_does(heads, data, tmp_path):
-    shutil.copytree(heads / "first", tmp_path / "served")
-    server, body = Server(tmp_path / "served", "--control"), {"rows": rows(wide(data.test[:1]))}
-    before, whole = server.predict(body), (tmp_path / "served" / "head.json").read_text()
-    (tmp_path / "served" / "head.json").write_text("{}")
+    before, whole = server.predict(body), (served / "head.json").read_text()
+    (served / "head.json").write_text("{}")
     status, answer = server.request("POST", "/v2/repository/models/clothes/load", "{}")
     assert status == 409
     assert "goes on answering" in json.loads(answer)["error"]
     assert server.predict(body) == before
-    (tmp_path / "served" / "head.json").write_text(whole)
-    aty.load(heads / "second").save(tmp_path / "served")
+    (served / "head.json").write_text(whole)
+    aty.load(heads / "first").save(served)
     assert server.request("POST", "/v2/repository/models/clothes/load", "{}")[0] == 200
-    assert server.predict(body)["model_version"] != before["model_version"]
+    assert server.predict(body)["model_version"] == first
     code, errors = server.stop()
     assert code == 0
-    first, second = errors.splitlines()
-    assert first.startswith("atypicality: the bundle was not reloaded: ")
-    assert second.startswith(f"atypicality: reloaded clothes: {before['model_version']} -> ")
+    done, failed, again = errors.splitlines()
+    assert done == f"atypicality: reloaded clothes: {first} -> {second}"
+    assert failed.startswith("atypicality: the bundle was not reloaded: ")
+    assert again == f"atypicality: reloaded clothes: {second} -> {first}"
 
 
 def hang_up_early(process):
@@ -456,9 +473,10 @@ def hang_up_early(process):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not on this system: /proc")
-def test_a_signal_while_it_starts_waits_and_a_bundle_that_is_gone_counts_as_a_failed_reload(heads, tmp_path):
-    link = tmp_path / "current"
-    link.symlink_to(heads / "first")
+def test_a_signal_while_it_starts_waits_and_a_watched_bundle_is_reloaded_or_counts_as_failed(heads, data, tmp_path):
+    link, served = tmp_path / "current", tmp_path / "served"
+    shutil.copytree(heads / "first", served)
+    link.symlink_to(served)
     server = Server(link, "--watch", "0.05", early=hang_up_early)
 
     def wait_for(result, number):
@@ -468,21 +486,24 @@ def test_a_signal_while_it_starts_waits_and_a_bundle_that_is_gone_counts_as_a_fa
             time.sleep(0.01)
 
     wait_for("done", 1)
+    first, second = replaced_under_load(server, served, heads, data)
+    wait_for("done", 2)
     link.unlink()
     wait_for("failed", 1)
     time.sleep(0.2)  # some more looks, which say nothing new
-    link.symlink_to(heads / "second")
-    wait_for("done", 2)
+    link.symlink_to(heads / "first")
+    wait_for("done", 3)
     wait_for("failed", 1)
     code, errors = server.stop()
-    versions = [saved_seal(heads / name)[:12] for name in ("first", "second")]
+    assert [first, second] == [saved_seal(heads / name)[:12] for name in ("first", "second")]
     words = "a saved head is a folder with a head.json"
     assert (code, errors.splitlines()) == (
         0,
         [
-            f"atypicality: reloaded clothes: {versions[0]} -> {versions[0]}",
+            f"atypicality: reloaded clothes: {first} -> {first}",
+            f"atypicality: reloaded clothes: {first} -> {second}",
             f"atypicality: the bundle was not reloaded: no folder at '{link}'; {words}.",
-            f"atypicality: reloaded clothes: {versions[0]} -> {versions[1]}",
+            f"atypicality: reloaded clothes: {second} -> {first}",
         ],
     )
 

@@ -56,7 +56,9 @@ def base(
         why = ": its notes say why a table is empty" if of == "evaluation" else ""
         raise ValueError(f"{of} has no rows for {what}{why}.")
     alt = altair()
-    chart = alt.Chart(alt.Data(values=values))
+    with alt.utils.schemapi.debug_mode(False):  # nothing but JSON: to check each value takes longer than to draw it
+        data = alt.Data(values=tuple(values))  # which charts made of this one share: Altair copies lists
+    chart = alt.Chart(data)
     return chart if size is None else chart.properties(width=size[0], height=size[1])
 
 

@@ -19,7 +19,8 @@ from atypicality.evaluation.cuts import Axis
 from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
-from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.intervals import bootstrap, exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.selective import area_by_rank
 from atypicality.metrics.sets import size_strata
 from atypicality.metrics.signal import FOLDS, auroc_and_error, error_signal
 from atypicality.metrics.tables import each_group
@@ -80,6 +81,8 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     measured: Callable[..., float] = (
         partial(PAIRED[metric], n_bins=options.n_bins) if metric in BINNED else PAIRED[metric]
     )
+    if options.intervals and metric == "risk_coverage_area":
+        return _areas(confidence, correct, codes, n_groups, options.seed)
     if options.intervals:
         cut: dict[str, Any] = {"groups": codes, "names": n_groups, "n_resamples": N_RESAMPLES}
         table = metrics.by_group(measured, confidence=confidence, correct=correct, random_state=options.seed, **cut)
@@ -93,6 +96,26 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
         return measured(confidence=confidence[part], correct=correct[part]), *UNKNOWN
 
     return each_group(value, codes, n_groups)
+
+
+def _areas(
+    confidence: NDArray[np.floating], correct: NDArray[np.bool_], codes: NDArray[np.intp], n_groups: int, seed: int
+) -> Column:
+    """Areas under risk-coverage curves with bootstrap intervals: rows are ranked once, for all resamples."""
+    streams = np.random.default_rng(seed).spawn(n_groups)
+
+    def area(group: int, part: NDArray[np.intp]) -> tuple[float, ...]:
+        rank, wrong = np.unique(-confidence[part], return_inverse=True)[1], ~correct[part]
+        resampled = bootstrap(
+            lambda index: area_by_rank(rank[index], wrong[index]),
+            part.size,
+            level=0.95,
+            n_resamples=N_RESAMPLES,
+            rng=streams[group],
+        )
+        return area_by_rank(rank, wrong), *resampled
+
+    return each_group(area, codes, n_groups)
 
 
 def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Column:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
 from atypicality import blocks
@@ -96,6 +95,8 @@ def _log(probs: Any) -> Floats:
 
 def _weights(model: Floats, near: Floats | None, labels: NDArray[np.intp]) -> tuple[float, float]:
     """The weights of the log-probabilities of the model and of the neighbours that make the labels likeliest."""
+    from scipy.optimize import minimize  # loaded where it is needed: a head that predicts starts sooner
+
     rows, k = np.arange(len(labels)), model.shape[1]
 
     def loss(v: Floats) -> float:

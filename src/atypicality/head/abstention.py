@@ -161,7 +161,7 @@ class AbstentionRule:
         why = f"no threshold meets max_risk={max_risk:g} with {n:,} held-out rows. "
         if n < fewest:
             return f"{why}That takes at least {fewest:,} rows without an error; {self._enough(max_risk)}"
-        first = self._tested(max_risk)[0]
+        first = self._first(max_risk, most_errors(self.kept, max_risk))
         why += f"Of the {self.kept[first]:,} most confident {self._wrong(first)} wrong; {self._enough(max_risk)}"
         needed = _needed(int(self.kept[first]), int(self.errors[first]), max_risk)
         if needed is None:
@@ -173,7 +173,13 @@ class AbstentionRule:
     def least_risk(self, above: float = 0.0) -> float | None:
         """Smallest risk above that given, in whole percent, at which something is kept; None where nothing is."""
         percents = range(math.floor(100 * above) + 1, 100)
-        return next((one / 100 for one in percents if self.threshold(one / 100) < math.inf), None)
+        return next((one / 100 for one in percents if self._keeps_some(one / 100)), None)
+
+    def _keeps_some(self, max_risk: float) -> bool:
+        """Whether the first test passes."""
+        allowed = most_errors(self.kept, max_risk)
+        first = self._first(max_risk, allowed)
+        return bool(self.errors[first] <= allowed[first])
 
     def _wrong(self, place: int) -> str:
         count = int(self.errors[place])
@@ -218,9 +224,11 @@ def _fewest(max_risk: float) -> float:
 
 def _needed(n: int, errors: int, max_risk: float) -> int | None:
     """Fewest rows, of those tried, that pass with the error rate of these `n`; None where no number of them does."""
+    if errors >= max_risk * n:
+        return None
     tried = np.unique(np.geomspace(n, 1e7, 2000).astype(np.intp))
     passed = np.ceil(tried * (errors / n)) <= most_errors(tried, max_risk)
-    return int(tried[passed.argmax()]) if errors < max_risk * n and passed.any() else None
+    return int(tried[passed.argmax()]) if passed.any() else None
 
 
 def _round_up(number: float) -> int:

@@ -35,13 +35,18 @@ def binned_interval(bins: BinSums, rng: np.random.Generator, *, power: int, leve
     filled = bins.count > 0
     count, n_rows = bins.count[filled], bins.total
     share = (bins.correct[filled] + 2 / count.size) / (count + 4 / count.size)
-    noise = rng.standard_normal((_DRAWS, count.size)) * np.sqrt(share * (1 - share) / count)
+    # Draws of one bin side by side: sums over a few bins take half the time.
+    noise = np.asfortranarray(rng.standard_normal((_DRAWS, count.size)) * np.sqrt(share * (1 - share) / count))
     weights = count / n_rows
-    drawn = rng.multinomial(int(n_rows), weights, size=_DRAWS) / n_rows
+    drawn = np.asfortranarray(rng.multinomial(int(n_rows), weights, size=_DRAWS) / n_rows)
 
     def norm(gaps: FloatArray) -> FloatArray:
-        weighted = (weights if gaps.ndim == 1 else drawn) * np.abs(gaps) ** power
-        return np.asarray(weighted.sum(axis=-1) ** (1 / power))
+        sizes = np.abs(gaps)
+        if power > 1:
+            sizes **= power
+        sizes *= weights if gaps.ndim == 1 else drawn
+        total = sizes.sum(axis=-1)
+        return np.asarray(total if power == 1 else total ** (1 / power))
 
     return norm_interval(bins.gap[filled], noise, norm, level)
 

@@ -135,7 +135,7 @@ def norm_interval(
         return np.asarray(sign * steps * scale)
 
     def share_below(bound: float, candidate: FloatArray) -> float:
-        return float((norm(np.add(candidate, noise, out=shown)) <= bound).mean())
+        return np.count_nonzero(norm(np.add(candidate, noise, out=shown)) <= bound) / len(noise)
 
     low, bound = 0.0, max(observed, float(np.median(chance)))
     if (chance <= observed).mean() > 1 - alpha / 2:

@@ -1,13 +1,14 @@
 """Selective prediction: how the error falls when the least confident samples are left to someone else."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.metrics.rows import Given, read_pairs
 
-__all__ = ["RiskCoverage", "risk_coverage"]
+__all__ = ["RiskCoverage", "area_by_rank", "risk_coverage"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,23 @@ def risk_coverage(
     size = np.bincount(index)
     wrong = np.bincount(index, ~pairs.correct)
     answered, errors = np.cumsum(size), np.cumsum(wrong)
-    n_rows = pairs.correct.size
+    return RiskCoverage(-values, answered / index.size, errors / answered, _area(answered, errors))
+
+
+def area_by_rank(rank: NDArray[np.intp], wrong: NDArray[np.bool_]) -> float:
+    """Area under the risk-coverage curve of rows (n,) by rank of confidence, 0 the largest: for one order, often asked.
+
+    >>> area_by_rank(np.array([0, 1, 2, 2]), np.array([False, True, False, False])) == risk_coverage(
+    ...     confidence=[0.9, 0.8, 0.7, 0.7], correct=[1, 0, 1, 1]).area
+    True
+    """
+    size = np.bincount(rank)
+    there = size > 0
+    return _area(np.cumsum(size[there]), np.cumsum(np.bincount(rank, wrong)[there]))
+
+
+def _area(answered: NDArray[Any], errors: NDArray[Any]) -> float:
+    """Mean risk where 1, 2, ... rows are answered, from the rows and errors up to the end of each tie."""
     # Inside a tie, j further samples hold on average j / size of its errors, in whatever order they come.
-    expected = np.interp(np.arange(1, n_rows + 1), np.r_[0, answered], np.r_[0.0, errors])
-    area = float((expected / np.arange(1, n_rows + 1)).mean())
-    return RiskCoverage(-values, answered / n_rows, errors / answered, area)
+    count = np.arange(1, answered[-1] + 1)
+    return float((np.interp(count, np.append(0, answered), np.append(0.0, errors)) / count).mean())

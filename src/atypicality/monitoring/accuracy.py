@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit, logit, ndtri
 
 from atypicality.arrays import to_host
@@ -307,6 +306,8 @@ def tilted(probs: Vector, weight: Vector, mix: Vector) -> Vector:
     >>> tilted(probs, np.array([0.5, 0.5]), np.array([0.5, 0.5])).mean(axis=0).round(4)
     array([0.5, 0.5])
     """
+    from scipy.optimize import minimize  # loaded where it is needed: a head that predicts starts sooner
+
     target = np.maximum(mix, FLOOR) / np.maximum(mix, FLOOR).sum()
     logs = np.log(np.maximum(probs, FLOOR))
 

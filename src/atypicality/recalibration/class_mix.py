@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
 from atypicality.arrays import to_host
@@ -218,6 +217,7 @@ def _pseudo_rows(given: float | str, counts: Matrix, shares: Matrix) -> float:
     if not isinstance(given, str):
         return check_number(given, "pseudo_rows", low=LEAST_PSEUDO_ROWS)
     check_choice(given, "pseudo_rows", ("auto",))
+    from scipy.optimize import minimize_scalar  # loaded where it is needed: a head that predicts starts sooner
 
     def surprise(log_rows: float) -> float:
         rows = np.exp(log_rows)
