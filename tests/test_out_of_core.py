@@ -39,7 +39,7 @@ rows, labels = np.load(f"{folder}/rows.npy", mmap_mode="r"), np.load(f"{folder}/
 print(json.dumps({
     "gaussian": watched(aty.GaussianAtypicality(), rows),
     "gaussian float32": watched(aty.GaussianAtypicality(precision="float32"), rows),
-    "neighbors": watched(aty.NeighborAtypicality(), rows[:500]),
+    "neighbors": watched(aty.NeighborAtypicality(), rows[:100]),
 }))
 """
 
@@ -48,12 +48,13 @@ print(json.dumps({
 def folder(tmp_path_factory):
     """192 MiB of float32 rows on disk, and their labels."""
     folder, rng = tmp_path_factory.mktemp("rows"), np.random.default_rng(0)
-    rows = np.lib.format.open_memmap(folder / "rows.npy", "w+", np.float32, (3 * 2**16, 256))
+    rows = np.lib.format.open_memmap(folder / "rows.npy", "w+", np.float32, (3 * 2**18, 64))
     labels = rng.integers(0, 20, rows.shape[0])
     labels[:100] = np.arange(100) % 2
-    for start in range(0, rows.shape[0], 2**14):
-        part = slice(start, start + 2**14)
-        rows[part] = rng.standard_normal((2**14, 256), dtype=np.float32) + labels[part, None] / 8
+    noise = rng.standard_normal((2**16, 64), dtype=np.float32)
+    for start in range(0, rows.shape[0], 2**16):
+        part = slice(start, start + 2**16)
+        rows[part] = noise + labels[part, None] / np.float32(8)
     rows.flush()
     np.save(folder / "labels.npy", labels)
     return folder
