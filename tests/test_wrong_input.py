@@ -244,7 +244,7 @@ def test_probabilities_percentages_and_votes_are_warned_of(run, total):
     kind = "probabilities" if total == 1 else "percentages or votes"
     text = rf"look like {kind}: none is negative, and each row sums to {total}\."
     with pytest.warns(UserWarning, match=rf"the logits of 'x\.npz' {text}"):
-        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 0
+        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 4
     with pytest.warns(UserWarning, match=f"the logits {text}"):
         aty.TemperatureScaling().fit(shares, arrays(300, 3)["labels"])
     assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
@@ -267,7 +267,7 @@ def test_logits_on_another_scale_are_warned_of(folder, run):
     [
         (np.arange(300) % 4 + 1, "Do they count from 1? Subtract 1."),
         (np.arange(300) % 4 * 1.0, "got dtype float64. Convert them with .astype(int)"),
-        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 holds NaN."),
+        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 of 'x.npz' holds NaN."),
         (np.arange(300) % 4 > 1, "names of classes; got dtype bool"),
     ],
     ids=["from 1", "floats", "NaN", "booleans"],
