@@ -616,7 +616,7 @@ def test_nothing_sticks_out(browser, page_path, options):
 
 @needs_chromium
 def test_the_page_reaches_nothing_even_if_it_tries(browser, page_path):
-    with socket.create_server(("127.0.0.1", 0)) as server, Opened(browser, page_path, alone=True) as opened:
+    with socket.create_server(("127.0.0.1", 0)) as server, Opened(browser, page_path) as opened:
         server.setblocking(False)
         address = f"http://127.0.0.1:{server.getsockname()[1]}/"
         tries = {
