@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import queue
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -182,11 +183,16 @@ def test_peak_memory_is_that_of_the_call():
     assert 55 < megabytes < 90
 
 
-def test_peak_of_anonymous_memory_is_sampled():
+def test_peak_of_anonymous_memory_is_sampled(monkeypatch):
+    resident, looks = timing._resident, queue.SimpleQueue()
+    monkeypatch.setattr(timing, "_resident", lambda name: (resident(name), looks.put(name))[0])
+
     def hold():
         block = np.ones(8_000_000)
-        for _ in range(40):
-            block.sum()
+        while not looks.empty():
+            looks.get()
+        for _ in range(2):  # the second look began while the block was there, however busy the machine is
+            looks.get(timeout=60)
         return block.size
 
     size, _, megabytes = timing.peak_anonymous(hold, every=0.001)
