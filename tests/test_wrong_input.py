@@ -182,7 +182,7 @@ def test_tables_whose_index_or_columns_name_another_order_are_refused():
 def test_probabilities_percentages_and_votes_are_warned_of(run, total):
     shares = total * softmax(arrays(300, 3)["logits"], axis=1)
     with pytest.warns(UserWarning, match=rf"are not negative and sum to {total} in every row"):
-        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 0
+        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 4
     with pytest.warns(UserWarning, match=f"rows are not negative and sum to {total}: are these"):
         aty.TemperatureScaling().fit(shares, arrays(300, 3)["labels"])
     assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
@@ -205,7 +205,7 @@ def test_logits_on_another_scale_are_warned_of(folder, run):
     [
         (np.arange(300) % 4 + 1, "Do they count from 1? Subtract 1."),
         (np.arange(300) % 4 * 1.0, "got dtype float64. Convert them with .astype(int)"),
-        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 holds NaN."),
+        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 of 'x.npz' holds NaN."),
         (np.arange(300) % 4 > 1, "names of classes; got dtype bool"),
     ],
     ids=["from 1", "floats", "NaN", "booleans"],

@@ -55,10 +55,13 @@ def command(
     with large_work("evaluating", memory, scratch):
         fitted = load_head(head, sha256)
         if is_answer_head(fitted):
-            result = fitted.evaluate(load_answers(file, names, class_names, fitted, checked=True), max_risk=max_risk)
+            result = fitted.evaluate(
+                load_answers(file, names, class_names, fitted, checked=True), max_risk=max_risk, keep_samples=0
+            )
         else:
             outputs = load_outputs(file, names, class_names, fitted)
-            result = evaluate({"model": "uncalibrated", "head": fitted}, outputs, max_risk=max_risk)
+            methods = {"model": "uncalibrated", "head": fitted}
+            result = evaluate(methods, outputs, max_risk=max_risk, keep_samples=0)  # tables of groups, none of rows
     if as_json:
         say_json(result.to_json())
         return

@@ -9,6 +9,7 @@ import typer
 from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_head, load_outputs
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
+from atypicality.cli.show import in_short
 
 __all__ = ["EXAMPLES", "command"]
 
@@ -45,6 +46,7 @@ def command(
         told = {"sizes": fitted.sizes_, "metrics": fitted.metrics_, "out": str(out), "sha256": seal}
         say_json(json.dumps(told, indent=2))
         return
+    say(in_short(fitted))
     say(fitted.summary())
     if fitted.density_choice_ is not None:
         say("the density and its choice are kept from the first fit")

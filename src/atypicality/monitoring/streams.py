@@ -18,15 +18,20 @@ from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.sequences import one_sided, rank_band, sequence_interval
 from atypicality.monitoring.state import LEVEL, Alarm, MonitorState
-from atypicality.monitoring.windows import as_text, first_second
+from atypicality.monitoring.windows import as_text, first_second, window_keys
 
-__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "raised", "window_rows"]
+__all__ = [
+    "CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "outside", "window_rows",
+]  # fmt: skip
 
 CATEGORICAL = ("quadrant", "advice")
 """Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
 
 MISSING = "attribute missing "
 """What the names of words begin with that say which answers lack a field: "yes" or "no"."""
+
+OVER = np.log(20)
+"""Log evidence below which an alarm ends: that of one test at the level 5 %."""
 
 Counts = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -217,6 +222,7 @@ class ShareTests:
         self.low, self.high = (np.concatenate(side) for side in zip(*bands, strict=True))
         self.delta = np.repeat(deltas, sizes)
         self.tested = [(stream, item) for stream in streams for item in stream.items]
+        self.place_of = {(stream.name, item): place for place, (stream, item) in enumerate(self.tested)}
 
     @property
     def n_cells(self) -> int:
@@ -236,7 +242,7 @@ class ShareTests:
         return np.asarray(np.stack(found) + np.log(self.delta))
 
 
-def raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
+def _raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
     """Every share that is now disjoint from its band, with the window from which the evidence is largest.
 
     Evidence from the j-th window of the life on has the level of its test divided by j (j + 1): these sum to it.
@@ -249,6 +255,29 @@ def raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
     for side, item in np.argwhere(excess.max(axis=1) >= 0):
         window = int(excess[side, :, item].argmax())
         yield _alarm(tests, state, bool(side), int(item), window, since[window])
+
+
+def outside(tests: ShareTests, state: MonitorState) -> list[Alarm]:
+    """What is outside its band now, and alarms of before that are not over, as they were raised.
+
+    An alarm is over when it is not raised any more and the rows since its start would raise none at one look either:
+    evidence that has just passed the level of a whole life falls short of it again by chance.
+    """
+    now = list(_raised(tests, state))
+    known = {alarm.what for alarm in now}
+    latest = {alarm.what: alarm for alarm in state.alarms}
+    return now + [alarm for what, alarm in latest.items() if what not in known and not _is_over(tests, state, alarm)]
+
+
+def _is_over(tests: ShareTests, state: MonitorState, alarm: Alarm) -> bool:
+    """Whether the rows since an alarm's start fell short of `OVER` at the end of a window from its own on."""
+    start, own = window_keys(np.array([alarm.since, alarm.at]), state.window)
+    place, above = tests.place_of[alarm.stream, alarm.item], (alarm.direction == "rose") != alarm.of_smaller
+    kept = state.keys >= start
+    *counts, trials = (part[:, place] for part in tests.shares(np.cumsum(state.cells[kept], axis=0)))
+    bound = (tests.high if above else tests.low)[place]
+    evidence = one_sided(counts[above], trials, bound, above)[state.keys[kept] >= own]
+    return bool((evidence < OVER).any())
 
 
 def _alarm(tests: ShareTests, state: MonitorState, above: bool, item: int, window: int, cells: Counts) -> Alarm:
