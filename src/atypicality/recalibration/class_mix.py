@@ -219,7 +219,6 @@ def _pseudo_rows(given: float | str, counts: Matrix, shares: Matrix) -> float:
     check_choice(given, "pseudo_rows", ("auto",))
     from scipy.optimize import minimize_scalar  # loaded where it is needed: a head that predicts starts sooner
 
-
     def surprise(log_rows: float) -> float:
         rows = np.exp(log_rows)
         classes = gammaln(counts + rows * shares) - gammaln(rows * shares)
