@@ -167,7 +167,7 @@ def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in KEYS)
+    return tuple(map(row.get, KEYS))
 
 
 def _by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:

@@ -113,11 +113,10 @@ def measured_rows(keys: Iterable[Row], columns: Iterable[ArrayLike]) -> list[Row
 
 def to_columns(table: str, rows: Iterable[Row]) -> Columns:
     """Rows as columns of plain Python values; a column that a row lacks holds None there."""
-    listed = list(rows)
-    columns = {name: [row.get(name) for row in listed] for name in TABLES[table]}
+    listed, kinds = list(rows), {name: _PLAIN[kind] for name, kind in TABLES[table].items()}
     return {
-        name: tuple([None if value is None else _PLAIN[kind](value) for value in columns[name]])
-        for name, kind in TABLES[table].items()
+        name: tuple([None if (value := row.get(name)) is None else plain(value) for row in listed])
+        for name, plain in kinds.items()
     }
 
 
