@@ -16,7 +16,7 @@ corrects more than one temperature can. Both can be watched.
 
 import atypicality as aty
 
-first = aty.theory.theorem_1(n_draws=50)
+first = aty.theory.theorem_1(n_draws=25)
 for row in first.rows:
     print(f"{row.n_train:5d} rows:", *(f"{100 * v:6.2f} %" for v in row.overconfidence))
 
@@ -35,7 +35,7 @@ aty.charts.theorem_1_curves(first)
 # stays overconfident, but the order turns around: rare inputs then lie far from the
 # boundary, where the truth is clear too.
 
-strong = aty.theory.theorem_1(500, norm=2.0, n_draws=50).rows[0]
+strong = aty.theory.theorem_1(500, norm=2.0, n_draws=25).rows[0]
 print("norm 2:", *(f"{100 * value:6.2f} %" for value in strong.overconfidence))
 assert not strong.rises
 assert min(strong.overconfidence) > 0
@@ -46,7 +46,7 @@ assert min(strong.overconfidence) > 0
 # Theorem G.2 compares what is left of the calibration error at nine levels of
 # atypicality: with no temperature, with one, and with one for each level.
 
-second = aty.theory.theorem_2(n_draws=50)
+second = aty.theory.theorem_2(n_draws=25)
 print("level   none      one       aware")
 for row in second.rows:
     errors = (row.error_uncalibrated, row.error_single_squared, row.error_aware_squared)
@@ -60,7 +60,7 @@ assert second.holds_squared
 # paper states the same for cross-entropy. There it can fail, at levels where one
 # temperature happens to pass close to the best one, and the library says at which.
 
-other = aty.theory.theorem_2(norm=2.0, n_draws=50)
+other = aty.theory.theorem_2(norm=2.0, n_draws=25)
 print("norm 2, cross-entropy: fails at levels", list(other.fails_cross_entropy))
 assert other.holds_squared
 assert len(other.fails_cross_entropy) > 0

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import numpy as np
 from conftest import needs
@@ -26,6 +27,7 @@ def named_world(n=3000):
     )
 
 
+@cache
 def shown():
     """Everything that shows itself in a notebook, by name."""
     outputs = named_world()
@@ -84,7 +86,7 @@ alt.renderers.enable("svg")
 world = aty.datasets.make_world(2000, n_classes=4)
 rows = world.outputs()
 head = aty.ReliabilityHead().fit(train=rows[:500], calibration=rows[500:1200])
-evaluation = aty.evaluate({"model": "uncalibrated", "head": head}, rows[1200:])
+evaluation = aty.evaluate(head, rows[1200:])
 """
 
 
