@@ -4,15 +4,18 @@ An error is ours if it is of a documented type and a `raise` in the package gave
 of damaged bytes helps nobody. Everything else is a finding: other exceptions, warnings that are not ours, time, memory.
 """
 
+import contextlib
+import functools
 import importlib.util
 import linecache
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +53,9 @@ class Target:
 def run(target: Target, data: bytes) -> bool:
     """Whether the reader took the bytes; a Finding where it broke the rule."""
     start, peak = time.process_time(), _peak()
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+    with _empty_folder() as folder, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        result = attempt(target.read, data, Path(folder))
+        result = attempt(target.read, data, folder)
         taken = not isinstance(result, Exception)
         if taken:
             target.check(result)
@@ -65,6 +68,22 @@ def run(target: Target, data: bytes) -> bool:
     if _peak() - peak > MEGABYTES:
         raise Finding(f"{_peak() - peak:.0f} MB for {len(data)} bytes")
     return taken
+
+
+@contextlib.contextmanager
+def _empty_folder() -> Iterator[Path]:
+    """The one folder of this process, emptied afterwards: to make one each time takes longer than to read."""
+    folder = Path(_made_folder().name)
+    try:
+        yield folder
+    finally:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@functools.cache
+def _made_folder() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory()
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:

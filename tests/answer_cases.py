@@ -6,10 +6,11 @@ from scipy.special import expit
 from atypicality.llm import Answers
 
 
-def answer_world(n, seed, *, useful=True, rate=None, embeddings=False):
+def answer_world(n, seed, *, useful=True, rate=None, embeddings=False, scores_alone=False):
     """Answers with all kinds of signals, some of them missing, and the true chance (n,) that each is correct.
 
-    Without `useful` no signal says anything; with `rate` every answer is correct with that chance.
+    Without `useful` no signal says anything; with `rate` every answer is correct with that chance. With `scores_alone`
+    there are neither tokens nor samples, which make most signals and take most of the time of a fit.
     """
     rng = np.random.default_rng(seed)
     shown, hidden = 1.0 + 2.0 * rng.normal(size=n), rng.normal(size=n)
@@ -25,8 +26,8 @@ def answer_world(n, seed, *, useful=True, rate=None, embeddings=False):
     answers = Answers(
         [f"question {row}" for row in range(n)],
         ["yes"] * n,
-        log_probs=tokens,
-        samples=samples,
+        log_probs=None if scores_alone else tokens,
+        samples=None if scores_alone else samples,
         scores={
             "verbalised": verbalised,
             "noise": rng.normal(size=n),

@@ -53,7 +53,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-    """Tests and modules live as long as the run: no collection of garbage needs to look at them."""
+    """Tests and modules live as long as the run: no collection of garbage needs to look at them again."""
+    gc.collect()
     gc.freeze()
     gc.enable()
 

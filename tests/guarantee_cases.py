@@ -395,6 +395,7 @@ def answers_accepted_too_risky(*risks, n=500, copies=1, **world):
 
 
 def risk_guarantees() -> Iterator[Guarantee]:
+    useless = {"useful": False, "rate": 0.89, "scores_alone": True}
     worlds = {
         "2.05 % wrong at every confidence, 2 % allowed": kept_too_risky(slightly_too_risky),
         "2.05 % wrong, 2 % allowed, 500 rows": kept_too_risky(slightly_too_risky, n=500),
@@ -410,9 +411,9 @@ def risk_guarantees() -> Iterator[Guarantee]:
         "risk rises and falls with confidence": kept_too_risky(waves),
         "a head, 10 % allowed": head_keeps_too_risky,
         "answers, 10 % and 20 % allowed in turn": answers_accepted_too_risky(0.1, 0.2),
-        "answers, useless signals, 11 % wrong, 10 % allowed": answers_accepted_too_risky(0.1, useful=False, rate=0.89),
+        "answers, useless signals, 11 % wrong, 10 % allowed": answers_accepted_too_risky(0.1, **useless),
         "answers, eight copies of each, 11 % wrong, 10 % allowed": answers_accepted_too_risky(
-            0.1, n=200, copies=8, useful=False, rate=0.89
+            0.1, n=200, copies=8, **useless
         ),
     }
     for case, one_repetition in worlds.items():

@@ -79,23 +79,19 @@ def shared_page(browser):
 
 
 WINDOW = {"width": 1280, "height": 720}
-
-
 left_open = {}
 """The file that tests who share it have left open, by page."""
 
 
 class Opened:
-    """A file in a page of the browser, with what it said and asked for; alone, in a context of its own.
+    """A file in a page of the browser, with what it said and asked for.
 
     Tests that leave a page as it was, but for a choice of samples, say so by `shared`: those that follow each other
     open it once, and the choice is cleared after each.
     """
 
-    def __init__(self, browser, path, *, alone=False, shared=False, viewport=WINDOW, permissions=(), **media):
-        self.context = browser.new_context() if alone else None
-        self.page = self.context.new_page() if alone else shared_page(browser)
-        self.trouble, self.requests = [], []
+    def __init__(self, browser, path, *, shared=False, viewport=WINDOW, permissions=(), **media):
+        self.page, self.trouble, self.requests = shared_page(browser), [], []
         self.listeners = {
             "console": lambda message: self.trouble.append(message.text),
             "pageerror": lambda error: self.trouble.append(str(error)),
@@ -133,14 +129,12 @@ class Opened:
         return self
 
     def __exit__(self, kind, *_):
+        if self.shared and not kind and self.page.locator("#clear").count():
+            self.page.click("#clear")
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
-        if self.context is not None:
-            self.context.close()
-        elif self.changed:
+        if self.changed:
             self._look()
-        elif self.shared and self.page.locator("#clear").count():
-            self.page.click("#clear")
         if kind:
             left_open.clear()
         assert kind or not self.trouble

@@ -9,9 +9,10 @@ from sklearn.base import clone
 
 import atypicality as aty
 from atypicality import ModelOutputs, NeighborRatio
-from atypicality.head.abstention import AbstentionRule
+from atypicality.head.abstention import AbstentionRule, never_accepted
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.rarity import rarity_of
+from atypicality.head.reliability import Acceptance, Reliability
 
 
 def by_distances(x, labels, new, predicted, normalize):
@@ -163,3 +164,33 @@ def test_ambiguity_that_is_not_there_is_named(fitted):
         head.fit(plain.density_, calibration)
     with pytest.raises(ValueError, match="with ambiguity, and a search is of no fixed size"):
         aty.export_onnx(head.fit(train, calibration), "never.onnx")
+
+
+def test_an_answer_says_what_stands_behind_its_limit_and_what_is_never_accepted():
+    label, confidence = np.repeat([0, 1, 2], [60, 30, 10]), np.repeat([0.95, 0.9, 0.4], [60, 30, 10])
+    right = np.ones(400, bool)
+    right[210] = False
+    rule = AbstentionRule.from_rows(
+        np.repeat([0.95, 0.85, 0.5], [200, 180, 20]), np.r_[right[:380], np.zeros(20, bool)]
+    )
+    limit = rule.threshold(0.02)
+    assert 0.5 < limit <= 0.85  # 380 rows with one error pass at 2 %, and the 20 wrong ones behind them do not
+    accepted = confidence >= limit
+    answer = Reliability(
+        label,
+        confidence,
+        np.full((100, 3), 1 / 3),
+        np.eye(3, dtype=bool)[label],
+        accepted=accepted,
+        class_names=np.array(["a", "b", "<c>"]),
+        acceptance=Acceptance(rule, 0.02),
+    )
+    evidence, never = str(answer).splitlines()[-2:]
+    assert evidence.startswith(
+        "accepted from confidence 0.5 on: 1 of 380 held-out rows there are wrong, so at most 2% "
+    )
+    assert never == "never accepted: <c> (10 rows)"  # a tenth is left out: 10 of one class by chance with .1^10
+    assert "<p>never accepted: &lt;c&gt; (10 rows)</p>" in answer._repr_html_()
+    assert "accepted from" not in str(answer[0])
+    assert not str(Acceptance(rule, 0.001))  # no threshold: `predict` warns instead
+    assert not never_accepted(np.repeat([0, 1], [97, 3]), np.repeat([True, False, False], [50, 47, 3]), 2).size

@@ -92,6 +92,13 @@ def test_printed_samples_say_what_is_not_shown_however_many(n):
     assert set(answer.columns()) - set(shown) == {"quadrant", "set_size"}
 
 
+def test_choices_that_only_later_samples_have_are_said_to_be_there():
+    probs, words = np.tile([0.8, 0.15, 0.05], (6, 1)), np.array(["trust"] * 5 + ["choose among 2"])
+    answer = aty.Reliability(np.zeros(6, int), probs[:, 0], probs, probs > 0.5, advice=words)
+    assert repr(answer).endswith("\n... 1 more; not shown: set_size, choices")
+    assert repr(answer[:5]).endswith("\n... not shown: set_size")
+
+
 def test_one_printed_sample_has_its_reason():
     columns = {"advice": np.array(["choose among 2"]), "quadrant": np.array(["ambiguous"])}
     probs, sets = np.array([[0.2, 0.7148, 0.0852]]), np.array([[False, True, False]])

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from answer_cases import answer_world
+from conftest import needs
 from report_cases import Opened, needs_chromium
 from scipy.stats import ttest_rel
 
@@ -76,7 +77,7 @@ def test_evaluate_prints_the_evaluation(run, by_hand, evaluated):
     head, new = by_hand
     code, out, _ = run("evaluate head one.jsonl --max-risk 0.2 --json")
     assert code == 0
-    assert aty.Evaluation.from_json(out) == evaluated
+    assert aty.Evaluation.from_json(out) == head.evaluate(new, max_risk=0.2, keep_samples=0)
     code, out, _ = run("evaluate head one.jsonl")
     assert code == 0
     assert out.startswith(f"{head.evaluate(new)}\n\nAdvice of the head\n")
@@ -125,10 +126,6 @@ def test_late_labels_of_answers_are_true_or_false(run, folder):
         ("report head one.jsonl --names a=b", "names must be of id, prompt,"),
         ("report head one.npz", "an answer head takes answers in a .jsonl file; got 'one.npz'"),
         ("fit --calibration known.jsonl --out new --sets split", "--recalibration and --sets are for outputs"),
-        (
-            "serve head",
-            "`serve` does not take. Judge files with `atypicality predict head answers.jsonl --out said.csv`",
-        ),
         ("export head --out h.onnx", "is an answer head, which has no graph"),
     ],
 )
@@ -137,6 +134,34 @@ def test_what_does_not_fit_an_answer_head_is_one_line(run, folder, words, messag
     code, _, err = run(words)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
+
+
+@needs("starlette", "httpx", "prometheus_client")
+def test_the_service_judges_records_as_predict_does(by_hand, folder):
+    from starlette.testclient import TestClient
+
+    from atypicality.serving.service import make_app
+
+    head, new = by_hand
+    said, records = head.predict(new[:20], max_risk=0.2), list(new[:20].records())
+    with TestClient(make_app(folder / "head", max_risk=0.2)) as client:
+        rows = client.post("/predict", json={"rows": records}).json()["rows"]
+        assert [row["id"] for row in rows] == new.ids[:20].tolist()
+        assert [row["confidence"] for row in rows] == said.confidence.tolist()
+        assert [row["accepted"] for row in rows] == said.accepted.tolist()
+        [alone] = client.post("/predict", json={"rows": [{"scores": {"verbalised": 0.9}}]}).json()["rows"]
+        assert alone["accepted"] is False  # no known answer lacked its log-probabilities
+        tensor = {"name": "logits", "shape": [1, 2], "datatype": "FP32", "data": [0, 1]}
+        for path, body, message in (
+            ("/predict", {"rows": [{"prompt": "p"}]}, "record 0: 'answer' is missing"),
+            ("/predict", {"rows": []}, "rows must be a list of objects, at least one"),
+            ("/predict", records[0], "the body may hold rows"),
+            ("/v2/models/head/infer", {"inputs": [tensor]}, "POST records to /predict"),
+        ):
+            answer = client.post(path, json=body)
+            assert (answer.status_code, message in answer.json()["error"]) == (400, True), answer.text
+        assert "atypicality_rows_total 21.0" in client.get("/metrics").text
+        assert client.get("/v2/models/head").json()["inputs"] == []
 
 
 def test_a_classifiers_head_takes_no_answers(run, folder):

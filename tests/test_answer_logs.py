@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from answer_cases import answer_world
-from scipy.stats import fisher_exact
+from scipy.stats import binom, fisher_exact
 
 import atypicality as aty
 from atypicality.cli import main
 from atypicality.llm import AnswerHead, Answers
 from atypicality.llm.known_rows import SeenRows
-from atypicality.llm.shifts import beyond_range, fisher_chance
+from atypicality.llm.shifts import LEVEL, beyond_range, fisher_chance, level_words, moved_words
 from atypicality.llm.signals import SignalColumns
 
 
@@ -58,7 +58,7 @@ def test_fields_of_other_names_are_read_by_them(tmp_path):
     assert scores == {"own": [0.0, 1.0, 2.0], "judge": [0.0, 0.5, 1.0]}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, theirs)))
     assert list(Answers.read(tmp_path / "a.jsonl", names=names).records()) == list(found.records())
-    with pytest.raises(ValueError, match=r"names must be of id, prompt, .* or scores\.NAME; got 'logits'"):
+    with pytest.raises(ValueError, match=r"names must be of id, .*, scores\.NAME or attribute\.NAME; got 'logits'"):
         Answers.from_records(theirs, names={"logits": "judge"})
 
 
@@ -104,7 +104,7 @@ def test_a_field_that_is_missing_more_often_is_named(fitted, tmp_path):
     assert (said.lacking, said.summary()["lacking"]) == (("scores['verbalised']",), ["scores['verbalised']"])
     assert head.predict(answers).lacking == head.predict(lost[:3]).lacking == ()  # of three rows it may be chance
     [alarm] = [one for one in aty.Monitor(head).add(head.outputs(lost), at=0) if one.stream == "missing"]
-    assert str(alarm).startswith("scores['verbalised'] missing in 100% of 400 rows, 2")
+    assert str(alarm).startswith("scores['verbalised'] missing in 100% of 400 rows since 1970-01-01, 2")
     head.save(tmp_path / "head")
     lost.write(tmp_path / "a.jsonl")
     words = ["predict", str(tmp_path / "head"), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.csv")]
@@ -124,7 +124,9 @@ def test_without_atypicality_the_exit_code_says_what_it_tests(tmp_path, capsys, 
     answers.write(tmp_path / "a.jsonl")
     words = ["predict", str(tmp_path / "head"), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.csv")]
     assert main([*words, "--exit-code"]) == 0
-    assert "tests no drift of atypicality, only what answers lack and the scale of scores:" in capsys.readouterr().err
+    assert (
+        "without atypicality: --exit-code tests only missing fields and values of signals." in capsys.readouterr().err
+    )
 
 
 def test_the_test_of_missing_fields_is_fishers():
@@ -216,7 +218,126 @@ def test_another_scale_ends_with_the_exit_code(tmp_path):
             assert main([*words, "--exit-code"]) == 0
             continue
         with pytest.warns(UserWarning, match="outside its fitted range"):
-            assert main([*words, "--exit-code"]) == 3
+            assert main(words) == 4
+
+
+@pytest.mark.parametrize(("step", "moved"), [(1, True), (-1, True), (0, False)])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_judge_that_becomes_more_lenient_on_its_scale_has_drifted(tmp_path, step, moved, used):
+    known, new = trusted(800, 0), trusted(400, 1)
+    if not used:
+        known.correct = np.random.default_rng(2).random(800) < 0.8
+    head = AnswerHead().fit(known)
+    assert bool(head.recalibration_.used_fields) == used
+    new.scores = {"judge": np.clip(new.scores["judge"] + step, 1, 5)}
+    head.save(tmp_path / "head")
+    new.write(tmp_path / "a.jsonl")
+    words = ["predict", str(tmp_path / "head"), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.csv")]
+    if not moved:
+        assert main([*words, "--exit-code"]) == 0
+        assert not aty.Monitor(head).add(head.outputs(new), at=0)
+        return
+    told = r"scores\['judge'\] is (larger|smaller) than in the held-out answers: .* of 400 that have it are at or below"
+    with pytest.warns(UserWarning, match=told + (".*not guaranteed there" if used else ".*does not depend on it")):
+        assert main([*words, "--exit-code"]) == 3
+    with pytest.warns(UserWarning, match="the data has drifted"):
+        said = head.predict(new)
+    assert (said.moved, said.summary()["moved"]) == (("scores['judge']",), ["scores['judge']"])
+    assert head.predict(new[:99]).moved == ()  # a request is no batch
+    alarms = [
+        one for one in aty.Monitor(head).add(head.outputs(new)._replaced(labels=None), at=0) if "level" in one.stream
+    ]
+    assert str(alarms[0]).startswith(f"scores['judge'] {'rose' if step > 0 else 'fell'}: ")
+    assert "of 400 rows are at or below" in str(alarms[0])
+
+
+def test_the_test_of_moved_values_is_fishers_and_keeps_its_level(monkeypatch, seed):
+    held_out = {f"attribute {LEVEL}judge": {"1.0": 300, "2.0": 300, "inf": 400, "nan": 7}}
+    new = {f"{LEVEL}judge": np.repeat(["1.0", "2.0", "inf", "nan"], [20, 30, 150, 99])}
+    # at or below 2.0 are 50 of 200 and 600 of 1000; both ways at every word, "inf" and "nan" too, are eight tests
+    exact = 8 * fisher_exact([[150, 50], [400, 600]], alternative="greater").pvalue
+    for chance, found in ((exact * 1.001, True), (exact * 0.999, False)):
+        monkeypatch.setattr("atypicality.llm.shifts.CHANCE", chance)
+        assert bool(moved_words(new, held_out)) == found
+    monkeypatch.setattr("atypicality.llm.shifts.CHANCE", 0.2)
+    monkeypatch.setattr("atypicality.llm.shifts.LEAST_MOVED", 0.0)
+    rng, alarms, repeats = np.random.default_rng(seed), 0, 300
+    for _ in range(repeats):
+        edges = np.unique(np.quantile(rng.integers(0, 12, 200), (0.1, 0.25, 0.5, 0.75, 0.9), method="inverted_cdf"))
+        old, now = (level_words(rng.integers(0, 12, n).astype(float), edges.astype(float)) for n in (150, 120))
+        counts = dict(zip(*(part.tolist() for part in np.unique(old, return_counts=True)), strict=True))
+        alarms += bool(moved_words({LEVEL + "x": now}, {f"attribute {LEVEL}x": counts}))
+    assert alarms <= binom(repeats, 0.2).ppf(0.9999)
+
+
+def test_a_score_on_two_scales_is_warned_of_at_the_fit():
+    answers = trusted(400, 0)
+    judge = answers.scores["judge"]
+    answers.scores = {"judge": np.where(np.arange(400) % 2, judge, (judge - 1) / 4)}
+    with pytest.warns(
+        UserWarning, match=r"^scores\['judge'\] may be on two scales: \d+ values are between 0 and 1, and"
+    ):
+        AnswerHead().fit(answers)
+    for fine in (judge / 2, judge / 10, judge - 3, judge):  # with 1.5 among them; parts alone; negative; whole alone
+        answers.scores = {"judge": fine}
+        AnswerHead().fit(answers)
+
+
+def test_errors_name_the_fields_of_the_file():
+    names = {"correct": "human", "scores.judge": "judge_score"}
+    own = {"prompt": "p", "answer": "a"}
+    for more, message in (
+        (
+            {"human": "right"},
+            r"'human' must be true or false; got 'right'.*record\.pop\(\"human\"\).*leave correct=human out",
+        ),
+        ({"judge_score": "3"}, "'judge_score' must hold finite numbers; got '3'. Write it as a number"),
+        ({"judge_score": float("nan")}, "got nan. Leave out what is not known, or write null"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Answers.from_records([own | more], names=names)
+
+
+def test_a_file_without_correct_is_told_which_field_may_be_it(tmp_path, capsys):
+    rows = [{"prompt": "p", "answer": "a"}, {"prompt": "p", "answer": "a", "human": None}]
+    for value, message in (
+        ("right", """Is it 'human'? Of words make it before: if "human" in record: record["correct"] ="""),
+        (True, "Is it 'human'? Give --names correct=human."),
+        (None, "it has none.\n"),
+    ):
+        lines = [*rows, {"prompt": "p", "answer": "a", "human": value}]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        with pytest.warns(UserWarning, match="fields that are not read: human"):
+            assert main(["fit", "--calibration", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "head")]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_attributes_of_answers_have_tables(tmp_path, capsys):
+    head = AnswerHead().fit(trusted(800, 0))
+    records = [record | {"topic": "ab"[row % 3 == 0]} for row, record in enumerate(trusted(300, 1).records())]
+    del records[0]["topic"]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    answers = Answers.read(tmp_path / "a.jsonl", names={"attribute.topic": "topic"})
+    assert list(Answers.from_records(answers.records()).records()) == list(answers.records())
+    topic = answers.attributes["topic"]
+    assert topic[:3].tolist() == ["not given", "a", "a"]
+    head.save(tmp_path / "head")
+    said = head.predict(answers, max_risk=0.2)
+    words = ["evaluate", str(tmp_path / "head"), str(tmp_path / "a.jsonl"), "--names", "attribute.topic=topic"]
+    assert main([*words, "--max-risk", "0.2", "--json"]) == 0
+    rows = aty.Evaluation.from_json(capsys.readouterr().out).table("subgroups", metric="accepted_risk")
+    kept = {name: said.accepted & (topic == name) for name in ("a", "b")}
+    told = {row["subgroup"]: (row["count"], row["value"]) for row in rows}
+    assert {name: told[name] for name in kept} == {
+        name: (some.sum(), pytest.approx((~answers.correct[some]).mean())) for name, some in kept.items()
+    }
+    assert main([*words, "--max-risk", "0.2"]) == 0
+    out, some = capsys.readouterr().out, said.accepted
+    assert "Advice of the head" not in out
+    [told] = [line.split() for line in out.splitlines() if line.startswith("not accepted")]
+    assert told[2:4] == [str((~some).sum()), f"{answers.correct[~some].mean():.3f}"]
+    with pytest.raises(ValueError, match="'topic' must hold texts"):
+        Answers.from_records([records[1] | {"topic": 0.5}], names={"attribute.topic": "topic"})
 
 
 def test_copies_count_once_where_prompts_tell_answers_apart():

@@ -489,7 +489,7 @@ def test_an_evaluation_of_answers_has_no_classes_and_says_what_is_accepted(fitte
     told = evaluation.table("predictions", method="head")
     assert [row["accepted"] for row in told] == accepted.tolist()
     assert f"Accepted at max_risk=0.2, head: {accepted.mean():.1%}" in str(evaluation)
-    assert 'The others count as "ask a person".' in str(evaluation)
+    assert "The others are for a person." in str(evaluation)
     assert str(evaluation).startswith("Evaluation of 1500 answers (")
     assert not {"coverage", "set_size", "classwise_ece"} & set(evaluation.tables["overall"]["metric"])
     assert not any(evaluation.tables[name]["value"] for name in ("classes", "class_groups", "set_sizes"))

@@ -41,6 +41,17 @@ def test_the_card_tells_the_fitted_numbers(head, tmp_path):
     assert head.fingerprint_ in card
 
 
+def test_the_card_says_what_got_worse(head):
+    same = copy.copy(head)
+    same.metrics_ = {
+        "before": {"accuracy": 0.8, "nll": 0.5, "ece": 0.05},
+        "after": {"accuracy": 0.8, "nll": 0.5, "ece": 0.05},
+    }
+    assert "Worse after than before" not in model_card(same)
+    same.metrics_["after"] = {"accuracy": 0.7, "nll": 0.6, "ece": 0.04}
+    assert "Worse after than before: accuracy, nll. A report on other labelled rows" in model_card(same)
+
+
 @pytest.mark.parametrize("sets", cases.PREDICTION_SETS)
 def test_the_card_counts_the_rows_behind_its_numbers_and_has_their_intervals(sets):
     head = cases.fitted(prediction_sets=cases.PREDICTION_SETS[sets])

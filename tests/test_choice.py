@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import atypicality as aty
 from atypicality import blocks
-from atypicality.density.choice import FEWEST_ERRORS, FEWEST_ROWS, choose_density
+from atypicality.density.choice import FEWEST_ERRORS, FEWEST_ROWS, Candidate, DensityChoice, choose_density
 from atypicality.density.family import DensityFamily
 from atypicality.density.statistics import gather_both
 from atypicality.metrics.signal import (
@@ -316,13 +316,29 @@ def test_another_fit_forgets_the_choice_and_refit_keeps_it(chosen):
     _, train, rows, parts = chosen
     head = aty.ReliabilityHead().fit(train, parts)
     choice, gaussian = head.density_choice_, head.recalibration_density_
+    assert f"  {choice}\n" in head.summary()
     assert head.refit(rows).density_choice_ is choice
+    assert f"  chosen at the first fit: {choice}\n" in head.summary()  # the numbers are of other rows
     assert head.recalibration_density_ is gaussian
     head.fit(aty.GaussianAtypicality().fit(train.embeddings, train.labels), rows)
     assert head.density_choice_ is None
     assert head.recalibration_density_ is None
     family = DensityFamily().fit(train.embeddings, train.labels)
     assert head.fit(family, parts).density_choice_ == choice
+
+
+def test_an_auroc_clearly_below_one_half_is_said_and_warned_of(chosen):
+    # 1,000 rows with 100 errors: a standard error of sqrt(1001 / (12 * 100 * 900)) = 0.0304
+    for value, backwards in ((0.379, False), (0.377, True)):
+        found = Candidate("GaussianAtypicality()", 9, value, -0.3, 0.0, 0.0, 0.01, 0.001)
+        choice = DensityChoice("GaussianAtypicality()", (found,), "alone", 1000, 100)
+        assert choice.backwards == backwards == ("it ranks errors backwards" in str(choice))
+    assert not DensityChoice("GaussianAtypicality()", (found,), "alone", 1000, 19).backwards
+    head, train, rows, _ = chosen
+    labels, typical = rows.logits.argmax(axis=1), np.argsort(head.predict(rows).atypicality)[:200]
+    labels[typical] = (labels[typical] + 1) % 4
+    with pytest.warns(UserWarning, match=r"ranks errors backwards: .* made with model\.eval\(\)"):
+        aty.ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(train, rows._replaced(labels=labels))
 
 
 def test_a_word_that_is_no_density_is_refused(chosen):

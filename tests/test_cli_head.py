@@ -94,13 +94,14 @@ def test_logits_of_other_columns_or_rows_are_told_from_the_embeddings(folder, ca
     logits = np.roll(test.logits, 1, axis=1) if what == "columns" else test.logits[order]
     aty.ModelOutputs(logits, embeddings=test.embeddings).save(folder / "other.npz")
     with pytest.warns(UserWarning, match=r"logits fit the embeddings no better .* of 2\d\d rows looked at\. Are"):
-        assert run(capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz")[0] == 0
+        assert run(capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz")[0] == 4
     with pytest.warns(UserWarning, match="logits fit the embeddings no better"):
         code, out, _ = run(
             capsys, "predict", folder / "head", folder / "other.npz", "--out", folder / "o.npz", "--exit-code", "--json"
         )
-    [finding] = json.loads(out)["findings"]
-    assert (code, finding[:40]) == (3, "logits fit the embeddings no better than")
+    told = json.loads(out)
+    assert (code, told["looks_wrong"]) == (4, True)
+    assert [finding[:40] for finding in told["findings"]] == ["logits fit the embeddings no better than"]
     named = aty.ModelOutputs(logits[:99], embeddings=test.embeddings[:99])  # too few rows to tell
     assert disagreement(aty.load(folder / "head"), named) is None
 
@@ -115,7 +116,7 @@ def test_a_table_that_may_be_cut_and_a_row_that_cannot_be_judged_are_named(folde
     table.write_text("\n".join(lines)[:-3])
     with pytest.warns(UserWarning, match=r"'cut.csv' ends in \S+ without a line end: its last number may be cut"):
         code, out, _ = run(capsys, *arguments, "--exit-code", "--json")
-    assert (code, len(json.loads(out)["findings"])) == (3, 1)
+    assert (code, len(json.loads(out)["findings"])) == (4, 1)
     table.write_text("\n".join(lines) + "\n")
     code, out, _ = run(capsys, *arguments, "--exit-code", "--json")
     assert (code, json.loads(out)["findings"]) == (0, [])
@@ -126,6 +127,38 @@ def test_a_table_that_may_be_cut_and_a_row_that_cannot_be_judged_are_named(folde
     for text, cut in (("ids,labels\na,1", False), ("id,x\nShoe,3", False), ("x,y\n0.5,1", True), ("x\n1e3\n", False)):
         table.write_text(text)
         assert bool(cut_warning(table)) == cut
+
+
+def test_a_bad_value_is_named_in_the_file_and_line_that_it_came_from(folder, capsys):
+    """Rows of the second table are put into the order of the first; one list of names serves all days."""
+    test = aty.ModelOutputs.load(folder / "test")[:9]
+    rows = [[f"r{row}", *map(str, test.logits[row])] for row in range(9)][::-1]
+    header = ["doc", *(f"score_{name}" for name in test.class_names)]
+    (folder / "day.csv").write_text("doc,received\n" + "".join(f"r{row},now\n" for row in range(9)))
+
+    def predicted(embeddings=test.embeddings, header=header):
+        np.save(folder / "day_emb.npy", embeddings)
+        (folder / "scores.csv").write_text("".join(",".join(line) + "\n" for line in (header, *rows)))
+        files = ",".join(str(folder / name) for name in ("day.csv", "scores.csv", "day_emb.npy"))
+        names = "ids=doc,logits=score_*,embeddings=*_emb,labels=truth"
+        return run(capsys, "predict", folder / "head", files, "--names", names, "--out", folder / "n.csv")
+
+    code, _, err = predicted()
+    assert (code, err) == (0, "")  # nor a word on the column `received`
+    np.testing.assert_allclose(
+        [float(line["confidence"]) for line in csv.DictReader((folder / "n.csv").read_text().splitlines())],
+        aty.load(folder / "head").predict(test).confidence,
+        rtol=1e-6,
+    )
+    lost = predicted(header=[name.replace("score_Bag", "Bag") for name in header])
+    assert (lost[0], "has no column score_Bag for the head's class 'Bag'." in lost[2]) == (2, True)
+    assert "row 3 of 'day_emb.npy' (id 'r3') holds NaN" in predicted(spoilt_row(test.embeddings, 3))[2]
+    rows[5][1] = "nan"
+    assert "row 5 of 'scores.csv' (line 7, id 'r3') holds NaN" in predicted()[2]
+
+
+def spoilt_row(array, row):
+    return np.where(np.arange(len(array))[:, None] == row, np.nan, array)
 
 
 def test_the_answers_name_their_labels_whatever_the_order_of_columns(folder, capsys):
@@ -144,13 +177,9 @@ def test_probabilities_in_the_place_of_logits_are_warned_of(folder, capsys):
     test = aty.ModelOutputs.load(folder / "test")
     probs = np.exp(test.logits) / np.exp(test.logits).sum(axis=1, keepdims=True)
     aty.ModelOutputs(probs, embeddings=test.embeddings).save(folder / "probs.npz")
-    with pytest.warns(UserWarning, match=r"the logits of 'probs.npz' .* are these probabilities"):
-        assert run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz")[0] == 0
-    with pytest.warns(UserWarning, match="are these probabilities"):
-        code, *_ = run(
-            capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz", "--exit-code"
-        )
-    assert code == 3
+    with pytest.warns(UserWarning, match=r"the logits of 'probs.npz' look like probabilities"):
+        code, _, err = run(capsys, "predict", folder / "head", folder / "probs.npz", "--out", folder / "p.npz")
+    assert (code, "'probs.npz' looks wrong: do not use " in err) == (4, True)
 
 
 def test_answers_hold_the_probabilities(folder, capsys):
@@ -178,6 +207,7 @@ def test_evaluate_prints_tables_or_json(folder, capsys):
     code, out, _ = run(capsys, "evaluate", folder / "head", folder / "test", "--json")
     evaluation = aty.Evaluation.from_json(out)
     assert evaluation.methods == ("model", "head")
+    assert evaluation.table("samples") == evaluation.table("predictions") == []  # nothing of single rows
 
 
 def test_evaluate_tells_of_advice_and_of_what_is_kept_at_a_risk(folder, capsys):
@@ -215,6 +245,7 @@ def test_show_describes_a_head_that_is_whole_and_the_expected_one(folder, capsys
     seal = json.loads((folder / "head" / "head.json").read_text())["sha256"]
     code, out, _ = run(capsys, "show", folder / "head", "--sha256", seal)
     assert code == 0
+    assert out.startswith("Ready to use: it takes logits (10 columns) and embeddings (48 columns); ")
     assert "  inputs          logits 10, embeddings 48\n  alpha           0.1\n" in out
     assert f"  sha256          {seal}\n" in out
     told = json.loads(run(capsys, "show", folder / "head", "--json")[1])

@@ -90,6 +90,43 @@ def test_a_data_loader_and_batches_of_other_kinds():
     assert collect(net, [(x,)]).labels is None
 
 
+def test_the_only_tensor_of_a_dict_is_the_only_input():
+    net, (x, y) = SmallNet(), images()
+    extra = {"id": torch.arange(23), "path": ["a"] * 23}
+    assert_outputs(collect(net, [{"image": x, "label": y} | extra]), net, x, y)
+    with pytest.warns(UserWarning, match=r"no labels .* its 'labels' or 'label', and 'target' is left out"):
+        assert collect(net, [{"x": x, "target": y} | extra]).labels is None
+    assert collect(net, [{"x": x} | extra]).labels is None
+    takes = r"it has image, {} \(labels aside\), and forward takes x\. Let the loader give pairs"
+    for other in ("mask", "target"):  # two tensors: which one?
+        with pytest.raises(TypeError, match=takes.format(other)):
+            collect(net, [{"image": x, "label": y, other: y}])
+    with pytest.raises(TypeError, match=takes.format("path")):
+        collect(net, [{"image": ["a"], "path": ["b"]}])
+
+    class Masked(SmallNet):
+        def forward(self, x, mask=None):
+            return super().forward(x)
+
+    assert_outputs(collect(Masked(), [{"image": x, "label": y}]), net, x, y)
+    with pytest.raises(TypeError, match=r"it has image, mask .* forward takes x, mask"):
+        collect(Masked(), [{"image": x, "mask": y, "label": y}])
+
+
+def test_a_network_that_ends_in_softmax_is_noticed_at_the_first_batch():
+    class Soft(SmallNet):
+        def forward(self, x):
+            return super().forward(x).softmax(dim=1)
+
+    def loader():
+        yield images()
+        raise StopError
+
+    message = "the logits look like probabilities: none is negative, and each row sums to 1"
+    with pytest.warns(UserWarning, match=message), pytest.raises(StopError):
+        collect(Soft(), loader())
+
+
 def state_of(net):
     hooks = [dict(m._forward_hooks) | dict(m._forward_pre_hooks) for m in net.modules()]
     gradients = [None if p.grad is None else p.grad.clone() for p in net.parameters()]

@@ -281,14 +281,16 @@ def test_class_densities_and_files_of_outputs(client, logits, rng, tmp_path):
     np.testing.assert_allclose(client.compute(probs).result(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("n_rows", [10, 10**6], ids=["sent", "digit by digit"])
 @pytest.mark.parametrize("n", [1, 2, 7, 8])
-def test_the_median_is_exact(n, rng):
+def test_the_median_is_exact(n, n_rows, rng):
     values = np.concatenate([rng.lognormal(sigma=20, size=n), np.zeros(3)])
-    begun = dask_recalibration._Begun(None, None, None, None, None, None)
+    begun = dask_recalibration._Begun(None, None, SimpleNamespace(n_rows=n_rows), None, None, None)
 
-    def reduced(function, merge, number, prefixes, depth):
-        state = SimpleNamespace(numbers=lambda name: values[values > 0] if name == "positive" else -values)
-        return function(state, number, prefixes, depth)
+    def reduced(function, merge, *args):
+        return function(
+            SimpleNamespace(numbers=lambda name: values[values > 0] if name == "positive" else -values), *args
+        )
 
     object.__setattr__(begun, "reduced", reduced)
     assert begun.median("positive") == np.sort(values[values > 0])[(n + 1) // 2 - 1]
@@ -389,7 +391,7 @@ def test_a_worker_killed_between_two_steps_changes_nothing(client, logits, monke
         return steps(*args, **kwargs)
 
     pids = []
-    paper, lazy = AtypicalityAwareRecalibration.paper(), da.from_array(z, chunks=(250, 5))
+    paper, lazy = AtypicalityAwareRecalibration.paper(), da.from_array(z, chunks=(500, 5))
     expected = cluster.fit(paper, lazy, y, atypicality=a)
     monkeypatch.setattr(solver, "minimise", minimise)
     found = cluster.fit(paper, lazy, y, atypicality=a, client=client)

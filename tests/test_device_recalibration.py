@@ -128,20 +128,8 @@ def test_the_floor_holds_there_too(put, dtype):
 
 
 @pytest.mark.parametrize("recalibrator", RECALIBRATORS.values(), ids=RECALIBRATORS)
-def test_what_was_fitted_on_one_side_predicts_on_the_other(recalibrator, put):
+def test_what_was_fitted_on_one_side_predicts_on_the_other_and_lies_on_the_host(recalibrator, put):
     rows = Rows.of(200, 6, 1)
-    host, device = rows.fit(recalibrator), rows.on(put).fit(recalibrator)
-    np.testing.assert_allclose(rows.proba(device), to_host(rows.on(put).proba(host)), atol=1e-9)
-    labels = host.predict(put(rows.logits), **rows.columns)
-    assert same_array(labels, put(rows.logits))
-    np.testing.assert_array_equal(to_host(labels), device.predict(rows.logits, **rows.on(put).columns | {
-        "class_log_density": rows.columns["class_log_density"]
-    }))  # fmt: skip
-
-
-@pytest.mark.parametrize("recalibrator", RECALIBRATORS.values(), ids=RECALIBRATORS)
-def test_what_is_learnt_lies_on_the_host(recalibrator, put):
-    rows = Rows.of(120, 6, 2)
     host, device = rows.fit(recalibrator), rows.on(put).fit(recalibrator)
 
     def kinds(found):
@@ -151,6 +139,12 @@ def test_what_is_learnt_lies_on_the_host(recalibrator, put):
 
     assert kinds(vars(device)) == kinds(vars(host))
     assert vars(clone(device)).keys() == clone(host).get_params().keys()
+    np.testing.assert_allclose(rows.proba(device), to_host(rows.on(put).proba(host)), atol=1e-9)
+    labels = host.predict(put(rows.logits), **rows.columns)
+    assert same_array(labels, put(rows.logits))
+    np.testing.assert_array_equal(to_host(labels), device.predict(rows.logits, **rows.on(put).columns | {
+        "class_log_density": rows.columns["class_log_density"]
+    }))  # fmt: skip
 
 
 def test_a_head_with_a_recalibrator_from_a_device_is_saved_and_loaded(put, tmp_path):

@@ -83,6 +83,11 @@ def test_the_papers_forms_have_no_prior_and_the_released_sets(outputs, train):
     ours = aty.compare(asked, outputs, train=density, n_splits=1, alpha=0.3, n_groups=2)
     sizes = [column(one, "overall", method="aa-aps", metric="set_size") for one in (found, ours)]
     assert sizes[0] != sizes[1]  # the paper's cells are not merged, and hold the class that crosses
+    pairs = {"named": ("ts", aty.SplitConformal()), "made": (aty.paper.PriorFreeTemperature(), aty.SplitConformal())}
+    both = aty.paper.compare(pairs, outputs, n_splits=1)
+    assert column(both, "overall", method="named", metric="set_size") == column(
+        both, "overall", method="made", metric="set_size"
+    )
     with pytest.raises(ValueError, match="methods must be one of"):
         aty.paper.compare("lac", outputs)
 

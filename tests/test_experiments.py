@@ -42,7 +42,8 @@ ENDS, STEPS = {HIGHER, LOWER, ECE_TREND, ACCURACY_TREND}, {ECE_STEPS, ACCURACY_S
 LARGER = "AA-RAPS has larger sets than RAPS on average"
 TEMPERATURE = "the temperature tends to rise with atypicality"
 
-SEEDS = dict.fromkeys(EXPERIMENTS, 5) | {"balanced": 7, "subgroups": 10}
+SEEDS = dict.fromkeys(EXPERIMENTS, 5) | {"balanced": 7, "subgroups": 10, "theory": 3}
+SEEDS_CIFAR = dict.fromkeys(EXPERIMENTS, 4) | {"balanced": 6}
 """As many seeds as decide the documentation's verdicts, which are of ten: with fewer some that hold are not clear."""
 HOLDING = {  # what our numbers say over the seeds 0 to 9; nothing else may be marked as holding
     ("balanced", "small CNN / Fashion-MNIST, GMM"): ENDS | STEPS | {SAME_CONFIDENCE},
@@ -81,22 +82,22 @@ HOLDING_CIFAR = {
 }
 
 
-def holding(found):
+def holding(found, seeds):
     held = {(name, verdict.where): set() for name, verdicts in found.verdicts.items() for verdict in verdicts}
     for name, verdicts in found.verdicts.items():
         for verdict in verdicts:
-            assert verdict.n == (SEEDS[name] if verdict.verdict != "not tested" or verdict.missing == NOTHING else 0)
+            assert verdict.n == (seeds[name] if verdict.verdict != "not tested" or verdict.missing == NOTHING else 0)
             if verdict.verdict == "holds":
                 assert verdict.low > 0
                 held[name, verdict.where].add(verdict.statement)
     return held
 
 
-def reproduced(out, names=tuple(EXPERIMENTS), **options):
+def reproduced(out, seeds, names=tuple(EXPERIMENTS), **options):
     """The experiments with the seeds of each; those of one number together, because they share fits."""
     found = Reproduction()
-    for n in dict.fromkeys(SEEDS.values()):
-        chosen = [name for name in names if SEEDS[name] == n]
+    for n in dict.fromkeys(seeds.values()):
+        chosen = [name for name in names if seeds[name] == n]
         run = reproduce(chosen, without=["adats"], out=out, seeds=range(n), **options) if chosen else found
         for part in fields(found):
             getattr(found, part.name).update(getattr(run, part.name))
@@ -105,7 +106,7 @@ def reproduced(out, names=tuple(EXPERIMENTS), **options):
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    return reproduced(tmp_path_factory.mktemp("bundled"))
+    return reproduced(tmp_path_factory.mktemp("bundled"), SEEDS)
 
 
 @pytest.fixture(scope="module")
@@ -115,22 +116,22 @@ def cifar(tmp_path_factory):
     chosen = tmp_path_factory.mktemp("chosen")
     for folder in ("cifar10-wrn28-10", "cifar10lt-wrn28-4"):
         (chosen / folder).symlink_to(OUTPUTS / folder)
-    return reproduced(tmp_path_factory.mktemp("cifar"), names, outputs=chosen)
+    return reproduced(tmp_path_factory.mktemp("cifar"), SEEDS_CIFAR, names, outputs=chosen)
 
 
 def test_claims_marked_as_holding_hold_on_the_bundled_outputs(bundled):
-    assert holding(bundled) == HOLDING
+    assert holding(bundled, SEEDS) == HOLDING
 
 
 def test_claims_marked_as_holding_hold_on_cifar(cifar):
-    assert holding(cifar) == HOLDING_CIFAR
+    assert holding(cifar, SEEDS_CIFAR) == HOLDING_CIFAR
 
 
 def test_every_claim_line_carries_n_the_statistic_its_interval_and_a_verdict(bundled, cifar):
     number = r"-?[\d.e+-]+"
     line = re.compile(
         rf"(HOLDS|NOT CLEAR|DOES NOT HOLD): .* \(.*; [\w ,()-]+ {number}, 95 % \[{number}, {number}\], "
-        r"n = (10|7|5) (halves of 5,000 rows|draws)(; the paper's own row: .*)?\)"
+        r"n = (10|7|6|5|4|3) (halves of 5,000 rows|draws)(; the paper's own row: .*)?\)"
     )
     for found in (bundled, cifar):
         for verdict in (v for verdicts in found.verdicts.values() for v in verdicts):

@@ -143,6 +143,7 @@ def test_numbered_columns_are_a_matrix_where_they_count_from_0(tmp_path):
         ("a,a\n1,2\n", "two columns have the name 'a'"),
         ("a,b\n1,2\n3\n", "line 3 has 1 values in 1 cells"),
         ("a,b\n1,2\n3,\n", "line 3 has 1 values in 2 cells"),
+        ("a,b\n1,2\n3,", "its last line, 3, has 1 of 2 values: it is cut, or still being written"),
         ("a\n1\n\n2\n", "line 3 has 0 values"),
         ('a\n"1\n', "not a readable .csv file"),
         ("a\n\udcff\n", "not a readable .csv file"),
@@ -153,6 +154,25 @@ def test_a_table_that_cannot_be_read_whole_is_refused(tmp_path, text, words):
     with pytest.raises(ValueError, match=r"t\.csv") as caught:
         aty.ModelOutputs.load(tmp_path / "t.csv")
     assert words in str(caught.value)
+
+
+def test_a_name_with_a_star_is_that_of_the_one_array_that_it_fits(tmp_path):
+    for name in ("mon_emb", "tue_emb", "emb_mon"):
+        np.save(tmp_path / f"{name}.npy", np.ones((2, 3)))
+    np.save(tmp_path / "mon_y.npy", [0, 1])
+    files = [tmp_path / "mon_emb.npy", tmp_path / "mon_y.npy"]
+    found = aty.ModelOutputs.load(files, names={"embeddings": "*_emb", "labels": "*_y"})
+    assert (found.embeddings.shape, found.labels.tolist()) == ((2, 3), [0, 1])
+    assert aty.ModelOutputs.load(tmp_path / "emb_mon.npy", names={"embeddings": "emb_*"}).embeddings.shape == (2, 3)
+    with pytest.raises(ValueError, match=r"'\*_emb' must fit one array of .*; it fits mon_emb, tue_emb"):
+        aty.ModelOutputs.load([files[0], tmp_path / "tue_emb.npy"], names={"embeddings": "*_emb"})
+
+
+def test_two_tables_with_one_column_are_told_how_rows_are_joined(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        write(tmp_path / name, [["doc", name[0]], ["x", 1]])
+    with pytest.raises(ValueError, match="--names ids=doc in a shell"):
+        aty.ModelOutputs.load([tmp_path / "a.csv", tmp_path / "b.csv"])
 
 
 def test_a_table_counts_against_the_limit(tmp_path):

@@ -342,7 +342,7 @@ def test_singular_covariances_say_so_and_equal_scipy_on_their_support(make, prec
     else:
         x, labels = np.c_[x, rng.standard_normal((90, 95))][:12], np.arange(12) % 3
     rank = 9 if make == "fewer rows than columns" else 5  # three means take three of twelve directions
-    with pytest.warns(UserWarning, match=rf"rank {rank} of {x.shape[1]}: .*shrinkage='columns'"):
+    with pytest.warns(UserWarning, match=rf"rank {rank} of {x.shape[1]} .*shrinkage='columns'"):
         gaussian = GaussianAtypicality(precision=precision).fit(x, labels)
     assert gaussian.rank_ == rank
     means = np.stack([x[labels == y].mean(axis=0) for y in range(3)])

@@ -24,6 +24,8 @@ from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import rarity_of
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
+from atypicality.report import render_report
+from atypicality.report.next_steps import next_steps
 
 
 def world_outputs(n, part=0, **options):
@@ -604,7 +606,7 @@ def rare_positives(n, seed):
 def test_a_rare_class_that_is_trusted_or_accepted_as_another_is_named(tmp_path):
     train, calibration, new = (rare_positives(n, seed) for seed, n in enumerate((1000, 5000, 3000)))
     plain = {"density": aty.GaussianAtypicality(), "recalibration": aty.TemperatureScaling()}
-    with pytest.warns(UserWarning, match=r"trust another class in most held-out rows of class 1 \('fraud'\), \d+ of"):
+    with pytest.warns(UserWarning, match=r"trust another class, .* rows of class 1 \('fraud'\), \d+ of"):
         head = ReliabilityHead(**plain).fit(train, calibration)
     head.save(tmp_path)
     for one in (head, aty.load(tmp_path)):
@@ -617,5 +619,33 @@ def test_a_rare_class_that_is_trusted_or_accepted_as_another_is_named(tmp_path):
     covering = ReliabilityHead(**plain, prediction_sets=by_class).fit(train, calibration)
     trusted = np.char.startswith(covering.predict(new).advice, "trust")[positive].mean()
     assert trusted < 0.1 + 3 * np.sqrt(0.1 * 0.9 * (1 / positive.sum() + 1 / 70))  # of rows, and of thresholds
-    with pytest.warns(UserWarning, match="Follow the advice instead"):
-        covering.predict(new, max_risk=0.1)
+    with pytest.warns(UserWarning, match="Follow the advice instead") as told:
+        evaluation = aty.evaluate(covering, new, max_risk=0.1)
+    (first,), accepted, *_ = next_steps(evaluation, "head")
+    assert f"method 'head': {first[0].lower()}{first[1:]}" == str(told[0].message)
+    assert "with the advice to trust, and send the others to a person" in accepted[-1]
+    assert first in str(evaluation)
+    page = render_report(evaluation)
+    assert ("The advice decides" in page, "Whether a prediction is accepted decides" in page) == (True, False)
+
+
+def test_choices_without_a_class_are_counted_with_what_is_trusted():
+    """Three classes, 4 % of them the last, whose log-odds are known: the counts of the warning are those of predict."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 6000, p=[0.75, 0.21, 0.04])
+    X = rng.normal(size=(6000, 2)) + np.array([[0.0, 0.0], [1.2, 0.0], [0.6, 0.6]])[labels]
+    logits = X @ np.array([[0.0, 1.2, 0.6], [0.0, 0.0, 0.6]]) + np.log([0.75, 0.21, 0.04]) - [0, 0.72, 0.36]
+    rows = ModelOutputs(logits, embeddings=X, labels=labels)
+    parts = three_way_split(rows[:4000], random_state=0)
+    plain = {"density": aty.GaussianAtypicality(), "recalibration": aty.TemperatureScaling()}
+    with pytest.warns(UserWarning, match="trust another class, or to choose among others") as told:
+        head = ReliabilityHead(**plain).fit(rows[4000:], parts)
+    handed = rare = chosen = 0
+    for part in parts[1:]:
+        answer, last = head.predict(part), part.labels == 2
+        choose = np.char.startswith(answer.advice, "choose") & last
+        trust = np.char.startswith(answer.advice, "trust") & last & (answer.label != 2)
+        without = choose & ~answer.choices()[:, 2]
+        handed, rare, chosen = handed + (trust | without).sum(), rare + last.sum(), chosen + without.sum()
+    assert f"most held-out rows of class 2, {handed} of {rare} rows, which" in str(told[0].message)
+    assert chosen > handed / 2  # which counting what is trusted would not have found

@@ -161,11 +161,13 @@ def test_no_share_qualifies_then_nothing_is_kept():
 def test_the_tables_of_the_faq_are_what_the_rule_needs_and_does(rng):
     rows = [line.strip("| ").split(" | ") for line in FAQ.read_text("utf-8").splitlines() if line.startswith("| ")]
     allowed = {int(cells[0].replace(",", "")): cells[1:] for cells in rows[1:7]}
-    risks = (0.05, 0.1, 0.2)
+    risks = (0.01, 0.02, 0.05, 0.1, 0.2)
     for n, cells in allowed.items():
-        assert [int(cell) for cell in cells] == [most_errors(np.array([n]), risk)[0] for risk in risks]
-    fewest = [np.argmax(most_errors(np.arange(1, 100), risk) == 0) + 1 for risk in risks]
-    assert "below {}, {} and {} rows not even".format(*fewest) in FAQ.read_text("utf-8")
+        assert [int(cell.replace("-", "-1")) for cell in cells] == [
+            most_errors(np.array([n]), risk)[0] for risk in risks
+        ]
+    fewest = [np.argmax(most_errors(np.arange(1, 400), risk) == 0) + 1 for risk in risks]
+    assert "below {}, {}, {}, {} and {} rows not even".format(*fewest) in FAQ.read_text("utf-8")
     n, fits, power = 600, 100, np.array([1, 2, 5])  # confidence .4 + .6 U^(1 / power): accuracy .7, .8, .9
     [stated] = [cells[1:] for cells in rows if cells[0] == "600"]
     for share, a in zip((int(cell.partition(" ")[0]) / 100 for cell in stated), power, strict=True):

@@ -11,11 +11,10 @@ from atypicality.metrics.laws import at_least_beta_binomial, at_most, quantile, 
 FIT_AND_EVALUATE = """
 import sys
 import atypicality as aty
-from atypicality.datasets import load_fashion_mnist_lt
-train, calibration, test = load_fashion_mnist_lt()
-head = aty.ReliabilityHead().fit(train[:2000], calibration[:1000])
-head.predict(test[:500], max_risk=0.3)
-aty.evaluate(head, test[:500], max_risk=0.3)
+rows = aty.datasets.make_world(2000).outputs()
+head = aty.ReliabilityHead().fit(rows[:500], rows[500:1500])
+head.predict(rows[1500:], max_risk=0.3)
+aty.evaluate(head, rows[1500:], max_risk=0.3)
 print(sorted({"scipy.stats", "sklearn", "pandas"} & set(sys.modules)))
 """
 

@@ -20,7 +20,7 @@ from atypicality.llm.client import JsonClient, ServerFaultError
 pytestmark = needs("httpx")
 
 KEY = "sk-not/a+real=key&0123\\4567'89"
-TIMEOUT = 0.3
+TIMEOUT = 0.15
 PATIENCE = 15.0
 """Seconds within which such a deadline has passed, however slow the machine. The servers never stop."""
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -31,7 +31,7 @@ class RawServer:
     """Answers everyone with `first`, then with `again` and a pause for ever; where `first` is None it only listens."""
 
     def __init__(self):
-        self.first, self.again, self.pause = b"", b"", 0.05
+        self.first, self.again, self.pause = b"", b"", 0.02
         self.received = b""
         self.stopped = threading.Event()
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -85,7 +85,7 @@ def client(port, *, scheme="http", timeout=TIMEOUT, max_bytes=2**20, host="127.0
 def seconds_until_given_up(port, body=None, **options):
     made, started = client(port, **options), time.monotonic()
     try:
-        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.3 s .tried 1 times"):
+        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.15 s .tried 1 times"):
             made.post(body or {"prompt": "Hi"})
         return time.monotonic() - started
     finally:
@@ -152,7 +152,7 @@ def test_no_search_for_an_address_outlives_the_timeout(monkeypatch):
     started = time.monotonic()
     made = client(1, host="slow.localhost")
     try:
-        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.3 s"):
+        with pytest.raises(ServerFaultError, match=r"gave no whole answer within 0\.15 s"):
             made.post({"prompt": "Hi"})
         assert time.monotonic() - started < PATIENCE
     finally:
@@ -197,7 +197,7 @@ def answered(data, *headers):
     return HEAD + lines + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(data) + data
 
 
-BOMB = gzip.compress(gzip.compress(bytes(2**28)))
+BOMB = gzip.compress(gzip.compress(bytes(2**26)))
 CODINGS = [
     "gzip, gzip",
     "gzip",
@@ -220,7 +220,7 @@ def test_compressed_answers_are_refused_before_they_are_unpacked(coding, server)
     try:
         with contextlib.closing(made), pytest.raises(ServerFaultError, match=f"Content-Encoding {coding}, though"):
             made.post({"prompt": "Hi"})
-        assert tracemalloc.get_traced_memory()[1] < 2**22  # 256 MiB unpacked
+        assert tracemalloc.get_traced_memory()[1] < 2**22  # 64 MiB unpacked
     finally:
         tracemalloc.stop()
 

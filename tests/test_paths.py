@@ -185,6 +185,8 @@ def test_an_open_stream_is_refused_whatever_is_behind_it(tmp_path):
         (tmp_path / "link.html").symlink_to(f"/dev/fd/{stream.fileno()}")
         with pytest.raises(FileExistsError, match="is an open stream of a process"):
             check_target(tmp_path / "link.html")
+    with pytest.raises(OSError, match="cannot be written: '/proc'"):
+        check_target("/proc/none/y.csv")
 
 
 # Before the work begins

@@ -165,7 +165,7 @@ def test_what_atypicality_adds_is_said_of_the_head_and_of_the_model_apart():
     assert "model" not in said
     chosen = html.unescape(render_report(evaluation).partition("of the rows that chose it</td>")[2])
     assert chosen.startswith(f"<td>head: {head.density_choice_}</td>")
-    assert " nats per row to the model's own confidence" in str(head.density_choice_)
+    assert " nats per row (log-likelihood of being right, standard error " in str(head.density_choice_)
 
 
 def test_the_weakest_class_is_named():
@@ -616,7 +616,7 @@ def test_nothing_sticks_out(browser, page_path, options):
 
 @needs_chromium
 def test_the_page_reaches_nothing_even_if_it_tries(browser, page_path):
-    with socket.create_server(("127.0.0.1", 0)) as server, Opened(browser, page_path, alone=True) as opened:
+    with socket.create_server(("127.0.0.1", 0)) as server, Opened(browser, page_path) as opened:
         server.setblocking(False)
         address = f"http://127.0.0.1:{server.getsockname()[1]}/"
         tries = {

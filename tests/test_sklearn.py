@@ -1,6 +1,7 @@
 """The meta-estimator obeys scikit-learn's rules, and its sets and answers are those of the head."""
 
 import ast
+import re
 
 import joblib
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -46,7 +47,12 @@ QUICK = ReliabilityHead(recalibration=aty.TemperatureScaling())
 
 # A few rows for a density, a recalibration and sets: warnings that say so are right, and not what is checked here.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([AtypicalityAwareClassifier(LogisticRegression(max_iter=1000), cv=cv) for cv in (None, 5)])
+@parametrize_with_checks(
+    [
+        AtypicalityAwareClassifier(LogisticRegression(max_iter=1000)),
+        AtypicalityAwareClassifier(GaussianNB(), head=QUICK, cv=2),  # as many folds as make it cross-fitted
+    ]
+)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -293,12 +299,6 @@ class Days(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         return np.repeat(self.classes_[0], len(X))
-
-
-def test_a_regressor_is_named(digits):
-    X, y = digits
-    with pytest.raises(ValueError, match="estimator must be a classifier; Ridge has no classes_"):
-        AtypicalityAwareClassifier(Ridge()).fit(X, y == "a")
 
 
 def test_missing_labels_are_named(table):
@@ -723,7 +723,7 @@ def test_rows_of_fit_are_recognised_when_they_are_evaluated(three):
         warn_of_seen_rows(one._marks, one.outputs(X[800:]).embeddings)
     with pytest.warns(UserWarning, match="100 of 100 rows of fit"):
         warn_of_seen_rows(folds._marks, folds.outputs(X).embeddings)
-    assert not row_marks(np.round(X[:100, :2]))  # rows that are equal without being the same
+    assert not row_marks(np.round(X[:100, :2])).size  # rows that are equal without being the same
 
 
 def covertype_like(n, seed):
@@ -806,6 +806,47 @@ def test_weights_are_refused_with_what_to_do(three):
     with pytest.raises(TypeError, match=r'X and y alone; got sample_weight too.*then wrap it with cv="prefit"'):
         model.fit(X, y, sample_weight=np.ones(len(y)))
     assert not has_fit_parameter(model, "sample_weight")  # tools of scikit-learn do not offer it
+
+
+@pytest.mark.parametrize(
+    ("estimator", "labels", "message"),
+    [
+        (GaussianNB(), ["mild"] * 60, "y must hold at least two classes; got one class, 'mild'"),
+        (Ridge(), ["a", "b"] * 30, "must be a classifier; Ridge is a regressor"),
+        (make_pipeline(StandardScaler()), ["a", "b"] * 30, "must be a classifier; StandardScaler has no predict"),
+    ],
+    ids=["one class", "regressor", "transformer"],
+)
+def test_what_cannot_be_fitted_is_refused_before_the_fit(estimator, labels, message):
+    with pytest.raises(ValueError, match=message):
+        AtypicalityAwareClassifier(estimator).fit(np.array([["text"]] * 60), labels)
+
+
+def test_folds_of_others_are_refused_with_the_reason(three):
+    with pytest.raises(TypeError, match=r"a number of folds, at least 2; got StratifiedKFold\. .* never stratified"):
+        AtypicalityAwareClassifier(GaussianNB(), cv=StratifiedKFold(3)).fit(*three)
+
+
+@pytest.mark.parametrize(("cv", "message"), [(None, "at least 4 rows"), (5, "cv=5 must leave 2 rows")])
+def test_too_few_rows_are_refused_without_a_warning_before(cv, message):
+    with pytest.raises(ValueError, match=message):
+        AtypicalityAwareClassifier(GaussianNB(), cv=cv).fit(np.arange(6.0)[:, None], list("aaabbb"))
+
+
+def test_few_rows_are_told_of_without_what_nobody_set(three):
+    X, y = three
+    with pytest.warns(UserWarning, match="rows") as told:
+        AtypicalityAwareClassifier(GaussianNB()).fit(X[:40], y[:40])
+    said = " ".join(str(warning.message) for warning in told)
+    assert "16 rows calibrate" in said
+    assert not {"margin", "knots"} & set(re.findall(r"\w+", said))
+
+
+def test_rows_that_trained_a_forest_are_asked_about(three):
+    X, y = three
+    forest = RandomForestClassifier(20, random_state=0).fit(X, y)
+    with pytest.warns(UserWarning, match=r"Has the model been trained on these rows\? Then give others"):
+        AtypicalityAwareClassifier(forest, head=QUICK, cv="prefit").fit(X, y)
 
 
 def test_in_a_head_temperatures_by_group_are_of_fifths_of_atypicality(three):

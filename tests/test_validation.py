@@ -162,7 +162,7 @@ def test_warnings_point_at_the_callers_line():
 def test_probabilities_given_as_logits_are_noticed(rng):
     probs = rng.dirichlet(np.ones(3), size=50)
     labels = rng.integers(3, size=50)
-    with pytest.warns(UserWarning, match="are these probabilities"):
+    with pytest.warns(UserWarning, match="look like probabilities"):
         aty.VectorScaling(strength=1.0).fit(probs, labels)
     aty.VectorScaling(strength=1.0).fit(np.log(probs), labels)  # the remedy, without a warning
 

@@ -10,11 +10,13 @@ from scipy.special import softmax
 import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
-from atypicality.head.calibration_parts import agreement, unlike, warn_of_other_labels
+from atypicality.head.calibration_parts import agreement, exchanged, unlike, warn_of_other_labels
+from atypicality.head.moments import Moments
 from atypicality.head.prediction import Nearest, predicted
 from atypicality.llm import AnswerHead, Answers
 
 NAMES = np.array(["cat", "dog", "ant", "bee"])
+TURNED = np.array([0, 2, 1, 3])
 MEANS = np.random.default_rng(0).normal(size=(4, 6))
 
 
@@ -66,8 +68,8 @@ def test_labels_of_other_rows_or_classes_are_warned_of(run):
 
 
 WRONG = {
-    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are, .* and sum to 1 in"),
-    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits are used as they are"),
+    "probabilities": ({"logits": lambda z: softmax(z, axis=1)}, "the logits look like prob.* each row sums to 1"),
+    "one row of them": ({"logits": lambda z: softmax(z, axis=1)}, "the logits look like probabilities"),
     "columns": ({"logits": lambda z: z[:, ::-1]}, r"logits fit the embeddings no better .* of 2\d\d rows looked at"),
     "rows": ({"embeddings": lambda x: np.roll(x, 7, axis=0)}, "logits fit the embeddings no better"),
     "near the means": (
@@ -114,6 +116,41 @@ def test_shuffled_classes_are_unlike_and_one_class_cannot_be_told(rng):
     assert not unlike(4.0 * np.eye(2)[alike], alike[::-1])
 
 
+def test_classes_that_changed_places_are_named_and_lost_ones_are_not(rng):
+    turned, rows = np.array([1, 2, 0, 3, 4, 5, 6, 7, 8, 9]), np.arange(400) % 10  # three in a cycle, 40 rows each
+    agree = rng.random(400) < 0.9
+    top = np.where(agree, rows, rng.integers(0, 10, 400))
+    np.testing.assert_array_equal(exchanged(turned[top], rows, 10), [0, 1, 2])
+    assert not exchanged(top, rows, 10).size
+    lost = np.where(np.isin(top, [0, 2]), 1, top)  # as another class that stays where it is: no way back
+    assert not exchanged(lost, rows, 10).size
+    # of two classes the level is 3e-5 / 2: 2^-17 < it < 2^-16
+    for n, found in ((17, 2), (16, 0)):
+        two = np.repeat([0, 1], n)
+        assert exchanged(1 - two, two, 2).size == found
+
+
+@pytest.mark.filterwarnings("ignore:.*are unlike those of train.*")  # which is true of two of four class means
+def test_two_classes_that_changed_places_are_named(folder):
+    def rows(n, seed):
+        parts = arrays(n, seed)
+        few = np.isin(parts["labels"], [1, 2]) & (np.arange(n) % 2 == 0)  # most rows are of the two others
+        return ModelOutputs(**parts)[~few]
+
+    def swapped(outputs, name):
+        values = getattr(outputs, name)
+        return outputs._replaced(**{name: values[:, TURNED] if name == "logits" else TURNED[values]})
+
+    head = aty.load(folder / "head")
+    words = r"columns 1 \('dog'\), 2 \('ant'\) of the logits seem to stand in each other's places: by {}, "
+    with pytest.warns(UserWarning, match=words.format("the density") + ".* in the head's order"):
+        assert len(head.predict(swapped(rows(400, 3), "logits")).doubts) == 1
+    with pytest.warns(UserWarning, match=words.format("labels of the outputs")):
+        warn_of_other_labels(swapped(rows(400, 3), "labels"))
+    with pytest.warns(UserWarning, match=words.format("the density") + ".* labels of train"):
+        head.fit(swapped(rows(400, 1), "labels"), rows(400, 2))
+
+
 def test_the_classes_that_a_prediction_looks_at_are_those_of_the_density(folder):
     head, outputs = aty.load(folder / "head"), ModelOutputs(**arrays(300, 3))
     for step in (1, 7):
@@ -125,18 +162,41 @@ def test_the_classes_that_a_prediction_looks_at_are_those_of_the_density(folder)
 
 
 @pytest.mark.parametrize("change", ["means", "scale", "none"])
-def test_embeddings_of_another_layer_in_calibration_are_warned_of(change):
+def test_embeddings_of_another_layer_in_calibration_are_warned_of(folder, change):
     train, calibration = (arrays(n, seed) for n, seed in ((400, 1), (400, 2)))
     turned = {"means": lambda x: x + 2, "scale": lambda x: 3 * x, "none": lambda x: x}[change]
     calibration["embeddings"] = turned(calibration["embeddings"])
     skewed = calibration["labels"] < np.arange(400) % 9  # other shares of the classes are no other layer
     calibration = ModelOutputs(**calibration)[skewed]
     head = aty.ReliabilityHead(recalibration=aty.TemperatureScaling(), prediction_sets=aty.SplitConformal())
+    refit = aty.load(folder / "head").refit  # of the same training rows, which a bundle no longer has
     if change == "none":
         head.fit(train=ModelOutputs(**train), calibration=calibration)
+        refit(calibration)
         return
     with pytest.warns(UserWarning, match="embeddings of the calibration rows are unlike those of train"):
         head.fit(train=ModelOutputs(**train), calibration=calibration)
+    message = "unlike those of the rows that the density was fitted on.* trained again needs a new head: `fit`"
+    with pytest.warns(UserWarning, match=message):
+        refit(calibration)
+
+
+@pytest.mark.parametrize(
+    "density", [{}, {"normalize": "l2"}, {"covariance": "full"}, {"covariance": "diagonal"}], ids=str
+)
+def test_a_density_has_the_moments_of_its_rows(density):
+    outputs = ModelOutputs(**arrays(400, 1))
+    rows = Moments.of(outputs, 5, unit="normalize" in density)
+    fitted = aty.GaussianAtypicality(**density).fit(outputs.embeddings, outputs.labels)
+    stored = Moments.of_density(fitted, np.arange(4), 5)
+    np.testing.assert_array_equal(stored.counts, rows.counts)
+    np.testing.assert_allclose(stored.means, rows.means, rtol=0, atol=1e-12)
+    assert stored.variance == pytest.approx(rows.variance, rel=1e-12)
+    own = (rows.counts - 1) * rows.spreads  # a tied covariance is their mean
+    if "covariance" in density:
+        np.testing.assert_allclose(rows.counts * stored.spreads, np.maximum(own, 0), rtol=1e-12)
+    else:
+        np.testing.assert_allclose(stored.spreads[:4], own.sum() / 400, rtol=1e-12)
 
 
 @pytest.mark.parametrize("column", ["ids", "id", "sample"])
@@ -181,9 +241,11 @@ def test_tables_whose_index_or_columns_name_another_order_are_refused():
 @pytest.mark.parametrize("total", [1, 100, 250])
 def test_probabilities_percentages_and_votes_are_warned_of(run, total):
     shares = total * softmax(arrays(300, 3)["logits"], axis=1)
-    with pytest.warns(UserWarning, match=rf"are not negative and sum to {total} in every row"):
-        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 0
-    with pytest.warns(UserWarning, match=f"rows are not negative and sum to {total}: are these"):
+    kind = "probabilities" if total == 1 else "percentages or votes"
+    text = rf"look like {kind}: none is negative, and each row sums to {total}\."
+    with pytest.warns(UserWarning, match=rf"the logits of 'x\.npz' {text}"):
+        assert run("predict", "head", "x.npz", "--out", "a.csv", logits=shares, labels=None)[0] == 4
+    with pytest.warns(UserWarning, match=f"the logits {text}"):
         aty.TemperatureScaling().fit(shares, arrays(300, 3)["labels"])
     assert aty.validation.common_sum(np.abs(arrays(300, 3)["logits"])) is None
 
@@ -205,7 +267,7 @@ def test_logits_on_another_scale_are_warned_of(folder, run):
     [
         (np.arange(300) % 4 + 1, "Do they count from 1? Subtract 1."),
         (np.arange(300) % 4 * 1.0, "got dtype float64. Convert them with .astype(int)"),
-        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 holds NaN."),
+        (np.r_[np.nan, np.arange(299) % 4], "Drop rows without a label: row 0 of 'x.npz' holds NaN."),
         (np.arange(300) % 4 > 1, "names of classes; got dtype bool"),
     ],
     ids=["from 1", "floats", "NaN", "booleans"],
@@ -275,10 +337,11 @@ def test_a_time_in_the_future_is_refused(run, folder):
     assert "not be more than a day after this machine's clock; got 9000-01-01T00:00:00Z" in said
 
 
-def test_text_in_the_place_of_an_estimator_is_refused(folder):
+@pytest.mark.parametrize(("name", "part"), [("recalibration", "platt"), ("prediction_sets", None)])
+def test_what_is_no_estimator_is_refused_by_the_name_of_the_part(folder, name, part):
     outputs = ModelOutputs.load(folder / "cal.npz")
-    with pytest.raises(TypeError, match=r"given as an object, such as TemperatureScaling\(\); got the text 'platt'"):
-        aty.ReliabilityHead(recalibration="platt").fit(train=outputs[:200], calibration=outputs[200:])
+    with pytest.raises(TypeError, match=rf'{name} must be "auto" or an estimator, such as \w+\(\); got {part!r}\.'):
+        aty.ReliabilityHead(**{name: part}).fit(train=outputs[:200], calibration=outputs[200:])
 
 
 def test_the_headline_of_answers_has_no_sets(rng):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atypicality.integrations.sklearn import AtypicalityAwareClassifier
     from atypicality.integrations.torch_module import ReliabilityModule as ReliabilityModule
     from atypicality.integrations.transformers import TransformersScorer as TransformersScorer
+    from atypicality.llm.answer_service import AnswerJudge as AnswerJudge
     from atypicality.monitoring import Monitor, estimate_accuracy
     from atypicality.outputs import ModelOutputs, three_way_split
     from atypicality.paper import theory
@@ -62,6 +63,7 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _FORWARD = {"TransformersScorer": "integrations.transformers", "export_onnx": "shipping.onnx"}
 _FORWARD |= {"save": "shipping.bundle", "write_monitor": "report", "write_report": "report"}
+_FORWARD |= {"AnswerJudge": "llm.answer_service"}
 """What a method of an earlier room calls in a later one: here, so that no room imports what comes after it."""
 _MODULES = {name: name for name in ("blocks", "charts", "datasets", "llm", "metrics", "paper")} | {
     "theory": "paper.theory"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from html import escape
 
-__all__ = ["aligned", "html_table", "listed", "number", "printable", "reporting"]
+__all__ = ["aligned", "few", "html_table", "listed", "number", "printable", "reporting"]
 
 reporting: ContextVar[bool] = ContextVar("atypicality_reporting", default=False)
 """Whether long work may write lines to stderr where that is no terminal: in commands, not in the library."""
@@ -39,6 +39,15 @@ def listed(names: Iterable[object]) -> str:
     cat, \x1b[2J
     """
     return ", ".join(map(printable, names))
+
+
+def few(words: Sequence[str], most: int = 10) -> str:
+    """The first words with commas between them, and how many more there are.
+
+    >>> few(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def aligned(

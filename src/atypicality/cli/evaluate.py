@@ -1,7 +1,7 @@
 """`atypicality evaluate`: a saved head against the bare model, on labelled outputs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from atypicality.cli.files import (
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import aligned
+
+if TYPE_CHECKING:
+    from atypicality.evaluation import Evaluation
 
 __all__ = ["EXAMPLES", "command"]
 
@@ -52,12 +55,18 @@ def command(
     with large_work("evaluating", memory, scratch):
         fitted = load_head(head, sha256)
         if is_answer_head(fitted):
-            result = fitted.evaluate(load_answers(file, names, class_names, fitted, checked=True), max_risk=max_risk)
+            result = fitted.evaluate(
+                load_answers(file, names, class_names, fitted, checked=True), max_risk=max_risk, keep_samples=0
+            )
         else:
             outputs = load_outputs(file, names, class_names, fitted)
-            result = evaluate({"model": "uncalibrated", "head": fitted}, outputs, max_risk=max_risk)
+            methods = {"model": "uncalibrated", "head": fitted}
+            result = evaluate(methods, outputs, max_risk=max_risk, keep_samples=0)  # tables of groups, none of rows
     if as_json:
         say_json(result.to_json())
+        return
+    if is_answer_head(fitted) and max_risk is not None:
+        say("\n".join([f"{result}\n", *_accepted_table(result)]))
         return
     given = [row for row in result.table("advice", method="head", metric="followed") if row["count"]]
     cells = [[row["advice"], f"{row['count']:.0f}", *(f"{row[name]:.3f}" for name in ENDS)] for row in given]
@@ -70,3 +79,22 @@ def command(
             cell += [f"{wrong['count']:.0f}", f"{wrong['value']:.3f}" if wrong["count"] else "-"]
     table = aligned([titles, *cells])
     say("\n".join([f"{result}\n", "Advice of the head", *table]))
+
+
+def _accepted_table(result: "Evaluation") -> list[str]:
+    """How many answers are accepted and how many of them right, and the same of the others."""
+    from atypicality.metrics.intervals import wilson_interval
+
+    share, wrong, right = (
+        result.table("overall", method="head", metric=name)[0]
+        for name in ("accepted_share", "accepted_risk", "accuracy")
+    )
+    n, kept = round(share["count"]), round(wrong["count"])
+    good = kept - round(wrong["value"] * kept) if kept else 0
+    rows = {"accepted": (good, kept), "not accepted": (round(right["value"] * n) - good, n - kept)}
+    cells = [
+        [name, f"{of:,}", *(f"{value:.3f}" for value in (count / of, *wilson_interval(count, of)))]
+        for name, (count, of) in rows.items()
+        if of
+    ]
+    return aligned([["answers", "count", "right", "low", "high"], *cells])

@@ -1,16 +1,17 @@
 """Files of outputs as commands take them: one or several, with names of arrays and of classes beside them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
     from atypicality.llm import Answers
     from atypicality.outputs import ModelOutputs
+    from atypicality.outputs.reading import ArrayFile
 
 __all__ = [
     "ANSWERS",
@@ -18,6 +19,7 @@ __all__ = [
     "Names",
     "Sha256",
     "check_page",
+    "file_names",
     "is_answer_head",
     "load_answers",
     "load_correct",
@@ -26,9 +28,9 @@ __all__ = [
     "load_rows",
     "load_together",
     "load_with_checked",
+    "looks_wrong",
     "parse_names",
     "refuse_answer_head",
-    "warnings_of_cuts",
 ]
 
 LOOKED_AT = 1000  # rows that are looked at for a mistake
@@ -39,8 +41,8 @@ Names = Annotated[
     list[str] | None,
     typer.Option(
         help="Our name of an array and the file's, where they differ: logits=scores,labels=label. For columns "
-        "logit_cat, logit_dog, ... it is logits=logit_*. Of answers, names of fields: "
-        "prompt=question,scores.judge=judge."
+        "logit_cat, logit_dog, ... it is logits=logit_*, and for files monday_emb.npy, ... embeddings=*_emb. Of "
+        "answers, names of fields: prompt=question,scores.judge=judge."
     ),
 ]
 ClassNames = Annotated[
@@ -113,11 +115,11 @@ def load_rows(
 ) -> "ModelOutputs":
     """Outputs of a file for a head; those that an answer head makes of answers, or of `checked` ones alone.
 
-    Warns of a file without rows, and of ids that stand there twice.
+    A name for labels need not be found. Warns of a file without rows, and of ids that stand there twice.
     """
     if is_answer_head(head):
         return head.outputs(load_answers(path, names, class_names, head, checked=checked))  # type: ignore[no-any-return]
-    found = load_outputs(path, names, class_names, head)
+    found = load_outputs(path, names, class_names, head, optional=("labels",))
     _warn_of_rows(found, path)
     return found
 
@@ -168,7 +170,10 @@ def load_answers(
     Without names, those by which the answers were read that the `head` was fitted on.
     """
     from atypicality.llm import Answers
+    from atypicality.llm.answer_records import correct_meant
     from atypicality.llm.answers import only_checked
+    from atypicality.llm.texts import read_objects
+    from atypicality.validation import caught_warnings
 
     if path.suffix.lower() != ANSWERS:
         raise ValueError(f"an answer head takes answers in a {ANSWERS} file; got {path.name!r}.")
@@ -177,9 +182,11 @@ def load_answers(
     known = parse_names(names) if names or head is None else head.names_
     found = Answers._read(path, known, strict=bool(names))
     if checked and found.correct is None:
+        with caught_warnings():
+            meant = next(filter(None, read_objects(path, correct_meant)), "")
         raise ValueError(
             f"{path.name!r} must have the field 'correct', true or false, in the lines of answers that were checked; "
-            "it has none."
+            f"it has none.{f' {meant}.' if meant else ''}"
         )
     return only_checked(found) if checked else found
 
@@ -217,65 +224,108 @@ def load_correct(path: Path, head: Any) -> "ModelOutputs":
 
 
 def load_outputs(
-    path: Path, names: list[str] | None = None, class_names: Path | None = None, head: Any = None
+    path: Path,
+    names: list[str] | None = None,
+    class_names: Path | None = None,
+    head: Any = None,
+    *,
+    optional: Container[str] = (),
 ) -> "ModelOutputs":
-    """Outputs of a file, or of several whose paths are separated by commas; the `head` names the classes of labels."""
-    return load_together({"the file": path}, names, class_names, head)["the file"]
+    """Outputs of a file, or of several whose paths are separated by commas; the `head` names the classes of labels.
+
+    Names that are given must be found there, but for those of `optional` arrays.
+    """
+    return load_together({"the file": path}, names, class_names, head, optional=optional)["the file"]
 
 
 def load_together(
-    paths: dict[str, Path], names: list[str] | None, class_names: Path | None, head: Any = None
+    paths: dict[str, Path],
+    names: list[str] | None,
+    class_names: Path | None,
+    head: Any = None,
+    *,
+    optional: Container[str] = (),
 ) -> dict[str, "ModelOutputs"]:
     """Outputs of several purposes, by purpose: one list of names serves all, and each name must be found in one.
 
-    Labels that are text, in files that do not name the classes, are classes of the `head`.
+    Labels that are text, in files that do not name the classes, are classes of the `head`. Arrays that are left out are
+    warned of, unless names were given, for a head, and ids are there: then somebody has said what is what.
     """
     from atypicality.head.calibration_parts import probabilities_instead
     from atypicality.outputs import ModelOutputs
-    from atypicality.outputs.reading import read_class_names, read_parts
+    from atypicality.outputs.reading import ArrayFile, read_class_names, read_parts, warn_of_unnamed
     from atypicality.validation import warn
 
     known, classes = parse_names(names), None if class_names is None else read_class_names(class_names)
     found, absent = {}, []
     for purpose, path in paths.items():
         _refuse_answers(path)
-        missing: set[str] = set()
-        parts = read_parts(_split(path), known, classes, absent=missing if len(paths) > 1 else None)
-        if head is not None and _has_text_labels(parts):
-            parts.setdefault("class_names", head.class_names_)
-        with _naming(path):
-            outputs = ModelOutputs(**parts)._as(f"the outputs of {path.name!r}")
-        found[purpose] = outputs._replaced(_number=partial(_row_name, path.name, outputs.ids))
-        if message := probabilities_instead(found[purpose]):
+        files = _split(path)
+        read = read_parts(files, known, classes, optional=known if len(paths) > 1 else optional)
+        if head is None or not known or "ids" not in read.parts:
+            warn_of_unnamed(read.unnamed, files)
+        if head is not None:
+            _refuse_other_columns(read.parts, known.get("logits", ""), head, path)
+            if _has_text_labels(read.parts):
+                read.parts.setdefault("class_names", head.class_names_)
+        number = partial(_Row, read.places, ArrayFile(files[0].name), read.parts.get("ids"))
+        with _naming(path, number):
+            outputs = ModelOutputs(**read.parts)._as(f"the outputs of {file_names(path)!r}")
+        found[purpose] = outputs._replaced(_number=number, _unnamed=read.unnamed)
+        if message := probabilities_instead(found[purpose]) or scale_warning(found[purpose], path, head):
             warn(message)
-        _warn_of_scale(found[purpose], path, head)
-        absent.append(missing)
-    if nowhere := sorted(set.intersection(*absent)):
+        absent.append(read.absent)
+    if len(paths) > 1 and (nowhere := sorted(set.intersection(*absent))):
         raise ValueError(f"--names must give names of arrays in the files; {nowhere[0]!r} is in none of them.")
     return found
 
 
-def _row_name(file: str, ids: Any, row: int) -> str:
-    """A row as errors name it: its number, its file, and by what a person finds it there."""
-    from atypicality.outputs.tables import place_in
+class _Row(NamedTuple):
+    """A row as errors name it: its number in the file of an array, and by what a person finds it there."""
 
-    places = [place] if (place := place_in(file, row)) != f"row {row}" else []
-    places += [] if ids is None else [f"id {str(ids[row])!r:.60}"]
-    return f"{row} of {file!r}" + (f" ({', '.join(places)})" if places else "")
+    places: "Mapping[str, ArrayFile]"
+    first: "ArrayFile"
+    ids: Any
+    row: int
+
+    def of(self, name: str) -> str:
+        from atypicality.outputs.tables import place_in
+
+        file, order = self.places.get(name, self.first)
+        row = self.row if order is None else int(order[self.row])
+        told = [place] if (place := place_in(file, row)) != f"row {row}" else []
+        told += [] if self.ids is None else [f"id {str(self.ids[self.row])!r:.60}"]
+        return f"{row} of {file!r}" + (f" ({', '.join(told)})" if told else "")
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Let an error about values say in which file, and where its rows begin."""
-    from atypicality.outputs.tables import place_in
+def _naming(path: Path, number: Any) -> Iterator[None]:
+    """Let an error about values say in which file, and in which of its rows."""
+    from atypicality.validation import numbered
 
     try:
-        yield
+        with numbered(number):
+            yield
     except ValueError as error:
         if type(error) is not ValueError:
             raise
-        first = place_in(path.name, 0)
-        raise ValueError(f"{path.name!r}: {error}{f' Row 0 is {first}.' if first != 'row 0' else ''}") from error
+        raise ValueError(f"{file_names(path)!r}: {error}") from error
+
+
+def _refuse_other_columns(parts: dict[str, Any], logits: str, head: Any, path: Path) -> None:
+    """Refuse columns, named by classes, that are not those of the head's classes, by the names that they have."""
+    if head.class_names_ is None or "class_names" not in parts or not logits.endswith("*"):
+        return
+    known, found, start = {*head.class_names_.tolist()}, {*parts["class_names"].tolist()}, logits.removesuffix("*")
+    if not (odd := known ^ found):
+        return
+    lost, more = sorted(known - found), sorted(found - known)
+    told = [f"has no column {start}{lost[0]} for the head's class {lost[0]!r}"] if lost else []
+    told += [f"has a column {start}{more[0]}, which is no class of the head"] if more else []
+    count = f" ({len(odd):,} classes differ)" if len(odd) > len(told) else ""
+    raise ValueError(
+        f"{file_names(path)!r} {' and '.join(told)}{count}. Write the columns of the model that was fitted."
+    )
 
 
 def _refuse_answers(path: Path) -> None:
@@ -286,34 +336,41 @@ def _refuse_answers(path: Path) -> None:
         )
 
 
-def _warn_of_scale(outputs: "ModelOutputs", path: Path, head: Any) -> None:
-    """Warn where the logits of most rows spread twice as far as those of any row that recalibrated the head."""
+def scale_warning(outputs: "ModelOutputs", path: Path, head: Any) -> str | None:
+    """What to say where the logits of most rows spread twice as far as those of any row that recalibrated the head."""
     import numpy as np
 
     from atypicality.recalibration.covariates import spreads
-    from atypicality.validation import warn
 
     widest = getattr(getattr(head, "recalibration_", None), "largest_spread_", None)
     if outputs.logits is None or not len(outputs) or widest is None:
-        return
+        return None
     found = float(np.median(spreads(outputs.logits[:LOOKED_AT])))
-    if found > 2 * widest:
-        warn(
-            f"the logits of {path.name!r} spread over {found:.3g} from smallest to largest in half of the rows, "
-            f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
-        )
+    if not found > 2 * widest:  # nor with NaN, which is refused elsewhere
+        return None
+    return (
+        f"the logits of {file_names(path)!r} spread over {found:.3g} from smallest to largest in half of the rows, "
+        f"those of the calibration rows over {widest:.3g} at most. Are they on another scale, or of another model?"
+    )
 
 
-def warnings_of_cuts(path: Path) -> list[str]:
-    """That the last line of a table may be cut, of which reading has warned, for each such file of a path."""
+def looks_wrong(outputs: "ModelOutputs", path: Path, head: Any) -> list[str]:
+    """What is likely a mistake about a file that was read, of which reading has warned: its scale, and cut tables."""
     from atypicality.outputs.tables import TABLES, cut_warning
 
+    if is_answer_head(head):
+        return []
     tables = [part for part in _split(path) if part.suffix.lower() in TABLES]
-    return [message for table in tables if (message := cut_warning(table))]
+    return [told for told in (scale_warning(outputs, path, head), *map(cut_warning, tables)) if told]
 
 
 def _has_text_labels(parts: dict[str, Any]) -> bool:
     return "labels" in parts and parts["labels"].dtype.kind in "US"
+
+
+def file_names(path: Path) -> str:
+    """The names of the files of a path, as errors tell them."""
+    return ", ".join(part.name for part in _split(path))
 
 
 def _split(path: Path) -> list[Path]:

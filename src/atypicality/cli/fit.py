@@ -10,6 +10,7 @@ from atypicality.cli.files import ANSWERS, ClassNames, Names, load_answers, load
 from atypicality.cli.options import Memory, Scratch, Seed, large_work
 from atypicality.cli.parts import choose_part
 from atypicality.cli.printing import say, say_json
+from atypicality.cli.show import in_short
 
 __all__ = ["EXAMPLES", "command"]
 
@@ -75,9 +76,11 @@ def command(
         told = {"sizes": head.sizes_, "metrics": head.metrics_, "out": str(out), "sha256": sha256}
         say_json(json.dumps(told, indent=2))
         return
+    say(in_short(head))
     say(head.summary())
     say(f"sha256 {sha256}")
-    say(f"saved in {out}; next: atypicality predict {out} FILE --out FILE")
+    risk = " --max-risk 0.05" if calibration.suffix.lower() == ANSWERS else ""
+    say(f"saved in {out}; next: atypicality predict {out} FILE{risk} --out FILE")
 
 
 def _more_answers(train: Path, calibration: Path, names: list[str] | None = None) -> Any:

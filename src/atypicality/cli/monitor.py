@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atypicality.cli.codes import LOOKS_WRONG, NEWS, STILL
 from atypicality.cli.files import (
     ClassNames,
     Names,
@@ -21,6 +22,7 @@ from atypicality.cli.files import (
     load_rows,
     load_together,
     load_with_checked,
+    looks_wrong,
 )
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import listed
@@ -28,7 +30,7 @@ from atypicality.terminal import listed
 if TYPE_CHECKING:
     from atypicality.outputs import ModelOutputs
 
-__all__ = ["ALARMED", "EXAMPLES", "command"]
+__all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality monitor head watch --reference test.npz --alpha 0.01 --window day
@@ -38,7 +40,6 @@ atypicality monitor head watch late.npz --labels-only --names labels=y --json
 atypicality monitor answer-head watch monday.jsonl --max-risk 0.1
 """
 
-ALARMED = 3  # exit code where these rows raised an alarm or look wrong, and as long as anything is outside its band
 DAY = 86400.0
 WAIT = 60.0  # seconds that a call waits for another one that counts into the same folder
 
@@ -88,8 +89,8 @@ def command(
 ) -> None:
     """Count a model's outputs over time and report what moved.
 
-    The exit code is 3 where these rows raised an alarm or their logits look wrong, and as long as anything is outside
-    its band.
+    The exit code is 4 where these files look wrong, 3 where they raised an alarm, and 5 where they raised none and one
+    of before is not over.
     """
     from atypicality.blocks.progress import working
     from atypicality.monitoring.state import saved_file
@@ -128,8 +129,8 @@ def command(
         say_json(json.dumps(call.to_dict(rolling), indent=2, allow_nan=False))
     else:
         say(call.monitor.summary(rolling=rolling))
-    if call.raised or call.doubted or call.monitor.moved():
-        raise typer.Exit(ALARMED)
+    if code := call.code():
+        raise typer.Exit(code)
 
 
 class _Call:
@@ -139,16 +140,13 @@ class _Call:
         self.monitor, self._alarms, self._doubted = monitor, len(monitor.alarms), monitor.n_doubted
         self._counted: dict[str, dict[str, int]] = {}
         self._skipped: dict[str, dict[str, int]] = {}
+        self.odd: list[str] = []  # what else looks wrong about files, in words
 
-    @property
-    def raised(self) -> bool:
-        """Whether there are new alarms."""
-        return len(self.monitor.alarms) > self._alarms
-
-    @property
-    def doubted(self) -> int:
-        """Rows of files whose logits look wrong."""
-        return int(self.monitor.n_doubted - self._doubted)
+    def code(self) -> int:
+        """The exit code."""
+        if self._looks_wrong():
+            return LOOKS_WRONG
+        return NEWS if len(self.monitor.alarms) > self._alarms else STILL if self.monitor.moved() else 0
 
     def take(self, file: Path, rows: int, labels: int, count: Callable[[], Any]) -> None:
         """Count so many rows and labels of a file; the monitor leaves out those that it knows."""
@@ -173,7 +171,10 @@ class _Call:
         told: dict[str, Any] = self.monitor.to_dict(rolling=rolling)
         for name, files in (("counted", self._counted), ("skipped", self._skipped)):
             told[name] = [{"file": file} | numbers for file, numbers in files.items()]
-        return told | {"raised": told["alarms"][self._alarms :]}
+        return told | {"looks_wrong": self._looks_wrong(), "raised": told["alarms"][self._alarms :]}
+
+    def _looks_wrong(self) -> bool:
+        return bool(self.odd) or self.monitor.n_doubted > self._doubted
 
 
 def _note(table: dict[str, dict[str, int]], file: Path, **numbers: int) -> None:
@@ -240,6 +241,7 @@ def _count(call: _Call, files: list[Path], rows: Any, labels_only: bool, at: str
         if key in monitor.counted:
             call.leave(file, *numbers, key)
             continue
+        call.odd += looks_wrong(outputs, file, monitor.head)
         call.take(file, *numbers, partial(monitor.add_labels if labels_only else monitor.add, outputs, at=at, key=key))
         if checked is not None:
             call.take(file, 0, len(checked), partial(monitor.add_labels, checked, at=at, key=f"{key} checked"))

@@ -6,19 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
+from atypicality.cli.codes import LOOKS_WRONG, NEWS
 from atypicality.cli.files import (
     ClassNames,
     Names,
     Sha256,
+    file_names,
     is_answer_head,
     load_head,
     load_rows,
-    warnings_of_cuts,
+    looks_wrong,
 )
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
 
-__all__ = ["DRIFTED", "EXAMPLES", "command"]
+__all__ = ["EXAMPLES", "command"]
 
 EXAMPLES = """
 atypicality predict head new.npz --out answers.csv
@@ -26,9 +28,6 @@ atypicality predict head new.npz --max-risk 0.05 --out answers.parquet
 atypicality predict head new.npz --exit-code --json --out answers.npz
 atypicality predict answer-head new.jsonl --max-risk 0.1 --out said.csv
 """
-
-DRIFTED = 3
-"""The exit code of rows that have drifted or look wrong: not 1, which a crash has, nor 2, a mistake of the user."""
 
 
 def command(
@@ -52,9 +51,8 @@ def command(
         bool,
         typer.Option(
             "--exit-code",
-            help="End with code 3 where the rows' atypicality has drifted, where the logits look like probabilities or "
-            "do not fit the embeddings, where a table's last line may be cut, or where answers lack a field far more "
-            "often than the held-out ones or have a score on another scale.",
+            help="End with code 3 where the rows' atypicality has drifted, or where answers lack a field far more "
+            "often than the held-out ones, or have a signal with other values than these.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -63,6 +61,9 @@ def command(
 
     An answer is the label, its confidence, the atypicality, the quadrant and the prediction set. The confidence of an
     answer head is P(correct), and it writes no label, quadrant and set.
+
+    The exit code is 4 where the file looks wrong, and its answers are not to be used before somebody has looked: logits
+    that look like probabilities, do not fit the embeddings or are on another scale, or a table that may be cut.
     """
     from atypicality.blocks.progress import stage
     from atypicality.head.reliability import check_place
@@ -72,31 +73,45 @@ def command(
         fitted = load_head(head, sha256)
         outputs = load_rows(fitted, file, names, class_names)
         answer = fitted.predict(outputs, max_risk=max_risk)
-        findings = _findings(fitted, answer) + warnings_of_cuts(file)
+        wrong = _wrong(fitted, answer) + looks_wrong(outputs, file, fitted)
+        findings = wrong + _drifted(fitted, answer)
         stage("writing")
         answer.save(out)
     if as_json:
         drift = {} if answer.drift is None else {"drift": answer.drift.to_dict()}
         told = answer.summary() | drift
-        say_json(json.dumps(told | {"findings": findings, "out": str(out)}, indent=2))
+        said = {"findings": findings, "looks_wrong": bool(wrong), "out": str(out)}
+        say_json(json.dumps(told | said, indent=2))
     else:
         say(f"{answer!r}\nwritten to {out}")
         if is_answer_head(fitted) and answer.accepted is not None:
             shown = int(answer.accepted.sum())
             say(f"act on `accepted`: show {shown:,}, send {len(answer) - shown:,} to a person")
     if exit_code and answer.drift is None:
-        tested = ", only what answers lack and the scale of scores" if is_answer_head(fitted) else ""
+        tested = "only missing fields and values of signals" if is_answer_head(fitted) else "no drift of it"
+        say(f"atypicality: this head was fitted without atypicality: --exit-code tests {tested}.", err=True)
+    if wrong:
         say(
-            f"atypicality: --exit-code tests no drift of atypicality{tested}: the head was fitted without it.", err=True
+            f"atypicality: {file_names(file)!r} looks wrong: do not use {out} before somebody has looked at it.",
+            err=True,
         )
+        raise typer.Exit(LOOKS_WRONG)
     if exit_code and findings:
-        raise typer.Exit(DRIFTED)
+        raise typer.Exit(NEWS)
 
 
-def _findings(head: Any, answer: Any) -> list[str]:
-    """Why rows need a look, in words: what code 3 stands for."""
+def _wrong(head: Any, answer: Any) -> list[str]:
+    """What looks wrong about the outputs, in words."""
+    if not is_answer_head(head):
+        return list(answer.doubts)
+    return [f"{name} is on another scale than in the held-out answers." for name in answer.outside]
+
+
+def _drifted(head: Any, answer: Any) -> list[str]:
+    """What has changed about the rows, in words."""
     drifted = [answer.drift.message()] if answer.drift is not None and answer.drift.significant else []
     if not is_answer_head(head):
-        return drifted + list(answer.doubts)
+        return drifted
     lacking = [f"{field} is missing far more often than in the held-out answers." for field in answer.lacking]
-    return drifted + lacking + [f"{name} is on another scale than in the held-out answers." for name in answer.outside]
+    moved = [f"{name} has other values than in the held-out answers: it has drifted." for name in answer.moved]
+    return drifted + lacking + moved

@@ -9,6 +9,7 @@ import typer
 from atypicality.cli.files import ClassNames, Names, Sha256, is_answer_head, load_head, load_outputs
 from atypicality.cli.options import Memory, Scratch, large_work
 from atypicality.cli.printing import say, say_json
+from atypicality.cli.show import in_short
 
 __all__ = ["EXAMPLES", "command"]
 
@@ -29,9 +30,10 @@ def command(
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Fit a saved head again on newer labelled outputs.
+    """Fit a saved head again on newer labelled outputs of the same model.
 
-    Recalibration and prediction sets are fitted on these rows alone; the density of the training rows stays.
+    Recalibration and prediction sets are fitted on these rows alone; the density of the training rows stays. A model
+    that was trained again needs a new head: atypicality fit.
     """
     from atypicality.shipping.bundle.folder import check_place
 
@@ -45,6 +47,7 @@ def command(
         told = {"sizes": fitted.sizes_, "metrics": fitted.metrics_, "out": str(out), "sha256": seal}
         say_json(json.dumps(told, indent=2))
         return
+    say(in_short(fitted))
     say(fitted.summary())
     if fitted.density_choice_ is not None:
         say("the density and its choice are kept from the first fit")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from atypicality.cli.codes import NEWS
 from atypicality.cli.files import (
     ANSWERS,
     ClassNames,
@@ -33,7 +34,6 @@ atypicality report answer-head test.jsonl --max-risk 0.1
 atypicality report old-answer-head new-answer-head test.jsonl
 """
 
-NOT_BETTER = 3  # exit code where the second head is not shown to be better
 LISTED = 200  # labels and duplicates that a page lists for a person to look at
 
 
@@ -114,7 +114,7 @@ def command(
     else:
         say("\n".join([*(note for note in result.notes if note.startswith("log-loss of ")), f"wrote {out}"]))
     if exit_code and comparison["better"] != comparison["second"]:
-        raise typer.Exit(NOT_BETTER)
+        raise typer.Exit(NEWS)
 
 
 def _about(folders: list[Path], files: list[Path], given: list[str]) -> dict[str, str]:

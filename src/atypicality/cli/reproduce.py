@@ -35,7 +35,11 @@ def command(
     model: Annotated[str | None, typer.Option(help="Only models or folders whose name holds this text.")] = None,
     seeds: Annotated[int, typer.Option(help="Random halves, with the seeds from 0 on.", min=1)] = 10,
     methods: Annotated[
-        str | None, typer.Option(help="More methods, with commas between: aware, vector, ensemble.")
+        str | None,
+        typer.Option(
+            help="More methods, with commas between: aware, vector, ensemble, adats; of conformal lac, aa-lac, saps, "
+            "aa-saps."
+        ),
     ] = None,
     without: Annotated[
         str | None, typer.Option(help="Methods to leave out, such as adats, which takes most of the time.")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from atypicality.cli.files import Sha256, refuse_answer_head
+from atypicality.cli.files import Sha256
 from atypicality.cli.printing import say
 
 __all__ = ["EXAMPLES", "command"]
@@ -17,6 +17,7 @@ EXAMPLES = """
 atypicality serve head
 atypicality serve head --host 0.0.0.0 --port 8080 --max-risk 0.05
 atypicality serve head --watch 60 --control
+atypicality serve answer-head --max-risk 0.1
 """
 
 
@@ -41,11 +42,11 @@ def command(
 ) -> None:
     """Serve a saved head over HTTP.
 
-    It speaks the Open Inference Protocol v2 and has a plain /predict; SIGHUP reloads the head.
+    It speaks the Open Inference Protocol v2 and has a plain /predict, which alone takes records of answers for an
+    answer head; SIGHUP reloads the head.
     """
     from atypicality.validation import require
 
-    refuse_answer_head(head, "`serve` does not take")
     for module in ("uvicorn", "starlette", "httptools", "prometheus_client"):
         require(module, extra="serve", feature="the service")
     from atypicality.serving.server import run_app

@@ -10,7 +10,7 @@ from atypicality.cli.files import Sha256, is_answer_head, load_head
 from atypicality.cli.printing import say, say_json
 from atypicality.terminal import listed
 
-__all__ = ["EXAMPLES", "command"]
+__all__ = ["EXAMPLES", "command", "in_short"]
 
 EXAMPLES = """
 atypicality show head
@@ -40,6 +40,7 @@ def command(
         return
     names = described["classes"]
     more = "" if len(names) <= MOST_NAMES else f", and {len(names) - MOST_NAMES} more"
+    say(in_short(fitted))
     say(fitted.summary())
     if not is_answer_head(fitted):
         say(f"  classes         {listed(names[:MOST_NAMES])}{more}")
@@ -47,6 +48,18 @@ def command(
         say(f"  inputs          {', '.join(f'{name} {width or 1}' for name, width in described['inputs'].items())}")
     for name in ("alpha", "calibration", "written", "sha256"):
         say(f"  {name:<15} {described[name]}")
+
+
+def in_short(head: Any) -> str:
+    """One line for who runs a head and did not make it: what it takes, and that it can be used."""
+    if is_answer_head(head):
+        return "Ready to use: it takes answers (.jsonl). How it was fitted:"
+    from atypicality.head.prediction import input_widths
+
+    before, after = (head.metrics_[when]["accuracy"] for when in ("before", "after"))
+    takes = " and ".join(f"{name} ({width or 1} columns)" for name, width in input_widths(head).items())
+    right = f"{after:.1%} of its predictions for held-out rows are right, {before:.1%} of the model's"
+    return f"Ready to use: it takes {takes}; {right}. How it was fitted:"
 
 
 def _described(head: Any, folder: Path) -> dict[str, Any]:

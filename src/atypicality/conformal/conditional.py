@@ -391,7 +391,7 @@ class ConditionalConformal(BaseEstimator):
         warn(
             f"alpha={float(alpha):g} needs at least {math.ceil(1 / alpha)} threshold rows in every group; got "
             f"{'; '.join(told)}. Give more rows, or a larger alpha"
-            + ("." if short[0].size else ", or set fewer knots.")
+            + ("." if short[0].size or n_soft == 1 else ", or set fewer knots.")
         )
 
     def _told_of_few(self, group: int, rows: float, whole: bool) -> str:

@@ -12,15 +12,9 @@ from atypicality.stored import kinds, need
 from atypicality.validation import check_groups, check_vector, name_classes, numbered, warn
 
 __all__ = [
-    "Asked",
-    "GroupsKind",
-    "class_groups",
-    "distinct_values",
-    "group_names",
-    "indicators",
-    "places_among",
+    "Asked", "GroupsKind", "class_groups", "distinct_values", "group_names", "indicators", "places_among",
     "row_values",
-]
+]  # fmt: skip
 
 Integers = NDArray[np.intp]
 

@@ -24,17 +24,9 @@ from atypicality.formula.sets import exact
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
 __all__ = [
-    "LabelStatistics",
-    "ScoreRule",
-    "Selection",
-    "checked_score",
-    "confidences",
-    "grid_sets",
-    "label_scores",
-    "label_statistics",
-    "prediction_sets",
-    "total_sizes",
-]
+    "LabelStatistics", "ScoreRule", "Selection", "checked_score", "confidences", "grid_sets", "label_scores",
+    "label_statistics", "prediction_sets", "total_sizes",
+]  # fmt: skip
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -1,5 +1,6 @@
 """A choice among Gaussian and relative atypicality, of rows as they are or divided by their length."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ GAUSSIAN = str(GaussianAtypicality())
 """The paper's."""
 Float64 = NDArray[np.float64]
 CRITERIA = ("alone", "added")
+CLEARLY = 4  # standard errors of an AUROC below one half that are no chance: one in 30,000
 NAME = kinds.Text(r"[A-Za-z]+\([a-z0-9_='., ]*\)", longest=100)  # nothing that a card would take for Markdown
 UNKNOWN = kinds.optional(kinds.Number())
 
@@ -97,6 +99,18 @@ class DensityChoice:
         fewer = min(self.n_errors, self.n_rows - self.n_errors)
         return self.n_rows >= FEWEST_ROWS and fewer >= FEWEST_ERRORS
 
+    @property
+    def backwards(self) -> bool:
+        """Whether errors are clearly more typical than right predictions by the density chosen.
+
+        The standard error is that of Mann and Whitney's statistic where errors are as typical as other rows.
+        """
+        found = next(one.auroc for one in self.candidates if one.name == self.name)
+        if found is None or not self.enough:
+            return False
+        pairs = self.n_errors * (self.n_rows - self.n_errors)
+        return 0.5 - found > CLEARLY * math.sqrt((self.n_rows + 1) / (12 * pairs))
+
     def __str__(self) -> str:
         """One sentence."""
         rows = f"{self.n_rows:,} rows with {self.n_errors:,} errors"
@@ -105,13 +119,13 @@ class DensityChoice:
         table = {candidate.name: candidate for candidate in self.candidates}
         found, gaussian = table[self.name], table.get(GAUSSIAN)
         against = "" if gaussian is None or gaussian is found else f" ({GAUSSIAN} {gaussian.auroc:.3f})"
-        clear = (
-            "" if (found.gain or 0.0) > 2 * (found.gain_error or 0.0) else ": no clear gain, and nothing to do about it"
-        )
+        clear = (found.gain or 0.0) > 2 * (found.gain_error or 0.0)
+        more = "" if clear else ", no clear gain; drift, groups and sets use it all the same"
         return (
             f"{self.name}, best of {len(self.candidates)} candidates by {rows}: AUROC for errors {found.auroc:.3f}"
-            f"{against}, adds {found.gain:.4f} (standard error {found.gain_error:.4f}) nats per row to the "
-            f"model's own confidence{clear}"
+            f"{against}{', below one half: it ranks errors backwards' * self.backwards}, adds {found.gain:.4f} nats "
+            f"per row (log-likelihood of being right, standard error {found.gain_error:.4f}) to the model's own "
+            f"confidence{more}"
         )
 
 

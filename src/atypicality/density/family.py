@@ -24,9 +24,8 @@ Both = tuple[ClassStatistics, ClassStatistics | None]
 """Of rows as they are and, unless one of them is zero, of rows divided by their length."""
 
 CONCERNS = (
-    "For embeddings of a network this is usual and can stay. To count those directions, as for a table whose new "
-    "categories are such, write ReliabilityHead(density=GaussianAtypicality(shrinkage='oas')) (shrinkage='columns' for "
-    "a table): see 'When it fails' in the documentation of the Gaussian density."
+    "For embeddings of a network this is usual and can stay; for a table write "
+    "ReliabilityHead(density=GaussianAtypicality(shrinkage='columns'))."
 )
 """What a covariance that is not of full rank means for a head, and what to do."""
 
@@ -197,5 +196,5 @@ def _any_zero(x: Any, whose: str) -> bool:
 def _warn_of_zeros(whose: str) -> None:
     warn(
         f"{whose} has rows of zeros, which have no direction: densities of normalised rows are left out of the choice. "
-        "Drop those rows to have them."
+        "Nothing need be done, unless you want them: then drop those rows."
     )

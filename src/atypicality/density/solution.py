@@ -187,7 +187,6 @@ def _weakness(ranks: NDArray[np.intp], d: int, tied: bool) -> str:
     whose = "the covariance" if tied else f"the covariance of {low.size} of {ranks.size} classes"
     advice = "" if tied else " Densities of different rank are not comparable: consider covariance='tied'."
     return (
-        f"{whose} has rank {ranks[low].min()} of {d}: there are constant or dependent columns (units of a ReLU layer "
-        "that never fire, one-hot columns), or fewer rows than columns. What is new only in directions in which no "
-        f"training row varies is not noticed.{advice}"
+        f"{whose} has rank {ranks[low].min()} of {d} (constant or dependent columns, units that never fire, or few "
+        f"rows): what is new only in directions in which no training row varies is not noticed.{advice}"
     )

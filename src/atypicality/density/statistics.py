@@ -230,9 +230,10 @@ def refuse_rows(rows: FloatArray, dtype: np.dtype[Any], *, first_row: int) -> No
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(np.square(rows.astype(dtype)).sum(axis=1)))
     bad = bad if bad.size else np.arange(1)  # finite alone, and not beside the others
+    told = name_rows(bad + first_row, "overflows", "overflow", of="embeddings")
     raise ValueError(
-        f"embeddings must have squares that fit into {dtype}; {name_rows(bad + first_row, 'overflows', 'overflow')}. "
-        "Rescale the embeddings, or use precision='float64'."
+        f"embeddings must have squares that fit into {dtype}; {told}. Rescale the embeddings, or use "
+        "precision='float64'."
     )
 
 

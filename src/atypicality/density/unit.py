@@ -62,5 +62,5 @@ def refuse_zeros(zero: NDArray[np.bool_], option: str, *, first_row: int) -> Non
     if rows.size:
         raise ValueError(
             f"embeddings must have no row of zeros with {option}; "
-            f"{name_rows(rows + first_row, 'is', 'are')} zero. Drop those rows, or leave {option} out."
+            f"{name_rows(rows + first_row, 'is', 'are', of='embeddings')} zero. Drop those rows, or leave {option} out."
         )

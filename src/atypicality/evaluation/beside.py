@@ -10,8 +10,9 @@ from atypicality.evaluation.schema import TABLES, Row, to_columns
 __all__ = ["beside", "with_part"]
 
 OF_METHODS = (
-    "alpha", "guaranteed", "nothing_accepted", "accepted_rows", "cross_fitted", "covered_groups", "fitted_on",
-)  # fmt: skip
+    *("alpha", "guaranteed", "nothing_accepted", "accepted_rows", "lost_accepted"),
+    *("cross_fitted", "covered_groups", "fitted_on"),
+)
 """Settings that have a value for each method."""
 
 

@@ -8,6 +8,7 @@ changed, one is named in at most 5 % of the evaluations (Holm's rule over the co
 changed to show anything, Tarone 1990).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, ndtr, stdtr
 
 from atypicality.evaluation.cuts import Axis
-from atypicality.evaluation.schema import Row
+from atypicality.evaluation.schema import Row, records
 from atypicality.evaluation.scored import Scored
 from atypicality.groups import cut
 from atypicality.metrics.intervals import exact_interval, mean_interval, square_and_add
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AXES", "BETTER", "KEYS", "RISES", "UNCLEAR", "WORSE", "RowLosses", "change_rows", "changed", "decided",
-    "holm", "mcnemar_p",
+    "groups_of_one_class", "holm", "mcnemar_p",
 ]  # fmt: skip
 
 LEVEL = 0.05  # chance of a false alarm: of one number over all rows, and of all groups together
@@ -133,7 +134,7 @@ def decided(rows: Iterable[Row], n_splits: int = 1) -> list[Row]:
     families: dict[Any, list[Row]] = {}
     for row in found:
         if row["axis"] != "overall" and np.isfinite(row["p_value"]):
-            families.setdefault(_pair(row), []).append(row)
+            families.setdefault((row["reference"], row["method"]), []).append(row)
     for family in families.values():
         number, adjusted = holm([row["p_value"] for row in family], [_least_p(row) for row in family])
         for row, p in zip(family, adjusted.tolist(), strict=True):
@@ -166,11 +167,7 @@ def changed(evaluation: "Evaluation", before: str, after: str) -> list[Row]:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in KEYS)
-
-
-def _pair(row: Row) -> tuple[str, str]:
-    return row["reference"], row["method"]
+    return tuple(map(row.get, KEYS))
 
 
 def _by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
@@ -202,9 +199,8 @@ def _of_predictions(first: RowLosses, second: RowLosses, axis: Axis) -> list[dic
     moved, n = lost + gained, np.maximum(count, 1)
     ends = [moved / n * (2 * share - 1) + 0.0 for share in exact_interval(gained, moved)]
     error = np.sqrt(np.maximum(moved - (gained - lost) ** 2 / n, 0)) / n
-    keys = ("standard_error", "low", "high", "lost", "gained", "p_value")
-    columns = (error, *ends, lost, gained, mcnemar_p(lost, gained))
-    return [dict(zip(keys, row, strict=True)) for row in zip(*(part.tolist() for part in columns), strict=True)]
+    told = {"standard_error": error, "low": ends[0], "high": ends[1]}
+    return records(told | {"lost": lost, "gained": gained, "p_value": mcnemar_p(lost, gained)})
 
 
 def _of_means(differences: Floats, value: float | None = None) -> dict[str, Any]:
@@ -288,7 +284,7 @@ def _turned(row: Row) -> Row:
 
 def _apart(evaluation: "Evaluation", before: str, after: str) -> Iterator[Row]:
     """Changes between methods that were measured on other rows, from the intervals of both."""
-    alone = _groups_of_one_class(evaluation)
+    alone = groups_of_one_class(evaluation.tables["class_info"]["group"])
     for axis, table in AXES.items():
         cells = _by_key(evaluation.table(table))
         for (method, metric, *place), row in cells.items():
@@ -303,6 +299,6 @@ def _apart(evaluation: "Evaluation", before: str, after: str) -> Iterator[Row]:
             yield named | plain | _of_intervals(other, row, 0.0)
 
 
-def _groups_of_one_class(evaluation: "Evaluation") -> set[int]:
-    groups = evaluation.tables["class_info"]["group"]
-    return {group for group in groups if group is not None and groups.count(group) == 1}
+def groups_of_one_class(groups: Iterable[int | None]) -> set[int | None]:
+    """Of the groups of all classes (k,) those that a class is alone in: the class has a row of its own."""
+    return {group for group, size in Counter(groups).items() if group is not None and size == 1}

@@ -1,6 +1,6 @@
 """`evaluate`: fitted things, and probabilities, on labelled rows that they have not seen; nothing is refitted."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from atypicality.evaluation.scored import Options
 from atypicality.evaluation.suspects import suspect_tables
 from atypicality.evaluation.tables import Measured, assemble, measure
 from atypicality.head.calibration_parts import warn_of_other_labels
+from atypicality.head.lost import lost_accepted
 from atypicality.head.rarity import scores_of
 from atypicality.metrics.laws import at_least_beta_binomial
 from atypicality.outputs import ModelOutputs, check_outputs
@@ -122,7 +123,7 @@ def evaluate(
     listed = check_integer(suspects, "suspects", low=0)
     last = list(named)[-1]
     measured.rows |= suspect_tables(context, last_probs.pop(last, None), listed, seed)
-    settings = {
+    settings: dict[str, Any] = {
         "random_state": seed,
         "groups": groups,
         "stored_edges": shared != Edges(),
@@ -133,7 +134,10 @@ def evaluate(
             if is_head(method) and (choice := getattr(method, "density_choice_", None)) is not None
         },
     } | ({} if max_risk is None else {"max_risk": float(max_risk)})
-    settings |= {key: found for key, told in _TOLD_OF_HEADS.items() if (found := _told(named, told, max_risk))}
+    for name, method in named.items():
+        for key, found in (_told_of(method, max_risk) if is_head(method) else {}).items():
+            if found:
+                settings.setdefault(key, {})[name] = found
     return assemble("evaluate", measured, outputs, list(named), options, settings)
 
 
@@ -214,43 +218,19 @@ def _on_one_scale(
     return own, notes
 
 
-def _why_none(head: Any, max_risk: float | None) -> str | None:
-    rule = getattr(head, "abstention_", None)
-    return None if rule is None or max_risk is None else rule.why_none(max_risk)
-
-
-def _cross_fitted(head: Any, max_risk: float | None) -> bool:
-    folds = type(getattr(head, "prediction_sets_", None)).__name__ == "CrossConformal"  # its module needs scikit-learn
-    return folds or getattr(head, "cross_fitted_", False)
-
-
-def _covered_groups(head: Any, max_risk: float | None) -> str | None:
-    sets = getattr(head, "prediction_sets_", None)
-    return str(Asked.of(sets.groups)) if isinstance(sets, ConditionalConformal) else None
-
-
-def _accepted_rows(head: Any, max_risk: float | None) -> int | None:
-    kept = getattr(getattr(head, "abstention_", None), "kept", None)
-    return None if kept is None or max_risk is None else int(kept[-1])
-
-
-def _fitted_on(head: Any, max_risk: float | None) -> str | None:
-    found = getattr(head, "fingerprint_", None)
-    return found if isinstance(found, str) else None
-
-
-_TOLD_OF_HEADS: dict[str, Callable[[Any, float | None], Any]] = {
-    "nothing_accepted": _why_none,
-    "accepted_rows": _accepted_rows,
-    "cross_fitted": _cross_fitted,
-    "covered_groups": _covered_groups,
-    "fitted_on": _fitted_on,
-}
-"""Settings by method that a report's advice depends on; see the documentation page "Evaluation"."""
-
-
-def _told(named: Mapping[str, Any], told: Callable[[Any, float | None], Any], max_risk: float | None) -> dict[str, Any]:
-    return {name: found for name, one in named.items() if is_head(one) and (found := told(one, max_risk))}
+def _told_of(head: Any, max_risk: float | None) -> dict[str, Any]:
+    """Settings of a head that a report's advice depends on; see the documentation page "Evaluation"."""
+    rule, sets = getattr(head, "abstention_", None), getattr(head, "prediction_sets_", None)
+    kept, known = getattr(rule, "kept", None), getattr(head, "fingerprint_", None)
+    folds = type(sets).__name__ == "CrossConformal"  # its module needs scikit-learn
+    return {
+        "nothing_accepted": None if rule is None or max_risk is None else rule.why_none(max_risk),
+        "accepted_rows": None if kept is None or max_risk is None else int(kept[-1]),
+        "lost_accepted": None if max_risk is None else lost_accepted(head, max_risk),
+        "cross_fitted": folds or getattr(head, "cross_fitted_", False),
+        "covered_groups": str(Asked.of(sets.groups)) if isinstance(sets, ConditionalConformal) else None,
+        "fitted_on": known if isinstance(known, str) else None,
+    }
 
 
 def _notes_of_heads(named: Mapping[str, Any]) -> list[str]:

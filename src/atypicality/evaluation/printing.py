@@ -166,12 +166,13 @@ def _signals(evaluation: "Evaluation") -> Iterator[str]:
 def _accepted(evaluation: "Evaluation") -> Iterator[str]:
     """What each head accepts at the risk that was asked for, a line for each."""
     share, risk = (evaluation.table("overall", metric=f"accepted_{name}") for name in ("share", "risk"))
+    others = "are for a person" if evaluation.settings.get("of") == "answers" else 'count as "ask a person"'
     for kept, wrong in zip(share, risk, strict=True):
         ends = f"(95 % interval {wrong['low']:.1%} to {wrong['high']:.1%})"
         yield (
             f"Accepted at max_risk={evaluation.settings['max_risk']:g}, {kept['method']}: {kept['value']:.1%}"
             + (f", of which {wrong['value']:.1%} are wrong {ends}." if wrong["count"] else ".")
-            + (' The others count as "ask a person".' if kept["value"] < 1 else "")
+            + (f" The others {others}." if kept["value"] < 1 else "")
             + _guaranteed(evaluation, kept["method"])
             + (f" {MORE_THAN_ALLOWED}" if wrong["low"] > evaluation.settings["max_risk"] else "")
         )
@@ -179,10 +180,11 @@ def _accepted(evaluation: "Evaluation") -> Iterator[str]:
 
 def _guaranteed(evaluation: "Evaluation", method: str) -> str:
     """With what confidence, from how many rows and for what the risk is guaranteed; nothing where that is not known."""
-    n = evaluation.settings.get("accepted_rows", {}).get(method)
+    n, lost = (evaluation.settings.get(key, {}).get(method) for key in ("accepted_rows", "lost_accepted"))
     if n is None:
         return ""
-    return f" Guaranteed with 95 % confidence from {n:,} held-out rows, for rows like these, all accepted together."
+    told = f" Guaranteed with 95 % confidence from {n:,} held-out rows, for rows like these, all accepted together."
+    return told if lost is None else f"{told} {lost[0].upper()}{lost[1:]}"
 
 
 def _headline(evaluation: "Evaluation") -> str:

@@ -19,6 +19,7 @@ from atypicality.evaluation.schema import (
     decode,
     encode,
 )
+from atypicality.terminal import few
 from atypicality.validation import check_choice
 
 __all__ = ["Evaluation"]
@@ -110,10 +111,7 @@ class Evaluation:
             known = {"method": self.methods, "metric": WHERE_KNOWN}.get(key, ())
             if there and where[key] not in (*there, *known):
                 listed = list(map(repr, self.methods if key == "method" else there))
-                more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
-                raise ValueError(
-                    f"{key} must be one of {', '.join(listed[:MOST_LISTED])}{more} in this table; got {where[key]!r}."
-                )
+                raise ValueError(f"{key} must be one of {few(listed, MOST_LISTED)} in this table; got {where[key]!r}.")
 
     def to_frame(self, name: str, **where: Any) -> Any:
         """The table `name` as a pandas DataFrame, filtered by `where` like `table`; needs pandas.

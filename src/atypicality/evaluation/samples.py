@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from atypicality.evaluation.context import Context
 from atypicality.evaluation.cuts import Axis, Cuts
-from atypicality.evaluation.schema import Row
+from atypicality.evaluation.schema import Row, records
 from atypicality.evaluation.scored import Options, Scored
 from atypicality.formula import ASK, CHOOSE, advice_texts
 from atypicality.groups import QUADRANTS
@@ -98,5 +98,4 @@ def sample_rows(context: Context, cuts: Cuts, kept: Rows, weight: NDArray[np.flo
 
 def _records(columns: Mapping[str, NDArray[Any] | None], kept: Rows) -> list[Row]:
     """Columns of the kept rows as dictionaries; what is not known is left out."""
-    known = {name: column.tolist() for name, column in columns.items() if column is not None}
-    return [dict(zip(("row", *known), row, strict=True)) for row in zip(kept.tolist(), *known.values(), strict=True)]
+    return records({"row": kept} | {name: column for name, column in columns.items() if column is not None})

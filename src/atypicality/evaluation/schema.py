@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 __all__ = [
     "LATER", "SCHEMA_VERSION", "STATISTICS", "TABLES", "WHERE_KNOWN", "Columns", "Row", "decode", "encode",
-    "keys_of", "measured_rows", "to_columns",
+    "keys_of", "measured_rows", "records", "to_columns",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -99,19 +99,24 @@ def keys_of(table: str) -> tuple[str, ...]:
     return tuple(itertools.takewhile(lambda name: name not in STATISTICS, TABLES[table]))
 
 
+def records(columns: Mapping[str, ArrayLike]) -> list[Row]:
+    """Rows as dictionaries of plain values, from a column (n,) for each name."""
+    values = (np.asarray(column).tolist() for column in columns.values())
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 def measured_rows(keys: Iterable[Row], columns: Iterable[ArrayLike]) -> list[Row]:
     """Rows of a measured table from their keys and the columns of `STATISTICS`, one entry per row."""
-    values = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
-    return [key | dict(zip(STATISTICS, row, strict=True)) for key, row in zip(keys, values, strict=True)]
+    rows = records(dict(zip(STATISTICS, columns, strict=True)))
+    return [key | row for key, row in zip(keys, rows, strict=True)]
 
 
 def to_columns(table: str, rows: Iterable[Row]) -> Columns:
     """Rows as columns of plain Python values; a column that a row lacks holds None there."""
-    listed = list(rows)
-    columns = {name: [row.get(name) for row in listed] for name in TABLES[table]}
+    listed, kinds = list(rows), {name: _PLAIN[kind] for name, kind in TABLES[table].items()}
     return {
-        name: tuple([None if value is None else _PLAIN[kind](value) for value in columns[name]])
-        for name, kind in TABLES[table].items()
+        name: tuple([None if (value := row.get(name)) is None else plain(value) for row in listed])
+        for name, plain in kinds.items()
     }
 
 

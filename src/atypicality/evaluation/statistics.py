@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from atypicality import blocks, metrics
@@ -19,8 +19,9 @@ from atypicality.evaluation.cuts import Axis
 from atypicality.evaluation.schema import Row, measured_rows
 from atypicality.evaluation.scored import UNKNOWN, Options, Scored
 from atypicality.groups import cut, quantile_edges
-from atypicality.metrics.intervals import bootstrap, exact_interval, mean_interval, wilson_interval
-from atypicality.metrics.selective import area_by_rank
+from atypicality.metrics.intervals import exact_interval, mean_interval, wilson_interval
+from atypicality.metrics.rows import Pairs, inner_edges
+from atypicality.metrics.selective import area_under_risk
 from atypicality.metrics.sets import size_strata
 from atypicality.metrics.signal import FOLDS, auroc_and_error, error_signal
 from atypicality.metrics.tables import each_group
@@ -36,11 +37,6 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 
-def area_under_risk(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk-coverage curve; see `atypicality.metrics.risk_coverage`."""
-    return metrics.risk_coverage(confidence=confidence, correct=correct).area
-
-
 PAIRED: dict[str, Callable[..., float]] = {
     "accuracy": metrics.accuracy,
     "overconfidence": metrics.overconfidence,
@@ -53,8 +49,6 @@ PAIRED: dict[str, Callable[..., float]] = {
 }
 """Metrics of (confidence, correct)."""
 BINNED = ("ece", "rmsce", "adaptive_ece", "debiased_calibration_error")
-N_RESAMPLES = 100  # of the bootstrap, which only the area under the risk-coverage curve needs
-
 
 Column = tuple[NDArray[Any], ...]
 """Count, value, standard error, low and high of one metric, each of shape (n_groups,): the order of STATISTICS."""
@@ -81,16 +75,16 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     measured: Callable[..., float] = (
         partial(PAIRED[metric], n_bins=options.n_bins) if metric in BINNED else PAIRED[metric]
     )
-    if options.intervals and metric == "risk_coverage_area":
-        return _areas(confidence, correct, codes, n_groups, options.seed)
     if options.intervals:
-        cut: dict[str, Any] = {"groups": codes, "names": n_groups, "n_resamples": N_RESAMPLES}
+        cut: dict[str, Any] = {"groups": codes, "names": n_groups}
         table = metrics.by_group(measured, confidence=confidence, correct=correct, random_state=options.seed, **cut)
         return table.count, table.value, table.standard_error, table.low, table.high
     if metric == "accuracy":
         return _means(correct, codes, n_groups)
     if metric == "overconfidence":
         return _means(pairs.confidence - correct, codes, n_groups)
+    if metric in ("ece", "rmsce"):
+        return _equal_bins(metric, pairs, options.n_bins, codes, n_groups)
 
     def value(group: int, part: NDArray[np.intp]) -> tuple[float, ...]:
         return measured(confidence=confidence[part], correct=correct[part]), *UNKNOWN
@@ -98,31 +92,22 @@ def _paired(metric: str, scored: Scored, codes: NDArray[np.intp], n_groups: int,
     return each_group(value, codes, n_groups)
 
 
-def _areas(
-    confidence: NDArray[np.floating], correct: NDArray[np.bool_], codes: NDArray[np.intp], n_groups: int, seed: int
-) -> Column:
-    """Areas under risk-coverage curves with bootstrap intervals: rows are ranked once, for all resamples."""
-    streams = np.random.default_rng(seed).spawn(n_groups)
-
-    def area(group: int, part: NDArray[np.intp]) -> tuple[float, ...]:
-        rank, wrong = np.unique(-confidence[part], return_inverse=True)[1], ~correct[part]
-        resampled = bootstrap(
-            lambda index: area_by_rank(rank[index], wrong[index]),
-            part.size,
-            level=0.95,
-            n_resamples=N_RESAMPLES,
-            rng=streams[group],
-        )
-        return area_by_rank(rank, wrong), *resampled
-
-    return each_group(area, codes, n_groups)
-
-
 def _means(values: NDArray[Any], codes: NDArray[np.intp], n_groups: int) -> Column:
     """Counts and means over the groups, NaN in an empty one, without intervals: one pass for all groups."""
     count, total = np.bincount(codes, minlength=n_groups), np.bincount(codes, values, minlength=n_groups)
     mean = np.divide(total, count, out=np.full(n_groups, np.nan), where=count > 0)
     return count, mean, *np.full((3, n_groups), np.nan)
+
+
+def _equal_bins(metric: str, pairs: Pairs, n_bins: int, codes: NDArray[np.intp], n_groups: int) -> Column:
+    """Counts and calibration errors of the groups, without intervals: one pass for all groups and bins."""
+    cell = codes * n_bins + cut(inner_edges(n_bins, pairs.dtype), pairs.confidence)
+    weights = (None, pairs.confidence, pairs.correct)
+    size, sums, hits = (np.bincount(cell, one, n_groups * n_bins).reshape(n_groups, n_bins) for one in weights)
+    count, gap = size.sum(axis=1), np.abs(sums - hits)
+    total = gap.sum(axis=1) if metric == "ece" else (gap**2 / np.maximum(size, 1)).sum(axis=1)
+    mean = np.divide(total, count, out=np.full(n_groups, np.nan), where=count > 0)
+    return count, mean if metric == "ece" else np.sqrt(mean), *np.full((3, n_groups), np.nan)
 
 
 def _binomial(count: NDArray[np.intp], hits: NDArray[Any], size: NDArray[Any], interval: Callable[..., Any]) -> Column:

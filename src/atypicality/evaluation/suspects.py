@@ -14,7 +14,7 @@ from scipy.special import expit, softmax
 
 from atypicality import blocks
 from atypicality.evaluation.context import Context
-from atypicality.evaluation.schema import Row
+from atypicality.evaluation.schema import Row, records
 from atypicality.outputs import ModelOutputs
 
 __all__ = ["duplicate_rows", "label_credibility", "near_duplicates", "suspect_tables"]
@@ -37,9 +37,8 @@ def suspect_tables(context: Context, probs: Any, most: int, seed: int) -> dict[s
     labels = outputs.need("labels")
     rows, score, suggested = label_credibility(probs, labels, outputs.embeddings, most=most, random_state=seed)
     wrong = suggested != labels[rows]
-    columns = (rows[wrong], labels[rows[wrong]], suggested[wrong], score[wrong])
-    keys = ("row", "label", "suggested", "score")
-    suspects = [dict(zip(keys, row, strict=True)) for row in zip(*(part.tolist() for part in columns), strict=True)]
+    rows, score, suggested = rows[wrong], score[wrong], suggested[wrong]
+    suspects = records({"row": rows, "label": labels[rows], "suggested": suggested, "score": score})
     return {"suspects": suspects, "duplicates": duplicate_rows(outputs, context.train, most, seed)}
 
 
@@ -185,6 +184,4 @@ def duplicate_rows(outputs: ModelOutputs, train: Any, most: int, seed: int = 0) 
         return []
     found, partners, ratio = near_duplicates(rows, train.embeddings, most=most, random_state=seed)
     same = outputs.need("labels")[found] == np.asarray(train.labels)[partners]
-    keys = ("row", "train_row", "distance", "same_label")
-    columns = (found.tolist(), partners.tolist(), ratio.tolist(), same.tolist())
-    return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    return records({"row": found, "train_row": partners, "distance": ratio, "same_label": same})

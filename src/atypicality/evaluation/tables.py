@@ -111,27 +111,19 @@ def measure(
         del answer  # its matrices go before the next method is asked
     progress.stage("comparing methods")
     found = changes.change_rows(kept, axes, measured.rows, options.n_bins, options.intervals)
-    measured.rows["changes"] = [row for row in found if not _has_its_class(row, cuts)]
+    measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)
+    alone = changes.groups_of_one_class(row["group"] for row in measured.rows["class_info"])
+    measured.rows["changes"] = [row for row in found if row["axis"] != "class_atypicality" or row["group"] not in alone]
     progress.stage("fitting a temperature to each group")
     if cuts.atypicality is not None and context.outputs.logits is not None:
         rows, notes = statistics.temperature_rows(context, cuts.atypicality, options.temperature)
         measured.rows["temperatures"], measured.notes = rows, measured.notes + notes
     measured.rows["group_ranges"] = cuts.ranges
-    measured.rows["class_info"] = _class_rows(context, cuts, measured.n_classes)
     if told:
         chosen, weight = kept_rows(told, labels, options)
         measured.rows["samples"] = sample_rows(context, cuts, chosen, weight)
         measured.rows["predictions"] = [row for one in told for row in one.rows(chosen)]
     return measured
-
-
-def _has_its_class(row: Row, cuts: Cuts) -> bool:
-    """Whether a change is that of a group of one class, which has a row of its own."""
-    return (
-        row["axis"] == "class_atypicality"
-        and cuts.class_group_of is not None
-        and np.count_nonzero(cuts.class_group_of == row["group"]) == 1
-    )
 
 
 def coverage_gap_rows(rows: Mapping[str, list[Row]], alphas: Mapping[str, float]) -> Iterator[Row]:

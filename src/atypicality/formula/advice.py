@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from atypicality.formula.rows import Xp
 
 __all__ = [
-    *("ADVICE", "ASK", "CHOOSE", "AdviceRule"),
+    *("ADVICE", "ASK", "CHOOSE", "EVEN", "AdviceRule"),
     *("advice", "advice_numbers", "advice_texts", "choice_size", "longest_choice", "set_sizes"),
 ]
 
@@ -141,29 +141,14 @@ def advice_numbers(texts: ArrayLike) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class AdviceRule:
-    """What counts as confident and as atypical where a head gives advice.
+    """What counts as confident and as atypical where a head gives advice; beyond the furthest nothing was measured."""
 
-    Parameters
-    ----------
-    confidence : float
-        A confidence equal to it is confident.
-    longest : int
-        Most classes to choose among.
-    atypicality : float or None
-        A value equal to it is typical; None without atypicality.
-    furthest, furthest_covariate : float or None
-        Largest atypicality of the held-out rows, and largest of the one that recalibration uses where it is another:
-        of what is beyond either, nothing was measured.
-    keep_from : float or None
-        Confidence from which on a prediction is accepted; None where nothing was said of a risk.
-    """
-
-    confidence: float
-    longest: int
-    atypicality: float | None = None
-    furthest: float | None = None
-    keep_from: float | None = None
-    furthest_covariate: float | None = None
+    confidence: float  # equal to it is confident
+    longest: int  # most classes to choose among
+    atypicality: float | None = None  # equal to it is typical
+    furthest: float | None = None  # largest atypicality of the held-out rows
+    keep_from: float | None = None  # confidence from which on a prediction is accepted; None without a risk
+    furthest_covariate: float | None = None  # as `furthest`, of another atypicality that recalibration uses
 
     def accepted(self, confidence: Any, atypicality: Any, covariate: Any = None) -> Any:
         """Which predictions are kept (n, 1), from columns (n, 1) of each; None without `keep_from`."""

@@ -12,14 +12,8 @@ import numpy as np
 from atypicality.formula.rows import Xp, placed, squared_lengths, unit_rows
 
 __all__ = [
-    "ClassDensity",
-    "LinearDensity",
-    "NeighborDensity",
-    "RelativeDensity",
-    "TiedDensity",
-    "TwoDensities",
-    "aligned",
-]
+    "ClassDensity", "LinearDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "TwoDensities", "aligned",
+]  # fmt: skip
 
 TILE = 4096
 """Training rows that queries are compared with at a time."""
@@ -45,35 +39,17 @@ class TiedDensity:
 
     In whitened space log p(x | y) is `log_peak - |z - m_y|^2 / 2`, and only `z . m_y - |m_y|^2 / 2` differs between
     classes. The winner's distance is then taken directly, in float64, because the expanded square loses digits.
-
-    Parameters
-    ----------
-    centre : array of shape (d,)
-        Subtracted from the rows first; its type is that of the products.
-    whitening : array of shape (d, r)
-    targets : array of shape (r, k)
-        The means below, transposed, in the type of the products.
-    bias : array of shape (k,)
-        Minus half the squared length of each mean.
-    means : array of shape (k, r)
-        Class means, centred and whitened, in float64.
-    numbers : array of int, of shape (k,)
-    log_peak : float
-    log_prior : array of shape (k,), or None
-        Where atypicality is of the marginal density.
-    normalize : {None, "l2"}
-        Whether rows are divided by their length first; those of zeros then score NaN.
     """
 
-    centre: Any
-    whitening: Any
-    targets: Any
-    bias: Any
-    means: Any
-    numbers: Any
+    centre: Any  # (d,), subtracted from the rows first; its type is that of the products
+    whitening: Any  # (d, r)
+    targets: Any  # (r, k), the means below, transposed, in the type of the products
+    bias: Any  # (k,), minus half the squared length of each mean
+    means: Any  # (k, r), of classes, centred and whitened, in float64
+    numbers: Any  # int (k,)
     log_peak: float
-    log_prior: Any = None
-    normalize: str | None = None
+    log_prior: Any = None  # (k,), where atypicality is of the marginal density
+    normalize: str | None = None  # "l2": rows are divided by their length first; those of zeros then score NaN
 
     @classmethod
     def of(
@@ -149,26 +125,14 @@ class RelativeDensity(TiedDensity):
     There the classes have covariance I and the background I + B, B that of the class means m_y about their mean. With
     rows z and means about that mean, and V V^T = I - (I + B)^-1, the squared length of z drops out:
     `|z - m_y|^2 / 2 - z^T (I + B)^-1 z / 2 = |m_y|^2 / 2 - z . m_y + |z V|^2 / 2`.
-
-    Parameters
-    ----------
-    centre, whitening, targets, bias, means, numbers, log_peak, log_prior, normalize
-        As in `TiedDensity`, without `log_prior`.
-    mean : array of shape (r,)
-        Of all training rows, centred and whitened: 0 but for the rounding of the centre.
-    spread : array of shape (r, q)
-        V, in the type of the products.
-    mixing : array of shape (k, p), or None
-        E with V V^T = M^T E E^T M, M the class means about that mean, whose columns sum to 0: |z V| then follows from
-        the scores of the classes, of which there are no more than columns.
-    offset : array of shape (p,), or None
-        What the scores hold of the biases and of the mean of all rows, times E.
     """
 
-    mean: Any = None
-    spread: Any = None
+    mean: Any = None  # (r,) of all training rows, centred and whitened: 0 but for the rounding of the centre
+    spread: Any = None  # (r, q), V in the type of the products
     mixing: Any = None
-    offset: Any = None
+    """E (k, p) with V V^T = M^T E E^T M, M the class means about that mean, whose columns sum to 0: |z V| then follows
+    from the scores of the classes, of which there are no more than columns."""
+    offset: Any = None  # (p,), what the scores hold of the biases and of the mean of all rows, times E
 
     @classmethod
     def against(cls, classes: TiedDensity, mean: Any, spread: Any, mixing: Any) -> Self:
@@ -216,30 +180,15 @@ class LinearDensity:
     With m the means and z the rows in whitened space, atypicality is
     `0.5 |z V|^2 - max_y (z . m_y - |m_y|^2 / 2)` and a constant, both about the mean of all rows where there is a
     background, and V the identity where there is none. Both products are linear in the row as it came.
-
-    Parameters
-    ----------
-    centre : array of shape (d,)
-    targets : array of shape (d, k)
-    bias : array of shape (k,)
-    spread : array of shape (d, q), or None
-        What rows are multiplied by, where `mixing` is None.
-    mixing : array of shape (k, p), or None
-        What scores are multiplied by instead.
-    offset : array of shape (q,), or (p,)
-        Of the mean of all rows, which the centre is up to rounding, or of the bias.
-    constant : float
-        Added to atypicality.
-    normalize : {None, "l2"}
     """
 
-    centre: Any
-    targets: Any
-    bias: Any
-    spread: Any
-    mixing: Any
-    offset: Any
-    constant: float
+    centre: Any  # (d,)
+    targets: Any  # (d, k)
+    bias: Any  # (k,)
+    spread: Any  # (d, q), what rows are multiplied by, where `mixing` is None
+    mixing: Any  # (k, p), what scores are multiplied by instead
+    offset: Any  # (q,) of the mean of all rows, which the centre is up to rounding, or (p,) of the bias
+    constant: float  # added to atypicality
     normalize: str | None = None
 
     @property
@@ -275,28 +224,18 @@ class TwoDensities:
     That distance is in the whitened space of the Gaussian of rows as they came. Where `chosen` needs a squared length
     of its own and no more than `whitening`, its axes are turned so that this length is a weighted sum of the squares of
     the same whitened row: one product for both.
-
-    Parameters
-    ----------
-    chosen : LinearDensity
-    centre : array of shape (d,)
-    whitening : array of shape (d, r)
-    means : array of shape (k, r)
-    log_peak : float
-        Of the Gaussian.
-    roots, start, end : array of shape (r,), or None
-        With z the whitened row and s the length by which `chosen` divides rows, its squared length is that of
-        `roots ((z + start) / s - end)`. None where `chosen` has a product of its own.
     """
 
     chosen: LinearDensity
-    centre: Any
-    whitening: Any
-    means: Any
-    log_peak: float
+    centre: Any  # (d,)
+    whitening: Any  # (d, r)
+    means: Any  # (k, r)
+    log_peak: float  # of the Gaussian
     roots: Any = None
     start: Any = None
     end: Any = None
+    """With z the whitened row and s the length by which `chosen` divides rows, its squared length is that of
+    `roots ((z + start) / s - end)`, (r,) each. None where `chosen` has a product of its own."""
 
     @classmethod
     def of(cls, chosen: LinearDensity, gaussian: TiedDensity) -> Self:
@@ -366,29 +305,14 @@ class TwoDensities:
 
 @dataclass(frozen=True)
 class ClassDensity:
-    """Gaussians with a covariance each: every class whitens the rows in its own way.
+    """Gaussians with a covariance each: every class whitens the rows in its own way."""
 
-    Parameters
-    ----------
-    centre : array of shape (d,), or None
-        Subtracted from the rows before they are projected.
-    components : array of shape (d, m), or None
-        Columns to project on first.
-    means : array of shape (k, m)
-        Class means in the space of the components, centred there, or as they are.
-    whitenings : array of shape (k, m, r), or (k, m) where variances alone are known
-        Columns of zeros stand for what a class does not vary in.
-    log_peaks : array of shape (k,)
-    log_prior : array of shape (k,), or None
-    normalize : {None, "l2"}
-    """
-
-    centre: Any
-    components: Any
-    means: Any
-    whitenings: Any
-    log_peaks: Any
-    log_prior: Any = None
+    centre: Any  # (d,) or None, subtracted from the rows before they are projected
+    components: Any  # (d, m) or None, to project on first
+    means: Any  # (k, m) of classes in the space of the components, centred there, or as they are
+    whitenings: Any  # (k, m, r), zeros for what a class does not vary in; or (k, m) where variances alone are known
+    log_peaks: Any  # (k,)
+    log_prior: Any = None  # (k,)
     normalize: str | None = None
 
     @property
@@ -434,21 +358,12 @@ class NeighborDensity:
 
     Products in float64 say which rows can be near, and `SPARE` more than are asked for are measured directly.
     `NeighborAtypicality` has a search of its own for NumPy and for devices, which measures every row that can be near.
-
-    Parameters
-    ----------
-    parts : tuple of arrays of shape (m, d)
-        Training rows, of all classes or of one each.
-    n_neighbors : int
-    reduction : {"mean", "kth", "min"}
-    metric : {"euclidean", "cosine", "chord"}
-        "chord" is the Euclidean distance between rows of length 1.
     """
 
-    parts: tuple[Any, ...]
+    parts: tuple[Any, ...]  # training rows (m, d), of all classes or of one each
     n_neighbors: int
-    reduction: str
-    metric: str
+    reduction: str  # "mean", "kth" or "min"
+    metric: str  # "euclidean", "cosine" or "chord", the Euclidean distance between rows of length 1
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any]:
         """Atypicality (n, 1); NaN for rows of zeros where only their direction counts."""

@@ -54,23 +54,10 @@ class Rarity(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadFormula:
-    """Parameters of a fitted head.
+    """Parameters of a fitted head: formulas of its parts."""
 
-    Parameters
-    ----------
-    density : a formula of `formula.density`, or None
-    sources : array of int, of shape (k,), or None
-        For each column of the logits the density's column, or one beyond its last where the density has none. None
-        where the two agree.
-    recalibration : a formula of `formula.recalibration`
-    sets : a formula of `formula.sets`
-    scale : Scale or None
-    quadrant : Quadrant or None
-    advice : AdviceRule
-    """
-
-    density: Any
-    sources: Any
+    density: Any  # None without one
+    sources: Any  # int (k,), the density's column of each class, or one beyond its last; None where the two agree
     recalibration: Any
     sets: Any
     scale: Scale | None

@@ -10,23 +10,9 @@ import numpy as np
 from atypicality.formula.rows import Xp, below_top, largest_of, margins, mean_of_shown, softmax, within
 
 __all__ = [
-    "ByGroup",
-    "ClassMixing",
-    "Constant",
-    "ContentFree",
-    "Given",
-    "LogDensity",
-    "LogitModel",
-    "Mixture",
-    "Neighbours",
-    "Quadratic",
-    "Rank",
-    "Recalibrated",
-    "Rows",
-    "SimilarLogits",
-    "SimilarProbabilities",
-    "Top",
-]
+    "ByGroup", "ClassMixing", "Constant", "ContentFree", "Given", "LogDensity", "LogitModel", "Mixture",
+    "Neighbours", "Quadratic", "Rank", "Recalibrated", "Rows", "SimilarLogits", "SimilarProbabilities", "Top",
+]  # fmt: skip
 
 SPARSE_ROWS = 32
 """Rows that a sparse product takes at a time: 1000 classes of them stay in cache."""
@@ -36,28 +22,14 @@ Recalibrated = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """One block of rows, as formulas read it.
+    """One block of rows, as formulas read it."""
 
-    Parameters
-    ----------
-    logits : array of shape (n, k)
-        Float32 or float64; -inf masks a class.
-    atypicality : array of shape (n, 1), optional
-    densities : array of shape (n, k), optional
-        Class log-densities in the order of the logits' columns.
-    multiplier : array of shape (n, 1), optional
-        Where each row's multiplier was worked out before.
-    ambiguity : array of shape (n, 1), optional
-    masked : bool, default=True
-        False where no class is known to be masked, which saves a third of the passes; a runner on the host looks.
-    """
-
-    logits: Any
-    atypicality: Any = None
-    densities: Any = None
-    multiplier: Any = None
-    ambiguity: Any = None
-    masked: bool = True
+    logits: Any  # (n, k), float32 or float64; -inf masks a class
+    atypicality: Any = None  # (n, 1)
+    densities: Any = None  # (n, k), class log-densities in the order of the logits' columns
+    multiplier: Any = None  # (n, 1), where each row's multiplier was worked out before
+    ambiguity: Any = None  # (n, 1)
+    masked: bool = True  # False where a runner on the host has seen no masked class: a third of the passes less
 
     def hidden(self, xp: Xp) -> Any:
         """Masked entries, bool (n, k), or None where there are none."""
@@ -106,18 +78,11 @@ class Given:
 
 @dataclass(frozen=True)
 class ByGroup:
-    """A multiplier by quantile group of atypicality; a group without calibration rows has none.
+    """A multiplier by quantile group of atypicality; a group without calibration rows has none."""
 
-    Parameters
-    ----------
-    edges : array of shape (m,)
-    multipliers : array of shape (m + 1,)
-    seen : array of bool, of shape (m + 1,)
-    """
-
-    edges: Any
-    multipliers: Any
-    seen: Any
+    edges: Any  # (m,)
+    multipliers: Any  # (m + 1,)
+    seen: Any  # bool (m + 1,)
     reads = frozenset({"atypicality"})
 
     def __call__(self, xp: Xp, rows: Rows) -> Weights:
@@ -128,32 +93,17 @@ class ByGroup:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Quadratics with interaction of standardised covariates, held to the calibration rows' range where `limits` say.
+    """Quadratics with interaction of standardised covariates, in the calibration rows' range where `limits` say."""
 
-    Parameters
-    ----------
-    names : tuple of {"atypicality", "margin", "ambiguity"}
-    powers : tuple of tuples of int
-        Covariates that each column multiplies: (), (0,), (1,), (0, 0), ...
-    coefficients : tuple of tuples of float
-        Of the logits, then of each term; as many as it has columns, the first of all.
-    centers, scales : tuple of float
-    lows, highs : tuple of float, or None
-        Range of each covariate.
-    limits : pair of float, or None
-        Range of the logits' weight.
-    numbers : array of int, of shape (k,)
-    """
-
-    names: tuple[str, ...]
-    powers: tuple[tuple[int, ...], ...]
-    coefficients: tuple[tuple[float, ...], ...]
+    names: tuple[str, ...]  # of "atypicality", "margin" and "ambiguity"
+    powers: tuple[tuple[int, ...], ...]  # covariates that each column multiplies: (), (0,), (1,), (0, 0), ...
+    coefficients: tuple[tuple[float, ...], ...]  # of the logits, then of each term: of its columns, the first of all
     centers: tuple[float, ...]
     scales: tuple[float, ...]
-    lows: tuple[float, ...] | None
+    lows: tuple[float, ...] | None  # with `highs` the range of each covariate
     highs: tuple[float, ...] | None
-    limits: tuple[float, float] | None
-    numbers: Any
+    limits: tuple[float, float] | None  # range of the logits' weight
+    numbers: Any  # int (k,)
 
     reads = frozenset[str]()
     """Names of the covariates that a coefficient other than 0 multiplies; without any all weights are numbers."""
@@ -228,14 +178,9 @@ class Rank:
     """Minus the logarithm of a class's place in its row, 1 for the largest logit, rounded down to a power of 2.
 
     Classes with equal logits share the first of their places.
-
-    Parameters
-    ----------
-    places : tuple of int
-        Places after which the power rises: 1, 3, 7, ..., less than the number of classes.
     """
 
-    places: tuple[int, ...]
+    places: tuple[int, ...]  # after which the power rises: 1, 3, 7, ..., less than the number of classes
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """The matrix (n, k)."""
@@ -257,24 +202,12 @@ class Top:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Weighted means over similar classes.
+    """Weighted means over similar classes."""
 
-    Parameters
-    ----------
-    whole : array of shape (k, k), or None
-        The weights of each class's mean in a column.
-    columns : tuple of arrays of int, of shape (k,)
-        Otherwise the most similar class of each, the next one, and so on.
-    weights : tuple of arrays of shape (k,)
-        Their weights.
-    sparse : scipy.sparse.csr_array of shape (k, k), or None
-        The same for NumPy: of 1000 classes a product with it takes a sixth of the time.
-    """
-
-    whole: Any = None
-    columns: tuple[Any, ...] = ()
-    weights: tuple[Any, ...] = ()
-    sparse: Any = None
+    whole: Any = None  # (k, k), with the weights of each class's mean in a column
+    columns: tuple[Any, ...] = ()  # otherwise int (k,) each: the most similar class of each, the next one, and so on
+    weights: tuple[Any, ...] = ()  # (k,) each: theirs
+    sparse: Any = None  # csr_array (k, k), the same for NumPy: of 1000 classes a product takes a sixth of the time
 
     def __call__(self, xp: Xp, values: Any) -> Any:
         """Means (n, k) of values (n, k)."""
@@ -319,16 +252,9 @@ class SimilarProbabilities:
 
 @dataclass(frozen=True)
 class ClassMixing:
-    """``W (z - o)``, o a point between a row's maximum and its mean, at the part `middle` of the way.
+    """``W (z - o)``, o a point between a row's maximum and its mean, at the part `middle` of the way."""
 
-    Parameters
-    ----------
-    weights : array of shape (k,), or (k, k)
-        The diagonal of W, or W transposed.
-    middle : float
-    """
-
-    weights: Any
+    weights: Any  # the diagonal of W (k,), or W transposed (k, k)
     middle: float
 
     def __call__(self, xp: Xp, below: Any, hidden: Any) -> Any:
@@ -341,29 +267,15 @@ class ClassMixing:
 
 @dataclass(frozen=True)
 class LogitModel:
-    """``softmax(w_0 z + sum_t w_t M_t + W (z - o) + S)``: every parametric recalibrator.
-
-    Parameters
-    ----------
-    weighing : Weighing
-    terms : tuple of Field
-    mixing : ClassMixing or None
-    scores : array of shape (k,), or None
-    excluded : array of bool, of shape (k,), or None
-        Classes whose prior is 0; a row may have no other.
-    reach : float or None
-        Largest spread of a row of logits; a wider one is shrunk to it.
-    floor : float
-        Smallest probability of a class that is not masked.
-    """
+    """``softmax(w_0 z + sum_t w_t M_t + W (z - o) + S)``: every parametric recalibrator."""
 
     weighing: Any
     terms: tuple[Any, ...] = ()
-    mixing: Any = None
-    scores: Any = None
-    excluded: Any = None
-    reach: float | None = None
-    floor: float = 0.0
+    mixing: ClassMixing | None = None
+    scores: Any = None  # (k,)
+    excluded: Any = None  # bool (k,), classes whose prior is 0; a row may have no other
+    reach: float | None = None  # largest spread of a row of logits; a wider one is shrunk to it
+    floor: float = 0.0  # smallest probability of a class that is not masked
 
     reads = frozenset[str]()
     """What of a row it reads beside the logits: "atypicality" and "densities" are the costly ones."""

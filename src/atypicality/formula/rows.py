@@ -6,20 +6,9 @@ from typing import Any, Self
 import numpy as np
 
 __all__ = [
-    "TINY",
-    "Quadrant",
-    "Scale",
-    "Xp",
-    "below_top",
-    "largest_of",
-    "margins",
-    "mean_of_shown",
-    "placed",
-    "softmax",
-    "squared_lengths",
-    "unit_rows",
-    "within",
-]
+    "TINY", "Quadrant", "Scale", "Xp", "below_top", "largest_of", "margins", "mean_of_shown", "placed", "softmax",
+    "squared_lengths", "unit_rows", "within",
+]  # fmt: skip
 
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
@@ -129,18 +118,10 @@ def _shown(xp: Xp, hidden: Any) -> Any:
 
 @dataclass(frozen=True)
 class Scale:
-    """Quantiles of held-out values: lines through the points (values, levels).
+    """Quantiles of held-out values: lines through the points (values, levels)."""
 
-    Parameters
-    ----------
-    values : array of shape (m,)
-        Strictly increasing.
-    slopes, starts, levels : array of shape (m + 1,)
-        Of the line that is left of `values[j]`: 0 before the first value, constant after the last.
-    """
-
-    values: Any
-    slopes: Any
+    values: Any  # (m,), strictly increasing
+    slopes: Any  # (m + 1,), with starts and levels, of the line left of each value: 0 before the first, then constant
     starts: Any
     levels: Any
 

@@ -126,32 +126,16 @@ def accepted(
 
 @dataclass(frozen=True)
 class GridSets:
-    """Sets by one threshold for each cell of a grid of atypicality and confidence, or one for all.
-
-    Parameters
-    ----------
-    rule : ScoreRule
-    thresholds : array of shape (n_cells,)
-        Cells in the order of atypicality groups, then confidence groups; several such tables one after the other.
-    rank : array of float64, of shape (k,)
-        1 to k.
-    atypicality_edges, confidence_edges : array, or None where there is one threshold
-    group_starts : array of int, of shape (n_groups,), or None
-        Where the table of each group of classes begins, where these have thresholds of their own ("lac" alone).
-    class_groups : array of int, of shape (k,), or None
-        Group of each class.
-    steps : tuple of pairs of arrays, each of the shape of `thresholds`
-        Draws above which a cell has another, larger threshold; in increasing order.
-    """
+    """Sets by one threshold for each cell of a grid of atypicality and confidence, or one for all."""
 
     rule: ScoreRule
-    thresholds: Any
-    rank: Any
-    atypicality_edges: Any = None
+    thresholds: Any  # (n_cells,), by atypicality group, then confidence group; several such tables one after the other
+    rank: Any  # float64 (k,), 1 to k
+    atypicality_edges: Any = None  # None, like confidence_edges, where there is one threshold
     confidence_edges: Any = None
-    group_starts: Any = None
-    class_groups: Any = None
-    steps: tuple[tuple[Any, Any], ...] = ()
+    group_starts: Any = None  # int (n_groups,), where the table of each group of classes begins ("lac" alone)
+    class_groups: Any = None  # int (k,), where classes have thresholds by group
+    steps: tuple[tuple[Any, Any], ...] = ()  # draws above which a cell has a larger threshold, and that; increasing
 
     def row_thresholds(
         self, xp: Xp, confidence: Any, atypicality: Any, draws: Any = None, row_starts: Any = None

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,9 +12,10 @@ from atypicality.arrays import to_host
 from atypicality.head.quantiles import GRID_SIZE
 from atypicality.metrics.laws import at_most, quantile
 from atypicality.stored import Record, kinds, need
+from atypicality.terminal import number
 from atypicality.validation import check_number, check_vector, warn
 
-__all__ = ["LOST_SHARE", "AbstentionRule", "clear_majority", "lost_at", "most_errors"]
+__all__ = ["LOST_SHARE", "AbstentionRule", "clear_majority", "lost_at", "most_errors", "never_accepted"]
 
 LEVEL = 0.05  # chance that more than the allowed share of the kept rows is wrong
 LOST_SHARE, LOST_LEVEL = 0.25, 0.05  # of a class that is not called lost but with that chance, by bad luck
@@ -21,6 +23,9 @@ FIRST_SHARE = 0.1  # of the rows, where the sequence of tests begins if nothing 
 N_COUNTS = 100  # tests at most, from the first count to all rows
 OFF = (2 / 3, 1.0, 3 / 2, 9 / 4)
 """Multiples of the error rates to expect: the first count is the most likely to pass on average over them."""
+
+FOUND: "WeakKeyDictionary[AbstentionRule, dict[float, int | None]]" = WeakKeyDictionary()
+"""Places of thresholds by risk, of rules that are in use: a service asks for the same one again and again."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
@@ -83,17 +88,6 @@ class AbstentionRule:
     recalibration rows tells, or without them at a tenth of the rows: a start with few rows fails by one error
     of bad luck, and one with many by their risk. It goes on at the fewest rows that allow one error more.
 
-    Attributes
-    ----------
-    confidence : ndarray of shape (m,), m at most 1025
-        Decreasing thresholds: a prediction is kept when its confidence is at least the threshold.
-    kept, errors : ndarray of int, of shape (m,)
-        Held-out rows kept at each threshold, and how many of them were wrong.
-    expected : ndarray of shape (m,), or None
-        Error rate to expect where as large a share of the rows is kept.
-    lost_at : ndarray of shape (k,), or None
-        Largest threshold at which most held-out rows of each class are kept as another class, -1 where there is none.
-
     Notes
     -----
     Thresholds lie just above the most confident row that is left out: given that row, those above it are a sample of
@@ -108,10 +102,14 @@ class AbstentionRule:
     """
 
     confidence: Annotated[Vector, kinds.Array("a", kinds.UNIT, kinds.DECREASING)]
+    """Thresholds (m,), at most 1025: a prediction is kept when its confidence is at least the threshold."""
     kept: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.POSITIVE, kinds.INCREASING)]
     errors: Annotated[NDArray[np.intp], kinds.Counts("a", kinds.NOT_NEGATIVE)]
+    """Held-out rows kept at each threshold (m,), and how many of them were wrong (m,)."""
     expected: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("a", kinds.UNIT)), absent=None)] = None
+    """Error rate to expect where as large a share of the rows is kept (m,)."""
     lost_at: Annotated[Vector | None, kinds.Later(kinds.optional(kinds.Array("K", kinds.FINITE)), absent=None)] = None
+    """Largest threshold at which most held-out rows of each class (k,) are kept as another, -1 where there is none."""
 
     @classmethod
     def from_rows(cls, confidence: ArrayLike, correct: ArrayLike, *, others: ArrayLike | None = None) -> Self:
@@ -141,17 +139,42 @@ class AbstentionRule:
 
     def threshold(self, max_risk: float) -> float:
         """Smallest confidence to keep for an error rate of at most `max_risk`; infinite when no count qualifies."""
-        max_risk = check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True)
+        place = self._last_passed(check_number(max_risk, "max_risk", low=0, high=1, low_open=True, high_open=True))
+        return math.inf if place is None else float(self.confidence[place])
+
+    def evidence(self, max_risk: float, score: str = "confidence") -> str:
+        """What stands behind the threshold of the score; empty where there is none.
+
+        >>> AbstentionRule.from_rows(np.linspace(0.5, 1, 500), np.linspace(0.5, 1, 500) > 0.6).evidence(0.05)
+        'accepted from confidence 0.5892 on: 10 of 410 held-out rows there are wrong, so at most 5% of new ones, ...'
+        """
+        place = self._last_passed(max_risk)
+        if place is None:
+            return ""
+        return (
+            f"accepted from {score} {number(self.confidence[place])} on: {self.errors[place]:,} of "
+            f"{self.kept[place]:,} held-out rows there are wrong, so at most {100 * max_risk:g}% of new ones, with "
+            f"{1 - LEVEL:.0%} confidence"
+        )
+
+    def _last_passed(self, max_risk: float) -> int | None:
+        """Position of the last count that passed its test."""
+        found = FOUND.setdefault(self, {})
+        if max_risk not in found:
+            found[max_risk] = self._find_last_passed(max_risk)
+        return found[max_risk]
+
+    def _find_last_passed(self, max_risk: float) -> int | None:
         tested = self._tested(max_risk)
         failed = self.errors[tested] > most_errors(self.kept[tested], max_risk)
         passed = tested[: failed.argmax() if failed.any() else failed.size]
-        return float(self.confidence[passed[-1]]) if passed.size else math.inf
+        return int(passed[-1]) if passed.size else None
 
-    def warn_where_none(self, accepted: Any, max_risk: float) -> None:
-        """Say why where no row (n,) is accepted because no threshold meets `max_risk`."""
+    def warn_where_none(self, accepted: Any, max_risk: float, more: str = "") -> None:
+        """Say why where no row (n,) is accepted because no threshold meets `max_risk`; `more` follows it."""
         if accepted is None or to_host(accepted).any() or (why := self.why_none(max_risk)) is None:
             return
-        warn(f"nothing is accepted: {why}")
+        warn(f"nothing is accepted: {why}{more}")
 
     def why_none(self, max_risk: float) -> str | None:
         """Why no threshold meets `max_risk`, and which risk, or about how many rows, would do; None where one does."""
@@ -208,6 +231,19 @@ class AbstentionRule:
             return int(np.argmax(np.sum(at_most(allowed, self.kept, rates), axis=0)))
         n = int(self.kept[-1])
         return int(np.searchsorted(self.kept, math.ceil(min(max(_fewest(max_risk), FIRST_SHARE * n), n))))
+
+
+def never_accepted(label: Counts, accepted: NDArray[np.bool_], n_classes: int) -> Counts:
+    """Classes none of whose predictions (n,) is `accepted` (n,), though of as many others some would be.
+
+    If each were accepted as often as all are, that would happen to any of the classes with a chance of at most 5 %.
+
+    >>> never_accepted(np.repeat([0, 1, 2], [90, 9, 1]), np.repeat([True, False], [90, 10]), 3)
+    array([1])
+    """
+    counts, kept = (np.bincount(part, minlength=n_classes) for part in (label, label[accepted]))
+    chance = (1 - kept.sum() / max(counts.sum(), 1)) ** counts
+    return np.flatnonzero((kept == 0) & (chance * n_classes <= LOST_LEVEL))
 
 
 def _expected(confidence: Vector, shares: Vector) -> Vector:

@@ -18,7 +18,7 @@ from atypicality.head.acceptance import fitted_abstention, fitted_score
 from atypicality.head.advice import measured_advice, trusted_from, unthresholded_rows
 from atypicality.head.calibration_parts import some_rows
 from atypicality.head.description import before_and_after
-from atypicality.head.lost import warn_of_lost_trusted
+from atypicality.head.lost import warn_of_lost_advised
 from atypicality.head.parts import call_with_known, probabilities_of
 from atypicality.head.prediction import at_class_prior
 from atypicality.head.quantiles import QuantileScale
@@ -97,7 +97,7 @@ def _fit_thresholds(
     confidence = np.minimum(read_pairs(probs, labels, None, None).confidence, 1.0)
     predicted = to_host(namespace(probs).argmax(probs, axis=1))
     remember(head, confidence, predicted, to_host(labels), None if atypicality is None else to_host(atypicality))
-    warn_of_lost_trusted(head, probs, confidence, predicted, atypicality, rest)
+    warn_of_lost_advised(head, probs, confidence, predicted, atypicality, rest)
     chosen = unthresholded_rows(head.prediction_sets_, len(rest), edge_rows)
     if chosen is None:
         recalibrated, rarity, _ = probabilities_of(own, first, scored)

@@ -1,7 +1,7 @@
 """Calibration outputs on their way into a head: checked, with classes in one order, and cut into parts."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +9,17 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import concatenate, to_host, to_numpy
 from atypicality.density.columns import class_positions, in_columns
+from atypicality.metrics.laws import at_most
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.class_names import class_order, refuse_two_readings
+from atypicality.outputs.marks import telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.recalibration.prediction import softmax_rows
-from atypicality.validation import PROBED, common_sum, name_classes, warn
+from atypicality.validation import PROBED, look_like_probabilities, name_classes, numbered, warn
 
 __all__ = [
-    "agreement", "check_calibration", "check_order", "cut", "disagreement", "first_and_rest", "in_one_order",
-    "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels", "warn_of_other_layer",
+    "agreement", "check_calibration", "check_order", "cut", "disagreement", "exchanged", "first_and_rest",
+    "in_one_order", "looked_at", "probabilities_instead", "some_rows", "unlike", "warn_of_other_labels",
     "warn_of_other_rows", "warn_of_training_rows",
 ]  # fmt: skip
 
@@ -27,11 +29,7 @@ SOUGHT = 32  # held-out rows that are looked for among the training rows
 LOOKED_AT = 2000
 """Rows at most, evenly spaced: of recalibration, whose labels and embeddings are compared with the logits and which say
 where abstention begins to test."""
-MOVED = 0.5
-"""Mean squared distance of class means, in variances of the embeddings, from which on these are of different layers.
-In nine sets of outputs of networks it was at most 0.10, and from 1.2 on with permuted columns."""
-COLUMNS = 128  # at most, evenly spaced, of embeddings that are compared with those of train
-RESCALED = 4  # times the squared distance from the centre, from which on they are; 0.8 to 1.4 there
+EXCHANGED = 3e-5  # chance, over all pairs of classes, to take some for exchanged that are not: as rare as CLEARLY
 ASKED = 300  # rows at most, evenly spaced, of new outputs whose embeddings are compared with the logits
 
 CALIBRATION = ("logits", "embeddings", "labels", "atypicality")  # what calibration reads of every row
@@ -156,7 +154,8 @@ def check_order(
         densities = to_host(in_columns(known[2], sources))
     logits, labels = to_host(some.need("logits")), to_host(some.need("labels"))
     if not aligned:
-        warn_of_other_rows(logits, labels, densities)
+        with outputs._numbered():
+            warn_of_other_rows(logits, labels, densities)
     return None if densities is None else _for_one_row(logits, densities)
 
 
@@ -183,25 +182,60 @@ def unlike(logits: NDArray[Any], classes: NDArray[np.intp]) -> bool:
     return agreement(softmax_rows(blocks.astype(logits, np.float64)), classes) < CLEARLY
 
 
+def exchanged(top: NDArray[np.intp], classes: NDArray[np.intp], k: int) -> NDArray[np.intp]:
+    """Columns (m,) that stand in each other's places: for each the model's class `top` (n,) is clearly another's.
+
+    Clearly: of the rows whose class in `classes` (n,) is a, the model says b more often than a, by a binomial test of
+    one half at a level that is corrected for all pairs; and the same of b, on to where it comes back to a. A class that
+    the model never predicts has no way back, and is not exchanged. Of ten classes, 22 rows of each
+    are enough where all agree.
+
+    >>> turned, rows = np.array([1, 0, 2]), np.arange(90) % 3
+    >>> exchanged(turned[rows], rows, 3), exchanged(np.where(rows == 1, 0, rows), rows, 3)
+    (array([0, 1]), array([], dtype=int64))
+    """
+    same = np.bincount(classes[top == classes], minlength=k)
+    pairs, counts = np.unique((classes * k + top)[top != classes], return_counts=True)
+    own, other = np.divmod(pairs, k)
+    kept = at_most(same[own], same[own] + counts, 0.5) * k * (k - 1) <= EXCHANGED
+    own, other = own[kept], other[kept]
+    while not (kept := np.isin(own, other) & np.isin(other, own)).all():
+        own, other = own[kept], other[kept]
+    return np.unique(own)
+
+
+def _places(found: NDArray[np.intp], by: str) -> str:
+    return (
+        f"columns {name_classes(found)} of the logits seem to stand in each other's places: by {by}, the largest logit "
+        "of most rows of one of these classes is another's."
+    )
+
+
 def warn_of_other_rows(
     logits: Any, labels: NDArray[np.intp], densities: NDArray[np.float64] | None, whose: str = "calibration labels"
 ) -> None:
-    """Warn where labels (n,), or the largest class log-densities (n, k), are `unlike` the logits (n, k)."""
+    """Warn where labels (n,), or the largest class log-densities (n, k), are `unlike` logits (n, k) or `exchanged`."""
     if len(labels) < ENOUGH_ROWS:
         return
+    top = logits.argmax(axis=1)
     if unlike(logits, labels):
-        right = np.mean(logits.argmax(axis=1) == labels)
+        right = np.mean(top == labels)
         warn(
             f"{whose} fit the logits no better than shuffled ones would; the largest logit is the label's in "
             f"{right:.1%} of {len(labels):,} rows. Give labels in the order of the rows and logits in that of the "
             "classes; if they are, this model is no better than chance."
         )
+    elif (found := exchanged(top, labels, logits.shape[1])).size:
+        warn(f"{_places(found, whose)} Give labels that are numbers of the columns.")
     elif densities is not None and unlike(logits, densities.argmax(axis=1)):
         warn(
             "embeddings fit the logits no better than those of other rows would, while labels do: the class whose "
             "density is largest has no more of the model's probability. Give embeddings in the order of logits and "
-            "labels, in train= and in calibration=; if they are, class densities are of no use here."
+            "labels, and of one model and layer for training and calibration; if they are, class densities are of no "
+            "use here."
         )
+    elif densities is not None and (found := exchanged(top, densities.argmax(axis=1), logits.shape[1])).size:
+        warn(f"{_places(found, 'the density')} Give labels of train that are numbers of the columns.")
 
 
 def warn_of_other_labels(outputs: ModelOutputs) -> None:
@@ -209,7 +243,8 @@ def warn_of_other_labels(outputs: ModelOutputs) -> None:
     if len(outputs) >= ENOUGH_ROWS and outputs.logits is not None and outputs.labels is not None:
         logits, labels = map(to_host, some_rows(outputs, None)[0].need("logits", "labels"))
         called = (outputs._called or "the outputs").removeprefix("the outputs of ")
-        warn_of_other_rows(logits, labels, None, f"labels of {called}")
+        with outputs._numbered():
+            warn_of_other_rows(logits, labels, None, f"labels of {called}")
 
 
 def looked_at(head: Any, n_rows: int) -> int | None:
@@ -233,9 +268,9 @@ def disagreement(
 ) -> str | None:
     """What is wrong where the logits of new rows fit their embeddings as those of other classes or rows would.
 
-    None where they fit, or it cannot be told; see `unlike` and `looked_at`. Rows beyond every held-out row are left
-    out, and where most are there is nothing to compare: their nearest class means little. Of the rows looked at,
-    `nearest` are the density's columns with the largest log-density, and `within` are those that are not beyond.
+    None where they fit, or it cannot be told; see `unlike`, `exchanged` and `looked_at`. Rows beyond every held-out
+    row are left out, and where most are there is nothing to compare: their nearest class means little. Of the rows
+    looked at, `nearest` are the density's columns with the largest log-density, and `within` those that are not beyond.
     """
     step, density = looked_at(head, len(outputs)), head.density_
     if step is None or outputs.embeddings is None:
@@ -251,10 +286,16 @@ def disagreement(
     if within is not None:
         logits, classes = logits[within], classes[within]
     few = len(logits) < max(ENOUGH_ROWS, len(nearest) / 2)
-    return None if few or not unlike(logits, classes) else _misfit(logits, classes)
+    with numbered(None, head.class_names_):
+        return None if few else _misfit(logits, classes)
 
 
-def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
+def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str | None:
+    """What is wrong where the columns of logits (n, k) are not those of the classes (n,) by density; else None."""
+    if not unlike(logits, classes):
+        found = exchanged(logits.argmax(axis=1), classes, logits.shape[1])
+        remedy = " Are they in the head's order? Give class_names in that of the columns, by which these are reordered."
+        return _places(found, "the density") + remedy if found.size else None
     same = float(np.mean(logits.argmax(axis=1) == classes))
     return (
         f"logits fit the embeddings no better than those of other classes or rows would: the class whose density is "
@@ -265,16 +306,10 @@ def _misfit(logits: NDArray[Any], classes: NDArray[np.intp]) -> str:
 
 def probabilities_instead(outputs: ModelOutputs) -> str | None:
     """What is wrong where the first logits are all distributions, which logits never are by chance."""
-    logits = outputs.logits
-    total = None if logits is None else common_sum(to_host(logits[: min(PROBED, len(outputs)), ...]))
-    if total is None:
+    if outputs.logits is None:
         return None
-    of = (outputs._called or "").removeprefix("the outputs of ")
-    return (
-        f"the logits{' of ' if of else ''}{of} are used as they are, but are not negative and sum to {total:g} in "
-        "every row: are these probabilities, percentages or votes? Give what enters the softmax, or the logarithms of "
-        "probabilities, np.log(probs); `atypicality pack --probabilities` stores them."
-    )
+    some = to_host(outputs.logits[: min(PROBED, len(outputs)), ...])
+    return look_like_probabilities(some, (outputs._called or "").removeprefix("the outputs of "))
 
 
 def warn_of_training_rows(train: Any, held_out: Any) -> None:
@@ -292,9 +327,7 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
     ):
         return
     sample = np.asarray(held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), SOUGHT)).astype(int)])
-    distinct = (np.diff(np.sort(sample, axis=0), axis=0) > 0).sum(axis=0) + 1
-    column = int(distinct.argmax())
-    if distinct[column] < 0.9 * len(sample) or len(sample) < SOUGHT // 2:
+    if (column := telling_column(sample)) is None or len(sample) < SOUGHT // 2:
         return
     alike = train[np.isin(train[:, column], sample[:, column])].astype(sample.dtype, copy=False)
     known = {row.tobytes() for row in alike}
@@ -304,59 +337,3 @@ def warn_of_training_rows(train: Any, held_out: Any) -> None:
             f"calibration should hold rows that the model never trained on; {share:.0%} of {len(sample)} looked at are "
             "rows of train too. Confidence and coverage will be too high for new rows. Give held-out rows."
         )
-
-
-def warn_of_other_layer(train: ModelOutputs, held_out: ModelOutputs) -> None:
-    """Warn where embeddings of held-out rows have other class means, or another scale, than those of training rows.
-
-    As those of another layer do, or of inputs that were prepared in another way. Other shares of the classes change
-    neither, and held-out rows that are further from their means than training rows do not matter.
-    """
-    if min(len(train), len(held_out)) < ENOUGH_ROWS:
-        return
-    k = int(held_out.need("logits").shape[1])
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        own, other = (_Moments.of(some_rows(part, None)[0], k) for part in (train, held_out))
-        moved, times = own.apart(other), other.scale / own.scale
-    if moved > MOVED or times > RESCALED or times < 1 / RESCALED:
-        warn(
-            "embeddings of the calibration rows are unlike those of train: their class means are "
-            f"{max(moved, 0.0):.2g} variances apart (about 0 expected), and they are {times**0.5:.2g} times as far "
-            "from their centre. Are both of the same model and layer, with inputs prepared in the same way? If not, "
-            "atypicality means nothing here."
-        )
-
-
-class _Moments(NamedTuple):
-    """Rows (k,), means (k, d) and summed variances (k,) of classes, the summed variance of all rows, and their scale.
-
-    The scale is the median squared distance of a row to the medians of the columns: one far row does not matter.
-    """
-
-    counts: NDArray[np.intp]
-    means: NDArray[np.float64]
-    spreads: NDArray[np.float64]
-    variance: float
-    scale: float
-
-    @classmethod
-    def of(cls, outputs: ModelOutputs, k: int) -> "_Moments":
-        embeddings, labels = outputs.need("embeddings"), to_host(outputs.need("labels"))
-        x = to_host(embeddings[:, :: -(-embeddings.shape[1] // COLUMNS)])
-        order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=k)
-        x, found = np.asarray(x, np.float64)[order], np.flatnonzero(counts)
-        starts = np.r_[0, np.cumsum(counts[found])[:-1]]
-        means, spreads = np.zeros((k, x.shape[1])), np.zeros(k)
-        means[found] = np.add.reduceat(x, starts) / counts[found, None]
-        squares = np.add.reduceat(((x - means[labels[order]]) ** 2).sum(axis=1), starts)
-        spreads[found] = squares / np.maximum(counts[found] - 1, 1)
-        scale = float(np.median(((x - np.median(x, axis=0)) ** 2).sum(axis=1)))
-        return cls(counts, means, spreads, float(x.var(axis=0).sum()), scale)
-
-    def apart(self, other: "_Moments") -> float:
-        """Mean squared distance of the means of a class, less what it is by chance, in variances of all rows."""
-        both = np.flatnonzero((self.counts > 1) & (other.counts > 1))
-        distance = ((self.means[both] - other.means[both]) ** 2).sum(axis=1)
-        distance -= self.spreads[both] / self.counts[both] + other.spreads[both] / other.counts[both]
-        weighted = float(other.counts[both] @ distance) / max(int(other.counts[both].sum()), 1)
-        return weighted / min(self.variance, other.variance)

@@ -61,14 +61,19 @@ def _parts(head: Any) -> list[tuple[str, str]]:
         ("rows", ", ".join(f"{name} {head.sizes_[name]:,}" for name in PURPOSES if name in head.sizes_)),
         ("", f"few rows for calibration, {BETTER} are better" if _held_out(head) < BETTER else ""),
         ("density", "none" if head.density_ is None else str(head.density_)),
-        ("", "" if head.density_choice_ is None else str(head.density_choice_)),
+        ("", "" if head.density_choice_ is None else _kept(head) + str(head.density_choice_)),
         ("", "" if head.recalibration_density_ is None else f"recalibration uses {head.recalibration_density_}"),
         ("recalibration", type(head.recalibration_).__name__),
-        ("", f"terms: {terms}" if terms else ""),
+        ("", f"terms: {terms} (see its documentation)" if terms else ""),
         ("", error_free(head.recalibration_)),
         ("prediction sets", type(sets).__name__ + (", no coverage guaranteed" if head.cross_fitted_ else covered)),
     ]
     return [(name, text) for name, text in parts if text]
+
+
+def _kept(head: Any) -> str:
+    """Before a choice, in a head whose latest fit had no training rows: the numbers are of other calibration rows."""
+    return "" if "train" in head.sizes_ else "chosen at the first fit: "
 
 
 def _held_out(head: Any) -> int:

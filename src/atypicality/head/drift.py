@@ -151,7 +151,7 @@ class Drift:
         first = [("rows", f"{self.n_rows:,}"), ("significantly rarer", "yes" if self.significant else "no")]
         other = [] if self.recalibration is None else self.recalibration._numbers()
         second = [(f"{name}, by recalibration's score", value) for name, value in other]
-        return [*first, *self._numbers(), *second, ("chance without drift", f"{self.chance:.2g}")]
+        return [*first, *self._numbers(), *second, ("p-value of no drift", f"{self.chance:.2g}")]
 
     def _numbers(self) -> list[tuple[str, str]]:
         return [
@@ -171,7 +171,7 @@ class Drift:
             f"calibration rows ({one.expected_tail:.1%} expected), {one.share_above_median:.1%} than half of them, "
             f"and {one.share_beyond:.1%} more than any of them: the data has drifted"
             f"{else_made * (one.share_beyond > NEARLY_ALL)}. Confidence and coverage are not guaranteed there; look at "
-            "those rows, or refit on newer data."
+            "those rows, and refit on newer ones; if the model was trained again, fit a new head."
         )
 
     def too_typical(self) -> str | None:

@@ -1,6 +1,7 @@
 """The reliability head: density, recalibration and prediction sets as one object, fitted on the right parts."""
 
 import os
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -18,17 +19,18 @@ from atypicality.head.abstention import AbstentionRule
 from atypicality.head.acceptance import AcceptanceScore
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.calibration_fit import fit_calibration
-from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order, warn_of_other_layer
+from atypicality.head.calibration_parts import check_calibration, check_order, cut, in_one_order
 from atypicality.head.consistency import check_consistent, known_reading
 from atypicality.head.description import described, described_in_html
 from atypicality.head.doubts import doubts_of, watched_classes
 from atypicality.head.drift import Drift, drift_of
 from atypicality.head.lost import warn_of_lost_accepted
+from atypicality.head.moments import warn_of_backwards, warn_of_other_layer
 from atypicality.head.prediction import at_estimated_mix, kept_by_score, predicted
 from atypicality.head.quantiles import QuantileScale
 from atypicality.head.rarity import READING, density_formula, fit_density, fitted_ratio, sources_of
 from atypicality.head.reference import HeldOutCounts
-from atypicality.head.reliability import Reliability
+from atypicality.head.reliability import Acceptance, Reliability
 from atypicality.outputs import ModelOutputs, Parts, check_outputs
 from atypicality.outputs.limits import check_room
 from atypicality.recalibration.class_mix import ClassMix
@@ -216,6 +218,7 @@ class ReliabilityHead(BaseEstimator):
         Rows that are `aligned` for sure, logits and embeddings made of one table, are not looked at for their order.
         """
         seed = check_integer(self.random_state, "random_state", low=0)
+        _check_parts(self)
         _check_one_alpha(self)
         fingerprint = check_calibration(calibration)
         train, calibration, self.class_names_ = in_one_order(train, calibration, class_names)
@@ -231,13 +234,17 @@ class ReliabilityHead(BaseEstimator):
             self.fingerprint_, self.cross_fitted_, self.reading_ = fingerprint, False, READING
             train_rows = len(train) if isinstance(train, ModelOutputs) else 0
             fit_calibration(self, first, rest, edge_rows, train_rows, known)
-        if not aligned and known is not None and isinstance(train, ModelOutputs):
-            warn_of_other_layer(train, whole)
+        if not aligned and known is not None:
+            warn_of_other_layer(self, train, whole)
+            warn_of_backwards(self, train)
         self.agreement_ = check_order(first, known, sources_of(self), aligned=aligned)
         return self
 
     def refit(self, calibration: ModelOutputs | Parts) -> Self:
-        """Fit recalibration and sets again on newer rows, `calibration`, keeping the density.
+        """Fit recalibration and sets again on newer rows of the same model, `calibration`, keeping the density.
+
+        This head is changed, and returned: save or copy it first if you want to compare the two. A model that was
+        trained again, however little, needs a new head instead, by `fit` with its own outputs of training rows.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()
@@ -284,7 +291,9 @@ class ReliabilityHead(BaseEstimator):
         drift = drift_of(self, found)
         if drift is not None and drift.significant:
             warn(drift.message())
-        return self._reliability(found, outputs, drift, mix, doubts_of(self, found, outputs, drift, nearest))
+        answer = self._reliability(found, outputs, drift, mix, doubts_of(self, found, outputs, drift, nearest))
+        score = "score" if scored else "confidence"
+        return answer if max_risk is None else replace(answer, acceptance=Acceptance(self.abstention_, max_risk, score))
 
     def _advised(self, answer: Reliability, sets: NDArray[np.bool_]) -> NDArray[np.str_]:
         """The advice (n,) that follows from other sets (n, k) than the answer's own."""
@@ -413,6 +422,13 @@ class ReliabilityHead(BaseEstimator):
         alpha=kinds.Later(kinds.Alpha(), absent=lambda head: head.prediction_sets_.alpha),
         random_state=kinds.SEED,
     )
+
+
+def _check_parts(head: ReliabilityHead) -> None:
+    for name, such in (("recalibration", "TemperatureScaling"), ("prediction_sets", "SplitConformal")):
+        part = getattr(head, name)
+        if part != "auto" if isinstance(part, str) else not hasattr(part, "get_params"):
+            raise TypeError(f'{name} must be "auto" or an estimator, such as {such}(); got {part!r:.200}.')
 
 
 def _check_one_alpha(head: ReliabilityHead) -> None:

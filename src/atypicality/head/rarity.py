@@ -25,8 +25,8 @@ from atypicality.validation import check_choice, warn
 from atypicality.validation.device import any_matrix
 
 __all__ = [
-    "READING", "Scores", "density_formula", "fit_density", "fitted_ratio", "rarity_of", "scores_of", "sources_of",
-    "training_shares",
+    "READING", "Scores", "class_columns", "density_formula", "fit_density", "fitted_ratio", "rarity_of", "scores_of",
+    "sources_of", "training_shares",
 ]  # fmt: skip
 
 Scores = tuple[Any, Any, Any]
@@ -162,7 +162,7 @@ def sources_of(head: Any) -> NDArray[np.intp] | None:
     """As `class_sources`, of the density of a head."""
     if not hasattr(head.density_, "class_log_density"):
         return None
-    return class_sources(_positions(head), head.n_classes_)
+    return class_sources(class_columns(head), head.n_classes_)
 
 
 def training_shares(head: Any) -> NDArray[np.float64] | None:
@@ -170,9 +170,10 @@ def training_shares(head: Any) -> NDArray[np.float64] | None:
     if not hasattr(head.density_, "counts_"):
         return None
     shares = np.zeros(head.n_classes_)
-    shares[_positions(head)] = head.density_.counts_
+    shares[class_columns(head)] = head.density_.counts_
     return np.asarray(shares / shares.sum())
 
 
-def _positions(head: Any) -> NDArray[np.intp]:
+def class_columns(head: Any) -> NDArray[np.intp]:
+    """Column of each class of the density of a head."""
     return class_positions(head.density_.classes_, head.n_classes_, head.class_names_)

@@ -69,23 +69,6 @@ class Ranks:
 class HeldOutCounts:
     """Counts over held-out rows: no row can be told from them.
 
-    Attributes
-    ----------
-    confidence : Ranks
-    predicted, labels : ndarray of int, of shape (k,)
-        Rows of each predicted and of each true class.
-    errors : int
-        Wrong predictions.
-    atypicality : Ranks, or None without a density
-    missed : int, or None
-        Rows whose prediction set lacks the label; None where the same rows set the thresholds.
-    words : dict of str to dict of str to int
-        Rows of each value of each field that holds words, such as the quadrant; empty where the same rows set the
-        thresholds of the field.
-    medians, median_rank : ndarray of shape (d,) and int, or None
-        Of each column of the embeddings.
-    mean_confidence : float, or None in a head from an older bundle
-
     Examples
     --------
     >>> held_out = HeldOutCounts.from_rows([0.9, 0.6, 0.8], np.array([0, 1, 1]), np.array([0, 1, 0]), n_classes=2)
@@ -94,17 +77,20 @@ class HeldOutCounts:
     """
 
     confidence: Annotated[Ranks, Part(Ranks)]
-    predicted: Annotated[Counts, kinds.Counts("K", kinds.NOT_NEGATIVE)]
-    labels: Annotated[Counts, kinds.Counts("K", kinds.NOT_NEGATIVE)]
-    errors: Annotated[int, kinds.Integer()]
-    atypicality: Annotated[Ranks | None, kinds.optional(Part(Ranks))] = None
+    predicted: Annotated[Counts, kinds.Counts("K", kinds.NOT_NEGATIVE)]  # rows of each predicted class (k,)
+    labels: Annotated[Counts, kinds.Counts("K", kinds.NOT_NEGATIVE)]  # rows of each true class (k,)
+    errors: Annotated[int, kinds.Integer()]  # wrong predictions
+    atypicality: Annotated[Ranks | None, kinds.optional(Part(Ranks))] = None  # None without a density
     missed: Annotated[int | None, kinds.optional(kinds.Integer())] = None
+    """Rows whose prediction set lacks the label; None where the same rows set the thresholds."""
     words: Annotated[
         dict[str, dict[str, int]],
         kinds.MappingOf(kinds.MappingOf(kinds.Integer(), keys=r"[\s\S]{0,200}"), keys=r"[\s\S]{1,200}"),
     ] = field(default_factory=dict)
+    """Rows of each value of each field that holds words, such as the quadrant; none where they set its thresholds."""
     medians: Annotated[Vector | None, kinds.optional(kinds.Array("*", kinds.FINITE))] = None
     median_rank: Annotated[int | None, kinds.optional(kinds.Integer(1))] = None
+    """Of each column of the embeddings (d,)."""
     mean_confidence: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number(0, 1)), absent=None)] = None
 
     @property

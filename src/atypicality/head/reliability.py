@@ -1,12 +1,13 @@
 """What a head says about each sample, as plain arrays, a table, a file, or a line a person can read."""
 
 import csv
+import html
 import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace, take_rows, to_host
 from atypicality.formula import ADVICE, advice_numbers
 from atypicality.groups import QUADRANTS
+from atypicality.head.abstention import AbstentionRule, never_accepted
 from atypicality.head.advice import choices
 from atypicality.head.drift import Drift
 from atypicality.head.reasons import reason
@@ -25,7 +27,7 @@ from atypicality.recalibration.class_mix import ClassMix
 from atypicality.terminal import aligned, html_table, number, printable
 from atypicality.validation import check_rows, require
 
-__all__ = ["Reliability", "check_place"]
+__all__ = ["Acceptance", "Reliability", "check_place"]
 
 SHOWN = 5
 LEFT_OUT = ("quadrant", "set_size")  # columns that the text preview has no room for; advice and sets say the same
@@ -39,6 +41,23 @@ PER_SAMPLE = (
     *("atypicality", "atypicality_quantile", "quadrant", "accepted", "advice", "ids"),
 )
 CARRIED = (*PER_SAMPLE, "recalibration_atypicality")  # in no file: a reason needs it
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What decided which predictions are accepted, as text: the limit of a score, and the held-out rows behind it.
+
+    >>> rule = AbstentionRule.from_rows(np.linspace(0.5, 1, 100), np.ones(100))
+    >>> print(Acceptance(rule, 0.05))
+    accepted from confidence 0 on: 0 of 100 held-out rows there are wrong, so at most 5% of new ones, ...
+    """
+
+    rule: AbstentionRule
+    max_risk: float
+    score: str = "confidence"
+
+    def __str__(self) -> str:
+        return self.rule.evidence(self.max_risk, self.score)
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +94,8 @@ class Reliability:
         by either is for a person.
     class_mix : ClassMix or None
         With ``class_prior="estimate"``: the class shares that were estimated from these rows, and their interval.
+    acceptance : Acceptance or None
+        With `max_risk`: as text, from which confidence on predictions are accepted, and the held-out rows behind it.
     doubts : tuple of str
         What looks wrong with the outputs, each of which `predict` warned of: logits that look like probabilities, or
         that fit the embeddings as those of other classes or rows would; rows that are nearly all more typical than the
@@ -108,8 +129,7 @@ class Reliability:
     ids_name: str | None = None
     recalibration_atypicality: NDArray[np.float64] | None = None
     doubts: tuple[str, ...] = ()
-
-    _tells_sets: ClassVar[bool] = True
+    acceptance: Acceptance | None = None
 
     def __len__(self) -> int:
         return int(self.label.shape[0])
@@ -414,7 +434,7 @@ class Reliability:
         if len(self) == 1:
             return self._one()
         parts = [f"{len(self)} samples", f"mean confidence {found['mean_confidence']:.3f}"]
-        parts += [f"mean set size {found['mean_set_size']:.2f}"] * self._tells_sets
+        parts += [f"mean set size {found['mean_set_size']:.2f}"]
         if self.accepted is not None:
             parts.append(f"{found['accepted']:.1%} accepted")
         shares = self.advice_shares() or self.quadrant_shares()
@@ -424,12 +444,29 @@ class Reliability:
         """The headline of a single sample: its advice and the reason in the place of means and shares."""
         here = self.on_host()
         size = int(here.prediction_set.sum())
-        parts = [f"1 sample, confidence {number(here.confidence[0])}"]
-        parts += [f"{size} class{'es' * (size != 1)} in its set"] * self._tells_sets
+        parts = [f"1 sample, confidence {number(here.confidence[0])}", f"{size} class{'es' * (size != 1)} in its set"]
         if here.accepted is not None:
             parts.append("accepted" if here.accepted[0] else "not accepted")
         why = "" if here.advice is None else f"; {here.advice[0]}: {self.reasons()[0]}"
         return ", ".join(parts) + why
+
+    def _chooses_beyond_sets(self) -> bool:
+        """Whether a set of one class is put to a choice, with the runner-up."""
+        here = self.on_host()
+        chosen = False if here.advice is None else np.char.startswith(here.advice, "choose")
+        return bool(np.any(chosen & (here.prediction_set.sum(axis=1) == 1)))
+
+    def _acceptance(self) -> list[str]:
+        """What stands behind `accepted`, and predicted classes of which nothing is; empty of a single sample."""
+        if self.accepted is None or len(self) == 1:
+            return []
+        label, accepted = to_host(self.label), to_host(self.accepted)
+        counts, names = np.bincount(label, minlength=self.proba.shape[1]), self.names()
+        never = never_accepted(label, accepted, counts.size)
+        listed = [f"{printable(names[one])} ({counts[one]:,} rows)" for one in never[:SHOWN]]
+        more = f" and {never.size - SHOWN} more" if never.size > SHOWN else ""
+        found = [str(self.acceptance or ""), f"never accepted: {', '.join(listed)}{more}" if listed else ""]
+        return [text for text in found if text]
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:
         head = self._take(slice(0, SHOWN))
@@ -447,13 +484,16 @@ class Reliability:
                 left_out = (*left_out, name)
                 lines = _text(header, rows, left_out)
         rest = [f"{len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        rest += [f"not shown: {', '.join(gone)}"] if (gone := [name for name in header if name in left_out]) else []
+        gone = [name for name in header if name in left_out]
+        gone += ["choices"] if "choices" not in header and self._chooses_beyond_sets() else []
+        rest += [f"not shown: {', '.join(gone)}"] if gone else []
         title = f"Reliability: {self._headline()}".replace("; ", "\n", 1)
-        return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else [])])
+        return "\n".join([title, *lines, *(["... " + "; ".join(rest)] if rest else []), *self._acceptance()])
 
     def _repr_html_(self) -> str:
         more = f"<p>... {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
-        return html_table(f"Reliability: {self._headline()}", *self._preview()) + more
+        last = "".join(f"<p>{html.escape(text)}</p>" for text in self._acceptance())
+        return html_table(f"Reliability: {self._headline()}", *self._preview()) + more + last
 
 
 def check_place(path: str | os.PathLike[str]) -> None:

@@ -14,16 +14,19 @@ from atypicality.validation import check_labels
 __all__ = ["Batch", "check_loader", "logits_of", "naming_shapes", "read_batch", "refuse_shuffling", "to_array"]
 
 LABELS = ("labels", "label")
+IDS = ("ids", "id", "idx", "index")
+SHOWN = 8  # parameters of a forward, in an error
 
 
 @dataclass(frozen=True)
 class Batch:
-    """How to call a model, and the labels (n,) where there are any."""
+    """How to call a model, the labels (n,) where there are any, and entries of a dict that could be these if not."""
 
     network: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     labels: NDArray[np.intp] | None
+    could_be_labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         for value in _tensors((self.args, self.kwargs)):
@@ -52,6 +55,8 @@ def naming_shapes(args: Any, kwargs: Any) -> Iterator[None]:
             f"A batch is expected, whose first axis counts samples; the model was called with shape {shapes}. "
             "One image is the batch image[None]."
         )
+        if found := [list(map(str, value)) for value in args if isinstance(value, Mapping)]:
+            error.add_note(f"It was given a dict as it is ({', '.join(found[0])}): give the entry that is the input.")
         raise
 
 
@@ -70,11 +75,15 @@ def read_batch(batch: Any, network: Any) -> Batch:
         inputs, labels = (*batch, None)[:2]
     else:
         inputs = batch
-    kwargs = _accepted(inputs, network) if isinstance(inputs, Mapping) else {}
-    args = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    read = Batch(
-        network, args, kwargs, None if labels is None else check_labels(to_array(labels), "the labels of a batch")
-    )
+    kwargs: dict[str, Any] = {}
+    likely: tuple[str, ...] = ()
+    if isinstance(inputs, Mapping):
+        args, kwargs = _accepted(inputs, network)
+        likely = tuple(name for name, value in inputs.items() if name not in (*kwargs, *IDS) and _is_column(value))
+    else:
+        args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    known = None if labels is None else check_labels(to_array(labels), "the labels of a batch")
+    read = Batch(network, args, kwargs, known, likely if known is None else ())
     if read.labels is not None and read.labels.size != len(read):
         raise ValueError(f"a batch must have one label per row; got {read.labels.size} for {len(read)} rows.")
     return read
@@ -124,16 +133,43 @@ def to_array(tensor: Any) -> NDArray[Any]:
     return array
 
 
-def _accepted(inputs: Mapping[str, Any], network: Any) -> dict[str, Any]:
-    """Entries that the model's forward knows: tokenised data sets carry their texts and numbers along."""
-    parameters = inspect.signature(network.forward).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return {name: value for name, value in inputs.items() if hasattr(value, "shape")}
-    return {name: value for name, value in inputs.items() if name in parameters}
+def _accepted(inputs: Mapping[str, Any], network: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model's forward is called with: entries by its names (tokenised data sets carry their texts along).
+
+    Where it knows none of them and takes one input, that is the only tensor of the batch that is no id.
+    """
+    parameters = inspect.signature(network.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return (), {name: value for name, value in inputs.items() if hasattr(value, "shape")}
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [one.name for one in parameters if one.kind in kinds]
+    needed = [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
+    known = {one.name for one in parameters}
+    found = {name: value for name, value in inputs.items() if name in known}
+    if found and set(needed) <= set(found):
+        return (), found
+    tensors = [value for name, value in inputs.items() if name not in IDS and _is_tensor(value)]
+    if not found and len(tensors) == 1 and 1 in (len(needed), len(names)):
+        return (tensors[0],), {}
+    takes = ", ".join(names[:SHOWN]) + (", ..." if names[SHOWN:] else "")
+    raise TypeError(
+        f"a batch that is a dict must have entries by the names of the model's inputs; it has {', '.join(inputs)} "
+        f"(labels aside), and forward takes {takes or 'none by name'}. Let the loader give pairs (inputs, labels), "
+        'such as ((batch["image"], batch["label"]) for batch in loader).'
+    )
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "shape") and len(value.shape) > 0
+
+
+def _is_column(value: Any) -> bool:
+    """Whether this is one integer per sample."""
+    return _is_tensor(value) and len(value.shape) == 1 and to_array(value[:0]).dtype.kind in "iu"
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    if hasattr(values, "shape") and len(values.shape):
+    if _is_tensor(values):
         yield values
     elif isinstance(values, (Mapping, tuple, list)):
         for value in values.values() if isinstance(values, Mapping) else values:

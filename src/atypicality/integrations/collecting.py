@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.blocks.progress import track
-from atypicality.integrations.batches import Batch, check_loader, read_batch, refuse_shuffling, to_array
+from atypicality.integrations.batches import LABELS, Batch, check_loader, read_batch, refuse_shuffling, to_array
 from atypicality.integrations.row_files import RowFolder, check_names, only_writer
 from atypicality.integrations.tracing import Site, Tap, find_site, named_site, unwrapped
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import are_integers, check_class_names
 from atypicality.outputs.paths import check_target, replacing
-from atypicality.validation import check_choice, require, warn
+from atypicality.validation import check_choice, require, warn, warn_of_probabilities
 
 __all__ = ["collect"]
 
@@ -49,7 +49,8 @@ def collect(
         Used in evaluation mode and without gradients; its modes, hooks, gradients and device are afterwards what
         they were, also after an error. DataParallel and torch.compile are looked through: the network inside runs.
     loader : iterable of batches
-        Tensors, pairs (inputs, labels), or dicts such as a tokenizer makes; a dict's labels are "labels" or "label".
+        Tensors, pairs (inputs, labels), or dicts such as a tokenizer makes; a dict's labels are "labels" or "label",
+        and its inputs have the names of parameters of `forward`, or the only other tensor is the only input.
     class_names : sequence of k distinct names, optional
         The class of each column of the logits, stored with the outputs. A folder that was begun takes the names of the
         latest run that gives some.
@@ -152,6 +153,7 @@ def _collect(
             arrays = _run(moved, tap)
             if start == 0:
                 _warn_of_inputs(tap, moved)
+                _warn_of_outputs(batch, arrays["logits"])
                 _check_columns(names, arrays["logits"])
             if start == 0 and isinstance(rows, RowFolder) and done:
                 for name, array in arrays.items():
@@ -186,6 +188,17 @@ def _warn_of_inputs(tap: Tap, batch: Batch) -> None:
         warn(
             f"layer {tap.site.name!r} reads the model's own input {tuple(found.shape)}, so the embeddings are it. "
             "The embedding is what enters the named layer: name the one that comes after, or leave layer= out."
+        )
+
+
+def _warn_of_outputs(batch: Batch, logits: NDArray[Any]) -> None:
+    """Warn at the first batch, before hours of others, of what is found out when a head is fitted."""
+    warn_of_probabilities(logits)
+    if batch.could_be_labels:
+        warn(
+            f"no labels are collected: those of a dict are its {' or '.join(map(repr, LABELS))}, and "
+            f"{', '.join(map(repr, batch.could_be_labels))} is left out. Rename the entry, or let the loader give "
+            "pairs (inputs, labels), if these are the labels."
         )
 
 

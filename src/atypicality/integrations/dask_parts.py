@@ -165,6 +165,12 @@ def summary_of(state: State) -> Summary:
 
 
 @task
+def numbers(state: State, name: str) -> Vector:
+    """A number of every row, by its name."""
+    return state.numbers(name) + 0.0  # -0.0 becomes 0.0
+
+
+@task
 def digits(state: State, name: str, prefixes: tuple[int, ...], depth: int) -> Any:
     """Counts (m, 65536) of the next digit of a number of every row, for each of m beginnings of digits."""
     bits = ordered_bits(state.numbers(name))

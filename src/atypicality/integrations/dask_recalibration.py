@@ -90,6 +90,7 @@ class _Begun:
     states: list[Any]
     summary: Summary
     terms: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    medians: dict[str, float] = dataclasses.field(default_factory=dict)  # those found so far, also by later stages
 
     def advanced(self, function: Any, *args: Any) -> "_Begun":
         """The same rows after `function(state, logits, density, *args)` of every part."""
@@ -117,7 +118,9 @@ class _Begun:
 
     def median(self, number: str) -> float:
         """Exact lower median of the rows' positive values of a number; 0 where there is none."""
-        return next(iter(self.at_ranks(number, lambda n: [(n + 1) // 2] if n else [])), 0.0)
+        if number not in self.medians:
+            self.medians[number] = next(iter(self.at_ranks(number, lambda n: [(n + 1) // 2] if n else [])), 0.0)
+        return self.medians[number]
 
     def tails(self, number: str, tail: float) -> list[float]:
         """As `covariates.tails`, of a number of all rows."""
@@ -125,7 +128,13 @@ class _Begun:
         return self.at_ranks(number, lambda n: [rank, n + 1 - rank])
 
     def at_ranks(self, number: str, ranks_of: Callable[[int], list[int]]) -> list[float]:
-        """Exact order statistics of a number, digit by digit, at ranks that depend on how many values there are."""
+        """Exact order statistics of a number at ranks that depend on how many values there are.
+
+        Of many rows they are found digit by digit; values that are no more than the counts of a digit are sent.
+        """
+        if self.n_rows <= 2**parts.DIGIT:
+            values = np.sort(self.reduced(parts.numbers, parts.stacked, number))
+            return [float(values[rank - 1]) for rank in ranks_of(values.size)]
         counts = self.reduced(parts.digits, operator.add, number, (0,), 0)
         ranks = ranks_of(int(counts.sum()))
         prefixes, counts = [0] * len(ranks), np.repeat(counts, len(ranks), axis=0)

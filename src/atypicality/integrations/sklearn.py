@@ -20,7 +20,7 @@ from atypicality.density import GaussianAtypicality
 from atypicality.evaluation import Evaluation
 from atypicality.head import ReliabilityHead
 from atypicality.head.reliability import Reliability
-from atypicality.integrations.sklearn_checks import check_answers, decisions, log_probs
+from atypicality.integrations.sklearn_checks import check_answers, check_predicts, decisions, log_probs
 from atypicality.integrations.sklearn_evaluation import classifier_card, evaluate_classifier, guaranteed_coverage
 from atypicality.integrations.sklearn_files import load_classifier, save_classifier, untrusted_types
 from atypicality.integrations.sklearn_folds import (
@@ -31,9 +31,11 @@ from atypicality.integrations.sklearn_folds import (
     cut_folds,
     density_of,
     fit_crossed,
+    number_of_folds,
 )
 from atypicality.integrations.sklearn_rows import (
     MARKED,
+    check_classes,
     check_kind,
     check_known,
     check_no_others,
@@ -54,7 +56,7 @@ from atypicality.outputs import ModelOutputs
 from atypicality.outputs.class_names import check_class_names
 from atypicality.outputs.model_outputs import check_attributes
 from atypicality.outputs.table_index import check_index
-from atypicality.validation import caught_warnings, check_choice, check_integer, check_number
+from atypicality.validation import caught_warnings, check_integer, check_number
 
 __all__ = ["AtypicalityAwareClassifier"]
 
@@ -64,6 +66,7 @@ PROBED = 1000  # rows on which the scores of an estimator are compared with its 
 class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Any classifier with a `ReliabilityHead` behind it: `fit(X, y)`, then probabilities and sets to rely on.
 
+    What the sets, the recalibration and the density are is set in the head: ``head=ReliabilityHead(alpha=0.05)``.
     `fit` cuts the rows at random: one part trains the estimator and the density, the other calibrates the head. With
     ``cv=5`` every row does both: five estimators, each fitted without a fold, calibrate by the fold they left out.
 
@@ -157,7 +160,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         There are no `others`: a weight of rows, say, is refused with what to do instead.
         """
         check_no_others(others)
-        n_folds = self._n_folds()
+        n_folds = number_of_folds(self.cv, self.ensemble)
         fraction = check_number(
             self.calibration_fraction, "calibration_fraction", low=0, high=1, low_open=True, high_open=True
         )
@@ -168,6 +171,9 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         targets = column_or_1d(y, warn=True)
         check_kind(targets)
         check_classification_targets(targets)
+        if self.cv != "prefit":
+            check_classes(targets)
+            check_predicts(LogisticRegression() if self.estimator is None else self.estimator)
         warn_of_single_rows(targets)
         self.cross_conformal_: CrossConformal | None = None
         if n_folds:
@@ -180,14 +186,6 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         some = np.unique(np.linspace(0, targets.size - 1, MARKED).astype(np.intp))
         self._marks = row_marks(self._features(_safe_indexing(X, some)))
         return self
-
-    def _n_folds(self) -> int:
-        """Folds of cross-fitting; 0 without it."""
-        check_choice(self.ensemble, "ensemble", (True, False))
-        if self.cv is None or isinstance(self.cv, str):
-            check_choice(self.cv, "cv", (None, "prefit"))
-            return 0
-        return check_integer(self.cv, "cv, where it is no text,", low=2)
 
     def _fit_cut(self, X: Any, targets: NDArray[Any], first: NDArray[np.intp], second: NDArray[np.intp]) -> None:
         """Train on the `first` rows, or take what is trained, and calibrate on the `second` ones."""
@@ -224,8 +222,8 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         """Fit an estimator without each fold, and the head on what they say of the folds they left out."""
         head = self._head()
         check_crossed(head, self.ensemble)
-        warn_of_few_rows(targets.size, whole=True)
         folds = cut_folds(targets.size, n_folds, check_integer(self.random_state, "random_state", low=0))
+        warn_of_few_rows(targets.size, whole=True)
         self.classes_, codes = np.unique(targets, return_inverse=True)
         self.zero_proba_ = 1 / (targets.size - len(folds[0]))
         names = np.asarray(check_class_names(self.classes_))
@@ -402,7 +400,7 @@ class AtypicalityAwareClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstima
         ('uncalibrated', 'classifier')
         """
         outputs, answer = self.outputs(X, y, attributes=attributes), None
-        warn_of_seen_rows(getattr(self, "_marks", frozenset()), outputs.need("embeddings"))
+        warn_of_seen_rows(getattr(self, "_marks", np.zeros(0, np.uint64)), outputs.need("embeddings"))
         if self.cross_conformal_ is not None:  # whose sets no outputs tell
             answer = self.reliability(X, max_risk=options.get("max_risk"))
         return evaluate_classifier(self, outputs, answer, options)

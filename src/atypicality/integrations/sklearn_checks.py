@@ -4,13 +4,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import is_regressor
 from sklearn.pipeline import Pipeline
 
 from atypicality.integrations.sklearn_tables import inner_estimator
 
-__all__ = ["check_answers", "decisions", "log_probs"]
+__all__ = ["check_answers", "check_predicts", "decisions", "log_probs"]
 
 SMALLEST = np.finfo(np.float64).tiny
+
+
+def check_predicts(estimator: Any) -> None:
+    """Refuse, before it is fitted, a regressor, and what predicts nothing."""
+    regressor = hasattr(estimator, "__sklearn_tags__") and is_regressor(estimator)
+    if regressor or not hasattr(estimator, "predict"):
+        why = "is a regressor" if regressor else "has no predict"
+        raise ValueError(f"estimator must be a classifier; {type(_last(estimator)).__name__} {why}.")
 
 
 def check_answers(estimator: Any, X: Any) -> None:

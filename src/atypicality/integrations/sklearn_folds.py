@@ -1,6 +1,7 @@
 """Cross-fitting: every row trains estimators, and calibrates by what an estimator that never saw it says of it."""
 
 import inspect
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +16,11 @@ from atypicality.head import ReliabilityHead
 from atypicality.outputs import ModelOutputs, Parts, three_way_split
 from atypicality.recalibration import AdaptiveTemperatureScaling
 from atypicality.recalibration.base import Recalibrator
-from atypicality.validation import caught_warnings
+from atypicality.validation import caught_warnings, check_choice, check_integer
 
-__all__ = ["TABLE", "OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed"]
+__all__ = [
+    *("TABLE", "OutOfFold", "averaged", "check_crossed", "cut_folds", "density_of", "fit_crossed", "number_of_folds"),
+]
 
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -26,6 +29,20 @@ TABLE = GaussianAtypicality(shrinkage="columns")
 
 A relative density would not: what is new is as far from the background of all rows as from any class.
 """
+
+
+def number_of_folds(cv: Any, ensemble: Any) -> int:
+    """Folds of cross-fitting; 0 without it."""
+    check_choice(ensemble, "ensemble", (True, False))
+    if cv is None or isinstance(cv, str):
+        check_choice(cv, "cv", (None, "prefit"))
+        return 0
+    if not isinstance(cv, Integral):
+        raise TypeError(
+            f"cv must be a number of folds, at least 2; got {type(cv).__name__}. Folds are cut at random and never "
+            "stratified, as a guarantee for new rows needs: give their number."
+        )
+    return check_integer(cv, "cv, where it is no text,", low=2)
 
 
 def cut_folds(n_rows: int, n_folds: int, seed: int) -> list[Rows]:

@@ -1,7 +1,6 @@
 """Rows of a table and their labels on their way into a classifier: kinds of labels, and names and order of rows."""
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -10,35 +9,22 @@ from sklearn.utils import assert_all_finite
 
 from atypicality.conformal.guaranteed import Asked
 from atypicality.head import ReliabilityHead
-from atypicality.head.calibration_parts import agreement
+from atypicality.head.calibration_parts import FEWEST, agreement
+from atypicality.outputs.marks import Marks, are_known, marks_of, numbers_of, telling_column
 from atypicality.outputs.packing import CLEARLY, ENOUGH_ROWS
 from atypicality.outputs.table_index import counts_from_0
 from atypicality.recalibration.prediction import softmax_rows
+from atypicality.terminal import few
 from atypicality.validation import name_rows, warn
 
 __all__ = [
-    "MARKED",
-    "check_kind",
-    "check_known",
-    "check_no_others",
-    "check_table",
-    "codes_of",
-    "few",
-    "group_column",
-    "index_name",
-    "index_of",
-    "named_columns",
-    "row_marks",
-    "warn_of_few_rows",
-    "warn_of_other_labels",
-    "warn_of_seen_rows",
-    "warn_of_single_rows",
-]
+    "MARKED", "check_classes", "check_kind", "check_known", "check_no_others", "check_table", "codes_of",
+    "group_column", "index_name", "index_of", "named_columns", "row_marks", "warn_of_few_rows",
+    "warn_of_other_labels", "warn_of_seen_rows", "warn_of_single_rows",
+]  # fmt: skip
 
 MARKED, SEEN_SHARE = 100, 0.1
 """Rows of `fit` at most that are recognised when they are evaluated, and the share of them that is told of."""
-MOST_WORDS = 10
-"""Classes that an error lists."""
 ABOVE_CHANCE = 2
 """Standard deviations above shuffled labels that an estimator needs which `fit` fits itself.
 
@@ -124,6 +110,12 @@ def named_columns(X: Any, attributes: Any) -> Any:
     return {name: X[name] for name in names}
 
 
+def check_classes(targets: NDArray[Any]) -> None:
+    """Refuse labels (n,) of one class, from which no classifier is fitted."""
+    if np.unique(targets).size == 1:
+        raise ValueError(f"y must hold at least two classes; got one class, {targets.tolist()[0]!r}.")
+
+
 def check_no_others(others: Mapping[str, Any]) -> None:
     """Refuse what `fit` does not take beside X and y."""
     if others:
@@ -131,11 +123,6 @@ def check_no_others(others: Mapping[str, Any]) -> None:
             f"fit takes X and y alone; got {few(list(others))} too. Calibration counts every row alike, as its "
             'guarantees need: fit the estimator with weights yourself, then wrap it with cv="prefit".'
         )
-
-
-def few(words: list[str]) -> str:
-    """The first words, and how many more there are."""
-    return ", ".join(words[:MOST_WORDS]) + (f" and {len(words) - MOST_WORDS} more" if len(words) > MOST_WORDS else "")
 
 
 def index_of(X: Any) -> Any:
@@ -169,31 +156,27 @@ def group_column(head: ReliabilityHead, X: Any) -> Mapping[str, Any]:
     return {named: X[named]}
 
 
-def row_marks(features: NDArray[Any]) -> frozenset[bytes]:
-    """Digests of rows (n, d), as float32; none where equal rows are no surprise, since no column tells most apart."""
-    rows = np.ascontiguousarray(features, np.float32)
-    distinct = (np.diff(np.sort(rows, axis=0), axis=0) > 0).sum(axis=0) + 1
-    if distinct.max() < 0.9 * len(rows):
-        return frozenset()
-    return frozenset(blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+def row_marks(features: NDArray[Any]) -> Marks:
+    """Marks of rows (n, d), increasing; none where equal rows are no surprise."""
+    rows = np.asarray(features, np.float32)
+    return np.unique(marks_of(numbers_of(rows[:0] if telling_column(rows) is None else rows)))
 
 
-def warn_of_seen_rows(marks: frozenset[bytes], features: NDArray[Any]) -> None:
+def warn_of_seen_rows(marks: Marks, features: NDArray[Any]) -> None:
     """Warn where rows (n, d) are evaluated that `fit` has seen: a tenth of those it has marked, or more."""
-    if not marks:
+    if not marks.size:
         return
-    rows = np.ascontiguousarray(features, np.float32)
-    again = len(marks & {blake2b(row.tobytes(), digest_size=8).digest() for row in rows})
-    if again >= max(2, SEEN_SHARE * len(marks)):
+    again = int(are_known(marks, np.unique(marks_of(numbers_of(features)))).sum())
+    if again >= max(2, SEEN_SHARE * marks.size):
         warn(
-            f"X should hold rows that fit has not seen; {again} of {len(marks)} rows of fit that were looked for are "
+            f"X should hold rows that fit has not seen; {again} of {marks.size} rows of fit that were looked for are "
             "among them. The classifier will look better than it is. Give other rows."
         )
 
 
 def warn_of_few_rows(n_calibration: int, whole: bool) -> None:
     """Warn where fewer rows calibrate than an accuracy is told from chance by; `whole` where no more of them can."""
-    if n_calibration < ENOUGH_ROWS:
+    if FEWEST <= n_calibration < ENOUGH_ROWS:  # fewer are refused
         warn(
             f"{n_calibration} row{' calibrates' if n_calibration == 1 else 's calibrate'}, where 500 are better and "
             f"fewer than {ENOUGH_ROWS} are few: probabilities are hardly recalibrated, and coverage varies much from "

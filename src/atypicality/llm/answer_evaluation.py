@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,12 +53,13 @@ class AnswerReliability(Reliability):
         Fields that these answers lack far more often than the held-out ones.
     outside : tuple of str
         Scores outside their fitted range in more answers than chance explains, or far outside in one.
+    moved : tuple of str
+        Signals that are larger or smaller than in the held-out answers.
     """
 
     lacking: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
-
-    _tells_sets: ClassVar[bool] = False
+    moved: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array (n,) per column: id, P(correct) as `confidence`, atypicality and quantile, accepted or advice."""
@@ -69,8 +70,8 @@ class AnswerReliability(Reliability):
 
     def summary(self) -> dict[str, Any]:
         """Counts and means over all answers, without those of sets."""
-        moved = {"lacking": list(self.lacking), "outside": list(self.outside)}
-        found = super().summary() | {name: fields for name, fields in moved.items() if fields}
+        changed = {name: list(getattr(self, name)) for name in ("lacking", "outside", "moved")}
+        found = super().summary() | {name: fields for name, fields in changed.items() if fields}
         dropped = ("mean_set_size", "quadrants", *(("advice",) if self.accepted is not None else ()))
         return {name: value for name, value in found.items() if name not in dropped}
 
@@ -105,8 +106,8 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
     """Measure heads on the same answers, beside token probability where that is known.
 
     `correct` (n,) says which answers are; `options` are those of `atypicality.evaluate`. Rows are cut by the
-    atypicality of the first head that has one. The evaluation has no tables by class, and its `settings["of"]` is
-    "answers".
+    atypicality of the first head that has one, and by the `attributes` of the answers. The evaluation has no tables by
+    class, and its `settings["of"]` is "answers".
 
     >>> from atypicality.llm import AnswerHead
     >>> rng = np.random.default_rng(0)
@@ -119,7 +120,7 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
     {'token probability': 200.0, 'seed 0': 400.0, 'seed 1': 400.0}
     """
     made = {name: head.outputs(answers, correct) for name, head in heads.items()}
-    own = {name: outputs._replaced(attributes={}) for name, outputs in made.items()}  # which are for monitors
+    own = {name: outputs._replaced(attributes=answers.attributes) for name, outputs in made.items()}
     cut_by = next((name for name, outputs in own.items() if outputs.atypicality is not None), next(iter(own)))
     mean = signals_of(answers).get("log_prob_mean", np.full(len(answers), np.nan))
     rows = np.flatnonzero(~np.isnan(mean))
@@ -131,6 +132,7 @@ def evaluate_answers(heads: Mapping[str, Any], answers: Answers, correct: ArrayL
     _warn_of_seen(heads, answers)
     losses = {name: _losses_alone(head, answers, own[cut_by].need("labels")) for name, head in heads.items()}
     notes, signals = [*_notes_of_scales(own, cut_by), *_notes_of_best(losses, made)], _alone(losses)
+    notes += _notes_of_kinds(heads) if options.get("max_risk") is not None else []
     token = {TOKEN_PROBABILITY: _fixed(np.exp(mean[rows]))}
     if rows.size == len(answers):
         return _of_answers(measured(token, slice(None)), signals, *notes)
@@ -183,6 +185,17 @@ def _notes_of_best(losses: Mapping[str, Mapping[str, Vector]], made: Mapping[str
             yield (
                 f"{name} alone has a smaller NLL than {method}, by {less.mean():.3f} (95 % interval {low:.3f} to "
                 f"{high:.3f}): {clear}."
+            )
+
+
+def _notes_of_kinds(heads: Mapping[str, Any]) -> Iterator[str]:
+    """What to say of heads whose guarantee is from fewer rows than were held out."""
+    for name, head in heads.items():
+        known, n = int(head.abstention_.kept[-1]), head.reference_.n_rows
+        if known < n:
+            yield (
+                f"{n - known:,} of the {n:,} held-out answers of {name} are of kinds that it never accepts, such as "
+                f"without any signal that it uses: the guarantee is from the other {known:,}."
             )
 
 

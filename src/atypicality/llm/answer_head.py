@@ -10,7 +10,7 @@ from scipy.special import expit
 from atypicality.conformal import SplitConformal
 from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.evaluation import Evaluation
-from atypicality.formula import ADVICE, ASK, advice_texts
+from atypicality.formula import ASK, advice_texts
 from atypicality.groups import QUADRANTS, Quadrants
 from atypicality.head.abstention import AbstentionRule
 from atypicality.head.advice import advice_of, advice_rule, checked_words, trusted_from
@@ -22,17 +22,17 @@ from atypicality.head.quantiles import QuantileScale
 from atypicality.head.reference import HeldOutCounts
 from atypicality.head.reliability import Reliability
 from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
+from atypicality.llm.answer_description import described, model_card
 from atypicality.llm.answer_evaluation import AnswerReliability, each_alone, evaluate_answers
 from atypicality.llm.answers import Answers, only_checked
-from atypicality.llm.known_rows import SeenRows, warn_of_labels, warn_of_unused, without_copies
-from atypicality.llm.shifts import EMPTY, MISSING, empty_words, lacking_words, outside_words, untried
+from atypicality.llm.known_rows import SeenRows, warn_of_labels, warn_of_scales, warn_of_unused, without_copies
+from atypicality.llm.shifts import EMPTY, MISSING, empty_words, lacking_words, moved_words, outside_words, untried
 from atypicality.llm.signals import SignalModel, signals_of
 from atypicality.metrics import ece, nll
 from atypicality.metrics.rows import check_correct
 from atypicality.metrics.signal import auroc
 from atypicality.outputs import ModelOutputs
 from atypicality.shipping.bundle import read_part, write_part
-from atypicality.shipping.card import STATED, advice_table, escape
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
 from atypicality.validation import caught_warnings, check_choice, check_integer, warn
@@ -43,9 +43,8 @@ CLASSES = ("wrong", "correct")  # the two classes, in the order of the columns
 LIKELIHOOD = "prompt_log_likelihood"  # the score whose negative is atypicality where there are no embeddings of prompts
 RARITIES = ("prompt_atypicality", LIKELIHOOD, "answer_atypicality")
 
-REPORTED = ("nll", "ece", "auroc")
+HALF = " Half of the checked answers are held out: that takes twice as many of them, and is a rough guess."
 REMEDY = "give more answers that somebody has checked, or other signals"
-NEVER = "  max_risk           nothing is accepted at any"
 
 Vector = NDArray[np.float64]
 
@@ -204,6 +203,7 @@ class AnswerHead(BaseEstimator):
         self.recalibration_ = SignalModel.fit(signals, known[chosen])
         used = {name: signals[name] for name in self.evidence_}
         warn_of_unused(signals, used)
+        warn_of_scales(answers.scores)
         warn_of_labels(used, known[chosen])
         self.alone_ = {name: SignalModel.fit({name: values}, known[chosen]) for name, values in used.items()}
         self._choose_atypicality(signals)
@@ -287,6 +287,7 @@ class AnswerHead(BaseEstimator):
             given = _rarity(signals, self.atypicality_) if self.atypicality_ in signals else np.full(len(odds), np.nan)
             rarity = np.where(np.isnan(given), self.usual_atypicality_, given)
         lacking = empty_words(answers) | self.recalibration_.missing(signals, len(answers))
+        lacking |= self.recalibration_.levels(signals, len(answers))
         return ModelOutputs(
             np.stack([np.zeros_like(odds), odds], axis=1),
             labels=None if correct is None else correct.astype(np.intp),
@@ -341,7 +342,8 @@ class AnswerHead(BaseEstimator):
             `accepted` then says which answers to use so that at most that share of them is wrong, with 95 % confidence
             (see `AbstentionRule`). Not accepted is an answer that is empty, or more atypical than every held-out one,
             or that no fitted one is like: it lacks a signal that P(correct) depends on and that fewer than ten of the
-            fitted rows lacked, or all of several, or has a score further outside its fitted range than that is wide.
+            fitted rows lacked, or every one of those it depends on, or has a score further outside its fitted range
+            than that is wide.
         first_row : int, default=0
             Taken like everywhere; nothing is drawn.
 
@@ -372,7 +374,7 @@ class AnswerHead(BaseEstimator):
             number = np.where(refused, ASK, number)
             accepted = None if accepted is None else accepted & ~refused
         if max_risk is not None:
-            self.abstention_.warn_where_none(accepted, max_risk)
+            self.abstention_.warn_where_none(accepted, max_risk, HALF)
         drift = quantile = quadrant = None
         if self.quantiles_ is not None and self.quadrants_ is not None and rarity is not None:
             drift, quantile = Drift(self.quantiles_, rarity), self.quantiles_(rarity)
@@ -386,6 +388,11 @@ class AnswerHead(BaseEstimator):
                 "held-out ones: the data has drifted. P(correct) and max_risk are not guaranteed there; find out why, "
                 "or fit again on such answers."
             )
+        outside = tuple(outside_words(outputs.attributes, self.reference_.words))
+        moved = moved_words(outputs.attributes, self.reference_.words)
+        moved = {name: how for name, how in moved.items() if name not in outside}  # of which reading has warned
+        for name, how in moved.items():
+            warn(f"{name} is {how}: the data has drifted. {self.recalibration_.after_drift(name)}")
         return AnswerReliability(
             label=np.ones(len(proba), np.intp),
             confidence=proba[:, 1],
@@ -400,7 +407,8 @@ class AnswerHead(BaseEstimator):
             ids=outputs.ids,
             advice=advice_texts(number, sets.sum(axis=1)),
             lacking=tuple(lacking),
-            outside=tuple(outside_words(outputs.attributes, self.reference_.words)),
+            outside=outside,
+            moved=tuple(moved),
         )
 
     def evaluate(self, answers: Answers, correct: ArrayLike | None = None, **options: Any) -> Evaluation:
@@ -447,21 +455,7 @@ class AnswerHead(BaseEstimator):
         ...
         """
         check_is_fitted(self, "recalibration_")
-        lines = ["AnswerHead", "  rows      " + ", ".join(f"{name} {size:,}" for name, size in self.sizes_.items())]
-        lines += ["  signals   nats of evidence beyond the others; AUROC alone, on the held-out rows that have it"]
-        alone = {name: f"{value:8.3f}" for name, value in self.auroc_alone_.items()}
-        lines += [f"    {name:<20} {worth:8.1f}{alone.get(name, '')}" for name, worth in self.evidence_.items()]
-        lines += ["  all held-out rows  base rate -> head"]
-        before, after = self.metrics_["base rate"], self.metrics_["head"]
-        told = {name: f"{before[name]:.4f} -> {after[name]:.4f}" for name in REPORTED if name in before}
-        told |= {"ece": f"{after['ece']:.4f}"} if "ece" in told else {}  # the base rate has none, and no use
-        lines += [f"    {name:<14} {values}" for name, values in told.items()]
-        least = self.abstention_.least_risk()
-        lines += [f"  max_risk           nothing is accepted below about {least:g}" if least else NEVER]
-        shown = [(word, self.advice_[word]) for word in ADVICE if self.advice_.get(word, {}).get("count")]
-        return "\n".join(
-            lines + [f"  {word:<16} right for {row['right']:,} of {row['count']:,}" for word, row in shown]
-        )
+        return described(self)
 
     def save(self, folder: str | os.PathLike[str]) -> str:
         """Write the head to `folder` as a bundle, as `ReliabilityHead.save` does; returns its sha256.
@@ -483,7 +477,7 @@ class AnswerHead(BaseEstimator):
         True
         """
         check_is_fitted(self, "recalibration_")
-        return write_part(self, AnswerHead, folder, card=self._card())
+        return write_part(self, AnswerHead, folder, card=model_card(self))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, sha256: str | None = None) -> Self:
@@ -492,16 +486,7 @@ class AnswerHead(BaseEstimator):
         return found
 
     def _card(self) -> str:
-        evidence = "\n".join(f"- {escape(name)}: {worth:.1f} nats" for name, worth in self.evidence_.items())
-        after, flat, n = self.metrics_["head"], self.metrics_["base rate"], self.sizes_["thresholds"]
-        scores = "\n".join(f"- {name}: {after[name]:.4f} (base rate alone: {flat[name]:.4f})" for name in after)
-        return (
-            "# Answer head\n\nChance that an answer of one language model is correct. Read it with "
-            f"`atypicality.llm.AnswerHead.load(folder)`.\n\n{STATED}\n\n## Signals\n\nEvidence that each adds to the "
-            f"others:\n\n{evidence}\n\n## On {n:,} held-out answers\n\n{scores}{advice_table(self)}\n\n## Limits\n\n"
-            "- All numbers and guarantees are for answers like those it was fitted on: the same model, prompts and "
-            "sampling. Fit again where these change.\n"
-        )
+        return model_card(self)
 
     def _check_stored(self) -> None:
         need(self.n_classes_ == len(CLASSES), "there must be two classes.")

@@ -8,15 +8,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.llm.scorers import TokenScores
+from atypicality.outputs.reading import ATTRIBUTE
 from atypicality.terminal import listed
 from atypicality.validation import ODD_TEXT, check_length, name_rows
 
-__all__ = ["FIELDS", "MOST_SCORES", "RecordTable", "check_sampled", "check_score_name", "check_texts", "token_scores"]
+__all__ = [
+    "FIELDS", "MOST_SCORES", "RecordTable", "check_sampled", "check_score_name", "check_texts", "correct_meant",
+    "token_scores",
+]  # fmt: skip
 
 TEXTS, EMBEDDINGS = ("prompt", "answer"), ("prompt_embedding", "answer_embedding")
 SIGNALS = ("logprobs", "scores", *EMBEDDINGS)  # fields that say something of an answer whose texts were not kept
-FIELDS = ("id", *TEXTS, "logprobs", "samples", "scores", "correct", *EMBEDDINGS)
+FIELDS = ("id", *TEXTS, "logprobs", "samples", "scores", "correct", *EMBEDDINGS, "attributes")
 SCORES = "scores."  # before the name of a score, where fields are named
+INSIDE = {SCORES: "scores", ATTRIBUTE: "attributes"}  # fields that hold several values, by what is before their names
+NOT_GIVEN = "not given"  # the attribute of a record without it
 SYNONYMS = {
     "prompt": ("question", "query", "input", "instruction"),
     "answer": ("response", "output", "completion", "reply", "prediction", "text"),
@@ -51,7 +57,7 @@ class RecordTable:
 
     def read(self, record: Mapping[str, Any]) -> bool:
         """Check and take a record; a ValueError says what is wrong with it."""
-        row = _parse(_in_our_names(record, self.names))
+        row = _parse(_in_our_names(record, self.names), self.names)
         self.scores |= dict.fromkeys(row["scores"])
         if len(self.scores) > MOST_SCORES:
             raise ValueError(f"scores must have at most {MOST_SCORES} names in one file; this is one more")
@@ -74,21 +80,21 @@ class RecordTable:
 
 def _check_names(names: Mapping[str, str]) -> dict[str, str]:
     for ours in names:
-        if ours not in FIELDS and not (ours.startswith(SCORES) and ours != SCORES):
-            raise ValueError(f"names must be of {listed(FIELDS)} or scores.NAME; got {ours!r:.60}.")
+        if ours not in FIELDS and (not ours.startswith(tuple(INSIDE)) or ours in INSIDE):
+            raise ValueError(f"names must be of {listed(FIELDS)}, scores.NAME or attribute.NAME; got {ours!r:.60}.")
     return dict(names)
 
 
 def _in_our_names(record: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
-    """A record with our names of its fields, and with scores that are fields of their own among its scores."""
+    """A record with our names of its fields; scores and attributes that are fields of their own are among these."""
     if not names:
         return record
     found = {name: value for name, value in record.items() if name not in names.values()}
     for ours, theirs in ((ours, theirs) for ours, theirs in names.items() if theirs in record):
-        if not ours.startswith(SCORES):
+        if (prefix := next(filter(ours.startswith, INSIDE), None)) is None:
             found[ours] = record[theirs]
-        elif isinstance(scores := found.get("scores") or {}, dict):
-            found["scores"] = scores | {ours.removeprefix(SCORES): record[theirs]}
+        elif isinstance(several := found.get(INSIDE[prefix]) or {}, dict):
+            found[INSIDE[prefix]] = several | {ours.removeprefix(prefix): record[theirs]}
     return found
 
 
@@ -110,16 +116,31 @@ def _no_field(name: str, record: Mapping[str, Any]) -> str:
     return f"{name!r} is missing{found}. Name it: names={pairs}, in a shell --names {shell}"
 
 
-def _not_correct(value: Any) -> str:
-    """What is wrong with a `correct`, and how to make one of words."""
-    hint = (
-        '. Of words make it before: record["correct"] = record["correct"] == "right"' if isinstance(value, str) else ""
-    )
-    return f"'correct' must be true or false; got {value!r:.40}{hint}"
+def _not_correct(value: Any, theirs: str) -> str:
+    """What is wrong with a `correct`, `theirs` by name, and how to make one of words."""
+    hint = f". {_of_words(theirs)}"
+    hint += f"; and leave correct={theirs} out of the names" if theirs != "correct" else ""
+    return f"{theirs!r} must be true or false; got {value!r:.40}{hint if isinstance(value, str) else ''}"
 
 
-def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
-    """One line's fields, checked; a ValueError says what is wrong with them."""
+def correct_meant(record: Mapping[str, Any]) -> str:
+    """Which field of a record without `correct` may be meant by it, in words; empty where none is.
+
+    >>> correct_meant({"prompt": "2 + 2 =", "human": True})
+    "Is it 'human'? Give --names correct=human"
+    """
+    name = next((other for other in SYNONYMS["correct"] if record.get(other) is not None), "")
+    if isinstance(record.get(name), str):
+        return f"Is it {name!r}? {_of_words(name)}"
+    return f"Is it {name!r}? Give --names correct={name}" if name else ""
+
+
+def _of_words(theirs: str) -> str:
+    return f'Of words make it before: if "{theirs}" in record: record["correct"] = record.pop("{theirs}") == "right"'
+
+
+def _parse(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """One line's fields, checked; a ValueError says what is wrong with them, by the table's own `names`."""
     known = {name: value for name, value in record.items() if name in FIELDS and value is not None}
     if known.keys().isdisjoint((*TEXTS, "samples")) and not known.keys().isdisjoint(SIGNALS):
         known |= dict.fromkeys(TEXTS, "")
@@ -129,13 +150,20 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(known[name], str) or ODD_TEXT.search(known[name]):
             raise ValueError(f"{name!r} must be a text without NUL and lone surrogates")
     if not isinstance(known.get("correct", True), (bool, int)) or known.get("correct", 0) not in (0, 1):
-        raise ValueError(_not_correct(known["correct"]))
+        raise ValueError(_not_correct(known["correct"], names.get("correct", "correct")))
     own: Any = known.get("id", "")
     if not isinstance(own, (str, int)) or isinstance(own, bool) or (isinstance(own, int) and abs(own) >= 2**63):
         raise ValueError("'id' must be a text or a whole number of at most 63 bits")
     known["logprobs"] = token_scores(_chat_log_probs(known["logprobs"])) if "logprobs" in known else None
     known["samples"] = check_sampled(_list(known["samples"], "samples", str)) if "samples" in known else None
-    known["scores"] = {check_score_name(name): _number(value, name) for name, value in _scores_of(known).items()}
+    known["scores"] = {
+        check_score_name(name): _number(value, names.get(f"{SCORES}{name}", name))
+        for name, value in _several(known, "scores", "numbers").items()
+    }
+    known["attributes"] = {
+        check_score_name(name): _word(value, names.get(f"{ATTRIBUTE}{name}", name))
+        for name, value in _several(known, "attributes", "words").items()
+    }
     for name in EMBEDDINGS:
         known[name] = [_number(value, name) for value in _list(known[name], name)] if name in known else None
         if known[name] == []:
@@ -143,11 +171,18 @@ def _parse(record: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _scores_of(known: Mapping[str, Any]) -> dict[str, Any]:
-    scores = known.get("scores", {})
-    if not isinstance(scores, dict):
-        raise ValueError("'scores' must be an object of numbers")
-    return {name: value for name, value in scores.items() if value is not None}
+def _several(known: Mapping[str, Any], field: str, kind: str) -> dict[str, Any]:
+    """Values of `scores` or `attributes` that are given, by name."""
+    found = known.get(field, {})
+    if not isinstance(found, dict):
+        raise ValueError(f"{field!r} must be an object of {kind}")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _word(value: Any, name: str) -> str:
+    if not isinstance(value, (str, int)) or ODD_TEXT.search(str(value)):
+        raise ValueError(f"{name!r:.60} must hold texts, whole numbers, or true and false; got {value!r:.40}")
+    return str(value)
 
 
 def _list(values: Any, name: str, kind: type = object) -> list[Any]:
@@ -169,7 +204,9 @@ def _chat_log_probs(given: Any) -> list[float]:
 
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(number := float(value)):
-        raise ValueError(f"{name!r:.60} must hold finite numbers; got {value!r:.40}")
+        hint = ". Write it as a number" if isinstance(value, str) else ""
+        hint = ". Leave out what is not known, or write null" if isinstance(value, float) and np.isnan(value) else hint
+        raise ValueError(f"{name!r:.60} must hold finite numbers; got {value!r:.40}{hint}")
     return number
 
 
@@ -180,6 +217,8 @@ def _columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
         known = [row[field] for row in rows]
         given[name] = known if any(value is not None for value in known) else None
     given["scores"] = {name: [row["scores"].get(name, np.nan) for row in rows] for name in names}
+    kinds = dict.fromkeys(name for row in rows for name in row["attributes"])
+    given["attributes"] = {name: [row["attributes"].get(name, NOT_GIVEN) for row in rows] for name in kinds}
     given["correct"] = [row.get("correct") for row in rows] if any("correct" in row for row in rows) else None
     given["ids"] = [row["id"] for row in rows] if rows and "id" in rows[0] else None
     if given["ids"] is not None and any(isinstance(value, str) for value in given["ids"]):

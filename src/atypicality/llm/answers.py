@@ -53,6 +53,9 @@ class Answers:
     ids : array of shape (n,), optional
     prompt_embeddings, answer_embeddings : array of shape (n, d), optional
         A row of NaN where there is none.
+    attributes : mapping of str to array of shape (n,), optional
+        Words to measure by, such as the topic of each prompt: `evaluate` and `report` have a table for each. They are
+        no signals.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class Answers:
         ids: ArrayLike | None = None,
         prompt_embeddings: ArrayLike | None = None,
         answer_embeddings: ArrayLike | None = None,
+        attributes: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         self.prompts = check_texts(prompts, "prompts")
         n_rows = self.prompts.size
@@ -90,6 +94,10 @@ class Answers:
         self.ids = None if ids is None else check_groups(ids, "ids", n_rows=n_rows)
         self.prompt_embeddings = _embeddings(prompt_embeddings, "prompt_embeddings", n_rows)
         self.answer_embeddings = _embeddings(answer_embeddings, "answer_embeddings", n_rows)
+        self.attributes = {
+            name: check_groups(values, f"attributes[{name!r}]", n_rows=n_rows)
+            for name, values in dict(attributes or {}).items()
+        }
         self.names: dict[str, str] = {}  # those of `read` and `from_records`, which a head keeps
 
     def __len__(self) -> int:
@@ -101,7 +109,7 @@ class Answers:
         some = object.__new__(Answers)
         some.names = self.names
         for name, part in ((name, part) for name, part in vars(self).items() if name != "names"):
-            columns = {key: values[rows] for key, values in part.items()} if name == "scores" else None
+            columns = {key: values[rows] for key, values in part.items()} if isinstance(part, dict) else None
             setattr(some, name, columns if columns is not None else None if part is None else part[rows])
         some.correct = None if some.correct is None else _correct(some.correct, len(some))
         return some
@@ -111,6 +119,7 @@ class Answers:
         parts += [f"scores {listed(self.scores)}"] if self.scores else []
         others = ("correct", "ids", "prompt_embeddings", "answer_embeddings")
         parts += [name for name in others if getattr(self, name) is not None]
+        parts += [f"attributes {listed(self.attributes)}"] if self.attributes else []
         known, n_rows = int(self.checked.sum()), len(self)
         parts = [f"correct of {known}" if name == "correct" and known < n_rows else name for name in parts]
         return f"Answers({n_rows} row{'s' * (n_rows != 1)}; {', '.join(parts) or 'texts alone'})"
@@ -175,12 +184,13 @@ class Answers:
         path : path of the .jsonl file
             Every line has `prompt` and `answer` and may have `logprobs` (as chat completions give them, an object with
             a list `content` of objects with a `logprob`; or a list of numbers), `samples` (a list of texts), `scores`
-            (an object of numbers), `correct`, `id`, `prompt_embedding` and `answer_embedding` (lists of numbers). Null
-            is the same as left out; `id` is in every line or in none. A line with log-probabilities, scores or
-            embeddings and without samples needs no texts. A warning names other fields, which are not read.
+            (an object of numbers), `correct`, `id`, `prompt_embedding` and `answer_embedding` (lists of numbers), and
+            `attributes` (an object of words). Null is the same as left out; `id` is in every line or in none. A line
+            with log-probabilities, scores or embeddings and without samples needs no texts. A warning names other
+            fields, which are not read.
         names : mapping of str to str, optional
-            The file's name of a field by ours, where they differ, and of scores that are fields of their own:
-            ``{"prompt": "question", "scores.judge": "judge"}``.
+            The file's name of a field by ours, where they differ, and of scores and attributes that are fields of their
+            own: ``{"prompt": "question", "scores.judge": "judge", "attribute.topic": "topic"}``.
 
         Examples
         --------
@@ -252,6 +262,7 @@ class Answers:
             found += [scores or None, None if self.correct is None else self.correct[row]]
             embeddings = (self.prompt_embeddings, self.answer_embeddings)
             found += [None if part is None or np.isnan(part[row, 0]) else part[row] for part in embeddings]
+            found.append({name: _plain(values[row]) for name, values in self.attributes.items()} or None)
             yield {name: _plain(value) for name, value in zip(FIELDS, found, strict=True) if value is not None}
 
 

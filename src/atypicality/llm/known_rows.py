@@ -1,7 +1,6 @@
 """Rows that an answer head is fitted on: copies among them, marks to know them by, and what is doubtful in them."""
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -12,21 +11,22 @@ from atypicality.llm.answers import Answers
 from atypicality.llm.shifts import fisher_chance
 from atypicality.llm.signals import AGREEMENT, FEWEST
 from atypicality.metrics.signal import auroc
+from atypicality.outputs.marks import Marks, are_known, marks_of
 from atypicality.stored import Record, kinds, need
 from atypicality.terminal import listed
 from atypicality.validation import warn
 
-__all__ = ["SeenRows", "warn_of_labels", "warn_of_unused", "without_copies"]
+__all__ = ["SeenRows", "warn_of_labels", "warn_of_scales", "warn_of_unused", "without_copies"]
 
 MOST_MARKS = 4096
 PROMPT_SHARE = 0.1  # different prompts, at least ten, of the different rows from which on prompts tell answers apart
 CHANCE = 1e-3  # of as many equal rows by themselves, below which rows were seen
 GIVEN_AWAY = 0.99  # AUROC at which a signal may be the label itself
 CLEAR = 4.0  # standard errors of an AUROC, by chance as seldom as one in 30,000
+MIXED = 0.1  # of the values, that are on each of two scales from which on a score is said to have two
 NATURAL = ("log_prob_mean", AGREEMENT)  # signals of which larger values are those of correct answers
 
 Vector = NDArray[np.float64]
-Marks = NDArray[np.uint64]
 
 
 def row_marks(answers: Answers) -> Marks:
@@ -36,18 +36,20 @@ def row_marks(answers: Answers) -> Marks:
     >>> row_marks(answers)[1:] == row_marks(answers)[:-1]
     array([ True, False])
     """
+    return marks_of(_contents(answers))
+
+
+def _contents(answers: Answers) -> Iterator[bytes]:
+    columns = (answers.prompts, answers.answers, answers.samples)
     embeddings = (answers.prompt_embeddings, answers.answer_embeddings)
-    found = np.empty(len(answers), np.uint64)
-    for row in range(found.size):
-        columns = (answers.prompts, answers.answers, answers.samples)
+    for row in range(len(answers)):
         texts: list[Any] = [None if column is None else column[row] for column in columns]
         numbers = [None if answers.log_probs is None else answers.log_probs[row]]
         numbers += [None if part is None or np.isnan(part[row, 0]) else part[row] for part in embeddings]
         texts += [None if value is None else np.asarray(value, np.float64).tobytes() for value in numbers]
         scores = sorted((name, float(values[row])) for name, values in answers.scores.items())
         texts.append([(name, value) for name, value in scores if not np.isnan(value)])
-        found[row] = int.from_bytes(hashlib.blake2b(repr(texts).encode(), digest_size=8).digest(), "little")
-    return found
+        yield repr(texts).encode()
 
 
 def without_copies(answers: Answers, correct: NDArray[np.bool_]) -> tuple[Answers, NDArray[np.bool_]]:
@@ -72,14 +74,6 @@ def without_copies(answers: Answers, correct: NDArray[np.bool_]) -> tuple[Answer
 class SeenRows:
     """Marks of fitted rows, by which the share of other rows that were among them is found; texts cannot be read back.
 
-    Attributes
-    ----------
-    marks : ndarray of shape (m,)
-        Hashes of rows, increasing: all, or the 4,096 smallest.
-    n_rows, n_repeated : int
-        Fitted rows that have one of these marks, and those of them that share it with another: what is found in rows
-        that were not fitted too, where few different values are possible.
-
     Examples
     --------
     >>> answers = Answers([f"{row} + 2 =" for row in range(80)], ["4"] * 80)
@@ -88,9 +82,10 @@ class SeenRows:
     (1.0, 0.33..., 0.0)
     """
 
-    marks: Annotated[Marks, kinds.Array("*", kinds.INCREASING, dtypes=("uint64",))]
-    n_rows: Annotated[int, kinds.Integer(1)]
+    marks: Annotated[Marks, kinds.Array("*", kinds.INCREASING, dtypes=("uint64",))]  # all, or the 4,096 smallest
+    n_rows: Annotated[int, kinds.Integer(1)]  # fitted rows that have one of these marks
     n_repeated: Annotated[int, kinds.Integer()]
+    """Those of them that share it with another: what is found in other rows too, where few values are possible."""
 
     def _check_stored(self) -> None:
         need(1 <= self.marks.size <= MOST_MARKS, f"there must be 1 to {MOST_MARKS} marks.")
@@ -109,7 +104,7 @@ class SeenRows:
         """Share of the answers that are among the fitted ones; 0 where that may be chance."""
         marks = row_marks(answers)
         marks = marks[marks <= self.marks[-1]] if self.marks.size == MOST_MARKS else marks
-        seen, n = int(np.isin(marks, self.marks).sum()), int(marks.size)
+        seen, n = int(are_known(marks, self.marks).sum()), int(marks.size)
         if not seen or fisher_chance(seen, n, self.n_repeated, self.n_rows) >= CHANCE:
             return 0.0
         return seen / n
@@ -148,3 +143,17 @@ def warn_of_labels(signals: Mapping[str, Vector], correct: NDArray[np.bool_]) ->
             )
         elif name in NATURAL and rank < 0.5 - CLEAR * np.sqrt((right + wrong + 1) / (12 * right * wrong)):
             warn(f"{name} is larger for wrong answers (AUROC {rank:.3f}): is 'correct' inverted?")
+
+
+def warn_of_scales(scores: Mapping[str, Vector]) -> None:
+    """Warn of scores that seem to be on two scales: parts of 1, and whole numbers from 2 on, with nothing between."""
+    for name, values in scores.items():
+        known = values[~np.isnan(values)]
+        parts, whole = (known > 0) & (known < 1), known >= 2
+        odd = (known[~parts] % 1).any() or (known < 0).any()
+        if not odd and min(parts.sum(), whole.sum()) >= max(FEWEST, MIXED * known.size):
+            warn(
+                f"scores[{name!r}] may be on two scales: {parts.sum():,} values are between 0 and 1, and "
+                f"{whole.sum():,} are whole numbers up to {known.max():.4g}. Bring all to one scale before the fit, or "
+                "give two scores."
+            )

@@ -62,7 +62,7 @@ class PrecomputedScorer:
         found = self._find(prompts)
         given = [known for _, known in found if known is not None]
         if not given:
-            return joined_label_scores(_Plain(self), prompts, labels)
+            return joined_label_scores(self, prompts, labels)
         words = [label.removeprefix(" ") for label in labels]
         for prompt, (_, known) in zip(prompts, found, strict=True):
             missing = [word for word in words if known is None or word not in known]
@@ -102,13 +102,6 @@ class PrecomputedScorer:
             if not found:
                 return
             yield found[0]
-
-
-class _Plain:
-    """A scorer without its way with labels, so that the general way is taken."""
-
-    def __init__(self, scorer: PrecomputedScorer) -> None:
-        self.score, self.count_tokens = scorer.score, scorer.count_tokens
 
 
 def write_scores(path: str | os.PathLike[str], prompts: Sequence[str], scores: Sequence[TokenScores]) -> None:

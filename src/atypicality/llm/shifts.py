@@ -1,22 +1,25 @@
-"""What has moved in the signals of new answers: values that are missing more often, and scores out of their range."""
+"""What has moved in the signals of new answers: values missing more often, out of their range, or larger or smaller."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.head.drift import CHANCE, FEWEST_MOVED
+from atypicality.outputs.packing import ENOUGH_ROWS
 
 __all__ = [
-    "EMPTY", "MISSING", "beyond_range", "empty_words", "fisher_chance", "lacking_words", "missing_columns",
-    "outside_words", "untried",
+    "EMPTY", "LEVEL", "MISSING", "beyond_range", "empty_words", "fisher_chance", "lacking_words", "level_words",
+    "missing_columns", "moved_words", "outside_words", "untried",
 ]  # fmt: skip
 
 MISSING = "missing "  # before the name of a field, in that of the attribute that says which answers lack it
 WORDS = ("no", "yes", "out", "far")
 """Whether an answer lacks the field; or has it outside the fitted range, or further out than that is wide."""
 EMPTY = "answer"  # the field that an empty answer lacks
+LEVEL = "level of "  # before the name of a signal, in that of the attribute that says at or below which edge it is
+LEAST_MOVED = 0.1  # of the rows, that have gone from one side of an edge to the other
 
 Vector = NDArray[np.float64]
 
@@ -89,18 +92,77 @@ def untried(attributes: Mapping[str, NDArray[Any]], needed: Collection[str], use
     return np.any(conditions, axis=0)
 
 
+def _known(
+    start: str, attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]
+) -> Iterator[tuple[str, NDArray[Any], Mapping[str, int]]]:
+    """Fields of attributes that begin so: the words (n,) of these rows, and the counts of words in held-out ones."""
+    for name, words in attributes.items():
+        if name.startswith(start) and (counts := held_out.get(f"attribute {name}")) is not None:
+            yield name.removeprefix(start), words, counts
+
+
 def outside_words(attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Fields whose values are outside their fitted range in more rows than chance explains, or far outside in one."""
     found = []
-    for name, words in attributes.items():
-        known = held_out.get(f"attribute {name}")
-        if not name.startswith(MISSING) or known is None:
-            continue
+    for field, words, known in _known(MISSING, attributes, held_out):
         count, before = int(np.isin(words, WORDS[2:]).sum()), sum(known.get(word, 0) for word in WORDS[2:])
-        chance = fisher_chance(count, len(words), before, sum(known.values()))
-        if (words == WORDS[3]).any() or (count and len(attributes) * chance < CHANCE):
-            found.append(name.removeprefix(MISSING))
+        if count and (
+            (words == WORDS[3]).any()
+            or len(attributes) * fisher_chance(count, len(words), before, sum(known.values())) < CHANCE
+        ):
+            found.append(field)
     return found
+
+
+def level_words(values: Vector, edges: Vector) -> NDArray[np.str_]:
+    """The smallest of the edges (m,) at or above each value (n,), as a word: "inf" beyond them, "nan" where unknown.
+
+    >>> level_words(np.array([1.0, 3.0, 4.0, np.nan]), np.array([2.0, 3.0])).tolist()
+    ['2.0', '3.0', 'inf', 'nan']
+    """
+    found = np.append(edges, np.inf)[np.searchsorted(edges, values)]
+    return np.where(np.isnan(values), np.nan, found).astype(str)
+
+
+def moved_words(attributes: Mapping[str, NDArray[Any]], held_out: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """Signals that are larger or smaller than in held-out rows, and how, in words; of at least 100 rows that have it.
+
+    The share of rows at or below an edge, which the rows that fitted P(correct) have set, differs by a tenth or more,
+    and by Fisher's test with a chance below one in a million for all edges of all signals, both ways, together.
+
+    >>> held_out = {"attribute level of judge": {"1.0": 500, "inf": 500}}
+    >>> moved_words({"level of judge": np.repeat(["1.0", "inf", "nan"], [20, 180, 50])}, held_out)
+    {'judge': 'larger than in the held-out answers: 10.0% of 200 that have it are at or below 1, and 50.0% of those'}
+    """
+    columns = list(_known(LEVEL, attributes, held_out))
+    n_tests = 2 * sum(len(counts) for *_, counts in columns)
+    found = {}
+    for name, words, counts in columns:
+        new = dict(zip(*(part.tolist() for part in np.unique(words, return_counts=True)), strict=True))
+        tested = [(_gap(edge, new, counts), edge) for edge in map(float, counts) if np.isfinite(edge)]
+        gap, edge = max(tested, key=lambda one: abs(one[0]), default=(0.0, 0.0))
+        (below, n), (before, n_before) = (_at_or_below(edge, rows) for rows in (new, counts))
+        if n < ENOUGH_ROWS or abs(gap) < LEAST_MOVED:
+            continue
+        sides = (below, n, before, n_before) if gap > 0 else (n - below, n, n_before - before, n_before)
+        if n_tests * fisher_chance(*sides) < CHANCE:
+            found[name] = (
+                f"{'smaller' if gap > 0 else 'larger'} than in the held-out answers: {below / n:.1%} of {n:,} that "
+                f"have it are at or below {edge:.4g}, and {before / n_before:.1%} of those"
+            )
+    return found
+
+
+def _at_or_below(edge: float, counts: Mapping[str, int]) -> tuple[int, int]:
+    """Rows at or below an edge, and rows with a value, of counts by `level_words`."""
+    known = [(float(word), count) for word, count in counts.items() if word != "nan"]
+    return sum(count for level, count in known if level <= edge), sum(count for _, count in known)
+
+
+def _gap(edge: float, new: Mapping[str, int], held_out: Mapping[str, int]) -> float:
+    """By how much more of the new rows are at or below an edge, as a share."""
+    (below, n), (before, n_before) = (_at_or_below(edge, rows) for rows in (new, held_out))
+    return below / max(n, 1) - before / max(n_before, 1)
 
 
 def lacking_words(
@@ -111,17 +173,14 @@ def lacking_words(
     That is at least twice as often, or so that at most half as many have it, with a chance below one in a million.
     """
     found = {}
-    for name, words in attributes.items():
-        known = held_out.get(f"attribute {name}")
-        if not name.startswith(MISSING) or known is None:
-            continue
+    for field, words, known in _known(MISSING, attributes, held_out):
         count, n = int((words == WORDS[1]).sum()), len(words)
         before, n_before = known.get(WORDS[1], 0), sum(known.values())
         share, expected = count / max(n, 1), before / n_before
         if count < FEWEST_MOVED or not (share >= 2 * expected or 1 - share <= (1 - expected) / 2):
             continue
         if len(attributes) * fisher_chance(count, n, before, n_before) < CHANCE:
-            found[name.removeprefix(MISSING)] = share, expected
+            found[field] = share, expected
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.llm.answers import Answers
-from atypicality.llm.shifts import beyond_range, missing_columns
+from atypicality.llm.shifts import LEVEL, beyond_range, level_words, missing_columns
 from atypicality.recalibration.covariates import TAIL_ROWS, tails, usual_tail
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
@@ -38,6 +38,7 @@ ALONE = " (alone)"
 """What follows it in that of the part for rows that lack another signal, which it must then stand in for."""
 MOST_LACKING = 4  # kinds of rows, by what they lack, that such parts are for: the commonest
 KNOTS = (1 / 3, 2 / 3)  # quantiles at which a signal's effect may bend
+EDGES = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles at which shares of new rows are compared with those of held-out ones
 FEWEST = TAIL_ROWS  # rows that a column needs
 LARGEST_LOG_PROB = -1e-4  # whose log-odds are still taken: what is nearer to 0 is rounding of servers
 REFINED = 3.0  # nats of evidence that other parts of a signal need than the straight one, which needs 0.1
@@ -87,41 +88,32 @@ class SignalColumns:
     log-probability also has its log-odds: of a model whose token probabilities need no more than Platt scaling, the
     log-odds of being correct are straight in these.
 
-    Attributes
-    ----------
-    name : str
-    low, high, center, scale : float
-        Limits that 1 % of the rows (at least 10) reach on either side, and mean and standard deviation within.
-    missing : float
-        Share of the rows without the signal; 0 where these are fewer than 10, which make no column.
-    knots, offsets, slopes, spreads : ndarray of shape (h,)
-        Of each bent column, in units of the straight one.
-    without : tuple of str
-        Other signals: rows that lack one have a column of this signal of their own.
-    least, most : float, or None in a head from an older bundle
-        Smallest and largest value.
-    n_known : int
-        Rows with the signal.
-    odds_center, odds_scale : float
-        Mean and standard deviation of a log-probability's log-odds; both 0 of other signals.
+    A signal of fewer than 10 rows, or missing in fewer, makes no column.
     """
 
     name: Annotated[str, kinds.Text(r"[\s\S]{1,80}")]
-    low: Annotated[float, kinds.Number()]
+    low: Annotated[float, kinds.Number()]  # with `high`: limits that 1 % of the rows (at least 10) reach on either side
     high: Annotated[float, kinds.Number()]
-    center: Annotated[float, kinds.Number()]
+    center: Annotated[float, kinds.Number()]  # mean, and as `scale` standard deviation, within the limits
     scale: Annotated[float, kinds.Number()]
-    missing: Annotated[float, kinds.Number(0, 1)]
-    knots: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
+    missing: Annotated[float, kinds.Number(0, 1)]  # share of the rows; 0 where that makes no column
+    knots: Annotated[Vector, kinds.Array("*", kinds.FINITE)]  # (h,) of each bent column, in units of the straight one
     offsets: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
     slopes: Annotated[Vector, kinds.Array("*", kinds.FINITE)]
     spreads: Annotated[Vector, kinds.Array("*", kinds.POSITIVE)]
     without: Annotated[tuple[str, ...], kinds.Later(kinds.TupleOf(kinds.Text(r"[\s\S]{1,80}")), absent=())] = ()
+    """Other signals: rows that lack one have a column of this signal of their own."""
     least: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)] = None
     most: Annotated[float | None, kinds.Later(kinds.optional(kinds.Number()), absent=None)] = None
-    n_known: Annotated[int, kinds.Later(kinds.Integer(), absent=0)] = 0
+    """Smallest and largest value; None in a head from an older bundle."""
+    n_known: Annotated[int, kinds.Later(kinds.Integer(), absent=0)] = 0  # rows with the signal
     odds_center: Annotated[float, kinds.Later(kinds.Number(), absent=0.0)] = 0.0
     odds_scale: Annotated[float, kinds.Later(kinds.Number(0), absent=0.0)] = 0.0
+    """Mean and standard deviation of a log-probability's log-odds; both 0 of other signals."""
+    edges: Annotated[
+        Vector | None, kinds.Later(kinds.optional(kinds.Array("*", kinds.FINITE, kinds.INCREASING)), absent=None)
+    ] = None
+    """Values (m,) at up to five quantiles, at which new rows are compared with held-out ones; None as `least` is."""
 
     def _check_stored(self) -> None:
         need(self.low <= self.center <= self.high and self.scale > 0, "the center must lie within the limits.")
@@ -150,7 +142,8 @@ class SignalColumns:
         span = float(known.min()), float(known.max()), known.size
         odds = _log_odds(np.clip(known, low, high)) if name in TOKENS else np.zeros(1)
         both = float(odds.mean()), float(odds.std())
-        return cls(name, low, high, center, scale, missing, *bends, (), *span, *both)
+        edges = np.unique(np.quantile(known, EDGES, method="inverted_cdf"))
+        return cls(name, low, high, center, scale, missing, *bends, (), *span, *both, edges)
 
     def straight(self, values: Vector) -> Vector:
         """Columns (n, 1), or (n, 2) with the one that says whether the signal is missing."""
@@ -158,8 +151,7 @@ class SignalColumns:
 
     def odds(self, values: Vector) -> Vector:
         """As `straight`, of the log-odds."""
-        gone = np.isnan(values)
-        held = np.clip(np.where(gone, self.center, values), self.low, self.high)
+        held, gone = self._held(values)
         return self._beside_missing(np.where(gone, 0.0, (_log_odds(held) - self.odds_center) / self.odds_scale), gone)
 
     def bent(self, values: Vector) -> Vector:
@@ -186,9 +178,13 @@ class SignalColumns:
         return np.stack([x, (gone - self.missing) / spread], axis=1)
 
     def _standardised(self, values: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        gone = np.isnan(values)
-        held = np.clip(np.where(gone, self.center, values), self.low, self.high)
+        held, gone = self._held(values)
         return (held - self.center) / self.scale, gone
+
+    def _held(self, values: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+        """Values within the limits, the mean where there is none, and where that is."""
+        gone = np.isnan(values)
+        return np.clip(np.where(gone, self.center, values), self.low, self.high), gone
 
 
 def _log_odds(log_probs: Vector) -> Vector:
@@ -230,19 +226,6 @@ class SignalModel:
     its own, of maximal evidence, and left out where it has little: below 0.1 nats for all together or a straight part,
     and 3 for another. Little more evidence keeps a part of them.
 
-    Attributes
-    ----------
-    signals : list of SignalColumns
-        Those that vary.
-    intercept : float
-    coefficients : dict of str to ndarray
-        By name of the signal, followed by " (odds)" for the part by its log-odds, " (shape)" for the bent part and
-        " (alone)" for that of rows without another signal; parts left out are not there.
-    evidence : dict of str to float
-        Nats by which each part makes the labels more probable, also of parts left out.
-    loss, certificate : float
-        Mean cross-entropy, and how far the penalised one may lie above its minimum.
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -252,12 +235,14 @@ class SignalModel:
     (True, False)
     """
 
-    signals: Annotated[list[SignalColumns], kinds.ListOf(Part(SignalColumns))]
+    signals: Annotated[list[SignalColumns], kinds.ListOf(Part(SignalColumns))]  # those that vary
     intercept: Annotated[float, kinds.Number()]
     coefficients: Annotated[dict[str, Vector], kinds.MappingOf(kinds.Array("*", kinds.FINITE), keys=r"[\s\S]{1,88}")]
+    """By part, as `SignalColumns.parts` names it; parts left out are not there."""
     evidence: Annotated[dict[str, float], kinds.MappingOf(kinds.Number(), keys=r"[\s\S]{1,88}")]
-    loss: Annotated[float, kinds.Number(0)]
-    certificate: Annotated[float, kinds.Number()]
+    """Nats by which each part makes the labels more probable, also of parts left out."""
+    loss: Annotated[float, kinds.Number(0)]  # mean cross-entropy
+    certificate: Annotated[float, kinds.Number()]  # how far the penalised one may be above its minimum
 
     def _check_stored(self) -> None:
         names = [signal.name for signal in self.signals]
@@ -324,6 +309,26 @@ class SignalModel:
         unknown = np.full(n_rows, np.nan)
         ranges = {_field(one.name): one for one in self._used() if one.name not in FIELDS}
         return missing_columns({name: signals.get(name, unknown) for name in fields.values()}, fields, ranges)
+
+    def levels(self, signals: Signals, n_rows: int) -> dict[str, NDArray[Any]]:
+        """At or below which of its edges the signal of each field with most evidence is, as attributes.
+
+        Embeddings have a test of their own, by atypicality.
+        """
+        fields = {_field(name): name for name in reversed(self.signal_evidence)}
+        edges = {one.name: one.edges for one in self.signals if one.edges is not None}
+        unknown = np.full(n_rows, np.nan)
+        return {
+            LEVEL + (name if name in FIELDS else field): level_words(signals.get(name, unknown), edges[name])
+            for field, name in fields.items()
+            if name in edges and not field.endswith("_embedding")
+        }
+
+    def after_drift(self, name: str) -> str:
+        """What a drift of a signal of `levels` means, in words."""
+        if name in {one.name if one.name in FIELDS else _field(one.name) for one in self._used()}:
+            return "P(correct) and max_risk are not guaranteed there; find out why, or fit again on such answers."
+        return "P(correct) does not depend on it, and yet something has changed: find out why."
 
     @property
     def used_fields(self) -> dict[str, bool]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrik, betaln
+from scipy.special import bdtr, betaln, ndtri
 
 __all__ = ["at_least_beta_binomial", "at_most", "quantile", "ranks"]
 
@@ -25,8 +25,16 @@ def quantile(level: float, n: Any, chance: Any) -> NDArray[np.float64]:
     >>> quantile(0.5, [1, 2, 59], [0.4, 0.5, 0.05]).tolist()
     [0.0, 1.0, 3.0]
     """
-    found = np.maximum(np.ceil(np.nan_to_num(bdtrik(level, n, chance))), 0.0)
-    return np.asarray(np.where(at_most(found - 1, n, chance) >= level, found - 1, found))
+    mean, z = np.multiply(n, chance), ndtri(level)
+    bend = (
+        (z * z - 1) * (1 - 2 * np.asarray(chance)) / 6
+    )  # of the Cornish-Fisher expansion: seldom off by more than one
+    found = np.clip(np.ceil(mean + z * np.sqrt(mean * (1 - np.asarray(chance))) + bend - 0.5), 0.0, n)
+    while (above := at_most(found - 1, n, chance) >= level).any():
+        found = found - above
+    while (below := at_most(found, n, chance) < level).any():
+        found = found + below
+    return np.asarray(found)
 
 
 def at_least_beta_binomial(count: int, n: int, a: float, b: float) -> float:

@@ -1,14 +1,16 @@
 """Selective prediction: how the error falls when the least confident samples are left to someone else."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.metrics.rows import Given, read_pairs
+from atypicality.metrics.intervals import bootstrap
+from atypicality.metrics.rows import Given, Pairs, read_pairs
 
-__all__ = ["RiskCoverage", "area_by_rank", "risk_coverage"]
+__all__ = ["RiskCoverage", "area_interval", "area_under_risk", "risk_coverage"]
+
+_RESAMPLES = 100
 
 
 @dataclass(frozen=True)
@@ -60,26 +62,35 @@ def risk_coverage(
     """
     pairs = read_pairs(probs, labels, confidence, correct)
     values, index = np.unique(-pairs.confidence, return_inverse=True)
-    size = np.bincount(index)
-    wrong = np.bincount(index, ~pairs.correct)
-    answered, errors = np.cumsum(size), np.cumsum(wrong)
+    answered, errors = _counted(index, ~pairs.correct)
     return RiskCoverage(-values, answered / index.size, errors / answered, _area(answered, errors))
 
 
-def area_by_rank(rank: NDArray[np.intp], wrong: NDArray[np.bool_]) -> float:
-    """Area under the risk-coverage curve of rows (n,) by rank of confidence, 0 the largest: for one order, often asked.
-
-    >>> area_by_rank(np.array([0, 1, 2, 2]), np.array([False, True, False, False])) == risk_coverage(
-    ...     confidence=[0.9, 0.8, 0.7, 0.7], correct=[1, 0, 1, 1]).area
-    True
-    """
-    size = np.bincount(rank)
-    there = size > 0
-    return _area(np.cumsum(size[there]), np.cumsum(np.bincount(rank, wrong)[there]))
+def area_under_risk(confidence: Given = None, correct: Given = None) -> float:
+    """The area of `risk_coverage`."""
+    return risk_coverage(confidence=confidence, correct=correct).area
 
 
-def _area(answered: NDArray[Any], errors: NDArray[Any]) -> float:
-    """Mean risk where 1, 2, ... rows are answered, from the rows and errors up to the end of each tie."""
+def area_interval(pairs: Pairs, rng: np.random.Generator, *, level: float) -> tuple[float, float, float]:
+    """Standard error and percentile interval of `area_under_risk` over resampled rows, which are ranked only once."""
+    _, index = np.unique(-pairs.confidence, return_inverse=True)
+    wrong = ~pairs.correct
+
+    def area(rows: NDArray[np.intp]) -> float:
+        answered, errors = _counted(index[rows], wrong[rows])
+        there = np.diff(answered, prepend=0) > 0
+        return _area(answered[there], errors[there])
+
+    return bootstrap(area, index.size, level=level, n_resamples=_RESAMPLES, rng=rng)
+
+
+def _counted(index: NDArray[np.intp], wrong: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Samples, and wrong ones, whose confidence is among the first, the first two, ... of those that differ."""
+    return np.cumsum(np.bincount(index)), np.cumsum(np.bincount(index, wrong))
+
+
+def _area(answered: NDArray[np.intp], errors: NDArray[np.float64]) -> float:
+    places = np.arange(1, answered[-1] + 1)
     # Inside a tie, j further samples hold on average j / size of its errors, in whatever order they come.
-    count = np.arange(1, answered[-1] + 1)
-    return float((np.interp(count, np.append(0, answered), np.append(0.0, errors)) / count).mean())
+    expected = np.interp(places, np.r_[0, answered], np.r_[0.0, errors])
+    return float((expected / places).mean())

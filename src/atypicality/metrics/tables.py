@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import on_device, take_rows, to_host, to_numpy
-from atypicality.metrics import calibration, errors, rows, sets
+from atypicality.metrics import calibration, errors, rows, selective, sets
 from atypicality.metrics.intervals import bootstrap, check_level, difference_interval, mean_interval, wilson_interval
 from atypicality.metrics.smooth import smooth_calibration_error
 from atypicality.terminal import aligned, html_table, printable
@@ -248,6 +248,11 @@ def _smooth(metric: object, pairs: rows.Pairs, options: object, level: float, rn
     return value, *errors.smooth_interval(pairs, value, rng, level=level)
 
 
+def _area(metric: object, pairs: rows.Pairs, options: object, level: float, rng: np.random.Generator) -> Estimate:
+    area = selective.area_under_risk(pairs.confidence, pairs.correct)
+    return area, *selective.area_interval(pairs, rng, level=level)
+
+
 def _classwise(
     probs: Any, labels: NDArray[np.intp], options: dict[str, Any], level: float, rng: np.random.Generator
 ) -> Estimate:
@@ -277,6 +282,7 @@ _PAIRED: dict[Any, Callable[..., Estimate]] = {
     calibration.adaptive_ece: _binned,
     calibration.debiased_calibration_error: _binned,
     calibration.smooth_ece: _smooth,
+    selective.area_under_risk: _area,
 }
 _KNOWN = (*_VALUES, *_PAIRED, calibration.classwise_ece)
 _WITHOUT_DRAWS = (*_VALUES, calibration.overconfidence)

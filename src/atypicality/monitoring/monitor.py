@@ -31,7 +31,7 @@ from atypicality.monitoring.counting import (
 from atypicality.monitoring.overview import overview, window_name
 from atypicality.monitoring.seen import new_labels, new_rows, row_hashes
 from atypicality.monitoring.state import Alarm, Counted, MonitorState, saved_file
-from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, raised, window_rows
+from atypicality.monitoring.streams import ShareTests, accepted_rows, make_streams, outside, window_rows
 from atypicality.monitoring.summary import summarised
 from atypicality.monitoring.windows import as_text, check_window, first_second, times, window_keys
 from atypicality.outputs import ModelOutputs, check_outputs
@@ -137,6 +137,7 @@ class Monitor:
         sets, max_risk = head.prediction_sets_, state.max_risk
         streams = make_streams(state.reference, names.tolist(), sets, state.n_thresholds, max_risk)
         self.head, self._state = head, state
+        self._found: tuple[MonitorState, list[Alarm]] | None = None
         self._tests = ShareTests(streams, state.alpha)
         return self._tests
 
@@ -157,7 +158,7 @@ class Monitor:
 
     @property
     def alarms(self) -> list[Alarm]:
-        """Alarms so far, each when it was first raised."""
+        """Alarms so far, each when it was raised; one that was over may be raised again."""
         return list(self._state.alarms)
 
     @property
@@ -303,19 +304,33 @@ class Monitor:
         return seconds, keys
 
     def _look(self, state: MonitorState) -> list[Alarm]:
-        known = {alarm.what for alarm in state.alarms}
-        new = [alarm for alarm in raised(self._tests, state) if alarm.what not in known]
+        """Take the state over, and raise what is outside there and was not outside before."""
+        return self._raise(state, {alarm.what for alarm in self._outside()})
+
+    def _raise(self, state: MonitorState, known: set[tuple[str, str, str]]) -> list[Alarm]:
+        found = outside(self._tests, state)
+        new = [alarm for alarm in found if alarm.what not in known and alarm not in state.alarms]
         self._state = replace(state, alarms=[*state.alarms, *new])
+        self._found = self._state, found
         return new
+
+    def _outside(self) -> list[Alarm]:
+        """As `outside` of this state, which the last look has found."""
+        if self._found is None or self._found[0] is not self._state:
+            self._found = self._state, outside(self._tests, self._state)
+        return self._found[1]
 
     def _place(self, name: str) -> Any:
         found = {stream.name: place for stream, place in zip(self._tests.streams, self._tests.places, strict=True)}
         return found.get(name)
 
     def moved(self) -> dict[str, list[Alarm]]:
-        """What is outside its band now, by stream, the furthest first: which classes and which inputs moved."""
+        """What is outside its band now, by stream, the furthest first: which classes and which inputs moved.
+
+        An alarm stays, as it was raised, until the rows since its start would raise none at one look of level 5 %.
+        """
         found: dict[str, list[Alarm]] = {}
-        for alarm in sorted(raised(self._tests, self._state), key=lambda alarm: alarm.gap, reverse=True):
+        for alarm in sorted(self._outside(), key=lambda alarm: alarm.gap, reverse=True):
             found.setdefault(alarm.stream, []).append(alarm)
         return found
 
@@ -366,7 +381,7 @@ class Monitor:
             raise ValueError(f"other must be of other rows; both have counted {twice:,} with the same ids and logits.")
         merged = object.__new__(type(self))
         merged._use(self.head, self._state.merged(other._state))
-        merged._look(merged._state)
+        merged._raise(merged._state, {alarm.what for alarm in merged.alarms})
         return merged
 
     def differing(self, reference: ModelOutputs | None = None, **settings: Any) -> dict[str, Any]:
@@ -454,4 +469,4 @@ class Monitor:
 
 
 def _plain(alarm: Alarm) -> dict[str, Any]:
-    return asdict(alarm) | {"at": as_text(alarm.at), "since": as_text(alarm.since), "text": str(alarm)}
+    return asdict(alarm.told()) | {"at": as_text(alarm.at), "since": as_text(alarm.since), "text": str(alarm)}

@@ -1,6 +1,7 @@
 """What a monitor tells first, in text, page and JSON: what is outside now, ranked and grouped, and what labels show."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from atypicality.metrics.intervals import wilson_interval
@@ -22,12 +23,10 @@ LEVEL = 0.95  # of intervals of what labels show, each for one look
 def overview(monitor: Any, state: MonitorState, tests: ShareTests, rolling: int) -> dict[str, Any]:
     """What is outside now and what was measured, as plain values; `rolling` windows are the newest."""
     now = [alarm for found in monitor.moved().values() for alarm in found]
-    outside = {alarm.what for alarm in now}
+    since = {alarm.what: alarm.at for alarm in state.alarms}  # of those raised again, the last time
     return {
-        "outside": _groups(
-            now, {alarm.what: alarm.at for alarm in state.alarms}, tests, _Newest(tests, state, rolling)
-        ),
-        "over": sum(alarm.what not in outside for alarm in state.alarms),
+        "outside": _groups(now, since, tests, _Newest(tests, state, rolling)),
+        "over": len(state.alarms) - len(since.keys() & {alarm.what for alarm in now}),
         "measured": {"newest": _measured(monitor, state, rolling), "all": _measured(monitor, state, None)},
     }
 
@@ -56,18 +55,15 @@ class _Newest:
 
     def __init__(self, tests: ShareTests, state: MonitorState, rolling: int) -> None:
         self._shares = tests.shares(state.recent("cells", rolling)) if state.keys.size > 1 else None
-        self._places = {
-            (tests.streams[stream].name, tests.streams[stream].items[item]): place
-            for place, (stream, item) in enumerate(zip(tests.stream_of, tests.item_of, strict=True))
-        }
-        self._streams = {stream.name: stream for stream in tests.streams}
+        self._tests = tests
 
     def __call__(self, alarm: Alarm) -> str | None:
         if self._shares is None:
             return None
-        place, side = self._places[alarm.stream, alarm.item], self._streams[alarm.stream].direction(True)
-        count, trials = self._shares[alarm.direction == side][place], self._shares[2][place]
-        return f"{percent(count / trials)} of {trials:,}" if trials else "none"
+        place = self._tests.place_of[alarm.stream, alarm.item]
+        stream, _ = self._tests.tested[place]
+        count, trials = self._shares[alarm.direction == stream.direction(True)][place], self._shares[2][place]
+        return f"{percent(replace(alarm, share=count / trials).told().share)} of {trials:,}" if trials else "none"
 
 
 def _groups(
@@ -78,6 +74,7 @@ def _groups(
     found = []
     for alarms in _together(now):
         most = max(alarms, key=lambda alarm: alarm.gap)
+        told = most.told()
         found.append(
             {
                 "stream": most.stream,
@@ -86,9 +83,9 @@ def _groups(
                 "newest": newest(most),
                 "since": as_text(most.since),
                 "raised": as_text(min(raised.get(alarm.what, alarm.at) for alarm in alarms)),
-                "share": most.share,
-                "low": most.low,
-                "high": most.high,
+                "share": told.share,
+                "low": told.low,
+                "high": told.high,
                 "gap": most.gap,
             }
         )
@@ -98,9 +95,8 @@ def _groups(
 def _together(now: list[Alarm]) -> Iterator[list[Alarm]]:
     streams: dict[tuple[str, ...], list[Alarm]] = {}
     for alarm in now:
-        streams.setdefault((alarm.stream, alarm.direction) if _is_quantile(alarm) else (alarm.stream,), []).append(
-            alarm
-        )
+        together = (alarm.stream, alarm.direction) if _is_quantile(alarm) else (alarm.stream,)
+        streams.setdefault(together, []).append(alarm)
     for alarms in streams.values():
         yield from [alarms] if _is_quantile(alarms[0]) or len(alarms) > APART else [[alarm] for alarm in alarms]
 

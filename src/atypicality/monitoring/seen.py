@@ -1,6 +1,5 @@
 """Which rows were counted: hashes of the newest rows' ids and logits, in a state whose size has a bound."""
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from atypicality.arrays import to_host
 from atypicality.outputs import ModelOutputs
+from atypicality.outputs.marks import are_known, marks_of, numbers_of
 from atypicality.stored import Record, kinds
 from atypicality.validation import warn
 
@@ -42,8 +42,8 @@ class Seen:
         return int(self.newer.size + self.older.size)
 
     def has(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Whether each of some hashes (n,) is remembered; a row that is not, once in 10^13."""
-        return _within(hashes, self.newer) | _within(hashes, self.older)
+        """Whether each of some hashes (n,) is remembered."""
+        return are_known(hashes, self.newer) | are_known(hashes, self.older)
 
     def joined(self, hashes: Hashes) -> Self:
         """With more hashes; of more than a generation the last."""
@@ -61,16 +61,10 @@ class Seen:
     _stored = Record()
 
 
-def _within(hashes: Hashes, known: Hashes) -> NDArray[np.bool_]:
-    if not known.size:
-        return np.zeros(hashes.shape, bool)
-    return np.asarray(known[np.minimum(np.searchsorted(known, hashes), known.size - 1)] == hashes)
-
-
 def row_hashes(outputs: ModelOutputs) -> Hashes | None:
     """A hash (n,) of each row's id and logits, these as float32 and in the head's order; None without ids.
 
-    The id alone would not do: many number the rows of each day from 0. Nor can an id be guessed from such a hash.
+    The id alone would not do: many number the rows of each day from 0.
 
     >>> rows = ModelOutputs([[2.0, 0.0], [2.0, 0.0]], ids=["a", "b"])
     >>> len(set(row_hashes(rows).tolist())), row_hashes(rows[1:]).tolist() == row_hashes(rows).tolist()[1:]
@@ -78,15 +72,8 @@ def row_hashes(outputs: ModelOutputs) -> Hashes | None:
     """
     if outputs.ids is None:
         return None
-    with np.errstate(over="ignore"):
-        logits = np.ascontiguousarray(to_host(outputs.need("logits")), np.float32) + np.float32(0)  # -0 is 0
-    names = to_host(outputs.ids).astype(str).tolist()
-    digests = b"".join(_digest(name, row) for name, row in zip(names, logits, strict=True))
-    return np.frombuffer(digests, "<i8").astype(np.int64)
-
-
-def _digest(name: str, row: NDArray[np.float32]) -> bytes:
-    return hashlib.blake2b(name.encode() + b"\0" + row.tobytes(), digest_size=8).digest()
+    names, logits = to_host(outputs.ids).astype(str).tolist(), numbers_of(to_host(outputs.need("logits")))
+    return marks_of(name.encode() + b"\0" + row for name, row in zip(names, logits, strict=True)).view(np.int64)
 
 
 def new_rows(seen: Seen, hashes: Hashes | None, outputs: ModelOutputs) -> NDArray[np.bool_]:

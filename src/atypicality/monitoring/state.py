@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 
 from atypicality.head.reference import HeldOutCounts
 from atypicality.monitoring.seen import Hashes, Seen
-from atypicality.monitoring.windows import check_window
+from atypicality.monitoring.windows import as_text, check_window
 from atypicality.shipping.bundle.document import NAME, STATE
 from atypicality.stored import Part, Record, kinds, need
 
-__all__ = ["Alarm", "Counted", "MonitorState", "percent", "saved_file"]
+__all__ = ["LEVEL", "Alarm", "Counted", "MonitorState", "percent", "saved_file"]
 
 Counts = NDArray[np.int64]
 QUANTILE = re.compile(r"quantile (\S+) \((\S+)\)")
 """An item of `streams.Quantiles`: the share of reference rows, and the value."""
 RATES = {
-    "error": ("errors", "labelled rows are wrong"),
-    "miss": ("misses", "labelled rows have a set without their label"),
-    "risk": ("errors among accepted rows", "labelled rows that are accepted are wrong"),
+    "error": ("errors", "labelled rows", " are wrong"),
+    "miss": ("misses", "labelled rows", " have a set without their label"),
+    "risk": ("errors among accepted rows", "labelled rows", " that are accepted are wrong"),
 }
+LEVEL = "attribute level of "
+"""What the names of words begin with that are edges of a signal of answers: the smallest at or above its value."""
 LEAST = 5e-5  # of a lower bound that is told: below, it is 0.00 %
 MOST_KEYS = 10_000
 """Batches whose keys are remembered, the newest: an hourly job's of a year."""
@@ -44,7 +46,8 @@ class Alarm:
     at, since : float
         Seconds since 1970: of the row that raised it, and of the first window that its evidence counts.
     share, low, high : float
-        Share of the rows since then, and its confidence sequence.
+        Share of the rows since then, and its confidence sequence. Of atypicality, confidence and inputs it is the share
+        at or below a quantile, or below it where values fell: where values rose, `told` has the share above.
     reference_low, reference_high : float
         Band of the reference, which the sequence left.
     n_rows : int
@@ -53,11 +56,13 @@ class Alarm:
     Examples
     --------
     >>> print(Alarm("class", "cat", "rose", 0.0, 0.0, 0.4, 0.35, 0.45, 0.1, 0.2, 500))
-    class cat rose: 40% of 500 rows, 10% to 20% expected
+    class cat rose: 40% of 500 rows since 1970-01-01, 10% to 20% expected
     >>> print(Alarm("atypicality", "quantile 0.5 (-0.14)", "rose", 0.0, 0.0, 0.209, 0.17, 0.25, 0.461, 0.538, 500))
-    atypicality rose: 20.9% of 500 rows are at or below the reference's median, 46.1% to 53.8% expected
+    atypicality rose: 79.1% of 500 rows since 1970-01-01 are above the reference's median, 46.2% to 53.9% expected
+    >>> print(Alarm("confidence", "quantile 0.5 (0.88)", "rose", 0.0, 0.0, 0.25, 0.2, 0.3, 0.44, 0.3, 500))  # ties
+    confidence rose: 75% of 500 rows since 1970-01-01 are above 0.88, at most 56% expected
     >>> print(Alarm("risk", "wrong", "rose", 0.0, 0.0, 0.25, 0.15, 0.36, 0.0, 0.1, 120))
-    errors among accepted rows: 25% of 120 labelled rows that are accepted are wrong, at most 10% allowed
+    errors among accepted rows: 25% of 120 labelled rows since 1970-01-01 that are accepted are wrong, ...
     """
 
     stream: Annotated[str, kinds.Text()]
@@ -82,28 +87,45 @@ class Alarm:
         """Distance between the sequence and the band."""
         return max(self.reference_low - self.high, self.low - self.reference_high)
 
-    def __str__(self) -> str:
-        name, which = self._words()
-        low, high = percent(self.reference_low), percent(self.reference_high)
-        expected = f"{low} to {high}" if self.reference_low >= LEAST else f"at most {high}"
-        if self.stream == "missing":
-            return f"{self.item} missing in {percent(self.share)} of {self.n_rows:,} rows, {expected} expected"
-        if self.stream == "risk":
-            return f"{name}: {percent(self.share)} of {self.n_rows:,} {which}, {expected} allowed"
-        return f"{name} {self.direction}: {percent(self.share)} of {self.n_rows:,} {which}, {expected} expected"
+    @property
+    def of_smaller(self) -> bool:
+        """Whether the share is that of rows with smaller values than some quantile."""
+        return self.stream in ("atypicality", "confidence", "input") or self.stream.startswith(LEVEL)
 
-    def _words(self) -> tuple[str, str]:
-        """What moved, and which rows the share counts: few small values where values rose."""
-        below = "rows are at or below" if self.direction == "rose" else "rows are below"
+    def told(self) -> Self:
+        """The same in the direction of the change: where values rose, shares of rows above the quantile."""
+        if not self.of_smaller or self.direction == "fell":
+            return self
+        low, high = 1 - self.reference_high, 1 - self.reference_low
+        turned = replace(self, share=1 - self.share, low=1 - self.high, high=1 - self.low)
+        return replace(turned, reference_low=low, reference_high=high)
+
+    def __str__(self) -> str:
+        told, (name, rows, which) = self.told(), self._words()
+        low, high = percent(told.reference_low), percent(told.reference_high)
+        both = LEAST <= told.reference_low <= told.reference_high  # ties leave one end known
+        expected = f"{low} to {high}" if both else f"at most {high}"
+        since = as_text(self.since).removesuffix("T00:00:00Z")
+        share = f"{percent(told.share)} of {self.n_rows:,} {rows} since {since}{which}, {expected}"
+        if self.stream == "missing":
+            return f"{self.item} missing in {share} expected"
+        return f"{name}: {share} allowed" if self.stream == "risk" else f"{name} {self.direction}: {share} expected"
+
+    def _words(self) -> tuple[str, str, str]:
+        """What moved, of which rows the share is, and what it counts of them."""
+        is_level = self.stream.startswith(LEVEL)
+        beyond = " are above" if self.direction == "rose" else " are at or below" if is_level else " are below"
         if self.stream in RATES:
             return RATES[self.stream]
         if self.stream == "input":
-            return f"{self.stream} {self.item}", f"{below} the reference's median"
-        if (found := QUANTILE.fullmatch(self.item)) and self.stream in ("atypicality", "confidence"):
+            return f"{self.stream} {self.item}", "rows", f"{beyond} the reference's median"
+        if (found := QUANTILE.fullmatch(self.item)) and self.of_smaller:
             share, edge = found.groups()
             known = "the reference's " + ("median" if share == "0.5" else f"quantile {share}")
-            return self.stream, f"{below} {edge if self.stream == 'confidence' else known}"
-        return f"{self.stream} {self.item}", "rows"
+            if is_level:
+                return self.stream.removeprefix(LEVEL), "rows", f"{beyond} {edge}"
+            return self.stream, "rows", f"{beyond} {edge if self.stream == 'confidence' else known}"
+        return f"{self.stream} {self.item}", "rows", ""
 
     _stored = Record()
 

@@ -17,16 +17,21 @@ from atypicality.conformal.threshold import conformal_rank
 from atypicality.head.reference import HeldOutCounts, Ranks
 from atypicality.metrics.intervals import exact_bounds
 from atypicality.monitoring.sequences import one_sided, rank_band, sequence_interval
-from atypicality.monitoring.state import Alarm, MonitorState
-from atypicality.monitoring.windows import as_text, first_second
+from atypicality.monitoring.state import LEVEL, Alarm, MonitorState
+from atypicality.monitoring.windows import as_text, first_second, window_keys
 
-__all__ = ["CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "raised", "window_rows"]
+__all__ = [
+    "CATEGORICAL", "MISSING", "ShareTests", "Stream", "accepted_rows", "make_streams", "outside", "window_rows",
+]  # fmt: skip
 
 CATEGORICAL = ("quadrant", "advice")
 """Fields of `Reliability` that hold one of a few words; one that the reference lacks is counted in the last cell."""
 
 MISSING = "attribute missing "
 """What the names of words begin with that say which answers lack a field: "yes" or "no"."""
+
+OVER = np.log(20)
+"""Log evidence below which an alarm ends: that of one test at the level 5 %."""
 
 Counts = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -105,6 +110,27 @@ def _medians(medians: Vector, rank: int, n: int) -> Stream:
     return Stream("input", names, 2 * width + 1, count, shares, band, of_smaller=True)
 
 
+def _levels(name: str, counts: Mapping[str, int]) -> Stream:
+    """Shares of rows at or below each edge of a signal of answers, of those that have it; words are the edges."""
+    known = {level: number for word, number in counts.items() if not np.isnan(level := float(word))}
+    edges, n = np.array(sorted(level for level in known if np.isfinite(level))), sum(known.values())
+    reached = [sum(number for level, number in known.items() if level <= edge) for edge in edges]
+    items = [f"quantile {number / n:.2g} ({edge:.6g})" for edge, number in zip(edges, reached, strict=True)]
+
+    def count(words: Any) -> NDArray[Any]:
+        levels = np.asarray(words).astype(np.float64)
+        return np.append((levels[:, None] <= edges).sum(axis=0), np.count_nonzero(~np.isnan(levels)))
+
+    band = partial(exact_bounds, reached, n)
+    return Stream(name, tuple(items), edges.size + 1, count, _of_last, band, of_smaller=True)
+
+
+def _of_last(cells: Counts) -> tuple[Counts, Counts, Counts]:
+    """Shares of the rows that the last cell counts."""
+    items = cells[..., :-1]
+    return items, items, np.broadcast_to(cells[..., -1:], items.shape)
+
+
 def _missing(counts: Mapping[str, int], n: int) -> Stream:
     """Shares of rows without each of some fields."""
 
@@ -115,13 +141,8 @@ def _missing(counts: Mapping[str, int], n: int) -> Stream:
             [*(np.count_nonzero(columns[name] == "yes") for name in counts), len(columns[next(iter(counts))])]
         )
 
-    def shares(cells: Counts) -> tuple[Counts, Counts, Counts]:
-        items = cells[..., :-1]
-        return items, items, np.broadcast_to(cells[..., -1:], items.shape)
-
-    return Stream(
-        "missing", tuple(counts), len(counts) + 1, count, shares, partial(exact_bounds, list(counts.values()), n)
-    )
+    band = partial(exact_bounds, list(counts.values()), n)
+    return Stream("missing", tuple(counts), len(counts) + 1, count, _of_last, band)
 
 
 def _rate(name: str, item: str, band: Callable[[float], tuple[Any, Any]]) -> Stream:
@@ -161,7 +182,10 @@ def make_streams(
     lacking = {name: words for name, words in sorted(reference.words.items()) if name.startswith(MISSING)}
     for name in sorted(reference.words.keys() - lacking.keys()):
         counted = dict(sorted(reference.words[name].items()))
-        found.append(_kinds(name, counted, n, partial(_placed, list(counted))))
+        if not name.startswith(LEVEL):
+            found.append(_kinds(name, counted, n, partial(_placed, list(counted))))
+        elif any(np.isfinite(float(word)) for word in counted):
+            found.append(_levels(name, counted))
     if reference.medians is not None and reference.median_rank is not None:
         found.append(_medians(reference.medians, reference.median_rank, n))
     found.append(_rate("error", "wrong", partial(exact_bounds, reference.errors, n)))
@@ -197,8 +221,8 @@ class ShareTests:
         bands = [stream.band(delta) for stream, delta in zip(streams, deltas, strict=True)]
         self.low, self.high = (np.concatenate(side) for side in zip(*bands, strict=True))
         self.delta = np.repeat(deltas, sizes)
-        self.stream_of = np.repeat(np.arange(len(sizes)), sizes)
-        self.item_of = np.concatenate([np.arange(size) for size in sizes])
+        self.tested = [(stream, item) for stream in streams for item in stream.items]
+        self.place_of = {(stream.name, item): place for place, (stream, item) in enumerate(self.tested)}
 
     @property
     def n_cells(self) -> int:
@@ -218,7 +242,7 @@ class ShareTests:
         return np.asarray(np.stack(found) + np.log(self.delta))
 
 
-def raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
+def _raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
     """Every share that is now disjoint from its band, with the window from which the evidence is largest.
 
     Evidence from the j-th window of the life on has the level of its test divided by j (j + 1): these sum to it.
@@ -233,15 +257,38 @@ def raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
         yield _alarm(tests, state, bool(side), int(item), window, since[window])
 
 
+def outside(tests: ShareTests, state: MonitorState) -> list[Alarm]:
+    """What is outside its band now, and alarms of before that are not over, as they were raised.
+
+    An alarm is over when it is not raised any more and the rows since its start would raise none at one look either:
+    evidence that has just passed the level of a whole life falls short of it again by chance.
+    """
+    now = list(_raised(tests, state))
+    known = {alarm.what for alarm in now}
+    latest = {alarm.what: alarm for alarm in state.alarms}
+    return now + [alarm for what, alarm in latest.items() if what not in known and not _is_over(tests, state, alarm)]
+
+
+def _is_over(tests: ShareTests, state: MonitorState, alarm: Alarm) -> bool:
+    """Whether the rows since an alarm's start fell short of `OVER` at the end of a window from its own on."""
+    start, own = window_keys(np.array([alarm.since, alarm.at]), state.window)
+    place, above = tests.place_of[alarm.stream, alarm.item], (alarm.direction == "rose") != alarm.of_smaller
+    kept = state.keys >= start
+    *counts, trials = (part[:, place] for part in tests.shares(np.cumsum(state.cells[kept], axis=0)))
+    bound = (tests.high if above else tests.low)[place]
+    evidence = one_sided(counts[above], trials, bound, above)[state.keys[kept] >= own]
+    return bool((evidence < OVER).any())
+
+
 def _alarm(tests: ShareTests, state: MonitorState, above: bool, item: int, window: int, cells: Counts) -> Alarm:
     below_count, above_count, trials = (part[item] for part in tests.shares(cells))
     count = above_count if above else below_count
     ordinal = float(state.keys[window] - state.first + 1)
     low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
-    stream = tests.streams[tests.stream_of[item]]
+    stream, name = tests.tested[item]
     return Alarm(
         stream.name,
-        stream.items[tests.item_of[item]],
+        name,
         stream.direction(above),
         state.last,
         first_second(int(state.keys[window]), state.window),
@@ -285,11 +332,10 @@ def _item_rows(tests: ShareTests, cells: Counts) -> list[dict[str, Any]]:
     below, above, trials = tests.shares(cells)
     low, _ = sequence_interval(below, trials, tests.delta)
     _, high = sequence_interval(above, trials, tests.delta)
-    streams = [tests.streams[number] for number in tests.stream_of]
     return [
         {
-            "stream": streams[item].name,
-            "item": streams[item].items[tests.item_of[item]],
+            "stream": tests.tested[item][0].name,
+            "item": tests.tested[item][1],
             "rows": int(trials[item]),
             "share": float(below[item] / trials[item]),
             "low": float(low[item]),

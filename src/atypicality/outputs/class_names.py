@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.arrays import to_numpy
-from atypicality.validation import check_labels, check_names, name_rows, own_row
+from atypicality.validation import check_labels, check_names, first_of, name_rows, own_row
 
 __all__ = ["are_integers", "check_class_names", "class_order", "encode_labels", "refuse_two_readings"]
 
@@ -64,10 +64,8 @@ def encode_labels(labels: ArrayLike, class_names: NDArray[Any] | None) -> NDArra
     unknown = np.flatnonzero(class_names[codes] != values)
     if unknown.size:
         _refuse_numbers(array)
-        raise ValueError(
-            f"labels must be among class_names; {name_rows(unknown, 'is', 'are')} not "
-            f"(row {own_row(unknown[0])} is {str(array[unknown[0]])!r})."
-        )
+        told = first_of(unknown, lambda row: f"row {own_row(row, 'labels')} is {str(array[row])!r:.60}")
+        raise ValueError(f"labels must be among class_names; {told}. Correct them, or drop those rows.")
     return codes.astype(np.intp)
 
 
@@ -76,7 +74,7 @@ def _refuse_numbers(labels: NDArray[Any]) -> None:
     if labels.dtype.kind not in "fb":
         return
     missing = np.flatnonzero(labels != labels)  # NaN alone is not equal to itself
-    gone = f" Drop rows without a label: {name_rows(missing)} NaN." if missing.size else ""
+    gone = f" Drop rows without a label: {name_rows(missing, of='labels')} NaN." if missing.size else ""
     raise TypeError(
         f"labels must be whole numbers, the columns from 0, or names of classes; got dtype {labels.dtype}. Convert "
         f"them with .astype(int), in a file too.{gone}"

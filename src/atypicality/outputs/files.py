@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.blocks.spill import ScratchError
-from atypicality.outputs.limits import DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
+from atypicality.outputs.limits import CUT, DEFAULT_LIMIT, UnreadableFileError, default_limit, refuse_size
 from atypicality.outputs.parquet import read_parquet, write_parquet
 from atypicality.outputs.paths import check_new_folder, check_source, check_target, members, new_folder, replacing
 from atypicality.outputs.tables import read_table
@@ -60,7 +60,7 @@ def read_arrays(path: str | os.PathLike[str], *, max_bytes: int | None = None) -
         raise
     except Exception as error:  # damaged bytes make the libraries below raise almost anything
         kind = "folder of arrays" if path.is_dir() else f"{path.suffix} file"
-        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {printable(error)}.") from error
+        raise UnreadableFileError(f"{path.name!r} is not a readable {kind}: {printable(error)}. {CUT}") from error
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -5,13 +5,18 @@ from pathlib import Path
 from atypicality import blocks
 from atypicality.blocks.spill import MINIMUM, words
 
-__all__ = ["DEFAULT_LIMIT", "UnreadableFileError", "check_room", "check_solver_room", "default_limit", "refuse_size"]
+__all__ = [
+    "CUT", "DEFAULT_LIMIT", "UnreadableFileError", "check_room", "check_solver_room", "default_limit", "refuse_size",
+]  # fmt: skip
 
 DEFAULT_LIMIT = 16 * 2**30
 """Most bytes that an archive, a safetensors or a Parquet file may unpack to, unless the caller says otherwise."""
 HONEST_RATIO = 4  # times its own size that a large file may unpack to where it goes to the disk: a bomb is small
 COMPARED_UP_TO = 4096  # classes that are compared with each other in a fit (`recalibration.terms`)
 ROW_BYTES = 320  # numbers of one row that stay in memory while a head is fitted or evaluated, measured
+
+
+CUT = "Is it cut, or still being written?"
 
 
 class UnreadableFileError(ValueError):

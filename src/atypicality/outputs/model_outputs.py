@@ -13,7 +13,7 @@ from atypicality import blocks
 from atypicality.arrays import take_columns, take_rows, to_host, to_numpy
 from atypicality.outputs.class_names import are_integers, check_class_names, class_order, encode_labels
 from atypicality.outputs.files import write_arrays
-from atypicality.outputs.reading import ATTRIBUTE, PER_CLASS, PER_ROW, FilePath, read_parts
+from atypicality.outputs.reading import ATTRIBUTE, PER_CLASS, PER_ROW, FilePath, read_parts, warn_of_unnamed
 from atypicality.outputs.table_index import check_column_order, check_same_index
 from atypicality.terminal import html_table, listed
 from atypicality.validation import (
@@ -92,6 +92,7 @@ class ModelOutputs:
         self.stratified = False
         self._number: Callable[[int], Any] | None = None
         self._called: str | None = None
+        self._unnamed: Sequence[str] = ()
         given = {"logits": logits, "embeddings": embeddings, "labels": labels, "atypicality": atypicality}
         check_same_index(given | (dict(attributes) if isinstance(attributes, Mapping) else {"attributes": attributes}))
         self.logits = None if logits is None else any_logits(logits, scan=False)
@@ -237,7 +238,8 @@ class ModelOutputs:
         if missing:
             have = [name for name in PER_ROW + PER_CLASS if getattr(self, name) is not None]
             whose = self._called or "the outputs"
-            raise ValueError(f"{whose} must have {', '.join(missing)}; they have only {', '.join(have)}.")
+            more = f" Is one of {listed(self._unnamed)} meant? Say so with --names." if self._unnamed else ""
+            raise ValueError(f"{whose} must have {', '.join(missing)}; they have only {', '.join(have)}.{more}")
         found = tuple(getattr(self, name) for name in names)
         return found[0] if len(found) == 1 else found
 
@@ -311,7 +313,8 @@ class ModelOutputs:
             of several files are put together. A .npy file holds one array, named as the file; of a table each column
             is an array, and numeric columns `logits_0`, `logits_1`, ... are one matrix.
         names : mapping, optional
-            Our name to the file's name, where they differ: `{"logits": "scores"}`.
+            Our name to the file's name, where they differ: `{"logits": "scores"}`. A star stands for what changes in
+            the name of an array, as `{"embeddings": "*_emb"}` for `monday_emb.npy`.
         class_names : sequence of k distinct names, optional
             In the order of the columns of the logits, where no file has them: labels that are text are looked up there.
         max_bytes : int, optional
@@ -332,7 +335,9 @@ class ModelOutputs:
         """
         limit = None if max_bytes is None else check_integer(max_bytes, "max_bytes", low=1)
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        return cls(**read_parts(paths, dict(names or {}), class_names, limit))
+        found = read_parts(paths, dict(names or {}), class_names, limit)
+        warn_of_unnamed(found.unnamed, paths)
+        return cls(**found.parts)
 
 
 class Parts(NamedTuple):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from atypicality import blocks
 from atypicality.blocks.spill import ScratchError
-from atypicality.outputs.limits import UnreadableFileError, refuse_size
+from atypicality.outputs.limits import CUT, UnreadableFileError, refuse_size
 from atypicality.outputs.paths import check_source
 from atypicality.validation import check_names, require
 
@@ -90,7 +90,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # damaged bytes make the library raise almost anything
         raise UnreadableFileError(
-            f"{path.name!r} is not a readable Parquet file: {str(error).strip().rstrip('.')}."
+            f"{path.name!r} is not a readable Parquet file: {str(error).strip().rstrip('.')}. {CUT}"
         ) from error
 
 

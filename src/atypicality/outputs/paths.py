@@ -38,6 +38,7 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+STREAM = re.compile(r"/dev/fd/|/proc/.*/fd/")
 FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # of a disk, or of a user's share of it
 STALE_SECONDS = 24 * 3600  # age from which on a temporary file counts as left behind, where the system has no locks
 
@@ -285,7 +286,7 @@ def _is_descriptor(path: str) -> bool:
     """Whether a path such as /dev/stdout names an open stream: behind it may be a file that a shell appends to."""
     for _ in range(40):  # as many links as Linux follows
         path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        if path.startswith(("/proc/", "/dev/fd/")):
+        if STREAM.match(path):
             return True
         if not os.path.islink(path):
             return False

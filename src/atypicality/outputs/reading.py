@@ -3,8 +3,8 @@
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,17 @@ from atypicality.outputs.tables import NUMBER, NUMBERED, place_in, refuse_answer
 from atypicality.terminal import listed
 from atypicality.validation import warn
 
-__all__ = ["ATTRIBUTE", "PER_CLASS", "PER_ROW", "FilePath", "read_class_names", "read_parts"]
+__all__ = [
+    "ATTRIBUTE",
+    "PER_CLASS",
+    "PER_ROW",
+    "ArrayFile",
+    "FileParts",
+    "FilePath",
+    "read_class_names",
+    "read_parts",
+    "warn_of_unnamed",
+]  # fmt: skip
 
 FilePath = str | os.PathLike[str]
 
@@ -28,32 +38,61 @@ MATRICES = ("logits", "embeddings")
 ATTRIBUTE = "attribute."
 
 
+class ArrayFile(NamedTuple):
+    """The file that an array came from, and which of its rows are those of the outputs, where these were ordered."""
+
+    file: str
+    rows: NDArray[np.intp] | None = None
+
+
+class FileParts(NamedTuple):
+    """What some files hold: arguments of `ModelOutputs`, where each came from, and names that did not fit."""
+
+    parts: dict[str, Any]
+    places: dict[str, ArrayFile]
+    absent: set[str]  # names that were given and that no file has
+    unnamed: list[str]  # arrays that are left out
+
+
 def read_parts(
     paths: Sequence[FilePath],
     names: Mapping[str, str],
     class_names: ArrayLike | None = None,
     max_bytes: int | None = None,
-    absent: set[str] | None = None,
-) -> dict[str, Any]:
+    *,
+    optional: Container[str] = (),
+) -> FileParts:
     """The arguments of `ModelOutputs` that some files hold; `names` maps ours to theirs.
 
     Rows of files that all have ids, in a column of that name or `id`, are put into the order of the first.
 
     A name that ends in `*` is that of all numeric columns that begin so: in the order of their numbers where all are
-    numbered, else in their own, in which the rest names the classes of logits.
+    numbered, else in their own, in which the rest names the classes of logits. Any other name with a star is that of
+    the one array that it fits.
 
-    A name that no file has is an error, or joins `absent` where that is given.
+    A name that no file has is an error, unless it is given for one of our `optional` names.
     """
     own = (names["ids"],) if "ids" in names else ("ids", "id")
     file = _file_names(paths)
-    arrays = _gathered(_read_together(paths, max_bytes, own), names, file)
-    if absent is not None:
-        absent |= {theirs for theirs in names.values() if theirs not in arrays}
-        names = {ours: theirs for ours, theirs in names.items() if theirs in arrays}
-    parts = _known_parts(arrays, names, file)
+    arrays, places = _read_together(paths, max_bytes, own)
+    _gather(arrays, places, names, file)
+    absent = {theirs for ours, theirs in names.items() if theirs not in arrays and ours in optional}
+    names = {ours: theirs for ours, theirs in names.items() if theirs not in absent}
+    parts, unnamed = _known_parts(arrays, names, file)
+    places |= {ours: places[theirs] for ours, theirs in names.items() if theirs in places}
     if class_names is not None:
         parts["class_names"] = _agreed_names(class_names, parts.get("class_names"), file)
-    return parts
+    return FileParts(parts, places, absent, unnamed)
+
+
+def warn_of_unnamed(unnamed: Sequence[str], paths: Sequence[FilePath]) -> None:
+    """Say which arrays of the files are left out, where there are any."""
+    if unnamed:
+        warn(
+            f"{_file_names(paths)!r} also has {_shown(unnamed)}, ignored. Where one is of "
+            f"{', '.join(PER_ROW)}, say so with names= (--names in a shell); name a column of the samples "
+            f"{ATTRIBUTE}<name> to keep it."
+        )
 
 
 def read_class_names(path: FilePath) -> NDArray[Any]:
@@ -78,32 +117,43 @@ def _file_names(paths: Sequence[FilePath]) -> str:
     return ", ".join(os.path.basename(os.path.normpath(path)) for path in paths)
 
 
-def _read_together(paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Arrays of all files by name; a name that two of them have is an error, but for `own`, those that ids can have."""
+def _read_together(
+    paths: Sequence[FilePath], max_bytes: int | None, own: tuple[str, ...]
+) -> tuple[dict[str, NDArray[Any]], dict[str, ArrayFile]]:
+    """Arrays of all files by name, and where each came from.
+
+    A name that two files have is an error, but for `own`, those that ids can have: by them rows are put in order.
+    """
     if not paths:
         raise ValueError("path must be a file or a folder, or several; got none.")
     found: dict[str, NDArray[Any]] = {}
+    places: dict[str, ArrayFile] = {}
     for path in paths:
-        arrays = read_arrays(path, max_bytes=max_bytes)
+        arrays, file, rows = read_arrays(path, max_bytes=max_bytes), _file_names([path]), None
         first, here = (next((name for name in own if name in part), None) for part in (found, arrays))
         if first is not None and here is not None:
-            arrays = _in_order_of(found[first], arrays.pop(here), arrays, _file_names([path]))
+            rows = _rows_in_order(found[first], arrays.pop(here), file)
+        if rows is not None:
+            arrays = {
+                name: part if name in PER_CLASS else blocks.take_rows(part, rows) for name, part in arrays.items()
+            }
         both = sorted(found.keys() & arrays.keys())
         if twice := [name for name in both if name != "class_names" or not np.array_equal(found[name], arrays[name])]:
             raise ValueError(
-                f"{_file_names([path])!r} has an array {twice[0]!r}, and so has a file before it. Rename one of them."
+                f"{file!r} has an array {twice[0]!r}, and so has a file before it. If it says which row is which, pass "
+                f"names={{'ids': {twice[0]!r}}} (--names ids={twice[0]} in a shell), by which rows are joined; else "
+                "rename one of them."
             )
         found |= arrays
-    return found
+        places |= dict.fromkeys(arrays, ArrayFile(file, rows))
+    return found, places
 
 
-def _in_order_of(
-    wanted: NDArray[Any], ids: NDArray[Any], arrays: dict[str, NDArray[Any]], file: str
-) -> dict[str, NDArray[Any]]:
-    """The arrays of a file whose rows have `ids`, with rows in the order of the `wanted` ids of files before it."""
+def _rows_in_order(wanted: NDArray[Any], ids: NDArray[Any], file: str) -> NDArray[np.intp] | None:
+    """The rows of a file that have `ids`, in the order of the `wanted` ones of files before it; None if they are so."""
     wanted, ids = wanted.astype(str), ids.astype(str)
     if np.array_equal(ids, wanted):
-        return arrays
+        return None
     places = {name: row for row, name in enumerate(ids.tolist())}
     odd = sorted(set(wanted.tolist()) ^ places.keys())
     if odd or not len(places) == ids.size == wanted.size:
@@ -112,15 +162,17 @@ def _in_order_of(
             f"{file!r} must have the ids of the files before it, each once, to be put into their order; {what}. Drop "
             "rows that one of them lacks, or leave the ids out where rows are in the same order."
         )
-    rows = np.array([places[name] for name in wanted.tolist()], np.intp)
-    return {name: part if name in PER_CLASS else blocks.take_rows(part, rows) for name, part in arrays.items()}
+    return np.array([places[name] for name in wanted.tolist()], np.intp)
 
 
-def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, NDArray[Any]]:
-    """The arrays, with columns that a name with a star stands for as one matrix of that name."""
+def _gather(arrays: dict[str, NDArray[Any]], places: dict[str, ArrayFile], names: Mapping[str, str], file: str) -> None:
+    """Give what a name with a star stands for that name: columns, as one matrix, or one array."""
     for ours, theirs in ({name: name for name in MATRICES} | dict(names)).items():
         starred = theirs.endswith("*")
-        if theirs in arrays or not (starred or ours in MATRICES):
+        if theirs in arrays or not ("*" in theirs or ours in MATRICES):
+            continue
+        if (whole := _array_like(arrays, theirs, file)) is not None:
+            arrays[theirs], places[theirs] = arrays.pop(whole), places[whole]
             continue
         columns = _columns_of(arrays, theirs)
         _refuse_text(arrays, columns, theirs, file, every=ours == "logits")
@@ -135,9 +187,23 @@ def _gathered(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: s
         if ours == "logits" and not counted and arrays[columns[0]].ndim == 1:
             classes = np.array([name[len(theirs) - 1 :] for name in columns])
             arrays["class_names"] = _agreed_names(classes, arrays.get("class_names"), theirs)
-        parts = [arrays.pop(name) for name in columns]
+        parts, places[theirs] = [arrays.pop(name) for name in columns], places[columns[0]]
         arrays[theirs] = parts[0] if parts[0].ndim == 2 else np.stack(parts, axis=1)
-    return arrays
+
+
+def _array_like(arrays: dict[str, NDArray[Any]], theirs: str, file: str) -> str | None:
+    """The one array whose name fits a name with a star, such as `*_emb`; None where it stands for columns."""
+    if "*" not in theirs:
+        return None
+    fits = re.compile(".*".join(map(re.escape, theirs.split("*")))).fullmatch
+    found = [name for name in arrays if fits(name) and (arrays[name].ndim == 2 or not theirs.endswith("*"))]
+    if theirs.endswith("*") and (len(found) != 1 or any(fits(name) for name in arrays if name not in found)):
+        return None
+    if len(found) > 1:
+        raise ValueError(
+            f"{theirs!r} must fit one array of {file!r}; it fits {listed(found[:3])}. Give more of its name."
+        )
+    return found[0] if found else None
 
 
 def _columns_of(arrays: dict[str, NDArray[Any]], theirs: str) -> list[str]:
@@ -201,7 +267,10 @@ def _agreed_names(given: ArrayLike, found: ArrayLike | None, file: str) -> NDArr
     return names
 
 
-def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str) -> dict[str, Any]:
+def _known_parts(
+    arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The arrays under our names, and what is left."""
     there = _shown(arrays) or "nothing"
     for ours, theirs in names.items():
         if ours not in PER_ROW + PER_CLASS and not ours.startswith(ATTRIBUTE):
@@ -214,7 +283,7 @@ def _known_parts(arrays: dict[str, NDArray[Any]], names: Mapping[str, str], file
     parts = {name: arrays.pop(name) for name in PER_ROW + PER_CLASS if name in arrays}
     attributes = {name.removeprefix(ATTRIBUTE): arrays.pop(name) for name in list(arrays) if name.startswith(ATTRIBUTE)}
     _explain_unknown(arrays, parts, there, file)
-    return {**parts, "attributes": attributes}
+    return {**parts, "attributes": attributes}, sorted(arrays)
 
 
 def _shown(names: Iterable[str]) -> str:
@@ -244,10 +313,4 @@ def _explain_unknown(unknown: Mapping[str, NDArray[Any]], parts: dict[str, Any],
         raise ValueError(
             f"{file!r} has none of {', '.join(PER_ROW)}; it has: {there}. Say which is which: "
             "names={'logits': 'theirs'} in ModelOutputs.load, or --names logits=theirs in a shell."
-        )
-    if unknown:
-        warn(
-            f"{file!r} also has {_shown(unknown)}, ignored. Where one is of "
-            f"{', '.join(PER_ROW)}, say so with names= (--names in a shell); name a column of the samples "
-            f"{ATTRIBUTE}<name> to keep it."
         )

@@ -121,6 +121,11 @@ def _checked_rows(cells: Any, header: list[str], path: Path) -> Iterator[list[st
         filled = sum(bool(cell.strip()) for cell in row)
         if blank or (row and not filled == len(row) == width):
             refuse_answers(header, path.name)
+            if not blank and next(cells, None) is None and not _ends_a_line(path):
+                raise UnreadableFileError(
+                    f"{path.name!r}: its last line, {cells.line_num}, has {filled} of {width} values: it is cut, or "
+                    "still being written. Copy it again."
+                )
             raise UnreadableFileError(
                 f"{path.name!r}: every row needs a value in each of the {width} columns; line "
                 f"{blank or cells.line_num} has {0 if blank else filled} values in {0 if blank else len(row)} cells. "
@@ -130,6 +135,12 @@ def _checked_rows(cells: Any, header: list[str], path: Path) -> Iterator[list[st
             yield row
         else:
             blank = cells.line_num
+
+
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as stream:
+        stream.seek(-1, 2)
+        return stream.read() in b"\r\n"
 
 
 def _typed(column: NDArray[Any]) -> NDArray[Any]:

@@ -126,16 +126,13 @@ def _half(task: Answers, seed: int) -> Half:
         for method, confidence in methods.items()
         for metric, value in _measured(confidence[rows], correct[rows]).items()
     }
-    adds = {
-        what: _loss(_fresh(_without(fitted, names), seed), _without(rest, names)) - _loss(head, rest)
-        for what, names in LEFT_OUT.items()
-        if any(_has(task, name) for name in names) and signals_of(_without(task, names))
-    }
+    there = {*task.scores, *(name for name, part in vars(task).items() if part is not None)}
+    adds = {}
+    for what, names in LEFT_OUT.items():
+        if there & {*names} and signals_of(_without(task, names)):
+            fresh = AnswerHead(atypicality=None, random_state=seed).fit(_without(fitted, names))
+            adds[what] = _loss(fresh, _without(rest, names)) - _loss(head, rest)
     return Half(values, adds, len(rest))
-
-
-def _fresh(answers: Answers, seed: int) -> AnswerHead:
-    return AnswerHead(atypicality=None, random_state=seed).fit(answers)
 
 
 def _loss(head: AnswerHead, answers: Answers) -> float:
@@ -149,10 +146,6 @@ def _own(answers: Answers) -> Vector | None:
     if "log_prob_mean" in signals:
         return np.exp(np.nan_to_num(signals["log_prob_mean"], nan=-np.inf))
     return expit(signals[MARGIN]) if MARGIN in signals else None
-
-
-def _has(answers: Answers, name: str) -> bool:
-    return name in answers.scores or getattr(answers, name, None) is not None
 
 
 def _without(answers: Answers, names: Iterable[str]) -> Answers:

@@ -142,8 +142,10 @@ def compare(
     check_alpha(alpha)
     named = named_methods(methods)
     for name, method in named.items():
-        if isinstance(method, str):
-            named[name] = method_of(check_choice(method, "methods", NAMES), alpha, random_state)
+        known, *sets = method if isinstance(method, tuple) and method else (method,)
+        if isinstance(known, str):
+            own = method_of(check_choice(known, "methods", NAMES), alpha, random_state)
+            named[name] = (own, *sets) if sets else own
     options = Options.checked(n_groups, (6, 6), 10, intervals=False, temperature=PriorFreeTemperature)
     return compare_objects(named, outputs, train, n_splits, random_state, options, groups)
 

@@ -27,7 +27,7 @@ class Setting:
 _TORCHVISION = "torchvision's weights"
 _DDU = "the weights of Mukhoti et al. 2020, or your own training"
 _MISLAS = "the weights of Zhong et al. 2021 (github.com/dvlab-research/MiSLAS)"
-_ALPACA = "Alpaca-7B, or any language model: `atypicality llm --template {}` writes both files"
+_ALPACA = "Alpaca-7B, or any language model: `atypicality llm classify --template {}` writes both files"
 _lt = "ImageNet weights finetuned on the long-tailed data (scripts/train_cifar_lt.py --dataset cifar{})".format
 _probe = (
     "ImageNet weights, a probe trained on Fitzpatrick17k (scripts/train_fitzpatrick_probe.py --model resnet{})".format
@@ -121,7 +121,7 @@ EXPERIMENTS = {
     "subgroups": Experiment(
         "Subgroups: a temperature per group against AAR without group labels",
         ("skin",),
-        ("uncalibrated", "ts", "group-ts", "aar"),
+        ("uncalibrated", "ts", "group-ts", "vector", "aar"),  # vector scaling sees no atypicality: a control
         claims=(7,),
         shown="section 4.3, Figure 4",
     ),

@@ -153,19 +153,8 @@ def to_latex(table: Table) -> str:
     rows = [" & ".join(line) + r" \\" for line in [groups, *(map(_tex, line) for line in lines)]]
     rows.insert(2, r"\midrule")
     caption = _tex(table.title + (f" ({table.footnote})" if table.footnote else ""))
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{{aligns}}}",
-            r"\toprule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    above = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{aligns}}}", r"\toprule"]
+    return "\n".join([*above, *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def to_records(tables: Sequence[Table]) -> list[dict[str, Any]]:

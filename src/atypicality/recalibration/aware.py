@@ -54,6 +54,8 @@ __all__ = ["AtypicalityAwareRecalibration"]
 
 CHOICE = 2**22
 """Logits up to which all rows have a say in the strengths; of more, evenly spaced ones."""
+MARGIN_ROWS = 100  # below which a constant margin is not told of: few confident rows have it
+MARGIN = "It is the gap of the two largest logits: zeros and ones for classes are no logits."
 
 
 class AtypicalityAwareRecalibration(ConvexRecalibrator):
@@ -402,10 +404,12 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
                 "numbers of rows and shrinks accordingly. Scale importance weights to mean 1."
             )
         for name in self.polynomial_.constant:
+            if name == "margin" and n_rows < MARGIN_ROWS:
+                continue
+            what = f"Give {name} that varies, or leave it out of covariates."
             warn(
                 f"{name} is constant over the calibration rows, or over all but its tails: its columns are dropped and "
-                "the other terms stay. "
-                f"Give {name} that varies, or leave it out of covariates."
+                f"the other terms stay. {MARGIN if name == 'margin' else what}"
             )
 
     def _describe(self, problem: Problem, solution: Solution) -> None:

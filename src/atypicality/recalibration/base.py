@@ -32,6 +32,7 @@ __all__ = ["ConvexRecalibrator", "Errors", "Inputs", "Recalibrator", "error_free
 
 Errors = Annotated[int | None, kinds.Later(kinds.optional(kinds.Integer()), absent=None)]
 """Misclassified recalibration rows; bundles of 0.1 do not say how many."""
+MANY = 100  # rows of which none is misclassified that raise the question whether the model was trained on them
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,9 @@ def error_free_message(n_rows: int) -> str:
     """What to say about a fit to rows of which none was misclassified."""
     return (
         f"labels all have the largest logit in {n_rows} rows: with no error to learn from, only the prior of one right "
-        f"and one wrong row limits the confidence, to about {1 - 1 / (n_rows + 2):.4g}. Give more rows."
+        f"and one wrong row limits the confidence, to about {1 - 1 / (n_rows + 2):.4g}. "
+        + ("Has the model been trained on these rows? Then give others. If not, give" if n_rows >= MANY else "Give")
+        + " more rows."
     )
 
 

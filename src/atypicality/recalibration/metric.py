@@ -6,6 +6,7 @@ sparse product. A full mixing matrix gets the Kronecker product of its two mean 
 Grosse 2015), and its coupling to the other parameters is left to L-BFGS.
 """
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from atypicality import blocks
 from atypicality.recalibration.kernels import Fields, shared_terms
 from atypicality.recalibration.newton import Cholesky, Metric
 from atypicality.recalibration.parameters import Vector
@@ -113,7 +115,7 @@ class _SparseHessian:
         self.shared = sums.shared + np.diag(penalty[:n_shared])
         own = np.einsum("aak->ak", sums.moments).ravel() + penalty[n_shared:]
         kept = np.zeros(penalty.size)
-        for _, place, value in self._entries():
+        for _, place, value in self._entries(sums.kept):
             kept += np.bincount(place, value**2, minlength=penalty.size)
         diagonal = np.r_[np.diag(self.shared), np.maximum(own - kept[n_shared:], SINGLE * own)]
         self.unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
@@ -131,19 +133,33 @@ class _SparseHessian:
             for b in range(a):
                 left, right = own + a * k, own + b * k
                 matrix[left, right] = self._sums.moments[a, b] * unit[left] * unit[right]
-        for row, place, value in self._entries():
-            value = value * unit[place]
-            for first, second in _pairs(row):
-                left, right = place[first], place[second]
-                places = np.maximum(left, right) * size + np.minimum(left, right)
-                np.subtract.at(matrix.reshape(-1), places, (value[first] * value[second]).astype(np.float32))
+        matrix -= self._second_part()
         matrix[np.diag_indices_from(matrix)] = 1
         return matrix
 
-    def _entries(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
+    def _second_part(self) -> FloatArray:
+        """The sparse product (size, size), its lower triangle without the diagonal: a matrix for each thread."""
+        size, kept = self.unit.size, self._sums.kept
+        entries = sum(part.row.size for part in kept)
+        threads = min(blocks.n_threads(4 * size**2), 1 + entries // CHUNK)
+
+        def products(parts: slice) -> FloatArray:
+            out = np.zeros(size**2, np.float32)
+            for row, place, value in self._entries(kept[parts]):
+                value = value * self.unit[place]
+                for first, second in _pairs(row):
+                    left, right = place[first], place[second]
+                    places = np.maximum(left, right) * size + np.minimum(left, right)
+                    np.add.at(out, places, (value[first] * value[second]).astype(np.float32))
+            return out
+
+        found = blocks.reduce_rows(products, len(kept), operator.iadd, block=-(-len(kept) // threads), threads=threads)
+        return np.asarray(found.reshape(size, size))
+
+    def _entries(self, parts: list[Kept]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
         """Row, parameter and value of the kept entries, one for every input, in chunks of whole rows."""
         n_inputs, k = self._sums.moments.shape[1:]
-        for row, column, values in _chunks(self._sums.kept):
+        for row, column, values in _chunks(parts):
             place = self._n_shared + column.astype(np.intp, copy=False)[:, None] + k * np.arange(n_inputs)
             yield np.repeat(row, n_inputs), place.ravel(), values.T.ravel()
 

@@ -469,8 +469,8 @@ class Problem:
         bad = np.flatnonzero(np.isneginf(found.gap))
         if bad.size:
             raise ValueError(
-                f"labels must not point at a masked class; {name_rows(bad, 'has', 'have')} the label of a class whose "
-                "logit is -inf. Unmask the class or drop those rows."
+                f"labels must not point at a masked class; {name_rows(bad, 'has', 'have', of='labels')} the label of a "
+                "class whose logit is -inf. Unmask the class or drop those rows."
             )
         return replace(found, mean=self.middle * found.mean)
 

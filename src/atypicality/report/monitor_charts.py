@@ -18,20 +18,7 @@ Row = Mapping[str, Any]
 
 
 def history_chart(item: str, rows: Sequence[Row]) -> str:
-    """Shares of an item over windows, as a figure.
-
-    Parameters
-    ----------
-    item : str
-        Its caption.
-    rows : sequence of mapping
-        Windows in order, as `Monitor.history` and `to_dict()["accepted"]` give them.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Shares of an item, its caption, over windows in order, as `Monitor.history` gives them: HTML of a figure."""
     axis = ticks(*_extent(rows))
     scale = _Scale(axis[0], axis[-1], len(rows))
     marks = "".join(_mark(scale, place, row) for place, row in enumerate(rows))

@@ -34,14 +34,6 @@ OF = dict.fromkeys(("error", "miss"), "labelled rows of each window") | dict.fro
 )
 OF |= {"input": "rows of each window at or below the reference's median"}
 """Of which rows the shares of a stream are, where they are not those of its items."""
-EMPTY = {
-    "rows": 0, "labelled": 0, "doubted": 0, "alpha": 0.01, "window": "day", "windows": 0, "rolling": 1,
-    "max_risk": None, "reference_rows": 9, "head": "ab", "first": None, "last": None, "outside": [], "over": 0,
-    "alarms": [], "measured": {"newest": None, "all": None}, "estimated_accuracy": None, "newest_accuracy": None,
-    "accepted": [], "history": [],
-}  # fmt: skip
-"""What `Monitor.to_dict` gives before there are rows."""
-
 Data = Mapping[str, Any]
 
 
@@ -57,10 +49,12 @@ def write_monitor(data: Data, path: str | os.PathLike[str], *, title: str = "Mon
 
     Examples
     --------
-    >>> import pathlib, tempfile
+    >>> import atypicality as aty, pathlib, tempfile
+    >>> world = aty.datasets.make_world(2000).outputs()
+    >>> head = aty.ReliabilityHead().fit(train=world[:1000], calibration=world[1000:])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "monitor.html")
-    ...     write_monitor(EMPTY, path)
+    ...     write_monitor(aty.Monitor(head).to_dict(), path)
     ...     path.read_text()[:15]
     '<!doctype html>'
     """
@@ -83,7 +77,10 @@ def render_monitor(data: Data, *, title: str = "Monitor") -> str:
 
     Examples
     --------
-    >>> "No alarm" in render_monitor(EMPTY)
+    >>> import atypicality as aty
+    >>> world = aty.datasets.make_world(2000).outputs()
+    >>> head = aty.ReliabilityHead().fit(train=world[:1000], calibration=world[1000:])
+    >>> "No alarm" in render_monitor(aty.Monitor(head).to_dict())
     True
     """
     tables = [_outside(data), _every(data["alarms"]), _reading(data)]
@@ -113,13 +110,8 @@ def _header(data: Data, title: str) -> str:
 
 def _cards(data: Data) -> str:
     newest = window_name(data["window"], data["rolling"])
-    cards = [
-        (
-            "bad" if data["outside"] else "warn" if data["doubted"] else "good",
-            "What is outside its band now",
-            _first(data),
-        )
-    ]
+    kind = "bad" if data["outside"] else "warn" if data["doubted"] else "good"
+    cards = [(kind, "What is outside its band now", _first(data))]
     measured = data["measured"]
     if data["windows"] > 1:
         said = _period(data, measured["newest"], data["newest_accuracy"], " that came in it")
@@ -177,32 +169,22 @@ def _outside(data: Data) -> str:
     if not (groups := data["outside"]):
         return ""
     name = f"Newest {window_name(data['window'], data['rolling'])}"
-    rows = [
-        {
-            "What": group["text"],
-            "Time-uniform interval": f"{group['low']:.1%} to {group['high']:.1%}",
-            **({} if group["newest"] is None else {name: group["newest"]}),
-            "Rows since": short_time(group["since"]),
-            "Raised": short_time(group["raised"]),
-        }
-        for group in groups
-    ]
+    now = [{} if group["newest"] is None else {name: group["newest"]} for group in groups]
+    rows = [_row(group, group["raised"], more) for group, more in zip(groups, now, strict=True)]
     return f"<section><h2>Outside now, what matters most first</h2>{_table(rows)}</section>"
 
 
 def _every(alarms: Sequence[Data]) -> str:
     """All alarms so far as a table that opens, each as it was first raised."""
-    rows = [
-        {
-            "What": one["text"],
-            "Time-uniform interval": f"{one['low']:.1%} to {one['high']:.1%}",
-            "Rows since": short_time(one["since"]),
-            "Raised": short_time(one["at"]),
-        }
-        for one in alarms
-    ]
+    rows = [_row(one, one["at"], {}) for one in alarms]
     told = f"All {len(rows)} alarms so far" if len(rows) > 1 else "The alarm"
     return f"<details><summary>{told}, as first raised</summary>{_table(rows)}</details>" if rows else ""
+
+
+def _row(alarm: Data, raised: str, more: Mapping[str, str]) -> dict[str, str]:
+    interval = {"Time-uniform interval": f"{alarm['low']:.1%} to {alarm['high']:.1%}"}
+    times = {"Rows since": short_time(alarm["since"]), "Raised": short_time(raised)}
+    return {"What": alarm["text"], **interval, **more, **times}
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -22,9 +22,9 @@ def next_steps(evaluation: Evaluation, after: str) -> tuple[Sentence, ...]:
 def _for_a_person(facts: Facts) -> list[Sentence]:
     """How many of the least confident predictions to hand over for a stated share of errors among the rest."""
     if (share := facts.at("overall", "accepted_share")) is not None:
-        why = facts.setting("nothing_accepted")
-        told = () if why is None else (f" {why[0].upper()}{why[1:]}",)
-        return [(*_accepted(facts, share), *told), *_accepted_groups(facts)]
+        why, lost = (_sentence(facts.setting(key)) for key in ("nothing_accepted", "lost_accepted"))
+        first = [(lost,)] if lost else []
+        return [*first, (*_accepted(facts, share), *((f" {why}",) if why else ())), *_accepted_groups(facts)]
     rows = facts.rows("risk_coverage", method=facts.after, metric="risk")
     kept = [row for row in rows if row["high"] <= RISK]
     if not rows or rows[-1]["high"] <= RISK:
@@ -35,12 +35,14 @@ def _for_a_person(facts: Facts) -> list[Sentence]:
     return [
         facts.say(
             f"For an error rate of at most {RISK:.0%}, send the least confident {100 - best['percent']}% of the "
-            "{predictions} to a person: of the other {count}, {risk} are wrong (95% interval {ends}).",
-            count=facts.count("risk_coverage", best),
-            risk=facts.share("risk_coverage", best),
-            ends=facts.interval("{:.1%}", "risk_coverage", best),
+            "{predictions} to a person: of the other {count}, {share} are wrong (95% interval {ends}).",
+            **facts.judgement("risk_coverage", best),
         )
     ]
+
+
+def _sentence(told: str | None) -> str:
+    return f"{told[0].upper()}{told[1:]}" if told else ""
 
 
 def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
@@ -53,10 +55,8 @@ def _too_few(facts: Facts, best: dict[str, Any]) -> Sentence:
         )
     return facts.say(
         f"No share of the {{predictions}} is shown to err at a rate below {RISK:.0%}: of the most confident "
-        f"{best['percent']}%, which are {{count}}, {{risk}} are wrong (95% interval {{ends}}). {enough}",
-        count=facts.count("risk_coverage", best),
-        risk=facts.share("risk_coverage", best),
-        ends=facts.interval("{:.1%}", "risk_coverage", best),
+        f"{best['percent']}%, which are {{count}}, {{share}} are wrong (95% interval {{ends}}). {enough}",
+        **facts.judgement("risk_coverage", best),
     )
 
 
@@ -66,9 +66,12 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
     risk = facts.at("overall", "accepted_risk")
     if risk is None:
         return facts.say(f"Nothing is accepted {allowed}: give more {{calibration_rows}}, or allow more risk.")
+    use, others = "Use the {share} of the {predictions} that are accepted", "Send the others to a person."
+    if facts.setting("lost_accepted"):
+        use = "{share} of the {predictions} are accepted"
+        others = "Use those of them with the advice to trust, and send the others to a person."
     words = (
-        f"Use the {{share}} of the {{predictions}} that are accepted {allowed}: of these {{count}}, {{risk}} are wrong "
-        f"(95% interval {{ends}}). Send the others to a person.{_guarantee(facts)}"
+        f"{use} {allowed}: of these {{count}}, {{risk}} are wrong (95% interval {{ends}}). {others}{_guarantee(facts)}"
     )
     if risk["low"] > facts.evaluation.settings["max_risk"]:
         words = (
@@ -76,13 +79,8 @@ def _accepted(facts: Facts, share: dict[str, Any]) -> Sentence:
             "interval {ends}), more than allowed. That happens to one head in 20, or these {samples} differ from those "
             "that it was fitted on: fit again with more {calibration_rows} before accepting any."
         )
-    return facts.say(
-        words,
-        share=facts.share("overall", share),
-        count=facts.count("overall", risk),
-        risk=facts.share("overall", risk),
-        ends=facts.interval("{:.1%}", "overall", risk),
-    )
+    told = facts.judgement("overall", risk)
+    return facts.say(words, **told | {"share": facts.share("overall", share), "risk": told["share"]})
 
 
 def _allowed(facts: Facts) -> str:
@@ -120,12 +118,10 @@ def _accepted_groups(facts: Facts) -> list[Sentence]:
             more = f" So are those of {len(above) - 1} more of the {kinds}." if len(above) > 1 else ""
             said.append(
                 facts.say(
-                    f"Of the {{count}} accepted {{samples}} {which} {{risk}} are wrong (95% interval {{ends}}), more "
+                    f"Of the {{count}} accepted {{samples}} {which} {{share}} are wrong (95% interval {{ends}}), more "
                     f"than {_allowed(facts)}: the risk is guaranteed for all {{samples}} together. {what}{more}",
                     name=Name(facts.place_name(table, worst)),
-                    count=facts.count(table, worst),
-                    risk=facts.share(table, worst),
-                    ends=facts.interval("{:.1%}", table, worst),
+                    **facts.judgement(table, worst),
                 )
             )
     return said

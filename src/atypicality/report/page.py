@@ -59,9 +59,8 @@ def write_report(
     True
     """
     told = {"date": f"{datetime.now(UTC):%Y-%m-%d}"} | dict(about or {})
-    options: dict[str, Any] = {"head": head, "title": title, "before": before, "after": after, "examples": examples}
-    options["about"] = told
-    write_page(path, lambda: render_report(evaluation, **options))
+    chosen: dict[str, Any] = {"head": head, "title": title, "before": before, "after": after, "examples": examples}
+    write_page(path, lambda: render_report(evaluation, about=told, **chosen))
 
 
 def render_report(
@@ -257,9 +256,9 @@ _TOLD = {
     "chosen": "Filters choose {samples} by what is known of them, and everything here follows. Reliability diagrams: "
     "on the dashed line {confidence} is honest, {below_the_line}; bars are 95% intervals, n is how many {samples} a "
     "mark stands for, and a mark chooses them. Sort a table by a column, and with Shift by several.",
-    "accepted": "Whether a {prediction} is accepted decides who goes to a person: the guarantee is for all accepted "
-    "{predictions} together, not for each class or subgroup. Advice reads one {prediction} at a time: an accepted "
-    "one may still be “ask a person”. Sending those to a person too leaves fewer errors among the rest.",
+    "accepted": "The guarantee is for all accepted {predictions} together, not for each class or subgroup. Advice "
+    "reads one {prediction} at a time: an accepted one may still be “ask a person”. Sending those to a person too "
+    "leaves fewer errors among the rest.",
     "by-group": "Groups of about equally many {samples}, how many under the axis (n). Bars are 95% intervals.",
     "prediction-sets": "A prediction set holds every class that cannot be ruled out. It should hold the true one as "
     "often as the target says, for rare inputs too.",
@@ -293,7 +292,7 @@ def _sections(evaluation: Evaluation, head: "ReliabilityHead | None", after: str
     words = words_of(evaluation)
     grid = _TOLD["where"] if evaluation.tables["grid"]["value"] else ""
     choose = (_CHOOSE if grid else _CHOOSE_BOX) if evaluation.tables["samples"]["row"] else ""
-    told = _TOLD | {"where": grid + choose}
+    told = _TOLD | {"where": grid + choose, "accepted": f"{_decides(evaluation)} {_TOLD['accepted']}"}
     told = {place: text.format_map(words) for place, text in told.items()}
     parts = words | _where(evaluation)
     bodies = {place: body.format_map(parts) for place, body in _BODIES.items()} | {
@@ -320,13 +319,23 @@ def _where(evaluation: Evaluation) -> dict[str, str]:
     }
 
 
+def _decides(evaluation: Evaluation) -> str:
+    """What decides who goes to a person: with a risk the acceptance, unless it loses a class."""
+    if "lost_accepted" in evaluation.settings:
+        return (
+            "The advice decides who goes to a person, since most {samples} of a class that is named under “What to do "
+            "next” would be accepted as another one."
+        )
+    return "Whether a {prediction} is accepted decides who goes to a person; its advice is a finer reading."
+
+
 def _rejected(evaluation: Evaluation) -> str:
     """What a risk that was asked for means for advice."""
     if "max_risk" not in evaluation.settings:
         return ""
     told = (
         "Every {prediction} of a head that is not accepted at a risk of at most {risk} counts as “ask a person”. "
-        "Whether it is accepted decides; the advice of an accepted one is a finer reading."
+        + _decides(evaluation)
     )
     if words_of(evaluation) is ANSWERS:
         told = "At a risk of at most {risk}, the allowed share of errors among all accepted {predictions} together."
@@ -346,6 +355,7 @@ _SETTINGS = {
     "groups": "attribute given to methods as groups",
     "stored_edges": "edges of groups are those that a head has stored",
     "nothing_accepted": "why nothing is accepted",
+    "lost_accepted": "classes that are accepted as another",
     "accepted_rows": "held-out {samples} that the guarantee of the accepted ones rests on",
     "cross_fitted": "cross-fitted (cv)",
     "covered_groups": "groups for which coverage is guaranteed",

@@ -13,6 +13,7 @@ from typing import Any
 
 from atypicality.evaluation import Evaluation
 from atypicality.report.words import words_of
+from atypicality.terminal import few
 
 __all__ = [
     "AXES", "ENOUGH", "MOST_NAMED", "OVERALL", "PREFIX", "SHORT", "Facts", "Name", "Sentence", "SourcedNumber", "finer",
@@ -137,8 +138,7 @@ class Facts:
         """Classes of a group of classes, the first by name."""
         info = self.evaluation.table("class_info", group=group)
         names = [self.class_names.get(row["class_index"]) or str(row["class_index"]) for row in info]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return ", ".join(names[:MOST_NAMED]) + more
+        return few(names, MOST_NAMED)
 
     def words(self) -> list[Sentence]:
         """Advice that does not hold: right for fewer than the target, beyond the interval."""

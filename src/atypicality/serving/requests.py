@@ -13,7 +13,7 @@ from atypicality.head.reliability import PER_SAMPLE, Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.validation import check_names
 
-__all__ = ["Inference", "datatype", "output_tensors", "read_inference", "read_rows", "write_inference"]
+__all__ = ["Inference", "datatype", "output_tensors", "read_inference", "read_records", "read_rows", "write_inference"]
 
 FLOATS = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 NUMERIC = ("logits", "embeddings", "atypicality")
@@ -43,10 +43,26 @@ def read_rows(body: bytes, max_rows: int) -> ModelOutputs:
     return ModelOutputs(**arrays)
 
 
-def _columns(rows: Any, max_rows: int) -> dict[str, list[Any]]:
+def read_records(body: bytes, max_rows: int) -> list[dict[str, Any]]:
+    """Records of answers of {"rows": [{"prompt": ..., "answer": ..., "scores": {...}}, ...]}; a head reads them.
+
+    >>> read_records(b'{"rows": [{"scores": {"judge": 4}}]}', 10)
+    [{'scores': {'judge': 4}}]
+    """
+    document = _object(body, "the body")
+    _known(document, ("rows",), "the body")
+    return _check_rows(document.get("rows"), max_rows, '{"prompt": "2 + 2 =", "answer": "4", "scores": {"judge": 4}}')
+
+
+def _check_rows(rows: Any, max_rows: int, example: str) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
-        raise ValueError('rows must be a list of objects, at least one, such as {"id": "a", "logits": [2.0, 0.0]}.')
+        raise ValueError(f"rows must be a list of objects, at least one, such as {example}.")
     _refuse_many(len(rows), max_rows)
+    return rows
+
+
+def _columns(rows: Any, max_rows: int) -> dict[str, list[Any]]:
+    rows = _check_rows(rows, max_rows, '{"id": "a", "logits": [2.0, 0.0]}')
     for place, row in enumerate(rows):
         _known(row, tuple(ROW_KEYS), f"row {place}")
         if row.keys() != rows[0].keys():

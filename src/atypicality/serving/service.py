@@ -22,7 +22,7 @@ from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.serving.batching import Batcher, BusyError
 from atypicality.serving.metrics import Metrics
-from atypicality.serving.requests import datatype, output_tensors, read_inference, read_rows, write_inference
+from atypicality.serving.requests import datatype, output_tensors, read_inference, write_inference
 from atypicality.serving.store import HeadStore, Served
 from atypicality.validation.refusals import is_refusal
 
@@ -198,7 +198,7 @@ class _Service:
         found = served.judge.answers(requests, seen=self.metrics.answer)
         return [answer if isinstance(answer, Exception) else (answer, served) for answer in found]
 
-    async def _judged(self, outputs: ModelOutputs) -> tuple[Reliability, Served]:
+    async def _judged(self, outputs: Any) -> tuple[Reliability, Served]:
         try:
             async with asyncio.timeout(self.limits.seconds):
                 return await self.batcher.submit(outputs)  # type: ignore[no-any-return]
@@ -209,9 +209,10 @@ class _Service:
     async def predict(self, request: Request) -> Response:
         """Plain JSON: rows in, rows out."""
         body = await self._body(request)
-        outputs = await _aside(len(body), read_rows, body, self.limits.max_rows)
-        answer, served = await self._judged(outputs)
-        answer = Reliability(**vars(answer) | {"ids": outputs.ids})
+        rows = await _aside(len(body), self.store.current.judge.read, body, self.limits.max_rows)
+        answer, served = await self._judged(rows)
+        if isinstance(rows, ModelOutputs):  # whose answers have no ids: rows of several requests went together
+            answer = Reliability(**vars(answer) | {"ids": rows.ids})
         return _raw_json(await _aside(len(body), _rows_text, answer, self.name, served.version))
 
     async def infer(self, request: Request) -> Response:

@@ -14,13 +14,15 @@ from atypicality.head.prediction import input_widths, missing_formulas, predicte
 from atypicality.head.reliability import Reliability
 from atypicality.outputs import ModelOutputs
 from atypicality.outputs.paths import AnyPath
-from atypicality.shipping.bundle import BundleError, load, saved_sha256
+from atypicality.serving.requests import read_rows
+from atypicality.shipping.bundle import BundleError, load, saved_class, saved_sha256
 from atypicality.shipping.bundle.document import NAME
 from atypicality.validation.refusals import is_refusal
 
 __all__ = ["HeadStore", "Judge", "Served"]
 
 Answered = list[Reliability | Exception]
+ANSWERS = "AnswerHead"  # the class of saved heads that records of answers are for
 INPUTS = ("logits", "embeddings", "atypicality")
 ATTEMPTS = 10
 VERSION_LENGTH = 12
@@ -49,9 +51,9 @@ class Judge:
             zeros["embeddings"][:] = 1
         self.sample = self._answer(ModelOutputs(**zeros))
 
-    def answers(
-        self, requests: Sequence[ModelOutputs], seen: Callable[[Reliability], None] = lambda answer: None
-    ) -> Answered:
+    read = staticmethod(read_rows)
+
+    def answers(self, requests: Sequence[Any], seen: Callable[[Reliability], None] = lambda answer: None) -> Answered:
         """The answer to each request, or the error that refuses it, which no other request notices.
 
         `seen` is called with what was answered, rows of several requests together.
@@ -101,7 +103,7 @@ def _joined(requests: list[ModelOutputs]) -> ModelOutputs:
 class Served(NamedTuple):
     """A head that answers, and its version: the first digits of the sha256 that `save` gave."""
 
-    judge: Judge
+    judge: Any  # a `Judge`, or one of answers with the same methods
     version: str
 
 
@@ -122,13 +124,21 @@ class HeadStore:
         for attempt in range(ATTEMPTS):
             seal = saved_sha256(self.folder)
             try:
-                head = load(self.folder, sha256=self._sha256 or seal)
+                judge = self._judge(self._sha256 or seal)
             except BundleError:  # perhaps a writer put another bundle there between two looks
                 if self._sha256 is not None or attempt + 1 == ATTEMPTS or saved_sha256(self.folder) == seal:
                     raise
                 continue
-            return Served(Judge(head, self._max_risk), seal[:VERSION_LENGTH])
+            return Served(judge, seal[:VERSION_LENGTH])
         raise AssertionError("the last attempt raises")
+
+    def _judge(self, sha256: str) -> Any:
+        """What answers with the head of that hash; that of answers is found by its name, as its room comes later."""
+        if saved_class(self.folder) != ANSWERS:
+            return Judge(load(self.folder, sha256=sha256), self._max_risk)
+        from atypicality import AnswerJudge
+
+        return AnswerJudge.load(self.folder, sha256, self._max_risk)
 
     def changed(self) -> bool:
         """Whether the folder's bundle was replaced since the last call, or since the start."""

@@ -6,6 +6,7 @@ Markdown or HTML.
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,15 @@ def _metrics(head: Any) -> str:
     if "accuracy" in before:
         ends = " and ".join(share_interval(both["accuracy"] * n, n) for both in (before, after))
         told += f"\n\n95 % intervals of accuracy: {ends}. Those of the others are in a report on other labelled rows."
-    return told + advice_table(head)
+    return told + _worse(before, after) + advice_table(head)
+
+
+def _worse(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """What is worse after than before, and how to find out whether that is chance."""
+    worse = [name for name in before if (after[name] - before[name]) * (-1 if name == "accuracy" else 1) > 0]
+    if not worse:
+        return ""
+    return f"\n\nWorse after than before: {', '.join(worse)}. A report on other labelled rows shows whether by chance."
 
 
 def share_interval(hits: float, n: float) -> str:

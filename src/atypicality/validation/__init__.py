@@ -24,8 +24,8 @@ __all__ = [
     "caught_warnings", "check_alpha", "check_choice", "check_confidence", "check_embeddings", "check_finite",
     "check_groups", "check_integer", "check_labels", "check_length", "check_logits", "check_matrix",
     "check_matrix_shape", "check_names", "check_normalisers", "check_number", "check_probs", "check_rows",
-    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "name_classes", "name_rows",
-    "numbered", "own_row", "require", "warn", "warn_of_probabilities",
+    "check_sample_weight", "check_vector", "common_sum", "first_of", "is_missing", "look_like_probabilities",
+    "name_classes", "name_rows", "numbered", "own_row", "require", "warn", "warn_of_probabilities",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.floating[Any]]
@@ -78,7 +78,8 @@ def check_finite(block: FloatArray, name: str, *, first_row: int = 0) -> None:
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if bad.size:
-        raise ValueError(f"{name} must be finite; {name_rows(bad + first_row)} NaN or infinity. Drop or repair them.")
+        rows = name_rows(bad + first_row, of=name)
+        raise ValueError(f"{name} must be finite; {rows} NaN or infinity. Drop or repair them.")
 
 
 def check_logits(values: Any, name: str = "logits", *, n_classes: int | None = None, scan: bool = True) -> FloatArray:
@@ -108,7 +109,7 @@ def check_logit_maxima(maxima: FloatArray, name: str = "logits", *, first_row: i
     if bad.size:
         raise ValueError(
             f"{name} must be finite, or -inf for a masked class, with a finite entry in every row; "
-            f"{name_rows(bad + first_row)} NaN, +inf or no finite entry. Drop or repair those rows."
+            f"{name_rows(bad + first_row, of=name)} NaN, +inf or no finite entry. Drop or repair those rows."
         )
 
 
@@ -116,9 +117,10 @@ def check_normalisers(totals: FloatArray, *, first_row: int = 0) -> None:
     """Refuse rows of logits whose softmax is none, by what it was divided by: they spread beyond what float64 holds."""
     bad = np.flatnonzero(~np.isfinite(totals))
     if bad.size:
+        rows = name_rows(bad + first_row, "spreads", "spread", of="logits")
         raise ValueError(
-            f"logits must spread less than 1e300 after scaling; {name_rows(bad + first_row, 'spreads', 'spread')} "
-            "further. Mask a class with -inf, not with the smallest number of its dtype."
+            f"logits must spread less than 1e300 after scaling; {rows} further. Mask a class with -inf, not "
+            "with the smallest number of its dtype."
         )
 
 
@@ -188,8 +190,8 @@ def check_labels(
         bad = np.flatnonzero((array < 0) | (array >= n_classes))
         if bad.size:
             raise ValueError(
-                f"{name} must lie in 0 .. {n_classes - 1}, the columns; {name_rows(bad, 'is', 'are')} "
-                f"outside (row {own_row(bad[0])} is {array[bad[0]]})."
+                f"{name} must lie in 0 .. {n_classes - 1}, the columns; {name_rows(bad, 'is', 'are', of=name)} "
+                f"outside (row {own_row(bad[0], name)} is {array[bad[0]]})."
                 + (" Do they count from 1? Subtract 1." if array.min() > 0 and array.max() == n_classes else "")
             )
     return array.astype(np.intp, copy=False)
@@ -206,7 +208,7 @@ def check_vector(values: ArrayLike, name: str, *, n_rows: int | None = None, fin
     bad = np.flatnonzero(~np.isfinite(vector) if finite else np.isnan(vector))
     if bad.size:
         rule, came = ("finite", "NaN or infinity") if finite else ("a number", "NaN")
-        raise ValueError(f"{name} must be {rule}; {name_rows(bad)} {came}. Drop or repair those rows.")
+        raise ValueError(f"{name} must be {rule}; {name_rows(bad, of=name)} {came}. Drop or repair those rows.")
     return vector
 
 
@@ -244,7 +246,7 @@ def check_names(values: Any, name: str) -> NDArray[Any]:
         bad = np.flatnonzero([isinstance(text, str) and ODD_TEXT.search(text) is not None for text in texts])
     if bad.size:
         raise ValueError(
-            f"{name} must be text without NUL characters and lone surrogates; {name_rows(bad)} one. "
+            f"{name} must be text without NUL characters and lone surrogates; {name_rows(bad, of=name)} one. "
             "Replace them, for example with text.replace(chr(0), '')."
         )
     return array
@@ -287,7 +289,7 @@ def check_groups(values: ArrayLike, name: str = "groups", *, n_rows: int | None 
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, one group per sample; got shape {array.shape}.")
     if array.dtype.kind == "O" and any(isinstance(value, str) for value in array):
-        rows = name_rows(np.flatnonzero([not isinstance(value, str) for value in array]))
+        rows = name_rows(np.flatnonzero([not isinstance(value, str) for value in array]), of=name)
         raise TypeError(f"{name} must be text in every row; {rows} something else. Name what is missing, or drop it.")
     if array.dtype.kind not in "iubU" and array.size:
         raise TypeError(
@@ -399,17 +401,21 @@ def numbered(number: Callable[[int], Any] | None, class_names: NDArray[Any] | No
         _class_names.reset(class_token)
 
 
-def own_row(row: Any) -> Any:
-    """The user's own row for a row of the part at hand; see `numbered`."""
+def own_row(row: Any, of: str = "") -> Any:
+    """The user's own row for a row of the part at hand; see `numbered`.
+
+    What `numbered` gives may have a method `of`, which names the row in the file of one array.
+    """
     number = _number.get()
-    return int(row) if number is None else number(int(row))
+    found = int(row) if number is None else number(int(row))
+    return found.of(of) if hasattr(found, "of") else found
 
 
-def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold") -> str:
-    """Rows in words with their verb, at most five of them: 'row 3 holds', 'rows 3, 5 hold'."""
+def name_rows(rows: NDArray[np.intp], one: str = "holds", many: str = "hold", *, of: str = "") -> str:
+    """Rows `of` an array in words with their verb, at most five of them: 'row 3 holds', 'rows 3, 5 hold'."""
     if rows.size == 1:
-        return f"row {own_row(rows[0])} {one}"
-    return f"rows {first_of(rows, lambda row: str(own_row(row)))} {many}"
+        return f"row {own_row(rows[0], of)} {one}"
+    return f"rows {first_of(rows, lambda row: str(own_row(row, of)))} {many}"
 
 
 def first_of(values: NDArray[Any], show: Callable[[Any], str] = repr) -> str:
@@ -479,14 +485,24 @@ def warn(message: str) -> None:
 
 def warn_of_probabilities(logits: FloatArray) -> None:
     """Warn where the first rows of logits are all distributions, which logits never are by chance; they stay logits."""
-    rows = logits[:PROBED]
+    if len(logits) >= 10 and (message := look_like_probabilities(logits[:PROBED])):
+        warn(message)
+
+
+def look_like_probabilities(rows: Any, of: str = "") -> str | None:
+    """What is wrong where these rows (n, k) of logits `of` something are all distributions; else None.
+
+    >>> look_like_probabilities(np.array([[0.9, 0.1]]), "'test.npz'")
+    "the logits of 'test.npz' look like probabilities: none is negative, and each row sums to 1. They are used as ..."
+    """
     total = common_sum(rows)
-    if total is not None and len(rows) >= 10:
-        warn(
-            f"logits are used as they are, but their rows are not negative and sum to {total:g}: are these "
-            "probabilities, percentages or votes? Give what enters the softmax, or the probabilities' logarithm, "
-            "np.log(probs)."
-        )
+    if total is None:
+        return None
+    return (
+        f"the logits{' of ' if of else ''}{of} look like {'probabilities' if total == 1 else 'percentages or votes'}: "
+        f"none is negative, and each row sums to {total:g}. They are used as they are; give what enters the softmax, "
+        "or the logarithms of probabilities, np.log(probs), which `atypicality pack --probabilities` stores."
+    )
 
 
 def common_sum(rows: Any) -> float | None:

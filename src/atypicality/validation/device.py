@@ -43,7 +43,8 @@ def refuse_rows(bad: Device, name: str, *, first_row: int = 0) -> None:
     """Say that the rows where `bad` (n,) is true, if there are any, are not finite; counted from `first_row`."""
     rows = np.flatnonzero(to_host(bad))
     if rows.size:
-        raise ValueError(f"{name} must be finite; {name_rows(rows + first_row)} NaN or infinity. Drop or repair them.")
+        told = name_rows(rows + first_row, of=name)
+        raise ValueError(f"{name} must be finite; {told} NaN or infinity. Drop or repair them.")
 
 
 def any_probs(values: Any, name: str = "probs", *, n_classes: int | None = None) -> Any:
