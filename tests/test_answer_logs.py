@@ -248,7 +248,7 @@ def test_a_judge_that_becomes_more_lenient_on_its_scale_has_drifted(tmp_path, st
         one for one in aty.Monitor(head).add(head.outputs(new)._replaced(labels=None), at=0) if "level" in one.stream
     ]
     assert str(alarms[0]).startswith(f"scores['judge'] {'rose' if step > 0 else 'fell'}: ")
-    assert "of 400 rows are at or below" in str(alarms[0])
+    assert f"of 400 rows since 1970-01-01 are {'above' if step > 0 else 'at or below'} " in str(alarms[0])
 
 
 def test_the_test_of_moved_values_is_fishers_and_keeps_its_level(monkeypatch, seed):

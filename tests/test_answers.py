@@ -568,7 +568,7 @@ def test_errors_of_accepted_answers_are_alarms_against_the_risk(fitted):
     [alarm] = [one for one in monitor.add_labels(said, wrong, at=86400) if one.stream == "risk"]
     n_wrong = np.count_nonzero(wrong[kept] == 0)
     assert (alarm.n_rows, alarm.share, alarm.reference_high) == (kept.size, n_wrong / kept.size, 0.2)
-    assert "labelled rows that are accepted are wrong, at most 20% allowed" in str(alarm)
+    assert "labelled rows since 1970-01-02 that are accepted are wrong, at most 20% allowed" in str(alarm)
     wrong_of_both = (np.count_nonzero(right[kept] == 0) + n_wrong) / (2 * kept.size)
     assert f"with a label {wrong_of_both:.1%} are wrong" in monitor.summary()
     with pytest.raises(ValueError, match=r"predict them with max_risk=0\.2"):

@@ -114,8 +114,13 @@ def cifar(tmp_path_factory):
     load_outputs("cifar10-wrn28-10", "test")  # skips by name where the folder is absent
     names = [name for name in EXPERIMENTS if name not in ("llm", "subgroups", "theory")]
     chosen = tmp_path_factory.mktemp("chosen")
-    for folder in ("cifar10-wrn28-10", "cifar10lt-wrn28-4"):
-        (chosen / folder).symlink_to(OUTPUTS / folder)
+    (chosen / "cifar10lt-wrn28-4").symlink_to(OUTPUTS / "cifar10lt-wrn28-4")
+    balanced = chosen / "cifar10-wrn28-10"
+    balanced.mkdir()
+    for part in ("test.npz", "train_statistics.npz"):
+        (balanced / part).symlink_to(OUTPUTS / balanced.name / part)
+    train = load_outputs(balanced.name, "train")  # a sample for neighbours: every fourth row of it is one too
+    np.savez(balanced / "train.npz", **{name: rows[::4] for name, rows in train.items()})
     return reproduced(tmp_path_factory.mktemp("cifar"), SEEDS_CIFAR, names, outputs=chosen)
 
 

@@ -861,11 +861,12 @@ def test_an_alarm_ends_when_one_look_at_the_rows_since_its_start_would_raise_non
     monitor = aty.Monitor(head)
     tests, place = monitor._tests, monitor._tests.place_of["class", "Shirt"]
     monitor.add(others[:100], at=0)
-    monitor.add(shirts[:30], at=DAY)
+    monitor.add_labels(head.predict(others[:9]), test.labels[test.labels != 6][:9], at=DAY)  # no row, and so no start
+    assert {alarm.since for alarm in monitor.add(shirts[:30], at=2 * DAY) if alarm.item == "Shirt"} == {2 * DAY}
     ends = []
-    for day in range(2, 30):
+    for day in range(3, 31):
         monitor.add(others[100 * day :][:20], at=day * DAY)
-        cells = np.cumsum(monitor._state.cells[1:], axis=0)
+        cells = np.cumsum(monitor._state.cells[2:], axis=0)
         _, count, trials = (part[:, place] for part in tests.shares(cells))
         evidence = one_sided(count, trials, tests.high[place], True)
         is_open = any(alarm.what == ("class", "Shirt", "rose") for alarm in monitor.moved().get("class", []))
@@ -876,7 +877,7 @@ def test_an_alarm_ends_when_one_look_at_the_rows_since_its_start_would_raise_non
     assert monitor.to_dict()["over"] == len(monitor.alarms)
     first = [alarm for alarm in monitor.alarms if alarm.item == "Shirt"]
     again = [alarm for alarm in monitor.add(shirts[30:], at=40 * DAY) if alarm.item == "Shirt"]
-    assert [alarm.at for alarm in first + again] == [DAY, 40 * DAY]
+    assert [alarm.at for alarm in first + again] == [2 * DAY, 40 * DAY]
     told = next(group for group in monitor.to_dict()["outside"] if "Shirt" in group["items"])
     assert told["raised"] == as_text(40 * DAY)
 

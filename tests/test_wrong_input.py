@@ -11,7 +11,7 @@ import atypicality as aty
 from atypicality import ModelOutputs
 from atypicality.cli import main
 from atypicality.head.calibration_parts import agreement, exchanged, unlike, warn_of_other_labels
-from atypicality.head.moments import Moments
+from atypicality.head.moments import ClassMoments
 from atypicality.head.prediction import Nearest, predicted
 from atypicality.llm import AnswerHead, Answers
 
@@ -186,9 +186,9 @@ def test_embeddings_of_another_layer_in_calibration_are_warned_of(folder, change
 )
 def test_a_density_has_the_moments_of_its_rows(density):
     outputs = ModelOutputs(**arrays(400, 1))
-    rows = Moments.of(outputs, 5, unit="normalize" in density)
+    rows = ClassMoments.of(outputs, 5, unit="normalize" in density)
     fitted = aty.GaussianAtypicality(**density).fit(outputs.embeddings, outputs.labels)
-    stored = Moments.of_density(fitted, np.arange(4), 5)
+    stored = ClassMoments.of_density(fitted, np.arange(4), 5)
     np.testing.assert_array_equal(stored.counts, rows.counts)
     np.testing.assert_allclose(stored.means, rows.means, rtol=0, atol=1e-12)
     assert stored.variance == pytest.approx(rows.variance, rel=1e-12)

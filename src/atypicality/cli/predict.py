@@ -52,7 +52,7 @@ def command(
         typer.Option(
             "--exit-code",
             help="End with code 3 where the rows' atypicality has drifted, or where answers lack a field far more "
-            "often than the held-out ones, or have a signal with other values than these.",
+            "often than the held-out ones, or have signals with other values than these.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,

@@ -30,10 +30,10 @@ def command(
     scratch: Scratch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Fit a saved head again on newer labelled outputs of the same model.
+    """Fit a saved head again on newer labelled outputs.
 
-    Recalibration and prediction sets are fitted on these rows alone; the density of the training rows stays. A model
-    that was trained again needs a new head: atypicality fit.
+    They must be of the same model: one that was trained again needs a new head, by atypicality fit. Recalibration and
+    prediction sets are fitted on these rows alone; the density of the training rows stays.
     """
     from atypicality.shipping.bundle.folder import check_place
 

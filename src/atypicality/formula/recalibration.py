@@ -269,8 +269,8 @@ class ClassMixing:
 class LogitModel:
     """``softmax(w_0 z + sum_t w_t M_t + W (z - o) + S)``: every parametric recalibrator."""
 
-    weighing: Any
-    terms: tuple[Any, ...] = ()
+    weighing: Weighing
+    terms: tuple[Field, ...] = ()
     mixing: ClassMixing | None = None
     scores: Any = None  # (k,)
     excluded: Any = None  # bool (k,), classes whose prior is 0; a row may have no other

@@ -397,8 +397,12 @@ class ReliabilityHead(BaseEstimator):
     ) -> None:
         """Write the head to `path` as one ONNX file (extra `onnx`), compared with the head first if `verify`.
 
-        With `max_risk`, as in `predict`, the file also says which predictions are accepted. With `network`, an ONNX
-        file whose outputs are logits and embeddings, both are one graph.
+        With `max_risk`, as in `predict`, the file also says which predictions are accepted, and its advice heeds it.
+        With `network`, an ONNX file with float32 outputs called logits, in the head's order of classes, and embeddings
+        where the head needs them, both are one graph, and other outputs of the network stay. The file takes its place
+        whole or not at all, after onnxruntime has answered made-up and hostile rows as the head does, in a process of
+        its own, or else RuntimeError. Parts that cannot be a graph (neighbours, learnt networks, randomised sets), or
+        are too large for one file, are a ValueError. The page on the ONNX graph lists its inputs and outputs.
 
         >>> from atypicality.datasets import load_fashion_mnist_lt
         >>> train, calibration, test = load_fashion_mnist_lt()

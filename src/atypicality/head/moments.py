@@ -14,7 +14,7 @@ from atypicality.outputs import ModelOutputs
 from atypicality.outputs.packing import ENOUGH_ROWS
 from atypicality.validation import warn
 
-__all__ = ["Moments", "warn_of_backwards", "warn_of_other_layer"]
+__all__ = ["ClassMoments", "warn_of_backwards", "warn_of_other_layer"]
 
 MOVED = 0.5
 """Mean squared distance of class means, in variances of the embeddings, from which on these are of different layers.
@@ -38,10 +38,10 @@ def warn_of_other_layer(head: Any, train: Any, held_out: ModelOutputs) -> None:
     if unlike(to_host(some.need("logits")), to_host(some.need("labels"))):
         return
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        own = Moments.of(some_rows(train, None)[0], k) if isinstance(train, ModelOutputs) else _of_head(head)
+        own = ClassMoments.of(some_rows(train, None)[0], k) if isinstance(train, ModelOutputs) else _of_head(head)
         if own is None:
             return
-        other = Moments.of(some, k, unit=own.unit)
+        other = ClassMoments.of(some, k, unit=own.unit)
         moved, times = own.apart(other), own.times(other)
     if moved > MOVED or times > RESCALED or times < 1 / RESCALED:
         whose = "train" if isinstance(train, ModelOutputs) else "the rows that the density was fitted on"
@@ -64,15 +64,15 @@ def warn_of_backwards(head: Any, train: Any) -> None:
         )
 
 
-def _of_head(head: Any) -> "Moments | None":
+def _of_head(head: Any) -> "ClassMoments | None":
     """Of training rows, by the density of a head or the Gaussian beside it; None of others, or of projected rows."""
     density = head.density_ if head.recalibration_density_ is None else head.recalibration_density_
     if not isinstance(density, GaussianAtypicality) or density.components_ is not None:
         return None
-    return Moments.of_density(density, class_columns(head), head.n_classes_)
+    return ClassMoments.of_density(density, class_columns(head), head.n_classes_)
 
 
-class Moments(NamedTuple):
+class ClassMoments(NamedTuple):
     """Rows (k,), means (k, d) and summed variances (k,) of classes, the summed variance of all rows, and their scale.
 
     The scale is the median squared distance of a row to the medians of the columns: one far row does not matter. A
@@ -87,7 +87,7 @@ class Moments(NamedTuple):
     unit: bool = False
 
     @classmethod
-    def of(cls, outputs: ModelOutputs, k: int, *, unit: bool = False) -> "Moments":
+    def of(cls, outputs: ModelOutputs, k: int, *, unit: bool = False) -> "ClassMoments":
         """Of rows with embeddings and labels."""
         embeddings, labels = to_host(outputs.need("embeddings")), to_host(outputs.need("labels"))
         x = (unit_rows(np, embeddings) if unit else embeddings)[:, :: _step(embeddings.shape[1])]
@@ -102,7 +102,7 @@ class Moments(NamedTuple):
         return cls(counts, means, spreads, float(x.var(axis=0).sum()), scale, unit)
 
     @classmethod
-    def of_density(cls, density: GaussianAtypicality, positions: NDArray[np.intp], k: int) -> "Moments":
+    def of_density(cls, density: GaussianAtypicality, positions: NDArray[np.intp], k: int) -> "ClassMoments":
         """Of the rows that a density was fitted on, whose classes have these positions (m,) among k."""
         step, diagonal = _step(density.n_features_in_), density.covariance_
         diagonal = diagonal if density.covariance == "diagonal" else np.diagonal(diagonal, axis1=-2, axis2=-1)
@@ -113,7 +113,7 @@ class Moments(NamedTuple):
         variance = float(shares @ (spreads + ((means - shares @ means) ** 2).sum(axis=1)))
         return cls(counts, means, spreads, variance, None, density.normalize is not None)
 
-    def apart(self, other: "Moments") -> float:
+    def apart(self, other: "ClassMoments") -> float:
         """Mean squared distance of the means of a class, less what it is by chance, in variances of all rows."""
         both = np.flatnonzero((self.counts > 1) & (other.counts > 1))
         distance = ((self.means[both] - other.means[both]) ** 2).sum(axis=1)
@@ -121,7 +121,7 @@ class Moments(NamedTuple):
         weighted = float(other.counts[both] @ distance) / max(int(other.counts[both].sum()), 1)
         return weighted / min(self.variance, other.variance)
 
-    def times(self, other: "Moments") -> float:
+    def times(self, other: "ClassMoments") -> float:
         """How many times the scale of this the other's is; without a scale, its scale or its variance of this variance.
 
         The nearer to 1 of the two: where some rows are far, a variance is many times the scale.

@@ -24,7 +24,7 @@ from atypicality.outputs.files import write_npz
 from atypicality.outputs.parquet import write_pieces
 from atypicality.outputs.paths import check_target, replacing
 from atypicality.recalibration.class_mix import ClassMix
-from atypicality.terminal import aligned, html_table, number, printable
+from atypicality.terminal import aligned, few, html_table, number, printable
 from atypicality.validation import check_rows, require
 
 __all__ = ["Acceptance", "Reliability", "check_place"]
@@ -463,9 +463,8 @@ class Reliability:
         label, accepted = to_host(self.label), to_host(self.accepted)
         counts, names = np.bincount(label, minlength=self.proba.shape[1]), self.names()
         never = never_accepted(label, accepted, counts.size)
-        listed = [f"{printable(names[one])} ({counts[one]:,} rows)" for one in never[:SHOWN]]
-        more = f" and {never.size - SHOWN} more" if never.size > SHOWN else ""
-        found = [str(self.acceptance or ""), f"never accepted: {', '.join(listed)}{more}" if listed else ""]
+        listed = few([f"{printable(names[one])} ({counts[one]:,} rows)" for one in never], SHOWN)
+        found = [str(self.acceptance or ""), f"never accepted: {listed}" if listed else ""]
         return [text for text in found if text]
 
     def _preview(self) -> tuple[list[str], list[list[str]]]:

@@ -23,7 +23,7 @@ from atypicality.recalibration.problem import Problem, Term, Units
 from atypicality.recalibration.terms import terms_of
 from atypicality.validation import check_labels, check_logits, check_matrix
 
-__all__ = ["Model", "Moments", "Summary"]
+__all__ = ["ColumnMoments", "Model", "Summary"]
 
 DIGIT = 16  # bits of a number that one round of `digits` counts: four rounds find any order statistic exactly
 SIGN = np.uint64(1 << 63)
@@ -65,7 +65,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Moments:
+class ColumnMoments:
     """Rows, mean and sum of squares about it of columns (p,); mergeable."""
 
     n: int
@@ -73,16 +73,16 @@ class Moments:
     squares: Vector
 
     @classmethod
-    def of(cls, columns: Vector) -> "Moments":
+    def of(cls, columns: Vector) -> "ColumnMoments":
         """Of columns (n, p)."""
         mean = columns.mean(axis=0)
         return cls(columns.shape[0], mean, np.square(columns - mean).sum(axis=0))
 
-    def merge(self, other: "Moments") -> "Moments":
+    def merge(self, other: "ColumnMoments") -> "ColumnMoments":
         """Of the rows of both (Chan, Golub and LeVeque 1983)."""
         n, step = self.n + other.n, other.mean - self.mean
         squares = self.squares + other.squares + step**2 * (self.n * other.n / n)
-        return Moments(n, self.mean + step * (other.n / n), squares)
+        return ColumnMoments(n, self.mean + step * (other.n / n), squares)
 
     @property
     def deviation(self) -> Vector:
@@ -195,10 +195,10 @@ def value_of_bits(bits: int) -> float:
 
 
 @task
-def column_moments(state: State, polynomial: Polynomial) -> Moments:
+def column_moments(state: State, polynomial: Polynomial) -> ColumnMoments:
     """Moments of the columns of the multiplier."""
     with np.errstate(over="ignore", invalid="ignore"):  # products of covariates that are not standardised are not read
-        return Moments.of(state.columns(polynomial))
+        return ColumnMoments.of(state.columns(polynomial))
 
 
 @task

@@ -16,7 +16,7 @@ import numpy as np
 from atypicality.estimators import clone
 from atypicality.integrations import dask_parts as parts
 from atypicality.integrations.dask_cluster import compute, persist, tree
-from atypicality.integrations.dask_parts import Model, Moments, Shape, Summary
+from atypicality.integrations.dask_parts import ColumnMoments, Model, Shape, Summary
 from atypicality.integrations.dask_rows import DaskRows, aligned, rows_of
 from atypicality.recalibration.aware import AtypicalityAwareRecalibration
 from atypicality.recalibration.base import Recalibrator
@@ -219,7 +219,7 @@ def _begin(model: Model, rows: DaskRows, labels: Any, extra: Mapping[str, Any], 
 
 def _with_features(begun: _Begun, polynomial: Polynomial) -> tuple[_Begun, Vector]:
     """Every part with features in standard units, and the map back to the columns."""
-    back = _back(begun.reduced(parts.column_moments, Moments.merge, polynomial))
+    back = _back(begun.reduced(parts.column_moments, ColumnMoments.merge, polynomial))
     return begun.advanced(parts.with_features, polynomial, back), back
 
 
@@ -241,7 +241,7 @@ def _whole(begun: _Begun, n_features: int) -> _Whole:
     return whole
 
 
-def _back(moments: Moments) -> Vector:
+def _back(moments: ColumnMoments) -> Vector:
     """The matrix that standardises columns from the right, and takes coefficients back from the left.
 
     Two rows, one deviation to either side of the mean, have the mean and the deviation of all of them.
@@ -271,6 +271,6 @@ def _polynomial(begun: _Begun, tail: float) -> Polynomial:
     names = begun.model.covariates
     limits = np.array([begun.tails(name, tail) for name in names]).reshape(-1, 2).T
     plain = Polynomial(names, (), np.zeros(len(names)), np.ones(len(names)), *limits)
-    found = begun.reduced(parts.column_moments, Moments.merge, plain)
+    found = begun.reduced(parts.column_moments, ColumnMoments.merge, plain)
     table = np.stack([found.mean[1 : len(names) + 1], found.deviation[1 : len(names) + 1], *limits], axis=1)
     return Polynomial.from_moments(dict(zip(names, map(tuple, table.tolist()), strict=True)))

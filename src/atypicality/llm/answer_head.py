@@ -24,7 +24,7 @@ from atypicality.head.reliability import Reliability
 from atypicality.llm.answer_densities import EMBEDDED, fit_densities, scored
 from atypicality.llm.answer_description import described, model_card
 from atypicality.llm.answer_evaluation import AnswerReliability, each_alone, evaluate_answers
-from atypicality.llm.answers import Answers, only_checked
+from atypicality.llm.answers import Answers, check_answers, only_checked
 from atypicality.llm.known_rows import SeenRows, warn_of_labels, warn_of_scales, warn_of_unused, without_copies
 from atypicality.llm.shifts import EMPTY, MISSING, empty_words, lacking_words, moved_words, outside_words, untried
 from atypicality.llm.signals import SignalModel, signals_of
@@ -278,8 +278,7 @@ class AnswerHead(BaseEstimator):
         signals: dict[str, Vector] | None = None,
     ) -> ModelOutputs:
         """Outputs of answers; `watched` ones say which fields they lack, as monitors of older heads cannot use."""
-        if not isinstance(answers, Answers):
-            raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
+        check_answers(answers)
         signals = self._signals(answers) if signals is None else signals
         odds = self.recalibration_.log_odds(signals, len(answers))
         rarity = None
@@ -506,8 +505,7 @@ class AnswerHead(BaseEstimator):
 
 def _need_correct(answers: Answers, correct: ArrayLike | None) -> tuple[Answers, NDArray[np.bool_]]:
     """The answers, or those of them that are checked, and which are correct."""
-    if not isinstance(answers, Answers):
-        raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
+    check_answers(answers)
     answers = only_checked(answers) if correct is None else answers
     if (given := answers.correct if correct is None else correct) is None:
         raise ValueError("correct must be given, or be in the answers: whether each answer is right.")

@@ -24,7 +24,7 @@ from atypicality.outputs.paths import replacing
 from atypicality.terminal import listed
 from atypicality.validation import check_groups, check_length, check_matrix, check_rows, name_rows, warn
 
-__all__ = ["Answers", "only_checked", "warn_of_one_kind"]
+__all__ = ["Answers", "check_answers", "only_checked", "warn_of_one_kind"]
 
 UNKNOWN_LOG_PROB = -9999.0  # what servers give of a token that is not among the likeliest they have looked at
 ZERO_SHARE = 0.1  # of the answers with log-probabilities that may have zeros alone: a likely token can have 0.0
@@ -275,6 +275,12 @@ def warn_of_one_kind(answers: Some, source: str) -> Some:
             "measured from one kind. Add answers of the other, or look at how 'correct' was made."
         )
     return answers
+
+
+def check_answers(answers: Any) -> None:
+    """Refuse anything but answers where these are asked for."""
+    if not isinstance(answers, Answers):
+        raise TypeError(f"answers must be Answers; got {type(answers).__name__}. Read a file with Answers.read.")
 
 
 def only_checked(answers: Answers) -> Answers:

@@ -61,8 +61,8 @@ class _Newest:
         if self._shares is None:
             return None
         place = self._tests.place_of[alarm.stream, alarm.item]
-        stream, _ = self._tests.tested[place]
-        count, trials = self._shares[alarm.direction == stream.direction(True)][place], self._shares[2][place]
+        side = self._tests.tested[place][0].direction(True)
+        count, trials = self._shares[alarm.direction == side][place], self._shares[2][place]
         return f"{percent(replace(alarm, share=count / trials).told().share)} of {trials:,}" if trials else "none"
 
 

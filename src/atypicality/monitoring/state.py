@@ -113,8 +113,8 @@ class Alarm:
 
     def _words(self) -> tuple[str, str, str]:
         """What moved, of which rows the share is, and what it counts of them."""
-        is_level = self.stream.startswith(LEVEL)
-        beyond = " are above" if self.direction == "rose" else " are at or below" if is_level else " are below"
+        below = "at or below" if self.stream.startswith(LEVEL) else "below"
+        beyond = f" are {'above' if self.direction == 'rose' else below}"
         if self.stream in RATES:
             return RATES[self.stream]
         if self.stream == "input":
@@ -122,9 +122,8 @@ class Alarm:
         if (found := QUANTILE.fullmatch(self.item)) and self.of_smaller:
             share, edge = found.groups()
             known = "the reference's " + ("median" if share == "0.5" else f"quantile {share}")
-            if is_level:
-                return self.stream.removeprefix(LEVEL), "rows", f"{beyond} {edge}"
-            return self.stream, "rows", f"{beyond} {edge if self.stream == 'confidence' else known}"
+            name = self.stream.removeprefix(LEVEL)
+            return name, "rows", f"{beyond} {known if name == 'atypicality' else edge}"
         return f"{self.stream} {self.item}", "rows", ""
 
     _stored = Record()

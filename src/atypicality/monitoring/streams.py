@@ -252,9 +252,12 @@ def _raised(tests: ShareTests, state: MonitorState) -> Iterator[Alarm]:
     if not state.keys.size:
         return
     excess = tests.excess(since) - np.log(ordinal * (ordinal + 1))[None, :, None]
-    for side, item in np.argwhere(excess.max(axis=1) >= 0):
+    found = np.argwhere(excess.max(axis=1) >= 0)
+    shares = tests.shares(since) if found.size else ()
+    for side, item in found:
         window = int(excess[side, :, item].argmax())
-        yield _alarm(tests, state, bool(side), int(item), window, since[window])
+        below, above, trials = (part[:, item] for part in shares)
+        yield _alarm(tests, state, bool(side), int(item), window, above if side else below, trials)
 
 
 def outside(tests: ShareTests, state: MonitorState) -> list[Alarm]:
@@ -271,8 +274,10 @@ def outside(tests: ShareTests, state: MonitorState) -> list[Alarm]:
 
 def _is_over(tests: ShareTests, state: MonitorState, alarm: Alarm) -> bool:
     """Whether the rows since an alarm's start fell short of `OVER` at the end of a window from its own on."""
+    if (place := tests.place_of.get((alarm.stream, alarm.item))) is None:
+        return True
     start, own = window_keys(np.array([alarm.since, alarm.at]), state.window)
-    place, above = tests.place_of[alarm.stream, alarm.item], (alarm.direction == "rose") != alarm.of_smaller
+    above = (alarm.direction == "rose") != alarm.of_smaller
     kept = state.keys >= start
     *counts, trials = (part[:, place] for part in tests.shares(np.cumsum(state.cells[kept], axis=0)))
     bound = (tests.high if above else tests.low)[place]
@@ -280,9 +285,12 @@ def _is_over(tests: ShareTests, state: MonitorState, alarm: Alarm) -> bool:
     return bool((evidence < OVER).any())
 
 
-def _alarm(tests: ShareTests, state: MonitorState, above: bool, item: int, window: int, cells: Counts) -> Alarm:
-    below_count, above_count, trials = (part[item] for part in tests.shares(cells))
-    count = above_count if above else below_count
+def _alarm(
+    tests: ShareTests, state: MonitorState, above: bool, item: int, window: int, counts: Counts, every: Counts
+) -> Alarm:
+    """The alarm of an item whose `counts`, of `every` row from each window on (w,), say most from this window on."""
+    count, trials = counts[window], every[window]
+    start = int(np.flatnonzero(every == trials)[-1])  # a window without such rows, as one of labels alone, is no start
     ordinal = float(state.keys[window] - state.first + 1)
     low, high = sequence_interval(count, trials, tests.delta[item] / (ordinal * (ordinal + 1)))
     stream, name = tests.tested[item]
@@ -291,7 +299,7 @@ def _alarm(tests: ShareTests, state: MonitorState, above: bool, item: int, windo
         name,
         stream.direction(above),
         state.last,
-        first_second(int(state.keys[window]), state.window),
+        first_second(int(state.keys[start]), state.window),
         float(count / trials),
         float(low),
         float(high),

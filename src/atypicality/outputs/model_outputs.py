@@ -238,8 +238,9 @@ class ModelOutputs:
         if missing:
             have = [name for name in PER_ROW + PER_CLASS if getattr(self, name) is not None]
             whose = self._called or "the outputs"
-            more = f" Is one of {listed(self._unnamed)} meant? Say so with --names." if self._unnamed else ""
-            raise ValueError(f"{whose} must have {', '.join(missing)}; they have only {', '.join(have)}.{more}")
+            told = f"{whose} must have {', '.join(missing)}; they have only {', '.join(have)}."
+            also = f" The file also has {listed(self._unnamed)}: say which is which with --names."
+            raise ValueError(told + (also if self._unnamed else ""))
         found = tuple(getattr(self, name) for name in names)
         return found[0] if len(found) == 1 else found
 

@@ -92,10 +92,7 @@ def check_logits(values: Any, name: str = "logits", *, n_classes: int | None = N
     if array.shape[1] == 1:
         single, array = array, blocks.empty((array.shape[0], 2), array.dtype)
         array[:, :1], array[:, 1:] = 0, single
-    if n_classes is not None and array.shape[1] != n_classes:
-        raise ValueError(
-            f"{name} must have {n_classes} columns, one per class as when it was fitted; got {array.shape[1]}."
-        )
+    check_prob_columns(array.shape[1], name, n_classes=n_classes)
     if array.dtype == np.float16:
         array = blocks.astype(array, np.float32)
     if scan:

@@ -37,44 +37,7 @@ def export_onnx(
     network: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> None:
-    """Write a fitted head as one ONNX file, with nothing but standard operators and a batch of any size.
-
-    The page on the ONNX graph lists its inputs and outputs, and what becomes of rows that cannot be answered.
-
-    Parameters
-    ----------
-    head : ReliabilityHead
-        Fitted.
-    path : str or path
-        The file; it is replaced as a whole or not at all. Missing folders above it are made.
-    max_risk : float, optional
-        As in `ReliabilityHead.predict`: the file then has the output `accepted`, and its advice heeds it.
-    network : path, optional
-        ONNX file of the network, with float32 outputs called logits, in the head's order of classes, and embeddings
-        where the head needs them: the head is put behind it, and one graph takes what the network takes. Other outputs
-        of the network stay.
-    verify : bool, default=True
-        Run the file with onnxruntime, in a process of its own, on made-up and hostile rows, and compare with the head
-        before the file takes its place. With `network` so is the head's part; the whole is then loaded.
-
-    Raises
-    ------
-    ValueError
-        When a part of the head cannot be a graph (neighbours, learnt networks, randomised sets), or is too large for
-        one file.
-    RuntimeError
-        When the file does not answer as the head does, or the runtime crashes on it.
-
-    Examples
-    --------
-    ::
-
-        head = ReliabilityHead().fit(train=train, calibration=calibration)
-        head.export_onnx("head.onnx")
-
-        session = onnxruntime.InferenceSession("head.onnx")
-        probabilities, sets = session.run(["probabilities", "prediction_set"], {"logits": z, "embeddings": x})
-    """
+    """As `ReliabilityHead.export_onnx`: nothing but standard operators, and a batch of any size."""
     check_choice(verify, "verify", (True, False))
     check_is_fitted(head, "recalibration_")
     if reasons := refusals(head, searched=False):
