@@ -174,7 +174,7 @@ class AbstentionRule:
     def least_risk(self, above: float = 0.0) -> float | None:
         """Smallest risk above that given, in whole percent, at which something is kept; None where nothing is."""
         percents = range(math.floor(100 * above) + 1, 100)
-        some = bisect_left(percents, True, key=lambda one: self._pass(one / 100).any())  # at a larger risk too
+        some = bisect_left(percents, True, key=lambda one: bool(self._pass(one / 100).any()))  # at a larger risk too
         risks = (one / 100 for one in percents[some:])
         return next((risk for risk in risks if self._pass(risk, self._first(risk))), None)
 
