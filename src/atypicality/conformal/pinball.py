@@ -146,7 +146,7 @@ class _Vertex:
         np.subtract.at(counts, self.cells[self.basis], self.tau * own)
         self.balance, self.above, self.beneath = counts @ self.groups, self.tau * own, (1 - self.tau) * own
         self.flat = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
-        self.lengths = np.sqrt((self.inverse**2).sum(axis=0))
+        self.lengths = np.sqrt(np.square(self.inverse).sum(axis=0))
 
     def cutoff(self, cell: int) -> float:
         """The cutoff of a cell: steps from where the last one ended."""
@@ -168,14 +168,14 @@ class _Vertex:
         pull, self.below, self.basis = 0.0, self.below.copy(), self.basis.copy()
         for _ in range(MAX_STEPS):
             slopes, pace = self._slopes(sign * pull * group), sign * (group @ self.inverse)
-            paces = np.stack([pace, -pace])
+            paces = np.array((pace, -pace))
             falling = paces > RANK_TOLERANCE * np.abs(pace).max()
             room = np.divide(np.maximum(slopes, 0.0), paces, out=np.full(paces.shape, math.inf), where=falling)
-            side, place = np.unravel_index(np.argmin(room), room.shape)
+            side, place = divmod(int(room.argmin()), room.shape[1])
             pull += float(room[side, place])
             if pull >= end:
                 return
-            if not self._step(int(place), 1.0 - 2.0 * float(side), -SMALLEST_SLOPE):
+            if not self._step(place, 1.0 - 2.0 * side, -SMALLEST_SLOPE):
                 yield pull, sign * math.inf
                 return
             yield pull, float(group @ self.coefficients)
@@ -197,15 +197,15 @@ class _Vertex:
         On the first side, 1, the row that leaves the basis comes to be below the vertex, on the other, -1, above.
         """
         gradient = -(self.balance + pull) @ self.inverse
-        return np.stack([gradient + self.beneath, self.above - gradient])
+        return np.array((gradient + self.beneath, self.above - gradient))
 
     def _steepest(self, pull: Doubles) -> tuple[int, float, float] | None:
         """Place in the basis, side and slope of the edge that falls fastest; None at the optimum."""
         slopes = self._slopes(pull)
         falls = np.where(slopes < -self.flat, slopes / self.lengths, 0.0)
-        side, place = np.unravel_index(np.argmin(falls), slopes.shape)
+        side, place = divmod(int(falls.argmin()), falls.shape[1])
         slope = float(slopes[side, place])
-        return None if slope >= -self.flat[place] else (int(place), 1.0 - 2.0 * float(side), slope)
+        return None if slope >= -self.flat[place] else (place, 1.0 - 2.0 * side, slope)
 
     def _step(self, place: int, side: float, slope: float) -> bool:
         """Along an edge to the row at which the objective stops falling; False where it falls for ever."""
