@@ -60,14 +60,16 @@ NEIGHBOURS = [
 def client():
     """Two worker processes of one thread each, as on two machines; an idle one takes no data from the other.
 
-    They are forked from a server that has imported what they need, and so are those that follow a killed one.
+    They are forked from a server that has imported what they need, and so are those that follow a killed one. Workers
+    take no samples of where their time goes.
     """
     made = dict(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50)
     forked = {"distributed.worker.multiprocessing-method": "forkserver"}
+    quiet = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
     with dask.config.set(forked):
         get_mp_context().set_forkserver_preload(["distributed", "atypicality.integrations.dask", "sklearn.base"])
     with (
-        dask.config.set(forked | {"distributed.scheduler.work-stealing": False}),
+        dask.config.set(forked | quiet | {"distributed.scheduler.work-stealing": False}),
         dd.LocalCluster(**made) as workers,
         dd.Client(workers, set_as_default=False) as found,
     ):
@@ -369,10 +371,10 @@ def dies_once(block, flag):
 
 
 def test_a_worker_killed_in_the_middle_changes_no_bit(client, tmp_path):
-    rows = da.from_array(np.arange(1500.0)[:, None], chunks=(50, 1))
+    rows = da.from_array(np.arange(1500.0)[:, None], chunks=(100, 1))
     labels = np.arange(1500) % 4
     flag = tmp_path / "died"
-    killed = rows.map_blocks(dies_once, flag, chunks=(50, 8), dtype=float)
+    killed = rows.map_blocks(dies_once, flag, chunks=(100, 8), dtype=float)
     found = cluster.fit(GaussianAtypicality(), killed, labels, client=client)
     assert flag.exists()
     again = cluster.fit(GaussianAtypicality(), killed, labels, client=client)
