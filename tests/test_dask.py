@@ -259,6 +259,19 @@ def test_the_optimum_is_that_of_one_machine(recalibrator, client, logits):
         np.testing.assert_allclose(found.multiplier_range_, alone.multiplier_range_, rtol=1e-5)
 
 
+def test_limits_and_medians_found_digit_by_digit_are_those_of_one_machine(client, logits, monkeypatch):
+    monkeypatch.setattr(dask_recalibration, "SENT", 0)
+    z, y, a = logits
+    found, alone = (AtypicalityAwareRecalibration(strength=1e-3, terms=()) for _ in range(2))
+    found = cluster.fit(
+        found, da.from_array(z, chunks=(700, 5)), da.from_array(y, chunks=700), atypicality=a, client=client
+    )
+    alone.fit(z, y, atypicality=a)
+    np.testing.assert_array_equal(found.polynomial_.low, alone.polynomial_.low)
+    np.testing.assert_array_equal(found.polynomial_.high, alone.polynomial_.high)
+    assert found.loss_ == pytest.approx(alone.loss_, abs=1e-9)
+
+
 def test_class_densities_and_files_of_outputs(client, logits, rng, tmp_path):
     z, y, a = logits
     paths = [tmp_path / "one", tmp_path / "two"]

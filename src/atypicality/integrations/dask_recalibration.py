@@ -34,6 +34,8 @@ __all__ = ["fit_recalibrator"]
 
 FITTED = (TemperatureScaling, VectorScaling, AtypicalityAwareRecalibration)
 MOST_PARAMETERS = 8192  # parameters up to which a Hessian, of their number squared, is reasonable to send
+SENT = 2**parts.DIGIT
+"""Rows up to which the values themselves are sent to find an order statistic: no more than the counts of a digit."""
 ONE = Polynomial((), (), *np.zeros((4, 0)))  # the multiplier without covariates: a column of ones
 
 
@@ -130,9 +132,9 @@ class _Begun:
     def at_ranks(self, number: str, ranks_of: Callable[[int], list[int]]) -> list[float]:
         """Exact order statistics of a number at ranks that depend on how many values there are.
 
-        Of many rows they are found digit by digit; values that are no more than the counts of a digit are sent.
+        Of more than `SENT` rows they are found digit by digit.
         """
-        if self.n_rows <= 2**parts.DIGIT:
+        if self.n_rows <= SENT:
             values = np.sort(self.reduced(parts.numbers, parts.stacked, number))
             return [float(values[rank - 1]) for rank in ranks_of(values.size)]
         counts = self.reduced(parts.digits, operator.add, number, (0,), 0)

@@ -6,7 +6,6 @@ sparse product. A full mixing matrix gets the Kronecker product of its two mean 
 Grosse 2015), and its coupling to the other parameters is left to L-BFGS.
 """
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality import blocks
-from atypicality.recalibration.kernels import Fields, shared_terms
+from atypicality.recalibration.kernels import Buffers, Fields, shared_terms
 from atypicality.recalibration.newton import Cholesky, Metric
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
@@ -27,8 +25,8 @@ __all__ = ["SparseCurvature", "sparse_curvature", "sparse_metric"]
 KEPT = 0.03
 """Probability above which an entry enters the sparse product: at most 33 in a row, and usually two or three.
 
-Of vector scaling with 100 to 1000 classes, five values from .01 to .2 on seven sets of logits: with .01 passes are up to
-1.7 times as many and each has up to ten times the pairs, with .05 and more some fits do not end.
+Vector scaling, 100 to 1000 classes, five values from .01 to .2 on seven sets of logits: with .01 there are up to 1.7
+times as many passes, each with up to ten times the pairs; with .05 and more some fits do not end.
 """
 SINGLE = float(np.finfo(np.float32).eps)
 CHUNK = 1 << 16
@@ -77,14 +75,14 @@ class SparseCurvature:
         return self
 
 
-def sparse_curvature(problem: Problem, fields: Fields, rows: slice, p: FloatArray) -> SparseCurvature:
+def sparse_curvature(problem: Problem, fields: Fields, rows: slice, p: FloatArray, buffers: Buffers) -> SparseCurvature:
     """The block's share of the approximate Hessian at probabilities `p` (b, k)."""
     weights, inputs = problem.weights[rows], _classwise_inputs(problem, fields)
     moments = np.zeros((len(inputs), len(inputs), problem.n_classes))
     for a, left in enumerate(inputs):
         for b, right in enumerate(inputs[: a + 1]):
-            moments[a, b] = moments[b, a] = weights.astype(p.dtype) @ _times(_times(p, left), right)
-    shared, crossed = _shared_sums(problem, fields, rows, p, inputs)
+            moments[a, b] = moments[b, a] = weights.astype(p.dtype) @ _times(_times(p, left, buffers), right, buffers)
+    shared, crossed = _shared_sums(problem, fields, rows, p, inputs, buffers)
     found = SparseCurvature(shared, crossed, moments, [_kept_entries(p, inputs, weights, rows.start)])
     if problem.mixing == "full" and fields.x is not None:
         doubt = weights * (1 - np.vecdot(p, p))
@@ -119,7 +117,7 @@ class _SparseHessian:
         self.shared = sums.shared + np.diag(penalty[:n_shared])
         own = np.einsum("aak->ak", sums.moments).ravel() + penalty[n_shared:]
         kept = np.zeros(penalty.size)
-        for _, place, value in self._entries(sums.kept):
+        for _, place, value in self._entries():
             kept += np.bincount(place, value**2, minlength=penalty.size)
         diagonal = np.r_[np.diag(self.shared), np.maximum(own - kept[n_shared:], SINGLE * own)]
         self.unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
@@ -137,33 +135,19 @@ class _SparseHessian:
             for b in range(a):
                 left, right = own + a * k, own + b * k
                 matrix[left, right] = self._sums.moments[a, b] * unit[left] * unit[right]
-        matrix -= self._second_part()
+        for row, place, value in self._entries():
+            value = value * unit[place]
+            for first, second in _pairs(row):
+                left, right = place[first], place[second]
+                places = np.maximum(left, right) * size + np.minimum(left, right)
+                np.subtract.at(matrix.reshape(-1), places, (value[first] * value[second]).astype(np.float32))
         matrix[np.diag_indices_from(matrix)] = 1
         return matrix
 
-    def _second_part(self) -> FloatArray:
-        """The sparse product (size, size), its lower triangle without the diagonal: a matrix for each thread."""
-        size, kept = self.unit.size, self._sums.kept
-        entries = sum(part.row.size for part in kept)
-        threads = min(blocks.n_threads(4 * size**2), 1 + entries // CHUNK)
-
-        def products(parts: slice) -> FloatArray:
-            out = np.zeros(size**2, np.float32)
-            for row, place, value in self._entries(kept[parts]):
-                value = value * self.unit[place]
-                for first, second in _pairs(row):
-                    left, right = place[first], place[second]
-                    places = np.maximum(left, right) * size + np.minimum(left, right)
-                    np.add.at(out, places, (value[first] * value[second]).astype(np.float32))
-            return out
-
-        found = blocks.reduce_rows(products, len(kept), operator.iadd, block=-(-len(kept) // threads), threads=threads)
-        return np.asarray(found.reshape(size, size))
-
-    def _entries(self, parts: list[Kept]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
+    def _entries(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
         """Row, parameter and value of the kept entries, one for every input, in chunks of whole rows."""
         n_inputs, k = self._sums.moments.shape[1:]
-        for row, column, values in _chunks(parts):
+        for row, column, values in _chunks(self._sums.kept):
             place = self._n_shared + column.astype(np.intp, copy=False)[:, None] + k * np.arange(n_inputs)
             yield np.repeat(row, n_inputs), place.ravel(), values.T.ravel()
 
@@ -243,12 +227,12 @@ def _classwise_inputs(problem: Problem, fields: Fields) -> list[FloatArray | Non
     return [*inputs, None] if problem.class_scores else inputs
 
 
-def _times(p: FloatArray, values: FloatArray | None) -> FloatArray:
-    return p if values is None else p * values
+def _times(p: FloatArray, values: FloatArray | None, buffers: Buffers) -> FloatArray:
+    return p if values is None else np.multiply(p, values, out=buffers("term", p.shape, p.dtype))
 
 
 def _shared_sums(
-    problem: Problem, fields: Fields, rows: slice, p: FloatArray, inputs: list[FloatArray | None]
+    problem: Problem, fields: Fields, rows: slice, p: FloatArray, inputs: list[FloatArray | None], buffers: Buffers
 ) -> tuple[Vector, Vector]:
     weights, terms, n_shared = problem.weights[rows], shared_terms(problem, fields, rows), problem.layout.mixing.start
     shared, crossed = np.empty((n_shared, n_shared)), np.empty((n_shared, len(inputs), problem.n_classes))
@@ -256,8 +240,8 @@ def _shared_sums(
     scaled = np.concatenate([features * weights[:, None] for _, features, _ in terms], axis=1).astype(p.dtype)
     shifted = scaled * np.repeat(np.stack(means, axis=1), [features.shape[1] for _, features, _ in terms], axis=1)
     for a, own in enumerate(inputs):
-        crossed[:, a] = -(shifted.T @ _times(p, own))
-    moved = np.empty_like(p)
+        crossed[:, a] = -(shifted.T @ _times(p, own, buffers))
+    moved = buffers("moved", p.shape, p.dtype)
     for place, ((where, features, values), mean) in enumerate(zip(terms, means, strict=True)):
         np.multiply(p, values, out=moved)
         spreads = [
@@ -268,7 +252,7 @@ def _shared_sums(
         shared[where, : where.stop] = (features * weights[:, None]).T @ np.concatenate(others, axis=1)
         shared[: where.start, where] = shared[where, : where.start].T
         for a, own in enumerate(inputs):
-            crossed[where, a] += scaled[:, where].T @ _times(moved, own)
+            crossed[where, a] += scaled[:, where].T @ _times(moved, own, buffers)
     return shared, crossed
 
 

@@ -147,7 +147,7 @@ def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | N
     if curvature is None:
         return Derivatives(log_norm, gradient)
     e /= totals[:, None].astype(e.dtype)
-    return Derivatives(log_norm, gradient, sparse_curvature(problem, fields, rows, e))
+    return Derivatives(log_norm, gradient, sparse_curvature(problem, fields, rows, e, buffers))
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:
