@@ -9,7 +9,7 @@ from recalibration_cases import Reference, rows_like
 from scipy.special import softmax
 
 from atypicality import blocks
-from atypicality.recalibration import passes, problem
+from atypicality.recalibration import VectorScaling, passes, problem
 from atypicality.recalibration.problem import Term
 from atypicality.recalibration.row_statistics import read_rows
 from atypicality.recalibration.solver import (
@@ -118,6 +118,29 @@ def test_many_parameters_reach_the_same_optimum(terms, monkeypatch, seed):
     assert solve(built).objective <= exact.objective + PROMISED
     monkeypatch.setattr("atypicality.recalibration.metric.DENSE", 0)
     assert solve(built).objective <= exact.objective + PROMISED
+
+
+def test_what_the_approximate_hessian_does_not_finish_exact_steps_do(monkeypatch, seed):
+    logits, labels, atypicality = rows_like(600, 8, seed)
+    built, _ = build(TERMS["diagonal"], logits, labels, atypicality)
+    exact = solve(built)
+    monkeypatch.setattr("atypicality.recalibration.solver.NEWTON_WORK", 0)
+    monkeypatch.setattr("atypicality.recalibration.solver.FEW", 0)
+    monkeypatch.setattr("atypicality.recalibration.solver.PATIENCE", 1)
+    found = solve(built)
+    assert found.certificate <= TOLERANCE
+    assert found.objective <= exact.objective + PROMISED
+    assert found.n_iter > 1
+
+
+def test_vector_scaling_of_nearly_separable_labels_converges():
+    rng, n, k = np.random.default_rng(0), 3000, 300
+    labels = np.arange(n) % k
+    logits = 2 * rng.normal(size=(n, k)).astype(np.float32)
+    logits[np.arange(n), labels] += rng.normal(12, 2, n).astype(np.float32)
+    found = VectorScaling().fit(logits, labels)
+    assert found.certificate_ <= TOLERANCE
+    assert found.solution_.n_iter > 60  # which the approximate Hessian does not end in
 
 
 def large_problem(seed=0, n=3000, k=800, **options):

@@ -40,7 +40,14 @@ Pairs = deque[tuple[Vector, Vector, float]]
 
 
 class NotConvergedError(RuntimeError):
-    """The optimum could not be certified; the message says how far the solver came and why it stopped."""
+    """The optimum could not be certified; the message says how far the solver came and why it stopped.
+
+    It stopped at `theta`, where that is one vector, after `n_iter` steps and `n_passes` passes.
+    """
+
+    def __init__(self, message: str, theta: Vector | None = None, n_iter: int = 0, n_passes: int = 0) -> None:
+        super().__init__(message)
+        self.theta, self.n_iter, self.n_passes = theta, n_iter, n_passes
 
 
 class Metric(Protocol):
@@ -130,7 +137,10 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
         if found is None:
             raise NotConvergedError(
                 f"no step lowers the objective at iteration {n_iter}: half of the squared Newton decrement is "
-                f"{certificate:.3g}, asked was {tolerance:.3g}. Give float64 logits, or a positive ridge strength."
+                f"{certificate:.3g}, asked was {tolerance:.3g}. Give float64 logits, or a positive ridge strength.",
+                theta,
+                n_iter,
+                n_passes,
             )
         length, following, tries = found
         _remember(pairs, length * step, following.gradient - current.gradient)
@@ -138,7 +148,10 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
         n_passes, since = n_passes + tries, since + 1
     raise NotConvergedError(
         f"{max_iter} iterations were not enough: half of the squared Newton decrement is {certificate:.3g}, asked was "
-        f"{tolerance:.3g}. A positive ridge strength makes the problem easier."
+        f"{tolerance:.3g}. A positive ridge strength makes the problem easier.",
+        theta,
+        max_iter,
+        n_passes,
     )
 
 
