@@ -116,21 +116,14 @@ def test_many_parameters_reach_the_same_optimum(terms, monkeypatch, seed):
     assert found.objective <= exact.objective + PROMISED
     monkeypatch.setattr("atypicality.recalibration.newton.TRUSTED", 0.5)
     assert solve(built).objective <= exact.objective + PROMISED
-    monkeypatch.setattr("atypicality.recalibration.metric.DENSE", 0)
-    assert solve(built).objective <= exact.objective + PROMISED
-
-
-def test_what_the_approximate_hessian_does_not_finish_exact_steps_do(monkeypatch, seed):
-    logits, labels, atypicality = rows_like(600, 8, seed)
-    built, _ = build(TERMS["diagonal"], logits, labels, atypicality)
-    exact = solve(built)
-    monkeypatch.setattr("atypicality.recalibration.solver.NEWTON_WORK", 0)
-    monkeypatch.setattr("atypicality.recalibration.solver.FEW", 0)
     monkeypatch.setattr("atypicality.recalibration.solver.PATIENCE", 1)
-    found = solve(built)
+    found = solve(built)  # what the approximate Hessian does not finish, exact steps do
     assert found.certificate <= TOLERANCE
     assert found.objective <= exact.objective + PROMISED
-    assert found.n_iter > 1
+    monkeypatch.setattr("atypicality.recalibration.solver.RESCUE_WORK", 0)  # it goes on where they cannot be afforded
+    assert solve(built).objective <= exact.objective + PROMISED
+    monkeypatch.setattr("atypicality.recalibration.metric.DENSE", 0)
+    assert solve(built).objective <= exact.objective + PROMISED
 
 
 def test_vector_scaling_of_nearly_separable_labels_converges():

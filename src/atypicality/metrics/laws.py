@@ -25,11 +25,10 @@ def quantile(level: float, n: Any, chance: Any) -> NDArray[np.float64]:
     >>> quantile(0.5, [1, 2, 59], [0.4, 0.5, 0.05]).tolist()
     [0.0, 1.0, 3.0]
     """
-    mean, z = np.multiply(n, chance), ndtri(level)
-    bend = (
-        (z * z - 1) * (1 - 2 * np.asarray(chance)) / 6
-    )  # of the Cornish-Fisher expansion: seldom off by more than one
-    found = np.clip(np.ceil(mean + z * np.sqrt(mean * (1 - np.asarray(chance))) + bend - 0.5), 0.0, n)
+    chance, z = np.asarray(chance), ndtri(level)
+    mean, bend = np.multiply(n, chance), (z * z - 1) * (1 - 2 * chance) / 6
+    # the Cornish-Fisher expansion, which is seldom off by more than one
+    found = np.clip(np.ceil(mean + z * np.sqrt(mean * (1 - chance)) + bend - 0.5), 0.0, n)
     while (above := at_most(found - 1, n, chance) >= level).any():
         found = found - above
     while (below := at_most(found, n, chance) < level).any():

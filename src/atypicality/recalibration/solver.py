@@ -53,8 +53,11 @@ FEW_ROWS = 5
 """Rows that are added to the counts of labels and of predictions in the start of the scores."""
 FEW = 32
 """Parameters up to which every step is an exact Newton step, however many rows there are."""
-PATIENCE = 60
-"""Steps with the approximate Hessian after which exact Newton steps go on: most fits take fewer than 30."""
+PATIENCE, RESCUE_WORK = 60, 1e11
+"""Steps with the approximate Hessian after which exact ones go on, up to so many rows times squared parameters.
+
+Most fits take fewer than 30 steps. An exact one takes some seconds with that much work.
+"""
 NEWTON_WORK = 1e9
 """Rows times squared parameters up to which every step is an exact Newton step."""
 
@@ -159,10 +162,11 @@ def start_at(problem: Problem, theta: Vector) -> Solution:
 def find_optimum(problem: Problem, theta: Vector, tolerance: float, max_iter: int = 200) -> Optimum:
     """As `solve`, from standardised parameters (P,) to standardised ones, with the derivatives at the end.
 
-    Where the approximate Hessian leads nowhere, as with nearly separable labels, exact Newton steps go on from there.
+    Where the approximate Hessian leads nowhere, as with nearly separable labels, exact Newton steps go on from there,
+    if they can be afforded.
     """
-    if _is_exact(problem) or problem.n_parameters > DENSE:
-        return _minimise(problem, theta, tolerance, max_iter, exact=_is_exact(problem))
+    if (exact := _is_exact(problem)) or not _can_be_exact(problem):
+        return _minimise(problem, theta, tolerance, max_iter, exact=exact)
     try:
         return _minimise(problem, theta, tolerance, min(PATIENCE, max_iter), exact=False)
     except NotConvergedError as stuck:
@@ -193,6 +197,17 @@ def _is_exact(problem: Problem) -> bool:
         return device_solver.is_exact(problem)
     few = problem.n_rows * problem.n_parameters**2 <= NEWTON_WORK or problem.n_parameters <= FEW
     return few or problem.remote is not None
+
+
+def _can_be_exact(problem: Problem) -> bool:
+    """Whether there are time and memory for some exact Newton steps."""
+    if problem.n_parameters > DENSE or problem.n_rows * problem.n_parameters**2 > RESCUE_WORK:
+        return False
+    try:
+        check_solver_room(problem.n_parameters)
+    except ValueError:
+        return False
+    return True
 
 
 def _exact_metric(problem: Problem, curvature: Any, noise: float) -> Metric:
