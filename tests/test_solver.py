@@ -251,7 +251,7 @@ def test_weights_are_repetitions_and_rows_have_no_order(seed, k, n):
     order = rng.permutation(np.repeat(np.arange(n), counts))
     weighted = solve(build(TERMS["shrunk diagonal"], logits, labels, atypicality, sample_weight=counts)[0])
     repeated = solve(build(TERMS["shrunk diagonal"], logits[order], labels[order], atypicality[order])[0])
-    assert weighted.loss == pytest.approx(repeated.loss, abs=1e-8)
+    assert weighted.objective == pytest.approx(repeated.objective, abs=PROMISED)  # the loss alone is not at its minimum
     assume(weighted.loss > 0.01)  # separable rows have no optimum to agree on
     np.testing.assert_allclose(weighted.scores, repeated.scores, atol=1e-5)  # the certificate leaves about this
     np.testing.assert_allclose(weighted.coefficients, repeated.coefficients, atol=1e-4)
