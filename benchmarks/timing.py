@@ -153,6 +153,7 @@ def peak_above(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 def peak_anonymous(run: Callable[[], Any], *, every: float = 0.005) -> tuple[Any, float, float]:
     """Like `peak_above`, for runs that read memory maps: a thread samples the memory that no file stands behind."""
+    gc.collect()  # else garbage of before, collected on the way, would hide as much
     before, done = _resident("RssAnon"), threading.Event()
     peak = [before]
 
