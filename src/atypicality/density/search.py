@@ -99,7 +99,8 @@ def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
 def _squares_about(shift: FloatArray, rows: FloatArray, metric: str, first_row: int) -> Float64:
     with np.errstate(invalid="ignore", over="ignore"):
         exact = rows if metric == "euclidean" else exact_rows(rows, metric, first_row=first_row)
-        gap = np.subtract(exact, shift, dtype=np.float64)
+        gap = exact.astype(np.float64, copy=exact is rows)
+        gap -= shift
         squares = np.vecdot(gap, gap)
     if not np.isfinite(squares).all():
         refuse_rows(rows, gap.dtype, first_row=first_row)
@@ -159,16 +160,16 @@ class Search:
         tile = min(n_members, blocks.block_rows(4 * d, budget=_TILE_BYTES))
         group = min(_GROUP, max(1, tile // (8 * k)))
         found = _Found(self, k, wanted=min(k + (self.own_row is not None), n_members), single=group == 1)
-        scores = np.empty((n, -(-tile // group) * group), np.float32)
+        scores = np.empty((-(-tile // group) * group, n), np.float32)
         prepared = np.empty((tile, d + 1), np.float32)  # the last column makes the product subtract half squares
         for part in blocks.row_slices(n_members, tile):
             chosen, size = members[part] if isinstance(members, np.ndarray) else part, part.stop - part.start
             self.reference.prepared(self.reference.rows[chosen], prepared[:size, :-1])
             np.negative(self.reference.half_squares[chosen], out=prepared[:size, -1])
-            np.matmul(self.rounded, prepared[:size].T, out=scores[:, :size])
-            scores[:, size:] = -np.inf  # where the last tile falls short
+            np.matmul(prepared[:size], self.rounded.T, out=scores[:size])
+            scores[size:] = -np.inf  # where the last tile falls short
             numbers = members[part] if isinstance(members, np.ndarray) else np.arange(part.start, part.stop)
-            found.add(scores.reshape(n, group, -1), numbers)
+            found.add(scores.reshape(group, -1, n), numbers)
         return found
 
 
@@ -192,20 +193,23 @@ class _Found:
         self.dropped = np.zeros(n, bool)
 
     def add(self, scores: NDArray[np.float32], columns: Index) -> None:
-        """Take in scores (n, group, n_groups) of the training rows `columns`; column g + n_groups * i is in group g."""
-        peaks = scores.max(axis=1)
+        """Take in scores (group, n_groups, n) of the training rows `columns`; row g + n_groups * i is in group g.
+
+        Queries come last: maxima of whole rows of memory take a third of the time of maxima along them.
+        """
+        peaks = scores.max(axis=0)
         self.tiles += 1
         if self.single or self.tiles & (self.tiles - 1) == 0:  # a bound of half the rows lets in twice the candidates
             self._raise_bound(peaks)
-        row, group = np.nonzero(peaks >= self.bound[:, None])
-        near = scores[row, :, group]
-        which, depth = np.nonzero(near >= self.bound[row, None])
-        row, place = row[which], depth * peaks.shape[1] + group[which]
+        group, row = _places(peaks >= self.bound)
+        near = scores[:, group, row]
+        depth, which = _places(near >= self.bound[row])
+        row, place = row[which], depth * peaks.shape[0] + group[which]
         column = columns[np.minimum(place, columns.size - 1)]
         counts = place < columns.size
         if self.search.own_row is not None:
             counts &= column != row + self.search.own_row
-        value = near[which, depth].astype(np.float64)
+        value = near[depth, which].astype(np.float64)
         self.pending = self.pending.joined(_Pairs(row[counts], column[counts], value[counts]))
         if self.pending.row.size > _PENDING * self.bound.size:
             self._settle()
@@ -238,11 +242,11 @@ class _Found:
 
     def _raise_bound(self, peaks: NDArray[np.float32]) -> None:
         """The k-th largest group maximum bounds the k-th largest score from below; allow for twice the rounding."""
-        rows = np.flatnonzero(~self.done & (peaks.max(axis=1) > self.best[:, 0]))
+        rows = np.flatnonzero(~self.done & (peaks.max(axis=0) > self.best[:, 0]))
         if not rows.size:
             return
         wanted = self.best.shape[1]
-        both = np.concatenate([self.best[rows], peaks[rows]], axis=1)
+        both = np.concatenate([self.best[rows], peaks.T[rows]], axis=1)
         both.partition(both.shape[1] - wanted, axis=1)
         self.best[rows] = both[:, -wanted:]
         score, square = both[:, -wanted].astype(np.float64), self.search.squares[rows]
@@ -270,6 +274,12 @@ class _Found:
         full &= np.bincount(self.settled.row, minlength=self.done.size) == self.k
         self.done |= full
         self.bound[self.done] = np.inf
+
+
+def _places(chosen: NDArray[np.bool_]) -> tuple[Index, Index]:
+    """Rows and columns of what is true, which `nonzero` of two dimensions finds in four times the time."""
+    row, column = np.divmod(np.flatnonzero(chosen), max(1, chosen.shape[1]))
+    return row, column
 
 
 @dataclass(frozen=True)
