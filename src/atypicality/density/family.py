@@ -89,7 +89,8 @@ class DensityFamily(BaseEstimator):
     def scores(self, embeddings: ArrayLike) -> dict[str, Float64]:
         """Atypicality (n,) of `embeddings` (n, d) by every member, on the host; a family is no density itself.
 
-        Rows are whitened once for each normalisation. Where one of them is zero, normalised members are left out.
+        Rows are whitened once for each normalisation, and distances are expanded squares, which lose some of sixteen
+        digits for rows far from all classes. Where a row is zero, normalised members are left out.
         """
         x = any_matrix(embeddings, "embeddings", width=self.n_features_in_)
         found: dict[str, Float64] = {}
@@ -97,7 +98,7 @@ class DensityFamily(BaseEstimator):
         for normalize in (None,) if "l2" in scored and _any_zero(x, "calibration") else (None, "l2"):
             names = sorted(name for name, member in self.members_.items() if member.normalize == normalize)
             if names:  # the Gaussian, and the relative density behind it, which knows both
-                what = ("gaussian_atypicality", "atypicality")[: len(names)]
+                what = ("rough_gaussian", "rough")[: len(names)]
                 scores = score_rows(self.members_[names[-1]].formula(), x, *what)
                 found |= {name: to_host(score)[:, 0] for name, score in zip(names, scores, strict=False)}
         return {name: found[name] for name in self.members_ if name in found}

@@ -369,4 +369,4 @@ def _spread_over(classes: NDArray[Any], at: NDArray[np.intp], statistics: ClassS
 
 def _block(width: int, dtype: np.dtype[Any]) -> int:
     """Rows of a block: a scatter matrix that waits to be added should not be larger than the block it came from."""
-    return blocks.block_rows(width * dtype.itemsize, budget=2 * blocks.GEMM_BYTES, minimum=2 * width)
+    return blocks.block_rows(width * dtype.itemsize, budget=blocks.GEMM_BYTES, minimum=2 * width)

@@ -19,6 +19,9 @@ TILE = 4096
 """Training rows that queries are compared with at a time."""
 CLOSE = 1e-10
 """Relative difference that turned axes may make to a squared length."""
+STEP, WIDE, MANY = 64, 128, 4096
+"""Columns of a triangular whitening that are multiplied at a time; its columns and entries of rows from which on that
+is quicker than all at once."""
 SPARE = 8
 """Neighbours beyond those asked for that are measured directly: products may order near ones wrongly."""
 
@@ -31,6 +34,22 @@ def aligned(xp: Xp, densities: Any, sources: Any) -> Any:
 def prepared(xp: Xp, rows: Any, normalize: str | None) -> Any:
     """Rows (n, d) as a density reads them."""
     return rows if normalize is None else unit_rows(xp, rows)
+
+
+def is_triangular(matrix: Any) -> bool:
+    """Whether a matrix (d, d) is zero below its diagonal."""
+    return matrix.shape[0] == matrix.shape[1] >= WIDE and not np.tril(matrix, -1).any()
+
+
+def whitened(xp: Xp, rows: Any, whitening: Any, triangular: bool) -> Any:
+    """Rows (n, d) times a whitening (d, r); two thirds of the work where that is `triangular` and rows are NumPy's."""
+    if not triangular or not isinstance(rows, np.ndarray) or rows.size < MANY:
+        return rows @ whitening
+    out = np.empty(rows.shape, whitening.dtype)
+    for start in range(0, out.shape[1], STEP):
+        stop = min(start + STEP, out.shape[1])
+        np.matmul(rows[:, :stop], whitening[:stop, start:stop], out=out[:, start:stop])
+    return out
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,7 @@ class TiedDensity:
     log_peak: float
     log_prior: Any = None  # (k,), where atypicality is of the marginal density
     normalize: str | None = None  # "l2": rows are divided by their length first; those of zeros then score NaN
+    triangular: bool = False  # of the whitening
 
     @classmethod
     def of(
@@ -65,8 +85,8 @@ class TiedDensity:
         dtype = centre.dtype
         bias = (-0.5 * np.vecdot(means, means)).astype(dtype)
         targets = np.ascontiguousarray(means.T, dtype)
-        numbers = np.arange(len(means))
-        return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize)
+        numbers, triangular = np.arange(len(means)), is_triangular(whitening)
+        return cls(centre, whitening, targets, bias, means, numbers, float(log_peak), log_prior, normalize, triangular)
 
     @property
     def n_classes(self) -> int:
@@ -76,7 +96,8 @@ class TiedDensity:
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
         rows = prepared(xp, rows, self.normalize)
-        z = xp.astype(rows - self.centre, self.centre.dtype, copy=False) @ self.whitening
+        centred = xp.astype(rows - self.centre, self.centre.dtype, copy=False)
+        z = whitened(xp, centred, self.whitening, self.triangular)
         scores = z @ self.targets
         scores += self.bias
         return z, scores
@@ -100,9 +121,10 @@ class TiedDensity:
         others = xp.log(xp.sum(xp.astype(others, xp.float64, copy=False), axis=1, keepdims=True))
         return self._half(xp, z, best) - self.log_peak - (self.log_prior[best][:, None] + others)
 
-    def gaussian_atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
-        """`atypicality` (n, 1) of the Gaussians of the classes, without a background."""
-        return TiedDensity.atypicality(self, xp, products[:2])
+    def rough_gaussian(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """Atypicality (n, 1) of the Gaussians alone, by expanded squares in a third of the time: to rank rows by."""
+        z, scores = products[:2]
+        return 0.5 * squared_lengths(xp, z) - xp.max(scores, axis=1, keepdims=True) - self.log_peak
 
     def linear(self) -> "LinearDensity":
         """The same atypicality from products that are linear in the row; without log priors and in float64."""
@@ -160,6 +182,12 @@ class RelativeDensity(TiedDensity):
         along = xp.astype(along, xp.float64, copy=False)
         class_part = xp.sum(mean * (0.5 * mean - (z - self.mean)), axis=1, keepdims=True)
         return class_part + 0.5 * squared_lengths(xp, along)
+
+    def rough(self, xp: Xp, products: tuple[Any, ...]) -> Any:
+        """As `atypicality`, by expanded squares: to rank rows by."""
+        z, scores, along = products
+        about = xp.matmul(z, self.mean)[:, None] - 0.5 * (self.mean @ self.mean)
+        return 0.5 * squared_lengths(xp, along) - xp.max(scores, axis=1, keepdims=True) + about
 
     def linear(self) -> "LinearDensity":
         """The same atypicality from products that are linear in the row, in float64."""
@@ -231,6 +259,7 @@ class TwoDensities:
     whitening: Any  # (d, r)
     means: Any  # (k, r)
     log_peak: float  # of the Gaussian
+    triangular: bool = False  # of the whitening
     roots: Any = None
     start: Any = None
     end: Any = None
@@ -241,7 +270,7 @@ class TwoDensities:
     def of(cls, chosen: LinearDensity, gaussian: TiedDensity) -> Self:
         """From the density chosen and the Gaussian of rows as they came."""
         whitening, spread = gaussian.whitening, chosen.spread
-        plain = cls(chosen, gaussian.centre, whitening, gaussian.means, gaussian.log_peak)
+        plain = cls(chosen, gaussian.centre, whitening, gaussian.means, gaussian.log_peak, gaussian.triangular)
         if spread is None or whitening.shape[0] != whitening.shape[1]:
             return plain
         inner = np.linalg.solve(whitening, spread)
@@ -256,6 +285,7 @@ class TwoDensities:
             plain,
             chosen=replace(chosen, spread=None, offset=None),
             whitening=turned,
+            triangular=False,
             means=gaussian.means @ turn,
             roots=roots,
             start=gaussian.centre @ turned,
@@ -274,7 +304,8 @@ class TwoDensities:
 
     def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
         """Whitened rows (n, r), and the products of the density chosen, or its scores and lengths of rows (n, 1)."""
-        z = xp.astype(rows - self.centre, xp.float64, copy=False) @ self.whitening
+        centred = xp.astype(rows - self.centre, xp.float64, copy=False)
+        z = whitened(xp, centred, self.whitening, self.triangular)
         own = self.chosen.products(xp, rows)
         if self.roots is None or self.normalize is None:
             return z, *own

@@ -229,7 +229,7 @@ def _read_blocks(
         block, size = array[rows], rows.stop - rows.start
         with workspace.borrow() as buffers:
             wide = _widen(block, buffers)
-            _refuse(block, wide @ np.ones(n_classes), rows.start, tolerance)
+            _refuse(block, wide, rows.start, tolerance)
             top[rows], hit[rows] = _top(wide, block, target[rows])
             label_prob[rows] = wide[np.arange(size), target[rows]]
             np.vecdot(wide, wide, out=squares[rows])
@@ -246,11 +246,11 @@ def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
     if on_device(array):
         return Pairs(*device_rows.pair_columns(array, target), dtype)
     confidence, correct = np.empty(array.shape[0]), np.empty(array.shape[0], bool)
-    ones, tolerance = np.ones(array.shape[1], array.dtype), _tolerance(dtype)
+    tolerance = _tolerance(dtype)
 
     def read(rows: slice) -> None:
         block = array[rows]
-        _refuse(block, block @ ones, rows.start, tolerance)
+        _refuse(block, block, rows.start, tolerance)
         confidence[rows], correct[rows] = _top(block, block, target[rows])
 
     blocks.for_rows(read, array.shape[0], block=_block(array))
@@ -278,8 +278,13 @@ def _check_rows(array: NDArray[Any], name: str) -> None:
         raise ValueError(f"{name} must hold at least one sample; got none. A metric of nothing is undefined.")
 
 
-def _refuse(block: NDArray[Any], sums: NDArray[Any], first_row: int, tolerance: float) -> None:
-    """The cheap test of a block of probabilities; `check_prob_rows` finds the row and words the error."""
+def _refuse(block: NDArray[Any], values: NDArray[Any], first_row: int, tolerance: float) -> None:
+    """The cheap test of a block of probabilities, or of the same `values` in another type.
+
+    `check_prob_rows` finds the row and words the error.
+    """
+    with np.errstate(invalid="ignore"):  # some BLAS libraries say so of finite numbers, by what lies behind them
+        sums = values @ np.ones(values.shape[1], values.dtype)
     if not ((np.abs(sums - 1) <= tolerance).all() and block.min() >= 0):
         check_prob_rows(block, first_row=first_row, tolerance=tolerance)
 
