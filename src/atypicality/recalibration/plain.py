@@ -61,7 +61,7 @@ class PlainModel:
         problem = self.problem
         if curvature == ("exact" if problem.class_scores else "sparse"):
             return None
-        columns = self._reduce(lambda rows, buffers: self._column_sums(rows, curvature, buffers))
+        columns = self._reduce(lambda rows, buffers: self._column_sums(rows, curvature, buffers), curvature is not None)
         top, rest = problem.rows.top.astype(np.float64), self.rest.astype(np.float64)
         totals = rest + self.largest * self.top_factor
         mean = (self.first - top * rest) / totals
@@ -88,7 +88,7 @@ class PlainModel:
         slope = (problem.features @ change) / problem.scale
         shift = np.zeros(problem.n_classes) if scores is None else scores
         turned = np.empty(problem.n_rows)
-        columns = self._reduce(lambda rows, buffers: self._product_sums(rows, slope, shift, turned, buffers))
+        columns = self._reduce(lambda rows, buffers: self._product_sums(rows, slope, shift, turned, buffers), True)
         product = np.empty(problem.layout.size)
         product[problem.layout.features] = (problem.weights * turned / problem.scale) @ problem.features
         product[problem.layout.scores] = columns.sums[0] if problem.class_scores else 0.0
@@ -98,14 +98,17 @@ class PlainModel:
         """Sums (k,) of a number per row over the rows that have their largest entry in each class."""
         return np.bincount(self.problem.rows.best, values, minlength=self.problem.n_classes).astype(np.float64)
 
-    def _reduce(self, function: Callable[[slice, Buffers], "_Columns"]) -> "_Columns":
+    def _reduce(self, function: Callable[[slice, Buffers], "_Columns"], second: bool) -> "_Columns":
+        """Sums over blocks of rows, of half as many where `second` moments of scores take a buffer more."""
+
         def block(rows: slice) -> _Columns:
             with self.problem.workspace.borrow() as buffers, np.errstate():
                 if self.problem.n_classes >= 256:  # rows longer than its buffer are multiplied in place, without a copy
                     np.setbufsize(256)
                 return function(rows, buffers)
 
-        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize)
+        entry = self.problem.dtype.itemsize * (2 if second and self.problem.class_scores else 1)
+        height = blocks.block_rows(self.problem.n_classes * entry)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
 
     def _exponentials(self, rows: slice, second: bool, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
