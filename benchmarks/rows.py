@@ -23,7 +23,7 @@ COLUMNS = (
     "against",
     "times faster",
     "seconds on one thread: ours, theirs",
-    "wall seconds, default threads: ours, theirs",
+    "wall seconds, default threads: ours (gain over one thread), theirs",
     "ours / bare cost",
     "accuracy: ours, theirs (smaller is better)",
     "peak MB: ours, theirs",
@@ -75,6 +75,11 @@ class Row:
         return self.seconds / self.bare_seconds
 
     @property
+    def gain(self) -> float:
+        """How many times faster we are with default threads than on one."""
+        return self.seconds / self.wall
+
+    @property
     def met(self) -> bool:
         """Whether the measured quantity keeps its target."""
         if not self.target:
@@ -123,7 +128,7 @@ class Row:
             f"{against}: {self.call}" if self.call else against or "its own target",
             _number(self.ratio),
             _pair(_number(self.seconds), _number(self.peer_seconds)),
-            _pair(_number(self.wall), _number(self.peer_wall)),
+            _pair(f"{_number(self.wall)} ({self.gain:.2f})" if self.gain == self.gain else "", _number(self.peer_wall)),
             f"{self.bare:.2f} ({self.bare_of})" if self.bare_of else "",
             f"{self.accuracy}: {_pair(_judged(self.error, self.quality), _judged(self.peer_error, self.peer_quality))}"
             if self.accuracy
@@ -136,7 +141,7 @@ class Row:
     def record(self) -> dict[str, Any]:
         """Everything measured, as JSON keeps it."""
         kept = {key: None if value != value else value for key, value in asdict(self).items()}
-        derived = {"ratio": self.ratio, "bare": self.bare}
+        derived = {"ratio": self.ratio, "bare": self.bare, "gain": self.gain}
         return kept | {key: None if value != value else value for key, value in derived.items()} | {"ok": self.ok}
 
 

@@ -255,7 +255,7 @@ class _Gate:
 
 def temperature_start(problem: Problem) -> Solution:
     """Temperature scaling as a start for `problem`, whose first feature is 1: all other parameters are 0."""
-    plain = with_groups(problem, ())
+    plain = with_groups(problem, ()).rounded()
     found = solve(plain, tolerance=ROUGH)
     others = np.zeros(problem.features.shape[1] - 1)
     return dataclasses.replace(found, coefficients=np.concatenate([found.coefficients, others]))
