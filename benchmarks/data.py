@@ -5,6 +5,8 @@ import os
 import numpy as np
 from scipy.special import logsumexp
 
+from benchmarks.image_outputs import kept_crops
+
 __all__ = [
     "OUTPUTS_VARIABLE",
     "clusters",
@@ -17,9 +19,9 @@ __all__ = [
     "tiled_logits",
 ]
 
-FAMILY = 10
+FAMILY, SURE = 10, 0.8
 OUTPUTS_VARIABLE = "ATYPICALITY_BENCH_OUTPUTS"
-"""Names a file of real outputs, with logits and labels; rows of their own then stand beside those of made-up logits."""
+"""Names a file of real outputs, with logits and labels, that stands in for crops of photographs."""
 
 
 def clusters(
@@ -60,16 +62,25 @@ def flat_logits(n_rows: int, n_classes: int) -> tuple[np.ndarray, np.ndarray, np
 
 
 def tiled_logits(n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Real logits, each row as often as needed with a little noise, and atypicality; None where no file is named."""
+    """Real logits, each row as often as needed with a little noise, labels and atypicality; None where there are none.
+
+    They are those of the file that is named, with its labels, or of crops of photographs where the packages for them
+    are installed. Nobody labelled the crops: labels are drawn for each repetition from a softmax that is less sure.
+    """
     from atypicality import ModelOutputs
 
-    if not (path := os.environ.get(OUTPUTS_VARIABLE)):
+    rng, labels = np.random.default_rng(0), None
+    if path := os.environ.get(OUTPUTS_VARIABLE):
+        outputs = ModelOutputs.load(path)
+        found, labels = np.asarray(outputs.logits, np.float32), np.asarray(outputs.labels)
+    elif (found := kept_crops()) is None:
         return None
-    outputs, rng = ModelOutputs.load(path), np.random.default_rng(0)
-    rows = np.arange(n_rows) % len(outputs)
-    logits = np.asarray(outputs.logits, np.float32)[rows]
+    rows = np.arange(n_rows) % len(found)
+    logits = found[rows]
     logits += np.float32(0.05) * logits.std(axis=1, keepdims=True) * rng.standard_normal(logits.shape, np.float32)
-    return logits, np.asarray(outputs.labels)[rows], rng.standard_normal(n_rows)
+    if labels is None:
+        return logits, np.argmax(SURE * logits + rng.gumbel(size=logits.shape), axis=1), rng.standard_normal(n_rows)
+    return logits, labels[rows], rng.standard_normal(n_rows)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -17,7 +17,19 @@ from atypicality.datasets import make_world
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import STAGES, authors, compare, data, growth, page, recalibrators, results, small, timing
+from benchmarks import (
+    STAGES,
+    authors,
+    compare,
+    data,
+    growth,
+    image_outputs,
+    page,
+    recalibrators,
+    results,
+    small,
+    timing,
+)
 from benchmarks.command import main, parsed, peers_document
 from benchmarks.growth_stages import Size, Work
 from benchmarks.rows import AUTHORS, COLUMNS, Peer, Row, contest
@@ -304,8 +316,12 @@ def test_only_a_full_run_keeps_results_unasked():
 
 def test_real_logits_are_tiled(monkeypatch, tmp_path, rng):
     monkeypatch.delenv(data.OUTPUTS_VARIABLE, raising=False)
+    monkeypatch.setattr(image_outputs.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(image_outputs, "PACKAGES", ("no_such_package",))
     assert data.tiled_logits(10) is None
     logits = rng.normal(size=(4, 3)).astype(np.float32)
+    np.save(tmp_path / image_outputs.KEPT, 30 * logits)
+    assert data.tiled_logits(6)[1].tolist() == logits.argmax(axis=1)[[0, 1, 2, 3, 0, 1]].tolist()
     np.savez(tmp_path / "few.npz", logits=logits, labels=np.array([0, 1, 2, 0]))
     monkeypatch.setenv(data.OUTPUTS_VARIABLE, str(tmp_path / "few.npz"))
     longer, labels, rarity = data.tiled_logits(10)

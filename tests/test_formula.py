@@ -16,6 +16,7 @@ import atypicality as aty
 from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
+from atypicality.formula.density import is_triangular, whitened
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.head.rarity import rarity_of
@@ -377,3 +378,14 @@ def test_a_method_that_is_overridden_is_used_and_not_the_formula_it_left_behind(
     head = aty.ReliabilityHead(Turned(), aty.TemperatureScaling()).fit(outputs_of(400, 0), outputs_of(900, 1))
     found = by_predict(head, outputs_of(200, 2))["atypicality"]
     assert_allclose(found, head.density_.atypicality(outputs_of(200, 2).embeddings))
+
+
+@pytest.mark.parametrize("columns", [128, 130, 200])
+def test_a_triangular_whitening_is_the_whole_product(columns, rng):
+    matrix = np.triu(rng.normal(size=(columns, columns)))
+    assert is_triangular(matrix)
+    assert not is_triangular(matrix.T)
+    for n in (1, 40, 300):
+        rows = rng.normal(size=(n, columns))
+        bound = np.abs(rows) @ np.abs(matrix) * columns * np.finfo(float).eps
+        assert (np.abs(whitened(np, rows, matrix, True) - rows @ matrix) <= 2 * bound).all()

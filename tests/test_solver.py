@@ -9,7 +9,7 @@ from recalibration_cases import Reference, rows_like
 from scipy.special import softmax
 
 from atypicality import blocks
-from atypicality.recalibration import VectorScaling, passes, problem
+from atypicality.recalibration import VectorScaling, passes, problem, solver
 from atypicality.recalibration.problem import Term
 from atypicality.recalibration.row_statistics import read_rows
 from atypicality.recalibration.solver import (
@@ -285,6 +285,31 @@ def test_a_warm_start_saves_passes_and_changes_nothing():
     assert warm.n_passes < cold.n_passes
     assert warm.objective == pytest.approx(cold.objective, abs=PROMISED)
     assert solve(built, start=first).n_iter == 0
+
+
+def test_scores_of_a_model_that_predicts_few_classes_start_at_its_mean_probabilities():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3000, 60)) + np.where(np.arange(60) < 5, 2.0, 0.0)  # nearly all predictions are of five
+    labels = (softmax(logits - 0.5 * logits.mean(axis=0), axis=1).cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1)
+    whole = Problem(logits, labels, class_scores=True)
+    theta = np.zeros(whole.n_parameters)
+    theta[0] = 1.0
+    scores, passed = solver._score_start(whole, theta)
+    counted = np.log((np.bincount(labels, minlength=60) + 5) / (np.bincount(logits.argmax(axis=1), minlength=60) + 5))
+    found = solve(whole)
+    assert passed == pytest.approx(3 * solver.SCORE_ROWS / 3000)
+    assert (
+        np.abs(scores - scores.mean() - found.scores).max()
+        < 0.5 * np.abs(counted - counted.mean() - found.scores).max()
+    )
+
+
+def test_rows_that_repeat_with_a_period_are_met_alike():
+    for period in (2, 5, 25, 125):
+        met = np.bincount(solver._spread_rows(25_000, 1024) % period, minlength=period)
+        assert met.min() >= 0.5 * met.mean()  # evenly spaced rows, every 25th, would all be one of 25
+    assert (np.diff(solver._spread_rows(10_000, 1000)) > 0).all()
+    assert solver._spread_rows(7, 1000).tolist() == list(range(7))
 
 
 def test_fewer_rows_keep_the_standard_units():

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atypicality.arrays import to_host
 from atypicality.outputs.limits import check_solver_room
@@ -49,8 +50,9 @@ ROUGH = 1e-7
 """Tolerance of the optima on the way, in units of the mean loss."""
 START_ROWS = (512, 4096)
 """Rows that a start is made from; the first will do where class-wise parameters have yet to move."""
-FEW_ROWS = 5
-"""Rows that are added to the counts of labels and of predictions in the start of the scores."""
+SCORE_ROWS, FEW_ROWS = 1024, 5
+"""Rows that a start of the scores is judged by, and rows that are added to what is counted for it."""
+GOLDEN = (5**0.5 - 1) / 2
 FEW = 32
 """Parameters up to which every step is an exact Newton step, however many rows there are."""
 PATIENCE, RESCUE_WORK = 60, 1e11
@@ -233,7 +235,8 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
     same = np.full(problem.n_rows, multiplier[0])
     theta[problem.layout.features] = np.linalg.lstsq(problem.features, same, rcond=None)[0]
     if problem.class_scores and not problem.penalty[problem.layout.scores].any():
-        theta[problem.layout.scores] = _score_start(problem)
+        theta[problem.layout.scores], passed = _score_start(problem, theta)
+        n_passes += passed
     return problem.project(theta), n_iter, n_passes
 
 
@@ -247,10 +250,32 @@ def _remote_start(problem: Problem, single: Problem) -> tuple[Vector, int, float
     return theta, fit.n_iter, fit.n_passes
 
 
-def _score_start(problem: Problem) -> Vector:
-    """How much more often each class is the label than the largest logit, in logarithms, a few rows added to both."""
+def _score_start(problem: Problem, theta: Vector) -> tuple[Vector, float]:
+    """How much more often each class is the label than the model says, in logarithms, a few rows added to both.
+
+    What it says, at the parameters (P,) without scores, are its predictions, of confident models, or its mean
+    probabilities, of flat ones: that with the smaller loss in some rows. Also the passes that took.
+    """
+    rows, where, few = _spread_rows(problem.n_rows, SCORE_ROWS), problem.layout.scores, FEW_ROWS / problem.n_rows
+    part = problem if rows.size == problem.n_rows else problem.take(rows)
+    expected = passes.sums(part, theta).gradient[where] + part.label_mean[where]
     labels, largest = (
-        np.bincount(columns, problem.weights, minlength=problem.n_classes) + FEW_ROWS / problem.n_rows
+        np.bincount(columns, problem.weights, minlength=problem.n_classes)
         for columns in (problem.labels, problem.rows.best)
     )
-    return np.asarray(np.log(labels / largest))
+    starts = [np.log((labels + few) / (said + few)) for said in (largest, np.maximum(expected, 0.0))]
+
+    def loss(scores: Vector) -> float:
+        begun = theta.copy()
+        begun[where] = scores
+        return passes.sums(part, problem.project(begun)).objective
+
+    return min(starts, key=loss), 3 * rows.size / problem.n_rows
+
+
+def _spread_rows(n_rows: int, most: int) -> NDArray[np.intp]:
+    """At most so many rows, one anywhere in each part of equal length: rows that repeat with a period are met alike."""
+    if n_rows <= most:
+        return np.arange(n_rows)
+    place = np.arange(most)
+    return ((place + place * GOLDEN % 1) * (n_rows / most)).astype(np.intp)
