@@ -11,7 +11,7 @@ from scipy.special import softmax
 from atypicality import blocks
 from atypicality.recalibration import VectorScaling, passes, problem, solver
 from atypicality.recalibration.problem import Term
-from atypicality.recalibration.row_statistics import read_rows
+from atypicality.recalibration.row_statistics import read_rows, weighted_median
 from atypicality.recalibration.solver import (
     TOLERANCE,
     NotConvergedError,
@@ -447,6 +447,13 @@ def test_how_a_term_is_read_changes_no_derivative(rng):
         assert one.objective == pytest.approx(found[0].objective, abs=2e-6)
         np.testing.assert_allclose(one.gradient, found[0].gradient, atol=2e-6)
         np.testing.assert_allclose(one.curvature, found[0].curvature, atol=2e-6)
+
+
+def test_the_median_of_equal_weights_is_that_of_weights_nearly_equal(rng):
+    for n in range(1, 40):
+        values, weights = rng.integers(-3, 9, n).astype(float), np.full(n, 0.3)
+        nearly = np.r_[np.nextafter(0.3, 1), weights[1:]]
+        assert weighted_median(values, weights) == weighted_median(values, nearly)
 
 
 def test_moments_of_rows_far_from_zero_are_those_of_float64(rng):
