@@ -313,7 +313,7 @@ def _parts_in_order(
         seen = (UnitRows.of(x) if isinstance(view, UnitRows) else x for view in views)
         return [part(rows, one, points) for one, points in zip(seen, origins, strict=True)]
 
-    height = _block(d, dtype)
+    height = _block(d, dtype, len(origins[0]))
     threads = blocks.n_threads((height + 2 * (d if layout == "pooled" else 0)) * d * dtype.itemsize)
     return blocks.map_rows(parts, n, block=height, threads=threads)
 
@@ -367,6 +367,8 @@ def _spread_over(classes: NDArray[Any], at: NDArray[np.intp], statistics: ClassS
     return replace(statistics, classes=classes, **{name: spread(getattr(statistics, name)) for name in names})
 
 
-def _block(width: int, dtype: np.dtype[Any]) -> int:
-    """Rows of a block: a scatter matrix that waits to be added should not be larger than the block it came from."""
-    return blocks.block_rows(width * dtype.itemsize, budget=blocks.GEMM_BYTES, minimum=2 * width)
+def _block(width: int, dtype: np.dtype[Any], classes: int = 1) -> int:
+    """Rows of a block: sums that wait to be added should not be larger than the block they came from."""
+    row = width * dtype.itemsize
+    budget = min(max(4 * classes * row, blocks.GEMM_BYTES), 2 * blocks.GEMM_BYTES)
+    return blocks.block_rows(row, budget=budget, minimum=2 * width)
