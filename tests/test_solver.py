@@ -306,10 +306,19 @@ def test_scores_of_a_model_that_predicts_few_classes_start_at_its_mean_probabili
 
 def test_rows_that_repeat_with_a_period_are_met_alike():
     for period in (2, 5, 25, 125):
-        met = np.bincount(solver._spread_rows(25_000, 1024) % period, minlength=period)
+        met = np.bincount(solver._spread_rows(np.ones(25_000), 1024) % period, minlength=period)
         assert met.min() >= 0.5 * met.mean()  # evenly spaced rows, every 25th, would all be one of 25
-    assert (np.diff(solver._spread_rows(10_000, 1000)) > 0).all()
-    assert solver._spread_rows(7, 1000).tolist() == list(range(7))
+    assert (np.diff(solver._spread_rows(np.ones(10_000), 1000)) > 0).all()
+    assert solver._spread_rows(np.array([1.0, 0.0, 2.0]), 1000).tolist() == [0, 2]
+
+
+def test_few_rows_with_weight_among_many_without(rng):
+    logits, labels, weights = rng.normal(size=(5000, 4)), rng.integers(0, 4, 5000), np.zeros(5000)
+    some = rng.choice(np.arange(1, 5000, 2), 30, replace=False)  # none of them is met by an even step
+    weights[some] = 1.0
+    found = solve(Problem(logits, labels, sample_weight=weights, class_scores=True))
+    alone = solve(Problem(logits[some], labels[some], class_scores=True))
+    assert found.objective == pytest.approx(alone.objective, abs=2 * TOLERANCE)
 
 
 def test_fewer_rows_keep_the_standard_units():

@@ -1,16 +1,19 @@
 """Blocks on threads: a team that takes one after the other, while BLAS is held to one thread.
 
-Two things decide whether threads pay. Every NumPy call gives up the interpreter's lock and takes it back: where a call
+Three things decide whether threads pay. Every NumPy call gives up the interpreter's lock and takes it back: where one
 takes 20 microseconds (a block of 512 KiB), two threads lose more by handing the lock over than they save, and passes of
-many short calls took up to 1.7 times as long as on one thread. With blocks of 3 MiB two threads are 1.6 to 1.9 times
-faster than one, and one thread is no slower than with small blocks. Recalibration fits gain less: a part of them is not
-cut into blocks, factorisations and the choice of strengths on a quadratic picture of the loss. That is 8 % of the
-processor time with 25,000 rows and 1000 classes, and 20 % with 5,000 rows and 100 classes, where two threads are 1.4
-times faster at most. And the threads of a BLAS library spin for some 25 ms after each call that used them, on the cores
-that the blocks need: BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks,
-not for each pass alone (`single_threaded_blas`). A whole head of 50,000 rows took .79 s on two cores where that was not
-so between its parts, and takes .57 s; .89 s on one. The caller's own thread works too, and an array of one block starts
-no thread at all.
+many short calls took up to 1.7 times as long as on one thread. With blocks of 3 MiB two threads are 1.6 to 2 times
+faster than one where the work is arithmetic, and one thread is no slower than with small blocks.
+
+What reads more than the cache holds gains 1.2 to 1.55: one core reads memory nearly as fast as two (100 MB in 3.4 and
+3.2 ms). Recalibration fits also have parts that are not cut into blocks, factorisations and the choice of strengths on
+a quadratic picture of the loss: 8 % of the processor time with 25,000 rows and 1000 classes, and 20 % with 5,000 rows
+and 100 classes, where two threads are 1.4 times faster at most.
+
+And the threads of a BLAS library spin for some 25 ms after each call that used them, on the cores that the blocks need:
+BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass alone
+(`single_threaded_blas`). A whole head of 50,000 rows took .79 s on two cores where that was not so between its parts,
+and .57 s where it was. The caller's own thread works too, and an array of one block starts no thread at all.
 """
 
 import contextlib

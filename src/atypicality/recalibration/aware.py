@@ -24,7 +24,7 @@ from atypicality.recalibration.covariates import (
 )
 from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
-from atypicality.recalibration.solver import Solution, label_losses, solve
+from atypicality.recalibration.solver import Solution, label_losses, solve, spaced_rows
 from atypicality.recalibration.strength import (
     choose_strengths,
     given_strengths,
@@ -282,7 +282,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
         A strength times the number of rows is the precision of a prior, which does not depend on that number.
         """
-        rows = slice(None, None, -(-problem.n_rows * problem.n_classes // CHOICE))
+        rows = spaced_rows(problem, max(1, CHOICE // problem.n_classes))
         part = problem.take(rows)
         part = self._with_terms(part, None if density is None else some_rows(density, rows))
         part_rows, all_rows = (one.total + PSEUDO_ROWS * self.pseudo_rows for one in (part, problem))

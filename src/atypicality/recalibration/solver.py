@@ -41,6 +41,7 @@ __all__ = [
     "solution_at",
     "solution_of_multiplier",
     "solve",
+    "spaced_rows",
     "start_at",
 ]
 
@@ -226,7 +227,7 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
         return _remote_start(problem, single)
     for wanted in START_ROWS if problem.layout.mixing.start == problem.n_parameters else START_ROWS[:1]:
         stride = -(-problem.n_rows // wanted)
-        part = single.take(slice(None, None, stride))
+        part = single.take(spaced_rows(problem, wanted))
         fit = find_optimum(part, multiplier, 0.1 / part.n_rows, 200)  # what is left is less than sampling rows has cost
         multiplier, n_iter, n_passes = fit.theta, n_iter + fit.n_iter, n_passes + fit.n_passes / stride
         if stride == 1:
@@ -256,7 +257,7 @@ def _score_start(problem: Problem, theta: Vector) -> tuple[Vector, float]:
     What it says, at the parameters (P,) without scores, are its predictions, of confident models, or its mean
     probabilities, of flat ones: that with the smaller loss in some rows. Also the passes that took.
     """
-    rows, where, few = _spread_rows(problem.n_rows, SCORE_ROWS), problem.layout.scores, FEW_ROWS / problem.n_rows
+    rows, where, few = _spread_rows(problem.weights, SCORE_ROWS), problem.layout.scores, FEW_ROWS / problem.n_rows
     part = problem if rows.size == problem.n_rows else problem.take(rows)
     expected = passes.sums(part, theta).gradient[where] + part.label_mean[where]
     labels, largest = (
@@ -273,9 +274,19 @@ def _score_start(problem: Problem, theta: Vector) -> tuple[Vector, float]:
     return min(starts, key=loss), 3 * rows.size / problem.n_rows
 
 
-def _spread_rows(n_rows: int, most: int) -> NDArray[np.intp]:
-    """At most so many rows, one anywhere in each part of equal length: rows that repeat with a period are met alike."""
-    if n_rows <= most:
-        return np.arange(n_rows)
+def spaced_rows(problem: Problem, most: int) -> slice | NDArray[np.intp]:
+    """At most so many rows of a problem, evenly spaced, or where some have no weight of those that have it."""
+    every = slice(None, None, -(-problem.n_rows // most))
+    return every if problem.weights.min() > 0 else _spread_rows(problem.weights, most)
+
+
+def _spread_rows(weights: Vector, most: int) -> NDArray[np.intp]:
+    """At most so many rows with weight (n,), one anywhere in each part of equal length.
+
+    Rows that repeat with a period are met alike.
+    """
+    rows = np.flatnonzero(weights > 0)
+    if rows.size <= most:
+        return rows
     place = np.arange(most)
-    return ((place + place * GOLDEN % 1) * (n_rows / most)).astype(np.intp)
+    return rows[((place + place * GOLDEN % 1) * (rows.size / most)).astype(np.intp)]
