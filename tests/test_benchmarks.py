@@ -3,7 +3,7 @@
 import gc
 import json
 import math
-import queue
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -195,24 +195,34 @@ def test_peak_memory_is_that_of_the_call():
     assert 55 < megabytes < 90
 
 
-def test_peak_of_anonymous_memory_is_sampled(monkeypatch):
-    """On made-up numbers: allocators of other tests in this process give memory back when they like."""
-    assert timing._resident("RssAnon") > 10
-    held, looks = [100.0], queue.SimpleQueue()
-    monkeypatch.setattr(timing, "_resident", lambda name: (looks.put(name), held[0])[1])
+ANONYMOUS = """
+import queue
+import numpy as np
+from benchmarks import timing
 
-    def hold():
-        held[0] = 170.0
-        while not looks.empty():
-            looks.get()
-        for _ in range(2):  # the second look began while that much was held, however busy the machine is
-            looks.get(timeout=60)
-        held[0] = 90.0
-        return 8
+resident, looks = timing._resident, queue.SimpleQueue()
+timing._resident = lambda name: (resident(name), looks.put(name))[0]
 
-    size, _, megabytes = timing.peak_anonymous(hold, every=0.001)
-    assert size == 8
-    assert megabytes == 70
+def hold():
+    block = np.ones(8_000_000)
+    while not looks.empty():
+        looks.get()
+    for _ in range(2):  # the second look began while the block was there, however busy the machine is
+        looks.get(timeout=60)
+    return block.size
+
+size, _, megabytes = timing.peak_anonymous(hold, every=0.001)
+print(size, megabytes)
+"""
+
+
+def test_peak_of_anonymous_memory_is_sampled():
+    """In a process of its own: what other tests' memory does meanwhile would hide as much of the peak."""
+    home = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", ANONYMOUS], cwd=home, capture_output=True, text=True, check=True)
+    size, megabytes = done.stdout.split()
+    assert size == "8000000"
+    assert 50 < float(megabytes) < 90
 
 
 def test_threads_are_given_back():

@@ -37,7 +37,7 @@ def prepared(xp: Xp, rows: Any, normalize: str | None) -> Any:
 
 
 def is_triangular(matrix: Any) -> bool:
-    """Whether a matrix (d, d) is zero below its diagonal."""
+    """Whether a matrix (d, d) is zero below its diagonal, and so wide that this saves time."""
     return matrix.shape[0] == matrix.shape[1] >= WIDE and not np.tril(matrix, -1).any()
 
 

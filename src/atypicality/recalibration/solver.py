@@ -103,10 +103,7 @@ def label_losses(problem: Problem, solution: Solution, most: int) -> tuple[Vecto
     if problem.remote_losses is not None:
         losses = problem.remote_losses(problem.standardise(solution), most)
         return losses, np.ones(losses.size)
-    used = np.flatnonzero(problem.weights > 0)
-    step = -(-used.size // most)
-    rows = slice(None, None, step) if used.size == problem.n_rows else used[::step]  # a slice is not copied
-    part = problem if problem.n_rows <= most else problem.take(rows)
+    part = problem if problem.n_rows <= most else problem.take(spaced_rows(problem, most))
     return row_losses(part, solution), part.n_effective * part.weights
 
 
@@ -275,9 +272,10 @@ def _score_start(problem: Problem, theta: Vector) -> tuple[Vector, float]:
 
 
 def spaced_rows(problem: Problem, most: int) -> slice | NDArray[np.intp]:
-    """At most so many rows of a problem, evenly spaced, or where some have no weight of those that have it."""
-    every = slice(None, None, -(-problem.n_rows // most))
-    return every if problem.weights.min() > 0 else _spread_rows(problem.weights, most)
+    """At most so many rows of a problem, evenly spaced among those that have weight."""
+    used = np.flatnonzero(problem.weights > 0)
+    step = -(-used.size // most)
+    return slice(None, None, step) if used.size == problem.n_rows else used[::step]  # a slice is not copied
 
 
 def _spread_rows(weights: Vector, most: int) -> NDArray[np.intp]:
