@@ -365,7 +365,7 @@ class ConditionalConformal(BaseEstimator):
             levels, cutoff = cutoff_steps(phi, cells, jittered, tau)
             few, levels = np.isinf(cutoff[0]) & (cutoff[0] > 0), np.clip(levels, 0.0, 1.0)
         else:
-            cutoff, levels = cutoffs(phi, cells, jittered, tau)[None], np.empty((0, len(phi)))
+            cutoff, levels = cutoffs(phi, cells, jittered, tau, width=shape[-1])[None], np.empty((0, len(phi)))
             few, grid = np.isinf(cutoff[0]), math.prod(shape[2:])
             local = local_quantiles(shape[2:], cells % grid, scores, tau, self.bandwidth_)
             cutoff = np.maximum(cutoff, np.tile(np.maximum(local, 1.0), len(phi) // grid))

@@ -37,11 +37,12 @@ SMALLEST_SLOPE = 1e-300
 DEGENERATE = f"no optimum after {MAX_STEPS} steps: the scores are degenerate. Give distinct scores."
 
 
-def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> Doubles:
+def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float, *, width: int = 1) -> Doubles:
     """The cutoff of every cell, rounded outward; +inf where the program is unbounded: there are too few rows.
 
     `groups` (n_cells, d) is phi of each cell, `cells` (n,) the cell of each row. Scores (n,) are finite, and distinct
-    or nearly so: equal rows of one cell are merged, other ties may take more steps.
+    or nearly so: equal rows of one cell are merged, other ties may take more steps. Cells that are rows of a grid, so
+    many in each (`width`), are gone through there and back: the next one is a neighbour then.
 
     With one group the cutoff is an order statistic: of nine scores the eighth, as 0.75 (9 + 1) rounds up to 8.
 
@@ -55,7 +56,8 @@ def cutoffs(groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> Do
         return found
     columns, spanned = _independent(groups, np.unique(cells))
     vertex = _Vertex(np.ascontiguousarray(groups[:, columns]), cells, scores, tau)
-    for cell in spanned:
+    row, place = np.divmod(spanned, width)
+    for cell in spanned[np.lexsort((np.where(row % 2, -place, place), row))]:
         found[cell] = vertex.cutoff(cell)
     return found
 
@@ -119,6 +121,7 @@ class _Vertex:
         self._move_to_basis()
         self.below = self.residuals < 0
         self.below[self.basis] = False
+        self.sunk = np.bincount(self.cells, self.weights * self.below, len(groups))  # whole numbers: sums are exact
         self._weigh()
 
     def _start(self) -> Integers:
@@ -142,7 +145,7 @@ class _Vertex:
     def _weigh(self) -> None:
         """What slopes at this vertex are made of, whatever pulls: most cells have the optimum of the one before."""
         own = self.weights[self.basis]
-        counts = self.tau * self.per_cell - np.bincount(self.cells, self.weights * self.below, len(self.groups))
+        counts = self.tau * self.per_cell - self.sunk
         np.subtract.at(counts, self.cells[self.basis], self.tau * own)
         self.balance, self.above, self.beneath = counts @ self.groups, self.tau * own, (1 - self.tau) * own
         self.flat = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
@@ -165,7 +168,7 @@ class _Vertex:
 
     def _way(self, group: Doubles, sign: float, end: float) -> Iterator[tuple[float, float]]:
         """Pulls up to `end` at which the optimum moves, and the cutoff beyond each, from the optimum without a pull."""
-        pull, self.below, self.basis = 0.0, self.below.copy(), self.basis.copy()
+        pull, self.below, self.basis, self.sunk = 0.0, self.below.copy(), self.basis.copy(), self.sunk.copy()
         for _ in range(MAX_STEPS):
             slopes, pace = self._slopes(sign * pull * group), sign * (group @ self.inverse)
             paces = np.array((pace, -pace))
@@ -220,13 +223,20 @@ class _Vertex:
         crossed = _crossed(np.maximum(self.residuals[rows] / paces, 0.0), gains, -slope)
         if crossed is None:
             return False
-        self.below[rows[crossed[:-1]]] ^= True
-        self.below[self.basis[place]] = side > 0
-        self.basis[place] = rows[crossed[-1]]
-        self.below[self.basis[place]] = False
+        passed, left, entered = rows[crossed[:-1]], self.basis[place], rows[crossed[-1]]
+        self._put(passed, ~self.below[passed])
+        self._put(left, side > 0)
+        self._put(entered, False)
+        self.basis[place] = entered
         self._move_to_basis()
         self._weigh()
         return True
+
+    def _put(self, rows: Any, below: Any) -> None:
+        """Put rows below the vertex or above it."""
+        change = self.weights[rows] * (np.asarray(below, np.float64) - self.below[rows])
+        np.add.at(self.sunk, self.cells[rows], change)
+        self.below[rows] = below
 
     def _rounded_up(self, groups: Doubles) -> float:
         """The cutoff plus a bound of its rounding error."""
@@ -238,6 +248,8 @@ def _crossed(times: Doubles, gains: Doubles, slope: float) -> Any:
     """Places of the rows met, in order of time, up to the one at which the gains reach the slope; None: never."""
     if not gains.sum() >= slope:
         return None
+    if gains[nearest := int(times.argmin())] >= slope:
+        return np.array([nearest])
     size = FEW_CROSSINGS
     while True:
         some = np.argpartition(times, size)[:size] if size < times.size else np.arange(times.size)

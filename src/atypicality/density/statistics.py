@@ -370,5 +370,5 @@ def _spread_over(classes: NDArray[Any], at: NDArray[np.intp], statistics: ClassS
 def _block(width: int, dtype: np.dtype[Any], classes: int = 1) -> int:
     """Rows of a block: sums that wait to be added should not be larger than the block they came from."""
     row = width * dtype.itemsize
-    budget = min(max(4 * classes * row, blocks.GEMM_BYTES), 2 * blocks.GEMM_BYTES)
+    budget = min(max(4 * classes * row, blocks.GEMM_BYTES // 2), 2 * blocks.GEMM_BYTES)
     return blocks.block_rows(row, budget=budget, minimum=2 * width)

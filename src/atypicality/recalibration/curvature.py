@@ -6,7 +6,7 @@ gradient is a sum of the same m_i.
 
 import numpy as np
 
-from atypicality.recalibration.kernels import Buffers, Fields, expected_inputs, shared_terms
+from atypicality.recalibration.kernels import Buffers, Fields, expected_inputs, shared_inputs
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.row_statistics import FloatArray
@@ -33,24 +33,16 @@ def exact_derivatives(
         hessian[own, own] += roots @ np.multiply(means[:, layout.mixing], fields.x, out=term)
     elif fields.x is not None:
         _add_full_mixing(problem, fields.x, p * weights[:, None].astype(p.dtype), hessian)
-    shared, moved = shared_terms(problem, fields, rows), buffers("moved", p.shape, p.dtype)
-    for place, (where, features, field) in enumerate(shared):
+    shared, moved = shared_inputs(problem, fields, rows), buffers("moved", p.shape, p.dtype)
+    weighted = shared.features * weights
+    for place, (where, field) in enumerate(zip(shared.spans, shared.fields, strict=True)):
         np.multiply(p, field, out=moved)
-        weighted = features * weights[:, None]
-        _add_shared(shared[: place + 1], where, weighted, moved, hessian)
+        shares = weighted[where] @ shared.times(moved, place + 1).T
+        hessian[where, : where.stop] += shares
+        hessian[: where.start, where] += shares[:, : where.start].T
         if classwise:
-            _add_crossed(problem, fields, where, weighted.astype(p.dtype), moved, hessian, buffers)
+            _add_crossed(problem, fields, where, weighted[where].astype(p.dtype), moved, hessian, buffers)
     return gradient, hessian
-
-
-def _add_shared(
-    others: list[tuple[slice, Vector, FloatArray]], where: slice, weighted: Vector, moved: FloatArray, hessian: Vector
-) -> None:
-    """Second moments of one shared term with those up to itself, from its probabilities times its field, `moved`."""
-    expected = np.concatenate([features * np.vecdot(moved, field)[:, None] for _, features, field in others], axis=1)
-    shares = weighted.T @ expected  # these terms are the first parameters, in order
-    hessian[where, : where.stop] += shares
-    hessian[: where.start, where] += shares[:, : where.start].T
 
 
 def _add_own_scores(problem: Problem, gradient: Vector, hessian: Vector) -> None:
@@ -82,16 +74,16 @@ def _add_crossed(
     hessian: Vector,
     buffers: Buffers,
 ) -> None:
-    """Second moments between one shared term and class-wise parameters."""
+    """Second moments between one shared term, whose weighted features are (q, b), and class-wise parameters."""
     layout, crossed = problem.layout, []
     if fields.x is not None and problem.mixing == "diagonal":
         term = buffers("term", moved.shape, moved.dtype)
-        crossed.append((layout.mixing, scaled.T @ np.multiply(moved, fields.x, out=term)))
+        crossed.append((layout.mixing, scaled @ np.multiply(moved, fields.x, out=term)))
     elif fields.x is not None:
-        products = [((moved * column[:, None]).T @ fields.x).ravel() for column in scaled.T]
+        products = [((moved * column[:, None]).T @ fields.x).ravel() for column in scaled]
         crossed.append((layout.mixing, np.stack(products)))
     if problem.class_scores:
-        crossed.append((layout.scores, scaled.T @ moved))
+        crossed.append((layout.scores, scaled @ moved))
     for columns, values in crossed:
         hessian[where, columns] += values
         hessian[columns, where] += values.T

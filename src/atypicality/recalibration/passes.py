@@ -151,7 +151,9 @@ def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | N
 
 
 def _rows_per_block(problem: Problem, wide: bool) -> int:
-    """Rows that stay in cache; `wide` where there is a number for every parameter beside those of the classes."""
-    width = max(problem.n_classes, problem.layout.size if wide else 0)
-    budget = blocks.CACHE_BYTES if blocks.n_threads() > 1 else blocks.CACHE_BYTES // 3  # no lock to pass: more in cache
-    return blocks.block_rows(width * problem.dtype.itemsize, budget=budget)
+    """Rows that stay in cache; `wide` where there is a number for every parameter beside those of the classes.
+
+    Those have many short calls, for which blocks are larger, and so they are on threads, which pass a lock between two.
+    """
+    width, thirds = max(problem.n_classes, problem.layout.size if wide else 0), 1 + wide + (blocks.n_threads() > 1)
+    return blocks.block_rows(width * problem.dtype.itemsize, budget=thirds * blocks.CACHE_BYTES // 3)

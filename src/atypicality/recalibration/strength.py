@@ -62,6 +62,8 @@ The picture takes the Newton step that is left itself, and an optimum that the n
 """
 INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
+AHEAD = 9.0
+"""Times its own length that every second update goes further at most, as far as a geometric series would."""
 
 
 USED, SUPPORTED = 0.1, 2.0
@@ -264,9 +266,12 @@ def temperature_start(problem: Problem) -> Solution:
 def _fixed_point(
     picture: Picture, groups: Groups, strengths: Mapping[str, float], n_effective: float, largest: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """MacKay's updates to their end on a quadratic picture of the loss; also the parameters that are determined."""
-    current, effective = dict(strengths), dict.fromkeys(groups, 0.0)
-    for _ in range(INNER):
+    """MacKay's updates to their end on a quadratic picture of the loss; also the parameters that are determined.
+
+    Logarithms converge like geometric series, whose limit follows from two updates in a row (Aitken).
+    """
+    current, effective, last = dict(strengths), dict.fromkeys(groups, 0.0), dict.fromkeys(groups, 0.0)
+    for turn in range(INNER):
         penalty = np.zeros(picture.free.size)
         for name, index in groups.items():
             penalty[index] = current[name]
@@ -276,8 +281,12 @@ def _fixed_point(
             effective[name] = max(0.0, float(picture.free[index].sum() - current[name] * spread[index].sum()))
             if effective[name] < UNSUPPORTED * index.size or current[name] >= largest:
                 continue
-            step = effective[name] / (n_effective * float(theta[index] @ theta[index]))
-            current[name] = min(max(step, strengths[name] / FALL), strengths[name] * RISE, largest)
+            found = np.log(effective[name] / (n_effective * float(theta[index] @ theta[index])) / current[name])
+            step, ratio = float(found), float(found) / last[name] if last[name] else 0.0
+            if turn % 2 and 0 < ratio < 1:
+                step += step * min(ratio / (1 - ratio), AHEAD)
+            last[name], reached = float(found), current[name] * float(np.exp(step))
+            current[name] = min(max(reached, strengths[name] / FALL), strengths[name] * RISE, largest)
         if _change(before, current, effective) < 0.01:
             break
     return current, effective
