@@ -39,7 +39,7 @@ def test_a_point_that_no_step_improves_ends_with_what_to_give():
     def walled(theta, _):  # falls to the right, and is infinite there
         return newton.Derivatives(np.inf if theta.any() else 1.0, -np.ones(1), np.eye(1))
 
-    oracle = newton.Oracle(walled, lambda curvature: newton.Cholesky(curvature, 0.0), None, 0.0)
+    oracle = newton.Oracle(walled, lambda curvature: newton.Cholesky.of(curvature, 0.0), None, 0.0)
     with pytest.raises(
         newton.NotConvergedError, match=r"no step lowers the objective at iteration 0: .*float64 logits"
     ):
@@ -121,7 +121,7 @@ def test_a_hessian_from_before_certifies_as_well(start):
         found = bowl(theta, None)
         return found if curvature else newton.Derivatives(found.objective, found.gradient)
 
-    oracle = newton.Oracle(evaluate, lambda curvature: newton.Cholesky(curvature, 0.0), None, 1e-15)
+    oracle = newton.Oracle(evaluate, lambda curvature: newton.Cholesky.of(curvature, 0.0), None, 1e-15)
     found = newton.minimise(oracle, np.full(3, start), tolerance=1e-12)
     assert found.n_passes == len(gathered)
     assert not gathered[-1] or start == 0.99  # the last pass had no need of one
@@ -136,7 +136,7 @@ def test_a_hessian_that_fades_is_gathered_again():
         second = np.array([[chance * (1 - chance)]]) if curvature else None
         return newton.Derivatives(np.log1p(np.exp(-theta[0])), np.array([-chance]), second)
 
-    oracle = newton.Oracle(evaluate, lambda curvature: newton.Cholesky(curvature, 0.0), None, 1e-15)
+    oracle = newton.Oracle(evaluate, lambda curvature: newton.Cholesky.of(curvature, 0.0), None, 1e-15)
     found = newton.minimise(oracle, np.zeros(1), tolerance=1e-9)
     assert found.objective <= 1e-9
     assert found.n_passes < 50  # Newton's steps have length 1, and 21 are needed

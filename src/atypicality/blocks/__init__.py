@@ -46,6 +46,8 @@ GEMM_BYTES = 8 * 1024 * 1024
 
 LARGE_SHARE = 128
 """An array of more than this part of the ceiling lives in a scratch file."""
+LIGHT_BLOCKS = 4
+"""Blocks of a light pass, with a few short calls for each, that a thread must have to pay for its start."""
 THREAD_BYTES = 32 * 1024 * 1024
 """What a thread takes in most passes: its buffers, and the results of its blocks that wait for their turn."""
 
@@ -223,16 +225,21 @@ def row_slices(n_rows: int, block: int) -> Iterator[slice]:
     return (slice(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
 
 
-def map_rows(function: Callable[[slice], T], n_rows: int, *, block: int, threads: int | None = None) -> Iterator[T]:
+def map_rows(
+    function: Callable[[slice], T], n_rows: int, *, block: int, threads: int | None = None, light: bool = False
+) -> Iterator[T]:
     """Yield `function(rows)` for every block, in row order, computed on `threads` threads (default: `n_threads`).
 
     Blocks have at most `block` rows, on one thread exactly; on several every thread has about as many rows, unless
     `settings` says how many. At most two blocks per thread are in flight, so the results that wait for their turn
-    stay few. An exception in one block is raised here, and no further block is started.
+    stay few. An exception in one block is raised here, and no further block is started. A `light` pass, with a few
+    short calls for each block, takes a thread for every `LIGHT_BLOCKS` blocks at most: fewer are done before it runs.
 
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
+    if light:
+        threads = max(1, min(threads or n_threads(), -(-n_rows // block) // LIGHT_BLOCKS))
     results = seen(_map_rows(function, n_rows, block, threads), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
 
@@ -276,7 +283,9 @@ def seen(results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
     return results if watch is None else watch(results, n_rows, block)
 
 
-def for_rows(function: Callable[[slice], object], n_rows: int, *, block: int, threads: int | None = None) -> None:
+def for_rows(
+    function: Callable[[slice], object], n_rows: int, *, block: int, threads: int | None = None, light: bool = False
+) -> None:
     """Run `function(rows)` for every block, for what it writes into arrays made beforehand; see `map_rows`.
 
     >>> squares = np.arange(5)
@@ -284,7 +293,7 @@ def for_rows(function: Callable[[slice], object], n_rows: int, *, block: int, th
     >>> squares
     array([ 0,  1,  4,  9, 16])
     """
-    for _ in map_rows(function, n_rows, block=block, threads=threads):
+    for _ in map_rows(function, n_rows, block=block, threads=threads, light=light):
         pass
 
 

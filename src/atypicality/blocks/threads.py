@@ -37,12 +37,16 @@ Two threads take eigenvalues, the longest of them, 1.5 to 1.7 times faster from 
 class Team(Generic[T]):
     """Threads that take one block after the other, the caller's among them; results come in the order of the blocks.
 
-    At most `ahead` blocks are taken whose results were not given out yet.
+    At most `ahead` blocks are begun whose results were not given out yet. A lock is taken only by a thread that has to
+    wait and by the one that it waits for: steps of an iterator over a list and of a dictionary are whole by themselves.
     """
 
     def __init__(self, function: Callable[[slice], T], slices: Iterator[slice], threads: int) -> None:
-        self.function, self.jobs, self.helpers, self.ahead = function, enumerate(slices), threads - 1, 2 * threads
-        self.taken, self.given, self.stopped = 0, 0, False
+        jobs = list(enumerate(slices))
+        self.function, self.jobs, self.total, self.helpers, self.ahead = (
+            function, iter(jobs), len(jobs), threads - 1, 2 * threads,
+        )  # fmt: skip
+        self.given, self.waiting, self.stopped = 0, 0, False
         self.done: dict[int, tuple[T | None, BaseException | None]] = {}
         self.changed = threading.Condition()
 
@@ -53,66 +57,62 @@ class Team(Generic[T]):
         """
         contexts = [copy_context() for _ in range(self.helpers)]  # `settings` hold on threads too
         team = [threading.Thread(target=one.run, args=(self._help,), name="atypicality") for one in contexts]
-        job = self._next_or_wait()  # the first block is the caller's: its result is the first to be waited for
+        job = next(self.jobs, None)  # the first block is the caller's: its result is the first to be waited for
         for thread in team:
             thread.start()
         try:
-            while job is not None:
-                if job[1] is not None:
-                    self._run(job[0], job[1])
+            while self.given < self.total:
+                if job is not None and self._may_begin(job[0]):
+                    self._run(*job)
+                    job = next(self.jobs, None)
+                else:
+                    self._wait(lambda: self.given in self.done)
                 while (found := self.done.pop(self.given, None)) is not None:
                     if found[1] is not None:
                         raise found[1]
                     yield found[0]  # type: ignore[misc]
-                    with self.changed:
-                        self.given += 1
-                        self.changed.notify_all()
-                job = self._next_or_wait()
+                    self.given += 1
+                    self._tell()
         except KeyboardInterrupt:
             team = []
             raise
         finally:
-            with self.changed:
-                self.stopped = True
-                self.changed.notify_all()
+            self.stopped = True
+            self._tell()
             for thread in team:
                 thread.join()
 
     def _help(self) -> None:
-        while (job := self._take(wait=True)) is not None:
-            self._run(*job)
+        for number, rows in self.jobs:
+            self._wait(lambda number=number: self.stopped or self._may_begin(number))  # type: ignore[misc]
+            if self.stopped:
+                return
+            self._run(number, rows)
+            self._tell()
 
     def _run(self, number: int, rows: slice) -> None:
-        found: tuple[T | None, BaseException | None]
         try:
-            found = self.function(rows), None
+            self.done[number] = self.function(rows), None
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            found = None, error
-        with self.changed:
-            self.done[number] = found
-            self.changed.notify_all()
+            self.done[number] = None, error
 
-    def _take(self, *, wait: bool) -> tuple[int, slice] | None:
-        """The next block and its number; None where there is none, or where it must wait and may not."""
-        with self.changed:
-            if wait:
-                self.changed.wait_for(lambda: self.stopped or self.taken - self.given < self.ahead)
-            if self.stopped or self.taken - self.given >= self.ahead or (job := next(self.jobs, None)) is None:
-                return None
-            self.taken += 1
-            return job
+    def _may_begin(self, number: int) -> bool:
+        return number - self.given < self.ahead
 
-    def _next_or_wait(self) -> tuple[int, slice | None] | None:
-        """A block for the caller's thread, or none once the result that is next is there; None when all were given."""
-        if (job := self._take(wait=False)) is not None:
-            return job
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        if ready():
+            return
         with self.changed:
-            if self.given == self.taken:
-                return None
-            self.changed.wait_for(lambda: self.given in self.done)
-        return self.given, None
+            self.waiting += 1  # before another look: who changes something after that sees it
+            self.changed.wait_for(ready)
+            self.waiting -= 1
+
+    def _tell(self) -> None:
+        if self.waiting:
+            with self.changed:
+                self.changed.notify_all()
 
 
 _blas_lock = threading.Lock()

@@ -86,7 +86,7 @@ def confidences(probs: Any) -> Doubles:
     def one_block(rows: slice) -> None:
         np.minimum(probs[rows].max(axis=1), 1.0, out=top[rows])
 
-    blocks.for_rows(one_block, len(probs), block=_block(probs))
+    blocks.for_rows(one_block, len(probs), block=_block(probs), light=True)
     return top
 
 
@@ -112,7 +112,7 @@ def label_statistics(probs: Any, labels: NDArray[np.intp]) -> LabelStatistics:
         found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * exact(np, own)
         found.above[rows] = np.bincount(which, exact(np, values), size) - found.tied[rows]
 
-    blocks.for_rows(one_block, n, block=_block(probs))
+    blocks.for_rows(one_block, n, block=_block(probs), light=True)
     return found
 
 
@@ -143,7 +143,7 @@ def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any
         return device_scores.prediction_sets(probs, thresholds, rule, draws)
     sets = blocks.empty(probs.shape, np.bool_)
     accept = _accepter(probs, [(rule, thresholds)], draws)
-    blocks.for_rows(lambda rows: np.copyto(sets[rows], next(accept(rows))), len(probs), block=_block(probs))
+    blocks.for_rows(lambda rows: np.copyto(sets[rows], next(accept(rows))), len(probs), block=_block(probs), light=True)
     return sets
 
 

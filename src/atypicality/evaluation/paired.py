@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.metrics.intervals import mean_interval
-from atypicality.metrics.rows import read_all
+from atypicality.metrics.rows import row_nll
 from atypicality.outputs import ModelOutputs, check_outputs
 from atypicality.validation import caught_warnings
 
@@ -104,4 +104,4 @@ def compared(
 def _losses(head: Any, outputs: ModelOutputs) -> NDArray[np.float64]:
     own = check_outputs(outputs).with_classes(head.class_names_, whose="those of the head")
     with caught_warnings():  # of drift, which the evaluation has told
-        return read_all(head.predict(own).proba, own.need("labels"), n_bins=1).nll
+        return row_nll(head.predict(own).proba, own.need("labels"))

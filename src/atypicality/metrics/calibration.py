@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality.metrics.intervals import wilson_interval
-from atypicality.metrics.rows import Given, read_all, read_pairs
+from atypicality.metrics.rows import Given, read_all, read_pairs, row_brier, row_nll
 from atypicality.metrics.smooth import smooth_calibration_error
 from atypicality.validation import check_integer
 
@@ -83,7 +83,7 @@ def nll(probs: ArrayLike, labels: ArrayLike) -> float:
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
     0.490415
     """
-    return float(read_all(probs, labels, 1).nll.mean())
+    return float(row_nll(probs, labels).mean())
 
 
 def brier(probs: ArrayLike, labels: ArrayLike) -> float:
@@ -103,7 +103,7 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
     >>> brier([[1.0, 0.0], [0.5, 0.5]], [1, 0])
     1.25
     """
-    return float(read_all(probs, labels, 1).brier.mean())
+    return float(row_brier(probs, labels).mean())
 
 
 def ece(

@@ -270,8 +270,8 @@ def _n_bins(options: dict[str, Any]) -> int:
 _SHARES: tuple[Any, ...] = (calibration.accuracy, sets.coverage)
 _VALUES: dict[Any, Callable[..., NDArray[Any]]] = {
     calibration.accuracy: lambda *arrays, **given: rows.read_pairs(**_by_name(arrays, given)).correct,
-    calibration.nll: lambda probs, labels: rows.read_all(probs, labels, 1).nll,
-    calibration.brier: lambda probs, labels: rows.read_all(probs, labels, 1).brier,
+    calibration.nll: rows.row_nll,
+    calibration.brier: rows.row_brier,
     sets.coverage: sets.covered,
     sets.set_size: sets.sizes,
 }

@@ -196,6 +196,8 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     largest_density_spread_: Annotated[float, kinds.Number(0)]
     floor_: Annotated[float, kinds.Later(kinds.Number(0, 1), absent=0.0)]
 
+    _scan = False
+
     def __init__(
         self,
         *,
@@ -493,7 +495,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         used = problem.weights > 0
         multipliers = columns[used] @ self.coefficients_
         self.multiplier_range_ = float(multipliers.min()), float(multipliers.max())
-        self.largest_spread_ = float(spreads(problem.logits)[used].max())
+        self.largest_spread_ = float(spreads(problem.logits, problem.rows.top)[used].max())
         self.largest_density_spread_ = 0.0 if density is None else float(spreads(density)[used].max())
 
     def _weighing(self, names: Iterable[str]) -> Quadratic:

@@ -124,7 +124,7 @@ def standardise(columns: Vector, weights: Vector) -> tuple[Vector, Vector]:
 def margins(logits: Any) -> Vector:
     """Largest less second largest logit of each row (n,), on the host; 0 where a single class is not masked."""
     numbers = to_device(np.arange(logits.shape[1]), logits)
-    return _column(lambda xp, values: formula_margins(xp, values, numbers), logits)
+    return _column(lambda xp, values, _: formula_margins(xp, values, numbers), logits)
 
 
 def covariates_of(names: Iterable[str], inputs: Any, margin: Vector | None = None) -> dict[str, Vector]:
@@ -138,23 +138,27 @@ def covariates_of(names: Iterable[str], inputs: Any, margin: Vector | None = Non
     return found
 
 
-def spreads(matrix: Any) -> Vector:
-    """Largest less smallest finite entry of each row (n,), on the host."""
-    return _column(_spread, matrix)
+def spreads(matrix: Any, top: Any = None) -> Vector:
+    """Largest less smallest finite entry of each row (n,), on the host; `top` (n,) are the largest, where known."""
+    known = top if isinstance(matrix, np.ndarray) else None  # those of rows on a device are found there
+
+    def spread(xp: Any, values: Any, rows: slice) -> Any:
+        largest = xp.max(values, axis=1, keepdims=True) if known is None else known[rows, None]
+        low = xp.min(values, axis=1, keepdims=True)
+        if bool(xp.any(xp.isinf(low))):
+            low = xp.min(xp.where(xp.isinf(values), largest, values), axis=1, keepdims=True)
+        return xp.astype(largest, xp.float64) - xp.astype(low, xp.float64)
+
+    return _column(spread, matrix)
 
 
-def _spread(xp: Any, values: Any) -> Any:
-    top, low = (one(values, axis=1, keepdims=True) for one in (xp.max, xp.min))
-    if bool(xp.any(xp.isinf(low))):
-        low = xp.min(xp.where(xp.isinf(values), top, values), axis=1, keepdims=True)
-    return xp.astype(top, xp.float64) - xp.astype(low, xp.float64)
-
-
-def _column(function: Callable[[Any, Any], Any], matrix: Any) -> Vector:
-    """One number per row (n,), on the host, from a function of a namespace and a block of checked rows."""
+def _column(function: Callable[[Any, Any, slice], Any], matrix: Any) -> Vector:
+    """One number per row (n,), on the host, from a function of a namespace, a block of checked rows and its place."""
     xp, host = namespace(matrix), isinstance(matrix, np.ndarray)
     height = blocks.block_rows(8 * matrix.shape[1], budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
-    found = blocks.compute(lambda rows: [(function(xp, matrix[rows, :]),)], matrix.shape[0], block=height, host=host)
+    found = blocks.compute(
+        lambda rows: [(function(xp, matrix[rows, :], rows),)], matrix.shape[0], block=height, host=host
+    )
     return to_host(found[0])[:, 0]
 
 

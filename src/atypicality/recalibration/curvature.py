@@ -6,7 +6,7 @@ gradient is a sum of the same m_i.
 
 import numpy as np
 
-from atypicality.recalibration.kernels import Buffers, Fields, expected_inputs, shared_inputs
+from atypicality.recalibration.kernels import Buffers, Fields, expected_inputs, shared_inputs, thin_product
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.row_statistics import FloatArray
@@ -78,12 +78,12 @@ def _add_crossed(
     layout, crossed = problem.layout, []
     if fields.x is not None and problem.mixing == "diagonal":
         term = buffers("term", moved.shape, moved.dtype)
-        crossed.append((layout.mixing, scaled @ np.multiply(moved, fields.x, out=term)))
+        crossed.append((layout.mixing, thin_product(scaled, np.multiply(moved, fields.x, out=term))))
     elif fields.x is not None:
         products = [((moved * column[:, None]).T @ fields.x).ravel() for column in scaled]
         crossed.append((layout.mixing, np.stack(products)))
     if problem.class_scores:
-        crossed.append((layout.scores, scaled @ moved))
+        crossed.append((layout.scores, thin_product(scaled, moved)))
     for columns, values in crossed:
         hessian[where, columns] += values
         hessian[columns, where] += values.T

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.recalibration.kernels import Buffers, Fields, shared_terms
+from atypicality.recalibration.kernels import Buffers, Fields, shared_terms, thin_product
 from atypicality.recalibration.newton import Cholesky, Metric
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
@@ -99,9 +99,9 @@ def sparse_metric(problem: Problem, sums: SparseCurvature) -> Metric:
     dense = _SparseHessian(problem, sums, problem.penalty[places])
     parts: list[tuple[NDArray[np.intp], Metric]] = []
     if places.size <= max(DENSE, n_shared):
-        parts.append((places, Cholesky(dense.scaled(), SINGLE, dense.unit)))
+        parts.append((places, Cholesky(dense.scaled, dense.unit, SINGLE)))
     else:
-        parts.append((places[:n_shared], Cholesky(dense.shared, SINGLE)))
+        parts.append((places[:n_shared], Cholesky.of(dense.shared, SINGLE)))
         parts.append((places[n_shared:], _Diagonal(dense.unit[n_shared:] ** -2)))
     if sums.outputs is not None and sums.inputs is not None:
         mixing = np.arange(layout.mixing.start, layout.mixing.stop)
@@ -123,25 +123,24 @@ class _SparseHessian:
         self.unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
 
     def scaled(self) -> FloatArray:
-        """The lower triangle, with ones on the diagonal."""
+        """The upper triangle; its diagonal is one."""
         unit, n_shared, size = self.unit, self._n_shared, self.unit.size
         n_inputs, k = self._sums.moments.shape[1:]
         matrix = np.zeros((size, size), np.float32)
         matrix[:n_shared, :n_shared] = self.shared * unit[:n_shared, None] * unit[:n_shared]
         crossed = self._sums.crossed.reshape(n_shared, -1)
-        matrix[n_shared:, :n_shared] = (crossed * unit[:n_shared, None] * unit[n_shared:]).T
+        matrix[:n_shared, n_shared:] = crossed * unit[:n_shared, None] * unit[n_shared:]
         own = np.arange(k) + n_shared
         for a in range(n_inputs):
             for b in range(a):
                 left, right = own + a * k, own + b * k
-                matrix[left, right] = self._sums.moments[a, b] * unit[left] * unit[right]
+                matrix[right, left] = self._sums.moments[a, b] * unit[left] * unit[right]
         for row, place, value in self._entries():
             value = value * unit[place]
             for first, second in _pairs(row):
                 left, right = place[first], place[second]
-                places = np.maximum(left, right) * size + np.minimum(left, right)
+                places = np.minimum(left, right) * size + np.maximum(left, right)
                 np.subtract.at(matrix.reshape(-1), places, (value[first] * value[second]).astype(np.float32))
-        matrix[np.diag_indices_from(matrix)] = 1
         return matrix
 
     def _entries(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]]:
@@ -240,7 +239,7 @@ def _shared_sums(
     scaled = np.concatenate([features * weights[:, None] for _, features, _ in terms], axis=1).astype(p.dtype)
     shifted = scaled * np.repeat(np.stack(means, axis=1), [features.shape[1] for _, features, _ in terms], axis=1)
     for a, own in enumerate(inputs):
-        crossed[:, a] = -(shifted.T @ _times(p, own, buffers))
+        crossed[:, a] = -thin_product(shifted.T, _times(p, own, buffers))
     moved = buffers("moved", p.shape, p.dtype)
     for place, ((where, features, values), mean) in enumerate(zip(terms, means, strict=True)):
         np.multiply(p, values, out=moved)
@@ -252,7 +251,7 @@ def _shared_sums(
         shared[where, : where.stop] = (features * weights[:, None]).T @ np.concatenate(others, axis=1)
         shared[: where.start, where] = shared[where, : where.start].T
         for a, own in enumerate(inputs):
-            crossed[where, a] += scaled[:, where].T @ _times(moved, own, buffers)
+            crossed[where, a] += thin_product(scaled[:, where].T, _times(moved, own, buffers))
     return shared, crossed
 
 

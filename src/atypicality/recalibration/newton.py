@@ -158,26 +158,29 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
 class Cholesky:
     """A positive semidefinite matrix, scaled to a unit diagonal and lifted by its rounding error, factored.
 
-    Lifting makes directions without curvature harmless: a consistent gradient has nothing along them. Only the lower
-    triangle is read; with `unit` the matrix is scaled already.
+    Lifting makes directions without curvature harmless: a consistent gradient has nothing along them. `scaled` gives
+    the matrix with ones on its diagonal, whose upper triangle is read and overwritten; `unit` (P,) is what the rows and
+    columns of the one to solve with were multiplied by.
     """
 
-    def __init__(self, matrix: FloatArray, relative_noise: float, unit: Vector | None = None) -> None:
-        scaled = matrix
-        if unit is None:
-            diagonal = np.diag(matrix)
-            unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-            scaled = matrix * unit[:, None]
-            scaled *= unit
+    def __init__(self, scaled: Callable[[], FloatArray], unit: Vector, relative_noise: float) -> None:
         self._unit, lift = unit, 8 * relative_noise
         while True:
-            scaled[np.diag_indices_from(scaled)] = 1.0 + lift
-            try:
-                self._factor = cho_factor(scaled, lower=True, check_finite=False)
+            matrix = scaled()
+            np.einsum("ii->i", matrix)[:] = 1.0 + lift
+            try:  # its transpose lies as Fortran wants it: nothing is copied
+                self._factor = cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
             except LinAlgError:
                 lift *= 30
             else:
                 return
+
+    @classmethod
+    def of(cls, matrix: FloatArray, relative_noise: float) -> "Cholesky":
+        """From the matrix as it is."""
+        diagonal = np.diag(matrix)
+        unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        return cls(lambda: np.multiply(scaled := matrix * unit[:, None], unit, out=scaled), unit, relative_noise)
 
     def solve(self, gradient: Vector) -> Vector:
         """The matrix's inverse times a gradient."""

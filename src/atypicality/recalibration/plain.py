@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atypicality import blocks
-from atypicality.recalibration.kernels import Buffers
+from atypicality.recalibration.kernels import Buffers, thin_product
 from atypicality.recalibration.metric import KEPT, Kept, SparseCurvature
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Near, Problem
@@ -99,7 +99,7 @@ class PlainModel:
         return np.bincount(self.problem.rows.best, values, minlength=self.problem.n_classes).astype(np.float64)
 
     def _reduce(self, function: Callable[[slice, Buffers], "_Columns"], second: bool) -> "_Columns":
-        """Sums over blocks of rows, of half as many where `second` moments of scores take a buffer more."""
+        """Sums over blocks of rows, of two thirds as many where scores are multiplied with two buffers."""
 
         def block(rows: slice) -> _Columns:
             with self.problem.workspace.borrow() as buffers, np.errstate():
@@ -107,19 +107,19 @@ class PlainModel:
                     np.setbufsize(256)
                 return function(rows, buffers)
 
-        entry = self.problem.dtype.itemsize * (2 if second and self.problem.class_scores else 1)
-        height = blocks.block_rows(self.problem.n_classes * entry)
+        budget = blocks.CACHE_BYTES * 2 // 3 if second and self.problem.class_scores else blocks.CACHE_BYTES
+        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize, budget=budget)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
 
-    def _exponentials(self, rows: slice, second: bool, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
+    def _exponentials(self, rows: slice, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
         """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them.
 
-        Without scores nobody reads either again, and one buffer serves all three products: what is in cache decides.
+        Without scores nobody reads the first again, and one buffer serves both: what is in cache decides.
         """
         z = self.problem.logits[rows]
         step = self._step if self._step.ndim == 0 else self._step[rows]
-        own = buffers("plain", (3 if self.problem.class_scores else 1, *z.shape), z.dtype)
-        e, moved, squared = own if self.problem.class_scores else (own[0],) * 3
+        own = buffers("plain", (2 if self.problem.class_scores else 1, *z.shape), z.dtype)
+        e, moved = own[0], own[-1]
         np.multiply(z, step, out=e)
         np.exp(e, out=e)
         if apart:
@@ -129,23 +129,28 @@ class PlainModel:
         np.matmul(e, self.factor, out=self.rest[rows])
         np.multiply(e, z, out=moved)
         np.matmul(moved, self.factor, out=self.first[rows])
-        if second:
-            np.multiply(moved, z, out=squared)
-            np.matmul(squared, self.factor, out=self.second[rows])
         return e, moved
 
+    def _square(self, rows: slice, moved: FloatArray) -> None:
+        """Fill the rows' sums of e z^2 from e z, which nobody reads again."""
+        np.multiply(moved, self.problem.logits[rows], out=moved)
+        np.matmul(moved, self.factor, out=self.second[rows])
+
     def _column_sums(self, rows: slice, curvature: str | None, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, curvature is not None, True, buffers)
+        e, moved = self._exponentials(rows, True, buffers)
         if not self.problem.class_scores:
+            if curvature is not None:
+                self._square(rows, moved)
             return _Columns(np.zeros((1, 0)))
         totals = self.rest[rows] + self.largest[rows] * self.top_factor[rows]
         share = self.weights[rows] / totals
         if curvature is None:
             return _Columns(((share @ e) * self.factor)[None].astype(np.float64))
-        scaled = self.features[rows] * share[:, None]
+        scaled = (self.features[rows] * share[:, None]).T
         mean = (self.first[rows] - self.problem.rows.top[rows] * self.rest[rows]) / totals + self.problem.rows.top[rows]
-        own = np.concatenate([share[:, None], scaled * mean[:, None]], axis=1).T @ e
-        own[1:] = (scaled.T @ moved - own[1:]) / self.problem.scale
+        own = thin_product(np.concatenate([share[None], scaled * mean]), e)
+        own[1:] = (thin_product(scaled, moved) - own[1:]) / self.problem.scale
+        self._square(rows, moved)
         near = [self._scan(rows, e, totals)] if self.problem.near is None else []
         return _Columns((own * self.factor).astype(np.float64), near)
 
@@ -172,16 +177,18 @@ class PlainModel:
         return SparseCurvature(shared, crossed[:, None], expected[None, None].copy(), [kept])
 
     def _product_sums(self, rows: slice, slope: Vector, shift: Vector, turned: Vector, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, True, False, buffers)
-        shifted = (self.factor * shift).astype(e.dtype)
-        totals, a = self.rest[rows], slope[rows]
-        change = (a * self.first[rows] + e @ shifted) / totals
-        turned[rows] = (a * self.second[rows] + moved @ shifted - change * self.first[rows]) / totals
-        if not self.problem.class_scores:
-            return _Columns(np.zeros((1, 0)))
+        e, moved = self._exponentials(rows, False, buffers)
+        scores = self.problem.class_scores
+        totals, a, shifted = self.rest[rows], slope[rows], (self.factor * shift).astype(e.dtype)
         share = self.weights[rows] / totals
-        own = np.stack([share, share * change]).astype(e.dtype) @ e
-        across = (share * a).astype(e.dtype) @ moved
+        both = moved @ shifted if scores else 0.0
+        across = (share * a).astype(e.dtype) @ moved if scores else None
+        self._square(rows, moved)
+        change = (a * self.first[rows] + (e @ shifted if scores else 0.0)) / totals
+        turned[rows] = (a * self.second[rows] + both - change * self.first[rows]) / totals
+        if not scores:
+            return _Columns(np.zeros((1, 0)))
+        own = thin_product(np.stack([share, share * change]).astype(e.dtype), e)
         return _Columns((self.factor * (across + shift * own[0] - own[1]))[None].astype(np.float64))
 
 

@@ -47,41 +47,87 @@ def read_rows(
     if not isinstance(matrix, np.ndarray):
         columns = None if logits is None else (logits.best, logits.runner_up)
         return RowStatistics(*read_device_rows(matrix, labels, check, columns))
-    n, workspace = matrix.shape[0], blocks.Workspace()
-    found = RowStatistics(
-        top=np.empty(n, matrix.dtype),
-        mean=np.empty(n),
-        deviation=np.empty(n),
-        gap=np.empty(n),
-        masked=np.zeros(n, bool),
-        best=np.empty(n, np.intp) if logits is None else logits.best,
-        runner_up=np.empty(n, np.intp) if logits is None else logits.runner_up,
-        pair=np.empty((n, 2)),
-    )
+    read = _Reading(matrix, labels, logits)
+    check(read.top, 0)
+    return read.statistics()
 
-    def block(rows: slice) -> None:
-        values = matrix[rows]
-        each, largest = np.arange(values.shape[0]), values.argmax(axis=1)
-        top = values[each, largest]
-        check(top, rows.start)
-        if logits is None:
-            found.best[rows] = largest
-            with workspace.borrow() as buffers:
-                found.runner_up[rows] = _runner_up(values, largest, buffers("others", values.shape, values.dtype))
-        found.top[rows] = top
-        found.gap[rows] = values[each, labels[rows]].astype(np.float64) - top
-        for place, column in enumerate((found.best[rows], found.runner_up[rows])):
-            found.pair[rows, place] = values[each, column].astype(np.float64) - top
-        moments = _quick_moments(values, top)
-        if moments is not None:
-            found.mean[rows], found.deviation[rows] = moments
-            return
-        with workspace.borrow() as buffers:
-            shifted = np.subtract(values, top[:, None], out=buffers("shifted", values.shape, values.dtype))
-            found.mean[rows], found.deviation[rows], found.masked[rows] = _careful_moments(shifted)
 
-    blocks.for_rows(block, n, block=blocks.block_rows(matrix.shape[1] * matrix.itemsize))
-    return found
+class _Reading:
+    """One reading of a matrix on the host, in which blocks hold long calls alone; numbers of all rows come after it."""
+
+    def __init__(self, matrix: FloatArray, labels: NDArray[np.intp], logits: RowStatistics | None) -> None:
+        (n, k), dtype = matrix.shape, matrix.dtype
+        self.matrix, self.labels, self.workspace = matrix, labels, blocks.Workspace()
+        self.top, self.at_label, self.at_best, self.second, self.sums, self.squares = np.empty((6, n), dtype)
+        self.alone = logits is None
+        self.best, self.runner_up = np.empty((2, n), np.intp) if logits is None else (logits.best, logits.runner_up)
+        self.ones = np.ones(k, dtype)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            self._each_block(self._read)
+
+    def statistics(self) -> RowStatistics:
+        """What was found, with moments read again where plain sums lose too many digits."""
+        top, width = self.top.astype(np.float64), self.matrix.shape[1]
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            mean, square = self.sums.astype(np.float64) / width, self.squares.astype(np.float64) / width
+            variance, least = square - mean**2, np.finfo(self.matrix.dtype).tiny * 1e6
+            if (far := ~(variance > 0.1 * square)).any():
+                variance[far] = square[far] = self._centred(mean, far)[far]
+            safe = np.isfinite(square) & (square > least) & (variance > 1e-6 * mean**2)
+            mean, deviation, masked = mean - top, np.sqrt(np.maximum(variance, 0.0)), np.zeros(top.size, bool)
+        if not safe.all():
+            self._careful(~safe, mean, deviation, masked)
+        pair = np.stack([self.at_best - top, self.second - top], axis=1)
+        return RowStatistics(self.top, mean, deviation, self.at_label - top, masked, self.best, self.runner_up, pair)
+
+    def _each_block(self, function: Callable[[slice], None], chosen: NDArray[np.bool_] | None = None) -> None:
+        """Run a function for every block, or for those that have one of the chosen rows."""
+
+        def block(rows: slice) -> None:
+            if chosen is None or chosen[rows].any():
+                function(rows)
+
+        blocks.for_rows(block, self.top.size, block=blocks.block_rows(self.matrix.shape[1] * self.matrix.itemsize))
+
+    def _read(self, rows: slice) -> None:
+        values = self.matrix[rows]
+        each, best = np.arange(values.shape[0]), self.best[rows]
+        largest = values.argmax(axis=1, out=best if self.alone else None)
+        self.top[rows] = values[each, largest]
+        if self.alone:
+            with self.workspace.borrow() as buffers:
+                _runner_up(values, best, buffers("others", values.shape, values.dtype), self.runner_up[rows])
+        for out, column in (
+            (self.at_label, self.labels[rows]), (self.at_best, best), (self.second, self.runner_up[rows]),
+        ):  # fmt: skip
+            out[rows] = values[each, column]
+        np.matmul(values, self.ones, out=self.sums[rows])
+        np.vecdot(values, values, out=self.squares[rows])
+
+    def _centred(self, mean: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Variances (n,) of blocks that have one of the chosen rows."""
+        found = np.zeros(mean.size)
+
+        def read(rows: slice) -> None:
+            with self.workspace.borrow() as buffers:
+                values, shift = self.matrix[rows], mean[rows, None].astype(self.matrix.dtype)
+                centred = np.subtract(values, shift, out=buffers("others", values.shape, values.dtype))
+                found[rows] = np.vecdot(centred, centred)
+
+        self._each_block(read, chosen)
+        return np.asarray(found / self.matrix.shape[1])
+
+    def _careful(self, chosen: NDArray[np.bool_], mean: Any, deviation: Any, masked: Any) -> None:
+        """Moments of blocks that have one of the chosen rows, and which of their rows have masked entries."""
+
+        def read(rows: slice) -> None:
+            with self.workspace.borrow() as buffers:
+                values = self.matrix[rows]
+                shifted = buffers("others", values.shape, values.dtype)
+                np.subtract(values, self.top[rows, None], out=shifted)
+                mean[rows], deviation[rows], masked[rows] = _careful_moments(shifted)
+
+        self._each_block(read, chosen)
 
 
 def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
@@ -102,27 +148,14 @@ def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -
     return float(values[order[np.searchsorted(below, half)]])
 
 
-def _runner_up(values: FloatArray, best: NDArray[np.intp], others: FloatArray) -> NDArray[np.intp]:
+def _runner_up(values: FloatArray, best: NDArray[np.intp], others: FloatArray, out: NDArray[np.intp]) -> None:
     """Column of the largest entry but for column `best`; that one again where all others are masked."""
     each = np.arange(values.shape[0])
     np.copyto(others, values)
     others[each, best] = -np.inf
-    found = others.argmax(axis=1)
-    return np.where(np.isneginf(others[each, found]), best, found)
-
-
-def _quick_moments(values: FloatArray, top: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Mean (less the maximum) and standard deviation from plain sums, or None where these lose too many digits."""
-    width, tiny = values.shape[1], np.finfo(values.dtype).tiny * 1e6
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        mean = np.matmul(values, np.ones(width, values.dtype)).astype(np.float64) / width
-        square = np.vecdot(values, values).astype(np.float64) / width
-        variance = square - mean**2
-        if not (variance > 0.1 * square).all():
-            centred = values - mean[:, None].astype(values.dtype)
-            variance = square = np.vecdot(centred, centred).astype(np.float64) / width
-    safe = np.isfinite(square) & (square > tiny) & (variance > 1e-6 * mean**2)
-    return (mean - top, np.sqrt(variance)) if safe.all() else None
+    others.argmax(axis=1, out=out)
+    if others.shape[1] and not np.isfinite(left := others[each, out]).all():
+        np.copyto(out, best, where=np.isneginf(left))
 
 
 def _careful_moments(shifted: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:

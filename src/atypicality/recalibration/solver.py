@@ -49,8 +49,8 @@ TOLERANCE = 2e-10
 """Half of the squared Newton decrement at which a fit ends: a fifth of the stated 1e-9."""
 ROUGH = 1e-7
 """Tolerance of the optima on the way, in units of the mean loss."""
-START_ROWS = (512, 4096)
-"""Rows that a start is made from; the first will do where class-wise parameters have yet to move."""
+START_ROWS = (64, 512, 4096)
+"""Rows that a start is made from, few for its first steps; two will do where class-wise parameters have yet to move."""
 SCORE_ROWS, FEW_ROWS = 1024, 5
 """Rows that a start of the scores is judged by, and rows that are added to what is counted for it."""
 GOLDEN = (5**0.5 - 1) / 2
@@ -212,7 +212,7 @@ def _can_be_exact(problem: Problem) -> bool:
 
 def _exact_metric(problem: Problem, curvature: Any, noise: float) -> Metric:
     if isinstance(curvature, np.ndarray):
-        return Cholesky(projected_hessian(problem, curvature), noise)
+        return Cholesky.of(projected_hessian(problem, curvature), noise)
     return device_solver.DeviceCholesky(problem, curvature, noise)
 
 
@@ -222,7 +222,8 @@ def _start(problem: Problem) -> tuple[Vector, int, float]:
     single = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
     if problem.remote is not None:
         return _remote_start(problem, single)
-    for wanted in START_ROWS if problem.layout.mixing.start == problem.n_parameters else START_ROWS[:1]:
+    first, last = int(problem.n_rows <= START_ROWS[1]), 3 if problem.layout.mixing.start == problem.n_parameters else 2
+    for wanted in START_ROWS[first:last]:
         stride = -(-problem.n_rows // wanted)
         part = single.take(spaced_rows(problem, wanted))
         fit = find_optimum(part, multiplier, 0.1 / part.n_rows, 200)  # what is left is less than sampling rows has cost
