@@ -1,6 +1,6 @@
 """Gaussian and relative atypicality, of rows as they are and of normalised rows, from one pass over training rows."""
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,7 +9,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace, on_device, to_host
 from atypicality.density.covariance import Factorise, triangular_whitening
 from atypicality.density.gaussian import GaussianAtypicality
-from atypicality.density.logdensity import score_rows
+from atypicality.density.logdensity import score_together
 from atypicality.density.relative import RelativeAtypicality
 from atypicality.density.solution import GaussianSolution, solve
 from atypicality.density.statistics import ClassStatistics, gather_both, merge_statistics
@@ -17,7 +17,7 @@ from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.validation import warn
 from atypicality.validation.device import any_matrix
 
-__all__ = ["Both", "DensityFamily", "cost", "joined"]
+__all__ = ["Both", "DensityFamily", "Scored", "cost", "joined"]
 
 Float64 = NDArray[np.float64]
 Both = tuple[ClassStatistics, ClassStatistics | None]
@@ -28,6 +28,18 @@ CONCERNS = (
     "ReliabilityHead(density=GaussianAtypicality(shrinkage='columns'))."
 )
 """What a covariance that is not of full rank means for a head, and what to do."""
+
+
+class Scored(NamedTuple):
+    """What a member says of rows.
+
+    `covariate` is what recalibration reads: atypicality by the Gaussian of rows as they are, of the class that the
+    member finds nearest. Log-densities are known up to a constant of each row.
+    """
+
+    atypicality: Any  # (n, 1)
+    covariate: Any  # (n, 1)
+    class_log_density: Any  # (n, m)
 
 
 class DensityFamily(BaseEstimator):
@@ -92,16 +104,32 @@ class DensityFamily(BaseEstimator):
         Rows are whitened once for each normalisation, and distances are expanded squares, which lose some of sixteen
         digits for rows far from all classes. Where a row is zero, normalised members are left out.
         """
+        return {name: to_host(scored.atypicality)[:, 0] for name, scored in self.scored(embeddings).items()}
+
+    def scored(self, embeddings: ArrayLike) -> dict[str, Scored]:
+        """As `scores`, with what a head reads beside them, on the device of the rows."""
         x = any_matrix(embeddings, "embeddings", width=self.n_features_in_)
-        found: dict[str, Float64] = {}
-        scored = [member.normalize for member in self.members_.values()]
-        for normalize in (None,) if "l2" in scored and _any_zero(x, "calibration") else (None, "l2"):
-            names = sorted(name for name, member in self.members_.items() if member.normalize == normalize)
-            if names:  # the Gaussian, and the relative density behind it, which knows both
-                what = ("rough_gaussian", "rough")[: len(names)]
-                scores = score_rows(self.members_[names[-1]].formula(), x, *what)
-                found |= {name: to_host(score)[:, 0] for name, score in zip(names, scores, strict=False)}
-        return {name: found[name] for name in self.members_ if name in found}
+        with_zero = "l2" in [member.normalize for member in self.members_.values()] and _any_zero(x, "calibration")
+        names = [
+            sorted(name for name, member in self.members_.items() if member.normalize == normalize)
+            for normalize in ((None,) if with_zero else (None, "l2"))
+        ]
+        names = [own for own in names if own]  # the Gaussian, and the relative density behind it, which knows both
+
+        def said(xp: Any, formulas: tuple[Any, ...], products: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+            found: list[Any] = []
+            for own, formula, product in zip(names, formulas, products, strict=True):
+                nearest = xp.argmax(product[1], axis=1)
+                found += [formulas[0].half_distance(xp, products[0][0], nearest) - formulas[0].log_peak, product[1]]
+                found += [getattr(formula, rough)(xp, product) for rough in ("rough_gaussian", "rough")[: len(own)]]
+            return tuple(found)
+
+        found = iter(score_together(tuple(self.members_[own[-1]].formula() for own in names), x, said))
+        known: dict[str, Scored] = {}
+        for own in names:
+            beside = next(found), next(found)
+            known |= {name: Scored(next(found), *beside) for name in own}
+        return {name: known[name] for name in self.members_ if name in known}
 
     @property
     def members_(self) -> dict[str, GaussianAtypicality]:

@@ -1,5 +1,6 @@
 """Gaussians of all classes as they are learnt and stored, and the scoring of rows by their formulas."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from atypicality.formula import ClassDensity, LinearDensity, RelativeDensity, Ti
 from atypicality.stored import Part, Record, kinds
 from atypicality.validation import FloatArray
 
-__all__ = ["ClassGaussians", "Gaussians", "RelativeGaussians", "TiedGaussians", "score_rows"]
+__all__ = ["ClassGaussians", "Gaussians", "RelativeGaussians", "TiedGaussians", "score_rows", "score_together"]
 
 Float64 = NDArray[np.float64]
 DEVICE_BYTES = 2**30
@@ -172,20 +173,29 @@ def score_rows(
     formula: TiedDensity | LinearDensity | ClassDensity | TwoDensities, x: Any, *what: str
 ) -> tuple[Any, ...]:
     """What methods of a formula say, "atypicality" (n, 1) or "class_log_density" (n, k), of checked rows (n, d)."""
+    return score_together(
+        (formula,), x, lambda xp, own, products: tuple(getattr(own[0], name)(xp, products[0]) for name in what)
+    )
+
+
+def score_together(formulas: tuple[Any, ...], x: Any, said: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What a function says of checked rows (n, d), block by block: arrays with finite entries, each with n rows.
+
+    It takes the namespace of the rows, the formulas on their device, and the products of each.
+    """
     xp, host = namespace(x), isinstance(x, np.ndarray)
     if not host:
         from atypicality.arrays import to_device
 
-        formula = moved(formula, lambda array: to_device(array, x))
-    width = x.shape[1] + formula.n_classes
+        formulas = tuple(moved(formula, lambda array: to_device(array, x)) for formula in formulas)
+    width = x.shape[1] + sum(formula.n_classes for formula in formulas)
     block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
     def score(rows: slice) -> list[tuple[Any, ...]]:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            products = formula.products(xp, x[rows, :])
-            found = tuple(getattr(formula, name)(xp, products) for name in what)
+            found = said(xp, formulas, [formula.products(xp, x[rows, :]) for formula in formulas])
         for scores in found:
-            check_scores(xp, scores, x, rows, formula)
+            check_scores(xp, scores, x, rows, formulas[-1])
         return [found]
 
     return blocks.compute(score, x.shape[0], block=block, host=host)

@@ -42,7 +42,7 @@ class UnitRows:
     @staticmethod
     def of(rows: FloatArray) -> Float64:
         """Rows (m, d) of length 1; NaN where a row is zero."""
-        with np.errstate(invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             found: Float64 = unit_rows(np, rows)
         return found
 

@@ -108,18 +108,18 @@ class TiedDensity:
         best = xp.argmax(scores, axis=1)
         length = squared_lengths(xp, xp.astype(z, xp.float64, copy=False))
         densities = xp.astype(scores, xp.float64, copy=False) + (self.log_peak - 0.5 * length)
-        return placed(xp, densities, self.numbers, best, self.log_peak - self._half(xp, z, best))
+        return placed(xp, densities, self.numbers, best, self.log_peak - self.half_distance(xp, z, best))
 
     def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """`-max_y log p(x | y)` (n, 1), or `-log p(x)` where there are log priors."""
         z, scores = products
         if self.log_prior is None:
-            return self._half(xp, z, xp.argmax(scores, axis=1)) - self.log_peak
+            return self.half_distance(xp, z, xp.argmax(scores, axis=1)) - self.log_peak
         weighted = scores + xp.astype(self.log_prior, scores.dtype, copy=False)
         best = xp.argmax(weighted, axis=1)
         others = xp.exp(weighted - xp.max(weighted, axis=1, keepdims=True))
         others = xp.log(xp.sum(xp.astype(others, xp.float64, copy=False), axis=1, keepdims=True))
-        return self._half(xp, z, best) - self.log_peak - (self.log_prior[best][:, None] + others)
+        return self.half_distance(xp, z, best) - self.log_peak - (self.log_prior[best][:, None] + others)
 
     def rough_gaussian(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """Atypicality (n, 1) of the Gaussians alone, by expanded squares in a third of the time: to rank rows by."""
@@ -133,7 +133,7 @@ class TiedDensity:
             self.centre, targets, self.bias, self.whitening, None, none, -self.log_peak, self.normalize
         )
 
-    def _half(self, xp: Xp, z: Any, best: Any) -> Any:
+    def half_distance(self, xp: Xp, z: Any, best: Any) -> Any:
         """Half the squared distance (n, 1) of whitened rows to the mean of one class each."""
         gap = xp.take(self.means, best, axis=0)
         gap -= z

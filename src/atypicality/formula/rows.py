@@ -21,7 +21,7 @@ def unit_rows(xp: Xp, rows: Any) -> Any:
     rows = xp.astype(rows, xp.float64, copy=False)
     if not single:  # squares of float32 numbers fit into float64; others might overflow or vanish
         rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)
-    rows /= xp.sqrt(squared_lengths(xp, rows))
+    rows *= 1.0 / xp.sqrt(squared_lengths(xp, rows))  # to divide takes twice as long
     return rows
 
 

@@ -42,9 +42,9 @@ def fit_density(head: Any, train: Any, calibration: ModelOutputs, first: ModelOu
     """Fit the density of a head, and choose it where it is to be; scores of the `first` rows, which recalibrate."""
     if train is None or train is not getattr(head, "density_", None):
         head.density_choice_ = head.recalibration_density_ = None
-    head.density_ = _chosen(head, _fitted(head.density, train, calibration), first)
-    if head.density_ is None:
-        return None
+    head.density_, scored = _chosen(head, _fitted(head.density, train, calibration), first)
+    if head.density_ is None or scored is not None:
+        return scored
     with first._numbered():
         return scores_of(head, first.need("embeddings"))
 
@@ -81,18 +81,24 @@ def _warn_without_atypicality(reason: str) -> None:
     )
 
 
-def _chosen(head: Any, density: Any, first: ModelOutputs) -> Any:
-    """The member of a family that finds errors best among some rows, which carry no guarantee; others as they are."""
+def _chosen(head: Any, density: Any, first: ModelOutputs) -> tuple[Any, Scores | None]:
+    """The member of a family that finds errors best among some rows, which carry no guarantee; others as they are.
+
+    Also the scores of those rows, which the choice took.
+    """
     if not isinstance(density, DensityFamily):
-        return density
+        return density, None
     progress.stage("choosing the density")
     with first._numbered():
         embeddings, labels = first.need("embeddings", "labels")
         probs = softmax_rows(first.need("logits"))
-        head.density_choice_ = choose_density(density, embeddings, probs, labels)
+        scored = density.scored(embeddings)
+        scores = {name: to_host(one.atypicality)[:, 0] for name, one in scored.items()}
+        head.density_choice_ = choose_density(density, embeddings, probs, labels, scores=scores)
     chosen = head.density_choice_.name
     head.recalibration_density_ = None if chosen == GAUSSIAN else density.members_[GAUSSIAN]
-    return density.members_[chosen]
+    atypicality, covariate, densities = (like(found, embeddings) for found in scored[chosen])
+    return density.members_[chosen], (atypicality[:, 0], covariate[:, 0], densities)
 
 
 def fitted_ratio(head: Any, train: Any) -> NeighborRatio | None:

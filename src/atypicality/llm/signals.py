@@ -12,8 +12,7 @@ from atypicality.llm.shifts import LEVEL, beyond_range, level_words, missing_col
 from atypicality.recalibration.covariates import TAIL_ROWS, tails, usual_tail
 from atypicality.recalibration.parameters import solution_of_multiplier
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term
-from atypicality.recalibration.solver import solve
-from atypicality.recalibration.strength import CLASSWISE, choose_strengths, groups_of, penalty_of, with_groups
+from atypicality.recalibration.strength import CLASSWISE, choose_strengths, groups_of, solve_chosen
 from atypicality.stored import Part, Record, kinds, need
 from atypicality.terminal import listed
 from atypicality.validation import warn
@@ -274,8 +273,7 @@ class SignalModel:
             start=start,
             least={name: REFINED for one in columns for name in one.parts[2:]},
         )
-        kept = with_groups(problem, chosen.strengths)
-        found = solve(kept.with_penalty(penalty_of(kept, groups_of(kept), chosen.strengths)), start=chosen.solution)
+        _, found = solve_chosen(problem, chosen)
         intercept = float(found.coefficients[0])
         return cls(columns, intercept, dict(found.terms), dict(chosen.evidence), found.loss, found.certificate)
 

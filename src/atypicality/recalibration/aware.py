@@ -26,13 +26,14 @@ from atypicality.recalibration.device_rows import some_rows
 from atypicality.recalibration.problem import PSEUDO_ROWS, Problem, Term, effective_rows
 from atypicality.recalibration.solver import Solution, label_losses, solve, spaced_rows
 from atypicality.recalibration.strength import (
+    ChosenStrengths,
     choose_strengths,
     given_strengths,
     groups_of,
     loosened,
     penalty_of,
+    solve_chosen,
     temperature_start,
-    with_groups,
 )
 from atypicality.recalibration.terms import (
     MIDDLE,
@@ -273,13 +274,14 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         plain = self.strength == "auto" or problem.mixing is not None or bool(self._requested())
         start = self._learn_top(temperature_start(problem) if plain else None)
         self._learn_similarity(problem.logits, None if weight is None else problem.weights)
+        chosen = None
         if self.strength == "auto" and inputs.logits.shape[0] * inputs.logits.shape[1] > CHOICE:
-            start = self._choose_on_some(problem, density, start)
+            chosen = self._choose_on_some(problem, density, start)
         problem = self._with_terms(problem, density)
-        self._fit_problem(problem, labels.size, back, start)
+        self._fit_problem(problem, labels.size, back, start, chosen)
         self._learn_limits(problem, columns, density)
 
-    def _choose_on_some(self, problem: Problem, density: Any, start: Solution | None) -> Solution:
+    def _choose_on_some(self, problem: Problem, density: Any, start: Solution | None) -> ChosenStrengths:
         """Strengths from evenly spaced rows where all of them are many, and the optimum of those rows.
 
         A strength times the number of rows is the precision of a prior, which does not depend on that number.
@@ -288,10 +290,10 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         part = problem.take(rows)
         part = self._with_terms(part, None if density is None else some_rows(density, rows))
         part_rows, all_rows = (one.total + PSEUDO_ROWS * self.pseudo_rows for one in (part, problem))
-        start = self._choose(part, start, part_rows)
+        chosen = self._choose(part, start, part_rows)
         self.strength_ = {name: value * part_rows / all_rows for name, value in self.strength_.items()}
         problem.term_scales = part.term_scales  # strengths belong to these units
-        return start
+        return dataclasses.replace(chosen, strengths=self.strength_)
 
     def _learn_prior(self, given: Any, n_classes: int) -> None:
         """The class shares of the training rows, where they are known."""
@@ -336,10 +338,15 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
         return problem.with_terms(terms, class_scores=problem.class_scores, mixing=problem.mixing)
 
     def _fit_problem(
-        self, problem: Problem, n_rows: int, back: Vector | None = None, start: Solution | None = None
+        self,
+        problem: Problem,
+        n_rows: int,
+        back: Vector | None = None,
+        start: Solution | None = None,
+        chosen: ChosenStrengths | None = None,
     ) -> None:
         """As in `ConvexRecalibrator`; `back` takes coefficients of the features to those of the columns."""
-        solution = self._solve(problem, start)
+        solution = self._solve(problem, start, chosen)
         back = np.eye(problem.features.shape[1]) if back is None else back
         columns = np.zeros(back.shape[1])
         columns[: solution.coefficients.size] = solution.coefficients
@@ -376,26 +383,23 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
     def _uses_density(self, class_log_density: Any) -> bool:
         return self.class_density is True or (self.class_density == "auto" and class_log_density is not None)
 
-    def _choose(self, problem: Problem, start: Solution | None, n_rows: float) -> Solution:
+    def _choose(self, problem: Problem, start: Solution | None, n_rows: float) -> ChosenStrengths:
         """Strengths of maximal evidence of an objective that is the mean of `n_rows` rows, and the optimum there."""
         chosen = choose_strengths(problem, groups_of(problem), n_rows, start=start)
         chosen = loosened(chosen, problem, n_rows, start)
         self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective
         self.evidence_ = chosen.evidence
-        return chosen.solution
+        return chosen
 
-    def _solve(self, problem: Problem, start: Solution | None) -> Solution:
+    def _solve(self, problem: Problem, start: Solution | None, chosen: ChosenStrengths | None) -> Solution:
         """The optimum under the strengths that were given, or of maximal evidence."""
         if isinstance(self.strength, str):
-            if not self.evidence_:
-                start = self._choose(problem, start, self.n_effective_ + PSEUDO_ROWS * self.pseudo_rows)
-            problem = with_groups(problem, self.strength_)
-            if start is not None:
-                start = dataclasses.replace(start, coefficients=start.coefficients[: problem.features.shape[1]])
+            whole = self.n_effective_ + PSEUDO_ROWS * self.pseudo_rows
+            problem, solution = solve_chosen(problem, chosen or self._choose(problem, start, whole))
         else:
             self.strength_ = given_strengths(self.strength, groups_of(problem))
             start = start if problem.terms or problem.mixing is not None else None
-        solution = solve(problem.with_penalty(penalty_of(problem, groups_of(problem), self.strength_)), start=start)
+            solution = solve(problem.with_penalty(penalty_of(problem, groups_of(problem), self.strength_)), start=start)
         self.floor_ = self._floor(problem, solution)
         return solution
 

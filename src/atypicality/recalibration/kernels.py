@@ -88,8 +88,10 @@ def predictor(
     dtype = out.dtype
     np.multiply(fields.u, (problem.features[rows] @ c)[:, None].astype(dtype), out=out)
     for term, field in zip(problem.terms, fields.terms, strict=True):
-        weight = (term.features[rows] @ unknowns[term.name] / problem.unit_left(term.name))[:, None].astype(dtype)
-        out += np.multiply(field, weight, out=buffers("term", out.shape, dtype))
+        features = term.features[:1] if term.is_even else term.features[rows]
+        weight = (features @ unknowns[term.name] / problem.unit_left(term.name))[:, None].astype(dtype)
+        factor = weight[0, 0] if term.is_even else weight
+        out += np.multiply(field, factor, out=buffers("term", out.shape, dtype))
     if w is not None and fields.x is not None:
         w, mixed = w.astype(dtype), buffers("term", out.shape, dtype)
         out += np.multiply(fields.x, w, out=mixed) if w.ndim == 1 else np.matmul(fields.x, w.T, out=mixed)

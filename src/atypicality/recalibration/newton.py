@@ -105,11 +105,16 @@ class Optimum:
     curvature: Any
 
 
-def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int = 200) -> Optimum:
-    """Step with a line search until half of the squared Newton decrement is certified to be below `tolerance`."""
-    theta, current, n_passes = start, oracle.evaluate(start, True), 1
+def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int = 200, curvature: Any = None) -> Optimum:
+    """Step with a line search until half of the squared Newton decrement is certified to be below `tolerance`.
+
+    `curvature` is what was gathered near the start, where it is known.
+    """
+    theta, current, n_passes = start, oracle.evaluate(start, curvature is None), 1
     pairs: Pairs = deque(maxlen=MEMORY)
-    since, last, length, exact = 0, math.inf, 1.0, oracle.product is None
+    since, last, length, exact = 1, math.inf, 1.0, oracle.product is None
+    if curvature is not None:
+        metric = oracle.metric(curvature)
     for n_iter in range(max_iter):
         if current.curvature is not None:
             curvature, metric, since = current.curvature, oracle.metric(current.curvature), 0
@@ -118,7 +123,7 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
         certificate = -0.5 * float(current.gradient @ step)
         contraction, last = certificate / last, certificate
         if certificate <= tolerance and not (exact and since == 0):
-            if contraction <= TRUSTED:
+            if contraction <= TRUSTED and n_iter:  # the first step shows nothing of its metric
                 certificate /= 1 - math.sqrt(contraction)
             elif oracle.product is None:
                 current, n_passes = oracle.evaluate(theta, True), n_passes + 1

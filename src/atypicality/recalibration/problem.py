@@ -76,6 +76,11 @@ class Term:
     features: Any = None
     rows: Any = None
 
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all rows have the same features: one number is a faster factor than one per row."""
+        return bool((self.features == self.features[:1]).all())
+
     def take(self, rows: Rows, matrix: Any) -> "Term":
         """The same term of some rows, with their matrix."""
         known = None if self.rows is None else self.rows.take(rows)

@@ -27,9 +27,15 @@ WORK = 1e10
 
 
 class Picture(Protocol):
-    """What both pictures offer; `free` (P,) is 1 for a parameter, less where the projection takes some of it."""
+    """What both pictures offer; `free` (P,) is 1 for a parameter, less where the projection takes some of it.
+
+    `hessian` is that of the mean loss (P, P), or None where no more than blocks of it are known.
+    """
 
     free: Vector
+
+    @property
+    def hessian(self) -> Vector | None: ...
 
     def move(self, penalty: Vector) -> tuple[Vector, Vector]:
         """The optimum under another penalty (P,), and the diagonal of the inverse Hessian there (P,)."""
@@ -67,7 +73,8 @@ class WholePicture:
     def __init__(self, problem: Problem, theta: Vector, hessian: Vector, gradient: Vector) -> None:
         self._problem = problem
         self.free = np.diag(problem.project(np.eye(theta.size)))
-        self._matrix = projected_hessian(problem, hessian - np.diag(problem.penalty))
+        self.hessian = hessian - np.diag(problem.penalty)
+        self._matrix = projected_hessian(problem, self.hessian)
         self._target = self._matrix @ theta + problem.penalty * theta - gradient
         self._known: dict[bytes, float] = {}
 
@@ -113,6 +120,8 @@ class _Blocks:
     Among hundreds of classes two of them hardly meet in one row: on models of 100 classes the number of parameters
     that the data determine came out within 6 % of the exact one.
     """
+
+    hessian = None
 
     def __init__(self, problem: Problem, theta: Vector, gradient: Vector, curvature: SparseCurvature | None) -> None:
         found = passes.evaluate(problem, theta, "sparse").curvature if curvature is None else curvature

@@ -66,14 +66,20 @@ NEWTON_WORK = 1e9
 
 
 def solve(
-    problem: Problem, *, start: Solution | None = None, tolerance: float = TOLERANCE, max_iter: int = 200
+    problem: Problem,
+    *,
+    start: Solution | None = None,
+    curvature: Vector | None = None,
+    tolerance: float = TOLERANCE,
+    max_iter: int = 200,
 ) -> Solution:
     """The minimum of a problem, with its certificate.
 
     Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of an approximate Hessian,
     and Hessian-vector products for the certificate where that metric is not good enough. Both begin at the temperature
     of a part of the rows, unless `start` is given, and the answer does not depend on where they begin.
-    A warm `start` is the solution for other strengths, other rows or fewer terms (missing ones start at 0). `tolerance`
+    A warm `start` is the solution for other strengths, other rows or fewer terms (missing ones start at 0), and
+    `curvature` (P, P) the Hessian near it, which then need not be gathered for exact steps on the host. `tolerance`
     is half of the squared Newton decrement to end at, in units of the mean loss; where it is not reached,
     `NotConvergedError` says why.
     """
@@ -81,7 +87,7 @@ def solve(
         theta, n_iter, n_passes = _start(problem)
     else:
         theta, n_iter, n_passes = problem.project(problem.standardise(start)), 0, 0.0
-    optimum = find_optimum(problem, theta, tolerance, max_iter)
+    optimum = find_optimum(problem, theta, tolerance, max_iter, curvature)
     return solution_at(problem, optimum, n_iter=n_iter, n_passes=n_passes)
 
 
@@ -159,14 +165,17 @@ def start_at(problem: Problem, theta: Vector) -> Solution:
     return replace(begun, coefficients=c, terms=terms, mixing=w, scores=begun.scores if s is None else s)
 
 
-def find_optimum(problem: Problem, theta: Vector, tolerance: float, max_iter: int = 200) -> Optimum:
+def find_optimum(
+    problem: Problem, theta: Vector, tolerance: float, max_iter: int = 200, curvature: Vector | None = None
+) -> Optimum:
     """As `solve`, from standardised parameters (P,) to standardised ones, with the derivatives at the end.
 
     Where the approximate Hessian leads nowhere, as with nearly separable labels, exact Newton steps go on from there,
     if they can be afforded.
     """
     if (exact := _is_exact(problem)) or not _can_be_exact(problem):
-        return _minimise(problem, theta, tolerance, max_iter, exact=exact)
+        known = curvature if exact and not problem.on_device else None
+        return _minimise(problem, theta, tolerance, max_iter, exact=exact, curvature=known)
     try:
         return _minimise(problem, theta, tolerance, min(PATIENCE, max_iter), exact=False)
     except NotConvergedError as stuck:
@@ -175,7 +184,15 @@ def find_optimum(problem: Problem, theta: Vector, tolerance: float, max_iter: in
         return replace(found, n_iter=found.n_iter + stuck.n_iter, n_passes=found.n_passes + stuck.n_passes)
 
 
-def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int, *, exact: bool) -> Optimum:
+def _minimise(
+    problem: Problem,
+    theta: Vector,
+    tolerance: float,
+    max_iter: int,
+    *,
+    exact: bool,
+    curvature: Vector | None = None,
+) -> Optimum:
     if exact or problem.n_parameters <= DENSE:
         check_solver_room(problem.n_parameters, exact=exact)
     kind: Literal["exact", "sparse"] = "exact" if exact else "sparse"
@@ -188,7 +205,7 @@ def _minimise(problem: Problem, theta: Vector, tolerance: float, max_iter: int, 
         product=None if exact else lambda point, direction: passes.hessian_product(problem, point, direction),
         noise=16 * noise,
     )
-    return minimise(oracle, theta, tolerance=tolerance, max_iter=max_iter)
+    return minimise(oracle, theta, tolerance=tolerance, max_iter=max_iter, curvature=curvature)
 
 
 def _is_exact(problem: Problem) -> bool:

@@ -32,7 +32,7 @@ from atypicality.recalibration.solver import ROUGH, find_optimum, solve, start_a
 from atypicality.validation import check_number
 
 __all__ = [
-    "ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "loosened", "penalty_of",
+    "ChosenStrengths", "choose_strengths", "given_strengths", "groups_of", "loosened", "penalty_of", "solve_chosen",
     "temperature_start", "with_groups",
 ]  # fmt: skip
 
@@ -91,13 +91,16 @@ class ChosenStrengths:
     """Strengths of the groups that are kept, in the units of `Ridge`, and what was found on the way.
 
     `effective` counts the parameters that the data determine of each, `evidence` has the nats of every group, of one
-    left out when it was, and `solution` is where the optimum under these strengths is expected: a start.
+    left out when it was, and `solution` is where the optimum under these strengths is expected: a start. `curvature`
+    (P, P) is that of the mean loss near it, by the parameters of `groups`, where it was gathered as a whole.
     """
 
     strengths: dict[str, float]
     effective: dict[str, float]
     evidence: dict[str, float]
     solution: Solution
+    groups: Groups = dataclasses.field(default_factory=dict)
+    curvature: Vector | None = None
 
 
 def groups_of(problem: Problem) -> dict[str, NDArray[np.intp]]:
@@ -188,8 +191,26 @@ def choose_strengths(
     factors = {name: _caution(effective[name], groups[name].size, gate.share_left(name)) for name in kept}
     strengths = {name: min(largest, strengths[name] * factors[name]) for name in kept}
     penalty = penalty_of(problem, groups, dict.fromkeys(groups, largest) | strengths)
-    start = start_at(problem, around.move(penalty)[0])
-    return ChosenStrengths(strengths, {name: effective[name] for name in kept}, evidence, start)
+    start, effective = start_at(problem, around.move(penalty)[0]), {name: effective[name] for name in kept}
+    return ChosenStrengths(strengths, effective, evidence, start, groups, around.hessian)
+
+
+def solve_chosen(problem: Problem, chosen: ChosenStrengths) -> tuple[Problem, Solution]:
+    """The problem with the groups that were chosen on it or on some of its rows, and its optimum under their strengths.
+
+    It begins where the choice ended, with the curvature that was found there.
+    """
+    kept = with_groups(problem, chosen.strengths)
+    groups = groups_of(kept)
+    penalised = kept.with_penalty(penalty_of(kept, groups, chosen.strengths))
+    cut = chosen.solution.coefficients[: kept.features.shape[1]]
+    start, curvature = dataclasses.replace(chosen.solution, coefficients=cut), None
+    if chosen.curvature is not None:
+        places = np.zeros(kept.n_parameters, np.intp)  # the temperature, which is in no group, is the first
+        for name, index in groups.items():
+            places[index] = chosen.groups[name]
+        curvature = chosen.curvature[np.ix_(places, places)] + np.diag(penalised.penalty)
+    return kept, solve(penalised, start=start, curvature=curvature)
 
 
 def loosened(chosen: ChosenStrengths, problem: Problem, n_rows: float, start: Solution | None) -> ChosenStrengths:
