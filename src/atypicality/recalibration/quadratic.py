@@ -27,15 +27,13 @@ WORK = 1e10
 
 
 class Picture(Protocol):
-    """What both pictures offer; `free` (P,) is 1 for a parameter, less where the projection takes some of it.
-
-    `hessian` is that of the mean loss (P, P), or None where no more than blocks of it are known.
-    """
+    """What both pictures offer; `free` (P,) is 1 for a parameter, less where the projection takes some of it."""
 
     free: Vector
 
     @property
-    def hessian(self) -> Vector | None: ...
+    def hessian(self) -> Vector | None:
+        """That of the mean loss (P, P); None where no more than blocks of it are known."""
 
     def move(self, penalty: Vector) -> tuple[Vector, Vector]:
         """The optimum under another penalty (P,), and the diagonal of the inverse Hessian there (P,)."""
