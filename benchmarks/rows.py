@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.timing import measure
+from atypicality import blocks
+from benchmarks.timing import measure, thread_use
 
 __all__ = ["AUTHORS", "COLUMNS", "Peer", "Row", "contest"]
 
 AUTHORS = "paper's algorithm"
 """A peer without a package: written in `benchmarks.authors` from the paper's description."""
+ALONE = 1.15
+"""Cores that a call on one thread keeps busy at most."""
 PACKAGES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "torch-uncertainty": "torch_uncertainty"}
 """Import names of peers where they differ from the name of the package."""
 COLUMNS = (
@@ -23,7 +26,7 @@ COLUMNS = (
     "against",
     "times faster",
     "seconds on one thread: ours, theirs",
-    "wall seconds, default threads: ours (gain over one thread), theirs",
+    "wall seconds, default threads: ours (gain over one thread, and the most there is to gain), theirs",
     "ours / bare cost",
     "accuracy: ours, theirs (smaller is better)",
     "peak MB: ours, theirs",
@@ -63,6 +66,9 @@ class Row:
     peer_quality: str = ""
     wall: float = math.nan
     peer_wall: float = math.nan
+    serial: float = math.nan
+    busy: float = math.nan
+    cores: int = 1
 
     @property
     def ratio(self) -> float:
@@ -78,6 +84,18 @@ class Row:
     def gain(self) -> float:
         """How many times faster we are with default threads than on one."""
         return self.seconds / self.wall
+
+    @property
+    def most_gain(self) -> float:
+        """How many times faster default threads can be than one: what is not cut into blocks stays on one."""
+        return 1 / (self.serial + (1 - self.serial) / self.cores)
+
+    @property
+    def threads(self) -> str:
+        """What default threads bring, in words; nothing where it was not measured."""
+        if self.gain != self.gain or self.serial != self.serial:
+            return ""
+        return "one thread" if self.busy <= ALONE else f"{self.gain:.2f} of {self.most_gain:.2f}"
 
     @property
     def met(self) -> bool:
@@ -128,7 +146,7 @@ class Row:
             f"{against}: {self.call}" if self.call else against or "its own target",
             _number(self.ratio),
             _pair(_number(self.seconds), _number(self.peer_seconds)),
-            _pair(f"{_number(self.wall)} ({self.gain:.2f})" if self.gain == self.gain else "", _number(self.peer_wall)),
+            _pair(f"{_number(self.wall)} ({self.threads})" if self.threads else "", _number(self.peer_wall)),
             f"{self.bare:.2f} ({self.bare_of})" if self.bare_of else "",
             f"{self.accuracy}: {_pair(_judged(self.error, self.quality), _judged(self.peer_error, self.peer_quality))}"
             if self.accuracy
@@ -141,7 +159,7 @@ class Row:
     def record(self) -> dict[str, Any]:
         """Everything measured, as JSON keeps it."""
         kept = {key: None if value != value else value for key, value in asdict(self).items()}
-        derived = {"ratio": self.ratio, "bare": self.bare, "gain": self.gain}
+        derived = {"ratio": self.ratio, "bare": self.bare, "gain": self.gain, "most_gain": self.most_gain}
         return kept | {key: None if value != value else value for key, value in derived.items()} | {"ok": self.ok}
 
 
@@ -209,11 +227,15 @@ def contest(
     found = measure(runs, repeats=repeats, plain=plain)
     said = {key: quality(one.result) if quality and key != "bare" else "" for key, one in found.items()}
     errors = {key: error(one.result) if error and key != "bare" else math.nan for key, one in found.items()}
+    serial, busy = thread_use(ours)
     common = {
         "stage": stage,
         "size": size,
         "seconds": found["ours"].seconds,
         "wall": found["ours"].wall,
+        "serial": serial,
+        "busy": busy,
+        "cores": blocks.n_threads(),
         "bare_seconds": found["bare"].seconds if bare else math.nan,
         "bare_of": bare_of,
         "accuracy": accuracy,

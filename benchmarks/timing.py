@@ -29,6 +29,7 @@ __all__ = [
     "one_thread",
     "peak_above",
     "peak_anonymous",
+    "thread_use",
     "wait_for_quiet",
 ]
 
@@ -125,6 +126,40 @@ def best_times(
             for name, run in contestants.items():
                 best[name] = min(best[name], _timed(run, time.perf_counter if wall else time.process_time)[1])
     return best
+
+
+def thread_use(run: Callable[[], object], *, calls: int = 2) -> tuple[float, float]:
+    """Share of a call's time on one thread that is not spent in blocks of rows, and cores it keeps busy by default.
+
+    The first is what no thread can share: at most ``1 / (share + (1 - share) / cores)`` is to be gained. Products and
+    factorisations outside of blocks count as such. Both are the best of some calls after a first one.
+    """
+    inside, depth = 0.0, 0
+
+    def watch(results: Iterator[Any], n_rows: int, block: int) -> Iterator[Any]:
+        nonlocal inside, depth
+        while True:
+            start, depth = time.perf_counter(), depth + 1
+            try:
+                found = next(results, results)
+            finally:
+                depth -= 1
+                inside += time.perf_counter() - start if depth == 0 else 0.0
+            if found is results:
+                return
+            yield found
+
+    shares, cores = [], []
+    for _ in range(calls + 1):
+        inside = 0.0
+        with one_thread(), blocks.watching(watch):
+            whole = _timed(run, time.perf_counter)[1]
+        shares.append(1 - inside / whole)
+    for _ in range(calls):
+        start, began = time.perf_counter(), time.process_time()
+        run()
+        cores.append((time.process_time() - began) / (time.perf_counter() - start))
+    return max(0.0, min(shares[1:])), max(cores)
 
 
 def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float] | None = None) -> None:

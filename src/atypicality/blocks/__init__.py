@@ -234,13 +234,12 @@ def map_rows(
     `settings` says how many. At most two blocks per thread are in flight, so the results that wait for their turn
     stay few. An exception in one block is raised here, and no further block is started. A `light` pass, with a few
     short calls for each block, takes a thread for every `LIGHT_BLOCKS` blocks at most: fewer are done before it runs.
+    Its blocks have BLAS on one thread too where the pass has: two would wait for memory together.
 
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
-    if light:
-        threads = max(1, min(threads or n_threads(), -(-n_rows // block) // LIGHT_BLOCKS))
-    results = seen(_map_rows(function, n_rows, block, threads), n_rows, block)
+    results = seen(_map_rows(function, n_rows, block, threads, light), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
 
 
@@ -250,11 +249,12 @@ def _trimmed(results: Iterator[T]) -> Iterator[T]:
     scratch_files.trim()
 
 
-def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: int | None) -> Iterator[T]:
+def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: int | None, light: bool) -> Iterator[T]:
     n_blocks = -(-n_rows // block)
-    threads = min(threads or n_threads(), n_blocks)
+    threads = min(threads or n_threads(), n_blocks // LIGHT_BLOCKS if light else n_blocks)
     if threads <= 1:
-        yield from map(function, row_slices(n_rows, block))
+        with single_threaded_blas() if light and n_blocks > 1 else contextlib.nullcontext():
+            yield from map(function, row_slices(n_rows, block))
         return
     if _rows.get() is None:  # as many blocks for every thread, of about equal size
         block = -(-n_rows // (threads * -(-n_blocks // threads)))
