@@ -7,12 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import imported, needs
 
 import atypicality as aty
+from atypicality import blocks
 from atypicality.datasets import make_world
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -114,7 +116,8 @@ def test_a_contest_measures_everybody_on_the_same_arrays():
         targets=["error <= 0"],
         repeats=2,
     )
-    assert seen == ["ours", "bare", "authors"] * 5  # three turns, memory in the first two, then two by the wall clock
+    turns = ["ours", "bare", "authors"] * 5  # three turns, memory in the first two, then two by the wall clock
+    assert seen == turns + ["ours"] * 5  # and what threads bring
     assert [row.peer for row in rows] == ["", AUTHORS]
     assert (rows[1].error, rows[1].peer_error) == (0.0, 0.5)
     assert all(len(row.cells()) == len(COLUMNS) for row in rows)
@@ -153,6 +156,25 @@ def test_whoever_is_slow_runs_once(monkeypatch):
     calls = []
     timing.measure({"one": lambda: calls.append(1)}, repeats=5)
     assert len(calls) == 2  # on one thread, and by the wall clock
+
+
+def test_the_share_outside_of_blocks_bounds_what_threads_can_gain(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 1.5 * now[0]))
+
+    def busy(seconds):
+        now[0] += seconds
+
+    def run():
+        busy(2.0)
+        blocks.for_rows(lambda rows: blocks.for_rows(lambda part: busy(0.5), 2, block=1), 4, block=1, threads=1)
+
+    # 4 of 6 seconds are in blocks, and those of blocks inside of blocks count once
+    assert timing.thread_use(run) == (pytest.approx(1 / 3), pytest.approx(1.5))
+    row = replace(ROW, seconds=1.0, wall=0.8, serial=1 / 3, busy=1.4, cores=2)
+    assert row.most_gain == pytest.approx(1.5)  # 1 / (1/3 + 2/3 / 2)
+    assert row.threads == "1.25 of 1.50"
+    assert replace(row, busy=1.0).threads == "one thread"
 
 
 def test_the_command_waits_for_a_quiet_machine(capsys):

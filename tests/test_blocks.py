@@ -3,6 +3,7 @@
 import importlib
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -47,6 +48,43 @@ def test_an_error_in_one_block_is_raised_and_stops_the_rest():
     assert len(started) <= 2 * 2 + 2  # what was in flight, and nothing after
 
 
+def test_a_light_pass_takes_threads_for_many_blocks_only():
+    names = [threading.current_thread().name]
+
+    def work(rows):
+        names.append(threading.current_thread().name)
+
+    blocks.for_rows(work, 2 * blocks.LIGHT_BLOCKS - 1, block=1, threads=2, light=True)
+    assert len(set(names)) == 1
+    both = threading.Barrier(2)  # with as many blocks for each of two, both must come
+    blocks.for_rows(lambda rows: both.wait(10), 2 * blocks.LIGHT_BLOCKS, block=1, threads=2, light=True)
+
+
+def test_no_more_blocks_are_begun_than_may_wait_for_their_turn():
+    begun, release, threads = [], threading.Event(), 3
+
+    def work(rows):
+        begun.append(rows.start)
+        if rows.start == 0:
+            assert release.wait(10)
+        return rows.start
+
+    def watch():
+        while len(begun) < 2 * threads:  # the first, which is not given out, and as many as may be ahead of it
+            time.sleep(0.001)
+        time.sleep(0.05)
+        release.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    results = blocks.map_rows(work, 50, block=1, threads=threads)
+    assert next(results) == 0
+    ahead = sorted(begun)[: 2 * threads]
+    watcher.join()
+    assert ahead == list(range(2 * threads))
+    assert list(results) == list(range(1, 50))
+
+
 def blas_threads():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
@@ -65,6 +103,13 @@ def test_blas_has_one_thread_inside_and_what_it_had_before_outside(two_threads):
     inside = list(blocks.map_rows(lambda rows: blas_threads(), 4, block=1, threads=2))
     assert all(set(found) == {1} for found in inside)
     assert blas_threads() == before
+
+
+def test_a_light_pass_on_one_thread_holds_blas_too(two_threads):
+    for threads, n_blocks in ((1, 9), (2, 2)):
+        inside = list(blocks.map_rows(lambda rows: blas_threads(), n_blocks, block=1, threads=threads, light=True))
+        assert all(set(found) == {1} for found in inside)
+    assert set(next(blocks.map_rows(lambda rows: blas_threads(), 1, block=1, light=True))) == {2}  # one block is small
 
 
 def test_overlapping_users_of_blas_restore_it_once(two_threads):

@@ -103,6 +103,32 @@ def test_logistic_regressions_are_those_of_scikit_learn(kind, rng):
     assert_allclose(again, found, rtol=1e-4, atol=1e-6)  # decrements below 1e-9 nats
 
 
+@pytest.mark.parametrize("kind", ["plain", "few errors", "separable"])
+def test_likelihoods_of_all_folds_together_are_those_of_each_alone(kind, rng):
+    n, score = 600, rng.normal(size=600)
+    right = rng.random(n) < expit(1.0 - score)
+    if kind == "few errors":  # one in each fold: a fold without it is far from all of them
+        right = np.arange(n) >= 5
+        score[:5] += 3.0
+    elif kind == "separable":
+        right = score < np.quantile(score, 0.97)
+    confidence = np.full(n, 0.8)
+    found = held_out_likelihoods([score], confidence, right)[0].alone
+    quantile = np.argsort(np.argsort(score)).astype(np.float64)
+    rows = np.c_[np.ones(n), (quantile - quantile.mean()) / quantile.std()]
+    order = np.lexsort((score, confidence))
+    folds = np.empty(n, int)
+    for side in (right, ~right):
+        own = order[side[order]]
+        folds[own] = np.arange(own.size) % 5
+    for fold in range(5):
+        own = folds == fold
+        log_odds = rows[own] @ logistic_coefficients(rows[~own], right[~own])
+        expected = np.log(expit(np.where(right[own], log_odds, -log_odds)))
+        # a decrement of 1e-3 before the last step leaves about its square, 1e-6 nats of all rows together
+        assert_allclose(found[own], expected, rtol=1e-3, atol=1e-3)
+
+
 def test_noise_is_reported_as_adding_nothing(rng):
     # 95 % intervals about a gain whose expectation is below 0: at most 2.5 % lie above it; 8 % of 200 are allowed
     adds = 0
@@ -144,6 +170,17 @@ def test_one_pass_gives_what_each_fit_gives(rng):
     scores = family.scores(x)
     for name, member in family.members_.items():
         assert_allclose(scores[name], member.atypicality(x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_choice_gives_what_a_head_reads_of_every_member(rng):
+    x, labels, _ = rows_of(rng, 400, 0.5)
+    family = DensityFamily().fit(x, labels)
+    gaussian = family.members_["GaussianAtypicality()"].class_log_density(x)
+    for name, found in family.scored(x).items():
+        own = family.members_[name].class_log_density(x)
+        assert_allclose(np.ptp(found.class_log_density - own, axis=1), 0.0, atol=1e-9)  # a constant of each row apart
+        nearest = own.argmax(axis=1)
+        assert_allclose(found.covariate[:, 0], -gaussian[np.arange(400), nearest], rtol=1e-10, atol=1e-10)
 
 
 def test_every_row_is_read_once(rng, monkeypatch):

@@ -183,3 +183,12 @@ def test_indicators_beside_hats_are_reduced_to_full_rank(rng):
     halves = np.eye(2)[np.arange(16) // 8]
     found = cutoffs(np.hstack([hat, halves]), cells, scores, TAU)
     np.testing.assert_allclose(found, cutoffs(np.hstack([hat, halves[:, 1:]]), cells, scores, TAU), rtol=1e-9)
+
+
+def test_the_order_of_the_cells_changes_no_cutoff(rng):
+    """There and back through the rows of a grid, or one cell after the other: the same optima."""
+    grid = np.stack(np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 1, 5), indexing="ij"), axis=-1).reshape(-1, 2)
+    groups = np.c_[np.ones(20), grid]
+    cells, scores = rng.integers(0, 20, 600), rng.random(600)
+    one_by_one, turning = (cutoffs(groups, cells, scores, 0.9, width=width) for width in (1, 5))
+    np.testing.assert_allclose(turning, one_by_one, rtol=1e-12)

@@ -1,15 +1,18 @@
 """The convex solver against an independent optimum, and the laws that its answer obeys."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import load_outputs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from recalibration_cases import Reference, rows_like
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 
 from atypicality import blocks
 from atypicality.recalibration import VectorScaling, passes, problem, solver
+from atypicality.recalibration.kernels import thin_product
 from atypicality.recalibration.problem import Term
 from atypicality.recalibration.row_statistics import read_rows, weighted_median
 from atypicality.recalibration.solver import (
@@ -21,6 +24,7 @@ from atypicality.recalibration.solver import (
     mean_loss,
     row_gradients,
     row_losses,
+    solution_of_multiplier,
     solve,
 )
 
@@ -474,3 +478,25 @@ def test_moments_of_rows_far_from_zero_are_those_of_float64(rng):
         np.testing.assert_allclose(
             rows.mean, (wide - wide.max(axis=1, keepdims=True)).mean(axis=1), atol=40 * 6e-8 * 40
         )
+
+
+def test_rows_whose_largest_logit_is_far_from_their_maximum_have_their_loss(rng):
+    logits = rng.normal(size=(40, 5))
+    term = np.zeros((40, 5))
+    term[np.arange(40), logits.argmin(axis=1)] = 300.0  # beyond what float32 and a sum of exponentials hold
+    for dtype in (np.float32, np.float64):
+        problem = Problem(logits.astype(dtype), np.zeros(40, int), terms=[Term("far", term.astype(dtype))])
+        solution = replace(solution_of_multiplier(1.0, 5), terms={"far": np.ones(1)})
+        expected = logsumexp(logits.astype(dtype).astype(float) + term, axis=1) - (logits[:, 0] + term[:, 0])
+        np.testing.assert_allclose(row_losses(problem, solution), expected, rtol=1e-6, atol=1e-6)  # float32 logits
+        theta = problem.standardise(solution)
+        found = passes.evaluate(problem, theta)
+        assert np.isfinite(found.gradient).all()
+        assert found.objective == pytest.approx(expected.mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 900, 1000), (4, 900, 1000), (3, 251, 1000), (6, 10, 7), (2, 0, 5)])
+def test_thin_products_are_products(shape, rng):
+    q, b, k = shape
+    few, values = rng.normal(size=(q, b)), rng.normal(size=(b, k))
+    np.testing.assert_allclose(thin_product(few, values), few @ values, rtol=0, atol=1e-15 * b * 10)

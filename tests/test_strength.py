@@ -59,6 +59,41 @@ def log_evidence(problem, groups, strengths):
 # -- the fixed point ---------------------------------------------------------------------------------------------------
 
 
+def test_the_fixed_point_of_a_picture_is_where_plain_updates_end(rng):
+    problem = mixed_problem(rng, "diagonal")
+    groups, n = groups_of(problem), float(problem.n_rows)
+    first = dict.fromkeys(groups, 1e-3)
+    penalised = problem.with_penalty(penalty_of(problem, groups, first))
+    solution = solve(penalised, start=temperature_start(problem))
+    picture = picture_at(penalised, penalised.standardise(solution))
+    plain = dict(first)
+    for _ in range(3000):  # MacKay's updates, one after the other, within the same limits
+        theta, spread = picture.move(penalty_of(problem, groups, plain))
+        for name, index in groups.items():
+            effective = float(picture.free[index].sum() - plain[name] * spread[index].sum())
+            step = effective / (n * float(theta[index] @ theta[index]))
+            plain[name] = min(max(step, first[name] / chosen.FALL), first[name] * chosen.RISE)
+    found, _ = chosen._fixed_point(picture, groups, first, n, 1e8)
+    for name in groups:  # updates end where the next would change a logarithm by 0.01 at most
+        assert abs(np.log(found[name] / plain[name])) < 0.05
+
+
+def test_an_optimum_with_the_curvature_of_the_choice_is_the_optimum(rng, monkeypatch):
+    problem = mixed_problem(rng, "diagonal")
+    found = choose_strengths(problem, groups_of(problem), problem.n_rows)
+    assert found.curvature is not None
+    gathered = []
+    evaluate = passes.evaluate
+    monkeypatch.setattr(passes, "evaluate", lambda *args: gathered.append(args[2]) or evaluate(*args))
+    kept, warm = chosen.solve_chosen(problem, found)
+    assert gathered.count("exact") <= 1  # that of the choice serves
+    groups = groups_of(kept)
+    assert set(groups) == set(found.strengths)
+    cold = solve(kept.with_penalty(penalty_of(kept, groups, found.strengths)))
+    assert max(warm.certificate, cold.certificate) <= 2e-10
+    assert warm.objective == pytest.approx(cold.objective, abs=4e-10)
+
+
 def test_strength_of_scores_is_that_of_their_prior(seed, monkeypatch):
     # k scores of standard deviation 0.7 are seen almost exactly: log of their precision has deviation sqrt(2 / k)
     monkeypatch.setattr(chosen, "CAUTION", 0.0)

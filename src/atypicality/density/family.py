@@ -17,7 +17,7 @@ from atypicality.estimators import BaseEstimator, check_is_fitted
 from atypicality.validation import warn
 from atypicality.validation.device import any_matrix
 
-__all__ = ["Both", "DensityFamily", "Scored", "cost", "joined"]
+__all__ = ["Both", "DensityFamily", "MemberScores", "cost", "joined"]
 
 Float64 = NDArray[np.float64]
 Both = tuple[ClassStatistics, ClassStatistics | None]
@@ -30,7 +30,7 @@ CONCERNS = (
 """What a covariance that is not of full rank means for a head, and what to do."""
 
 
-class Scored(NamedTuple):
+class MemberScores(NamedTuple):
     """What a member says of rows.
 
     `covariate` is what recalibration reads: atypicality by the Gaussian of rows as they are, of the class that the
@@ -106,7 +106,7 @@ class DensityFamily(BaseEstimator):
         """
         return {name: to_host(scored.atypicality)[:, 0] for name, scored in self.scored(embeddings).items()}
 
-    def scored(self, embeddings: ArrayLike) -> dict[str, Scored]:
+    def scored(self, embeddings: ArrayLike) -> dict[str, MemberScores]:
         """As `scores`, with what a head reads beside them, on the device of the rows."""
         x = any_matrix(embeddings, "embeddings", width=self.n_features_in_)
         with_zero = "l2" in [member.normalize for member in self.members_.values()] and _any_zero(x, "calibration")
@@ -125,10 +125,10 @@ class DensityFamily(BaseEstimator):
             return tuple(found)
 
         found = iter(score_together(tuple(self.members_[own[-1]].formula() for own in names), x, said))
-        known: dict[str, Scored] = {}
+        known: dict[str, MemberScores] = {}
         for own in names:
             beside = next(found), next(found)
-            known |= {name: Scored(next(found), *beside) for name in own}
+            known |= {name: MemberScores(next(found), *beside) for name in own}
         return {name: known[name] for name in self.members_ if name in known}
 
     @property
