@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 CACHE_BYTES = 3 * 1024 * 1024
 """Size of a block for elementwise passes: some of them fit the last level of a cache, and one operation on one of them
-takes long beside what passing the interpreter's lock takes."""
+takes long beside what passing the interpreter's lock takes (`blocks.threads`). Passes with more buffers take less."""
 GEMM_BYTES = 8 * 1024 * 1024
 """Size of a block that enters a matrix product: tall enough for BLAS to run at its full rate."""
 

@@ -1,14 +1,21 @@
 """Blocks on threads: a team that takes one after the other, while BLAS is held to one thread.
 
-Three things decide whether threads pay. Every NumPy call gives up the interpreter's lock and takes it back: where one
-takes 20 microseconds (a block of 512 KiB), two threads lose more by handing the lock over than they save, and passes of
-many short calls took up to 1.7 times as long as on one thread. With blocks of 3 MiB two threads are 1.6 to 2 times
-faster than one where the work is arithmetic, and one thread is no slower than with small blocks.
+What decides whether threads pay, as measured on two cores with 1 MiB of cache each:
 
-What reads more than the cache holds gains 1.2 to 1.55: one core reads memory nearly as fast as two (100 MB in 3.4 and
-3.2 ms). Recalibration fits also have parts that are not cut into blocks, factorisations and the choice of strengths on
-a quadratic picture of the loss: 8 % of the processor time with 25,000 rows and 1000 classes, and 20 % with 5,000 rows
-and 100 classes, where two threads are 1.4 times faster at most.
+The interpreter's lock. Every NumPy call gives it up and takes it back. Two threads that hold it for 4 microseconds
+between calls of 25 are twice as fast as one; where they hold it for 20 in a row, they are 1.75 times as fast with calls
+of 25 and slower than one (.84) with calls of 13: who wants it sleeps meanwhile, and takes long to wake. So blocks are 2
+to 3 MiB, in which a call takes 50 to 350 microseconds, they consist of a few long calls, no lock is taken between two
+of them, and what is one number per row is worked on after the pass, for all rows at once. The same passes in two
+processes, which share no lock, gain 1.92 where they exponentiate and 1.63 to 1.78 where they read for ECE; on threads
+they gain 1.7 to 1.8, and 1.5.
+
+Memory. One core reads nearly as fast as two: 200 MB in 6.6 and 6.0 ms. What does little more than read gains little,
+and log loss, which gains 1.2, has one thread. A light pass, of a few short calls, takes a thread for every fourth block
+only: sets of 4,000 rows are done before a second thread has begun, which takes 90 microseconds.
+
+What is not cut into blocks: factorisations, the choice of strengths on a quadratic picture of the loss, vertex steps
+of conditional sets. `make bench` measures this share of every stage, and how much threads can gain beside it.
 
 And the threads of a BLAS library spin for some 25 ms after each call that used them, on the cores that the blocks need:
 BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass alone

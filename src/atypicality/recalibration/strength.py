@@ -62,8 +62,10 @@ The picture takes the Newton step that is left itself, and an optimum that the n
 """
 INNER = 30
 """Updates of the strengths on one quadratic picture of the loss."""
-AHEAD = 9.0
-"""Times its own length that every second update goes further at most, as far as a geometric series would."""
+AHEAD, FURTHEST = 9.0, 50.0
+"""Times its own length that every second update goes further at most, as far as a geometric series would, and the
+largest rise of a logarithm: every limit is nearer.
+"""
 
 
 USED, SUPPORTED = 0.1, 2.0
@@ -306,7 +308,7 @@ def _fixed_point(
             step, ratio = float(found), float(found) / last[name] if last[name] else 0.0
             if turn % 2 and 0 < ratio < 1:
                 step += step * min(ratio / (1 - ratio), AHEAD)
-            last[name], reached = float(found), current[name] * float(np.exp(step))
+            last[name], reached = float(found), current[name] * float(np.exp(min(step, FURTHEST)))
             current[name] = min(max(reached, strengths[name] / FALL), strengths[name] * RISE, largest)
         if _change(before, current, effective) < 0.01:
             break
