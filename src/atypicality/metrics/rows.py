@@ -199,7 +199,8 @@ def _read_labels(
     """Probability of the label (n,), and the sum of squares (n,) in float64 where it is `squared`."""
     array, target, dtype = _check_probs_labels(probs, labels)
     if on_device(array):
-        return device_rows.read_rows(array, target, np.inf, lambda *_: None)[2:]  # type: ignore[return-value]
+        *_, of_label, lengths = device_rows.read_rows(array, target, np.inf, lambda *_: None)
+        return of_label, lengths
     (label_prob, squares), workspace = np.empty((2, array.shape[0])), blocks.Workspace()
     check = _RowCheck(array, dtype)
 
