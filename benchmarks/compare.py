@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.results import document, write
 
-__all__ = ["COLUMNS", "compared", "main", "measured"]
+__all__ = ["COLUMNS", "STAGES", "best_of_few", "both_clocks", "compared", "main", "measured"]
 
 STAGES = ("gaussian", "neighbors", "temperature", "aware", "vector", "metrics", "conformal", "head")
 COLUMNS = ("stage", "size", "seconds", "old: median", "new: median", "spread", "new / old", "outcome")
@@ -85,24 +85,19 @@ def compared(rounds: Sequence[tuple[Times, Times]]) -> list[list[str]]:
     return lines
 
 
-def measured(stages: Sequence[str]) -> Times:
-    """Best processor seconds on one thread and wall seconds with default threads of our own call of every row."""
+def measured(stages: Sequence[str], measure: Callable[[Callable[[], Any]], dict[str, float]] | None = None) -> Times:
+    """What `measure` says of our own call of every row: by default `both_clocks`."""
     from benchmarks import rows
-    from benchmarks.timing import one_thread
 
     found, began = Times(), time.perf_counter()
 
     def alone(stage: str, size: str, ours: Callable[[], Any], peers: Sequence[Any], **options: Any) -> list[rows.Row]:
         print(f"  {time.perf_counter() - began:.0f} s: {stage}, {size}", file=sys.stderr, flush=True)
-        nothing = [rows.Row(stage, size)] * (len(options.get("targets") or ()) + len(peers) or 1)
         try:
-            with one_thread():
-                once = _best(ours, time.process_time)
+            found[f"{stage}, {size}"] = (measure or both_clocks)(ours)
         except (AttributeError, TypeError, ValueError) as error:
             print(f"  left out, this version lacks it: {error}", file=sys.stderr, flush=True)
-            return nothing
-        found[f"{stage}, {size}"] = {"one thread": once, "wall": _best(ours, time.perf_counter)}
-        return nothing
+        return [rows.Row(stage, size)] * (len(options.get("targets") or ()) + len(peers) or 1)
 
     rows.contest = alone
     gaussian: Any = importlib.import_module("benchmarks.bench_gaussian")
@@ -110,6 +105,15 @@ def measured(stages: Sequence[str]) -> Times:
     for stage in stages:
         _stage(stage).rows(False)
     return found
+
+
+def both_clocks(run: Callable[[], Any]) -> dict[str, float]:
+    """Best processor seconds on one thread, and wall seconds with default threads."""
+    from benchmarks.timing import one_thread
+
+    with one_thread():
+        once = best_of_few(run, time.process_time)
+    return {"one thread": once, "wall": best_of_few(run, time.perf_counter)}
 
 
 def _stage(name: str) -> Any:
@@ -125,7 +129,7 @@ def _stage(name: str) -> Any:
     return importlib.import_module(f"benchmarks.bench_{name}")
 
 
-def _best(run: Callable[[], Any], clock: Callable[[], float], budget: float = 0.5) -> float:
+def best_of_few(run: Callable[[], Any], clock: Callable[[], float], budget: float = 0.5) -> float:
     """Best of up to six calls within a budget of seconds; the first counts only where it is the last."""
     times: list[float] = []
     while not times or (len(times) < 6 and sum(times) < budget):

@@ -1,9 +1,11 @@
 """Blocks: every row once, in order, on any number of threads, with BLAS held and released."""
 
+import gc
 import importlib
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from atypicality import blocks
+from atypicality.blocks.threads import MergeTree
 
 
 @given(st.integers(0, 50), st.integers(1, 60), st.integers(1, 4))
@@ -83,6 +86,109 @@ def test_no_more_blocks_are_begun_than_may_wait_for_their_turn():
     watcher.join()
     assert ahead == list(range(2 * threads))
     assert list(results) == list(range(1, 50))
+
+
+def test_a_pass_takes_the_threads_of_the_pass_before():
+    def helpers():
+        both, names = threading.Barrier(2), set()
+        blocks.for_rows(lambda rows: (both.wait(10), names.add(threading.get_ident())), 2, block=1, threads=2)
+        return names - {threading.get_ident()}
+
+    first = helpers()
+    assert len(first) == 1
+    for _ in range(5):
+        time.sleep(0.01)  # it says that it is free after the pass has ended
+        assert helpers() == first
+
+
+def test_threads_are_free_again_after_an_error_and_as_many_as_are_wanted():
+    def fail(rows):
+        raise ValueError("no")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"):
+            blocks.for_rows(fail, 8, block=1, threads=4)
+    everyone = threading.Barrier(6)
+    blocks.for_rows(lambda rows: everyone.wait(10), 6, block=1, threads=6)
+
+
+def test_passes_inside_passes_and_from_many_threads_at_once_end():
+    def inner(rows):
+        return blocks.reduce_rows(lambda part: part.start, 4, block=1, threads=2)
+
+    def outer(found):
+        found.append(blocks.reduce_rows(inner, 6, block=1, threads=3))
+
+    found: list[int] = []
+    callers = [threading.Thread(target=outer, args=(found,)) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(30)
+    assert found == [6 * (0 + 1 + 2 + 3)] * 8
+
+
+def test_no_thread_that_waits_for_the_next_pass_holds_the_arrays_of_the_last():
+    both, array = threading.Barrier(2), np.zeros(10)
+    held = weakref.ref(array)
+
+    def work(rows, array=array):
+        both.wait(10)
+        return array[rows].sum()
+
+    blocks.for_rows(work, 2, block=1, threads=2)
+    del work, array
+    until = time.monotonic() + 10
+    while held() is not None and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    assert held() is None
+
+
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 5))
+def test_a_reduction_merges_every_block_once_in_order(n_rows, block, threads):
+    found = blocks.reduce_rows(lambda rows: [*range(rows.start, rows.stop)], n_rows, block=block, threads=threads)
+    assert found == [*range(n_rows)]
+
+
+@given(st.permutations(range(11)))
+def test_what_is_merged_with_what_does_not_depend_on_who_is_first(order):
+    tree = MergeTree(lambda left, right: (left, right), 11)
+    for number in order:
+        tree.add(number, number)
+    pairs = [(number, number + 1) for number in range(0, 10, 2)]
+    fours = [(pairs[0], pairs[1]), (pairs[2], pairs[3]), (pairs[4], 10)]
+    assert tree.whole() == ((fours[0], fours[1]), fours[2])
+    assert list(tree.held) == [(0, 0)]  # nothing else is kept
+
+
+def test_an_error_in_a_reduction_is_raised():
+    def fail_late(rows):
+        if rows.start == 5:
+            raise ValueError("row 5")
+        return 1
+
+    with pytest.raises(ValueError, match="row 5"):
+        blocks.reduce_rows(fail_late, 8, block=1, threads=3)
+
+
+def test_more_cores_than_pay_are_left_to_matrix_products(monkeypatch):
+    monkeypatch.delenv("ATYPICALITY_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    assert blocks.n_threads() == blocks.MOST_THREADS == 8
+    assert blocks.n_threads(products=True) == 64
+    names: set[int] = set()
+    light = threading.Barrier(blocks.LIGHT_THREADS)  # never passed by fewer; with more, the rest would wait in vain
+
+    def work(rows):
+        names.add(threading.get_ident())
+        if rows.start < blocks.LIGHT_THREADS:
+            light.wait(10)
+
+    blocks.for_rows(work, 20 * blocks.LIGHT_BLOCKS, block=1, light=True)
+    assert len(names) == blocks.LIGHT_THREADS
+    with blocks.settings(n_threads=20):
+        assert blocks.n_threads() == 20  # what a user has set is not cut
 
 
 def blas_threads():
@@ -177,6 +283,7 @@ def test_workspace_reuses_a_buffer_and_never_shares_it():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_can_run_blocks():
     x = np.random.default_rng(0).random((64, 8))
+    blocks.for_rows(lambda rows: None, 4, block=1, threads=3)  # threads that wait here are not there in the child
     with blocks.single_threaded_blas():
         child = os.fork()
         if child == 0:

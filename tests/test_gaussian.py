@@ -749,3 +749,16 @@ def test_residuals_merge_and_refuse_what_has_no_meaning(rng):
         GaussianAtypicality("diagonal", n_components=2, residual=True).fit(x, labels)
     with pytest.raises(ValueError, match="residual must be one of False, True; got 'yes'"):
         GaussianAtypicality(residual="yes").fit(x, labels)
+
+
+@pytest.mark.parametrize("covariance", ["tied", "diagonal"])
+def test_sums_do_not_depend_on_threads_and_blocks_also_where_blocks_lack_classes(covariance, seed):
+    rng = np.random.default_rng(seed)
+    labels = np.sort(rng.integers(0, 12, 400))  # sorted: a block of 9 rows has one or two of the classes
+    x = rng.standard_normal((400, 5)) + 3 * labels[:, None]
+    scores = []
+    for threads, rows in ((1, 400), (1, 9), (2, 9), (5, 9)):
+        with blocks.settings(n_threads=threads, block_rows=rows):
+            scores.append(GaussianAtypicality(covariance=covariance).fit(x, labels).atypicality(x))
+    for other in scores[1:]:
+        np.testing.assert_allclose(other, scores[0], rtol=1e-11)  # 400 sums of float64, condition numbers below 100

@@ -16,6 +16,7 @@ array([20., 25.])
 """
 
 import contextlib
+import functools
 import math
 import operator
 import os
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from atypicality.blocks import spill as scratch_files
-from atypicality.blocks.threads import Team, single_threaded_blas
+from atypicality.blocks.threads import MergeTree, Team, single_threaded_blas
 
 __all__ = [
     "CACHE_BYTES", "GEMM_BYTES", "Buffers", "Workspace", "astype", "block_rows", "ceiling", "compute", "concatenate",
@@ -46,8 +47,11 @@ GEMM_BYTES = 8 * 1024 * 1024
 
 LARGE_SHARE = 128
 """An array of more than this part of the ceiling lives in a scratch file."""
-LIGHT_BLOCKS = 4
-"""Blocks of a light pass, with a few short calls for each, that a thread must have to pay for its start."""
+LIGHT_BLOCKS, LIGHT_THREADS = 4, 4
+"""Blocks of a light pass, with a few short calls for each, that a thread must have, and the most threads of one."""
+MOST_THREADS = 8
+"""Threads that a pass takes by default where it is not made of matrix products: more wait for the interpreter's lock.
+"""
 THREAD_BYTES = 32 * 1024 * 1024
 """What a thread takes in most passes: its buffers, and the results of its blocks that wait for their turn."""
 
@@ -112,13 +116,15 @@ def ceiling() -> int | None:
     return _memory.get()
 
 
-def n_threads(each: int = THREAD_BYTES) -> int:
+def n_threads(each: int = THREAD_BYTES, *, products: bool = False) -> int:
     """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
 
     Parameters
     ----------
     each : int
         Under a memory limit cores count only as far as half of it holds so many bytes for every thread.
+    products : bool
+        Of more than `MOST_THREADS` cores all count for a pass that is made of matrix products.
 
     Examples
     --------
@@ -131,7 +137,7 @@ def n_threads(each: int = THREAD_BYTES) -> int:
     if (given := os.environ.get("ATYPICALITY_NUM_THREADS")) is not None:
         return _positive(given, "ATYPICALITY_NUM_THREADS")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = _memory.get()
+    cores, memory = cores if products else min(cores, MOST_THREADS), _memory.get()
     return cores if memory is None else max(1, min(cores, memory // 2 // each))
 
 
@@ -239,7 +245,8 @@ def map_rows(
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
-    results = seen(_map_rows(function, n_rows, block, threads, light), n_rows, block)
+    threads, block = _cut(n_rows, block, threads, light)
+    results = seen(_run(function, row_slices(n_rows, block), threads, light and n_rows > block), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
 
 
@@ -249,17 +256,21 @@ def _trimmed(results: Iterator[T]) -> Iterator[T]:
     scratch_files.trim()
 
 
-def _map_rows(function: Callable[[slice], T], n_rows: int, block: int, threads: int | None, light: bool) -> Iterator[T]:
+def _cut(n_rows: int, block: int, threads: int | None, light: bool) -> tuple[int, int]:
+    """Threads of a pass and rows of its blocks: as many blocks for every thread, of about equal size."""
     n_blocks = -(-n_rows // block)
-    threads = min(threads or n_threads(), n_blocks // LIGHT_BLOCKS if light else n_blocks)
-    if threads <= 1:
-        with single_threaded_blas() if light and n_blocks > 1 else contextlib.nullcontext():
-            yield from map(function, row_slices(n_rows, block))
-        return
-    if _rows.get() is None:  # as many blocks for every thread, of about equal size
+    threads = min(threads or n_threads(), n_blocks)
+    if light:
+        threads = min(threads, LIGHT_THREADS, n_blocks // LIGHT_BLOCKS)
+    if threads > 1 and _rows.get() is None:
         block = -(-n_rows // (threads * -(-n_blocks // threads)))
-    with single_threaded_blas():
-        yield from Team(function, row_slices(n_rows, block), threads).results()
+    return threads, block
+
+
+def _run(function: Callable[[slice], T], slices: Iterator[slice], threads: int, held: bool) -> Iterator[T]:
+    """Results of all slices, in order; BLAS is held to one thread beside others, and where it is to be `held`."""
+    with single_threaded_blas() if threads > 1 or held else contextlib.nullcontext():
+        yield from map(function, slices) if threads <= 1 else Team(function, slices, threads).results()
 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:
@@ -307,15 +318,21 @@ def reduce_rows(
 ) -> T:
     """Fold `function(rows)` over all blocks with `merge`, in row order; needs at least one row.
 
+    On several threads neighbours are merged first, then those pairs, and so on, by whichever thread has the second of
+    two: the outcome does not depend on which was faster, and no thread adds up what all the others have made.
+
     >>> values = np.arange(10.0)
     >>> float(reduce_rows(lambda rows: values[rows].sum(), 10, block=3))
     45.0
     """
-    results = map_rows(function, n_rows, block=block, threads=threads)
-    total = next(results)
-    for result in results:
-        total = merge(total, result)
-    return total
+    threads, block = _cut(n_rows, block, threads, False)
+    if threads <= 1:
+        return functools.reduce(merge, map_rows(function, n_rows, block=block, threads=1))
+    tree = MergeTree(merge, -(-n_rows // block))
+    results = _run(lambda rows: tree.add(rows.start // block, function(rows)), row_slices(n_rows, block), threads, True)
+    for _ in seen(results, n_rows, block):
+        pass
+    return tree.whole()
 
 
 def compute(

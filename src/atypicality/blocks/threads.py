@@ -25,15 +25,19 @@ and .57 s where it was. The caller's own thread works too, and an array of one b
 
 import contextlib
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Team", "single_threaded_blas"]
+__all__ = ["MergeTree", "Team", "single_threaded_blas"]
 
 T = TypeVar("T")
+IDLE = 64
+"""Threads that are kept for later passes: requests to a server may have had more."""
 WIDE = 2048
 """Columns from which on BLAS keeps its threads in a fit: factorisations of columns by columns then pay for them.
 
@@ -55,6 +59,7 @@ class Team(Generic[T]):
         )  # fmt: skip
         self.given, self.waiting, self.stopped = 0, 0, False
         self.done: dict[int, tuple[T | None, BaseException | None]] = {}
+        self.left: list[None] = []  # one for each helper that has gone
         self.changed = threading.Condition()
 
     def results(self) -> Iterator[T]:
@@ -62,11 +67,10 @@ class Team(Generic[T]):
 
         One of them may wait for a server for minutes.
         """
-        contexts = [copy_context() for _ in range(self.helpers)]  # `settings` hold on threads too
-        team = [threading.Thread(target=one.run, args=(self._help,), name="atypicality") for one in contexts]
         job = next(self.jobs, None)  # the first block is the caller's: its result is the first to be waited for
-        for thread in team:
-            thread.start()
+        for _ in range(self.helpers):
+            _hire(partial(copy_context().run, self._help))  # `settings` hold on threads too
+        waits = True
         try:
             while self.given < self.total:
                 if job is not None and self._may_begin(job[0]):
@@ -81,20 +85,24 @@ class Team(Generic[T]):
                     self.given += 1
                     self._tell()
         except KeyboardInterrupt:
-            team = []
+            waits = False
             raise
         finally:
             self.stopped = True
             self._tell()
-            for thread in team:
-                thread.join()
+            if waits:
+                self._wait(lambda: len(self.left) == self.helpers)
 
     def _help(self) -> None:
-        for number, rows in self.jobs:
-            self._wait(lambda number=number: self.stopped or self._may_begin(number))  # type: ignore[misc]
-            if self.stopped:
-                return
-            self._run(number, rows)
+        try:
+            for number, rows in self.jobs:
+                self._wait(lambda number=number: self.stopped or self._may_begin(number))  # type: ignore[misc]
+                if self.stopped:
+                    return
+                self._run(number, rows)
+                self._tell()
+        finally:
+            self.left.append(None)
             self._tell()
 
     def _run(self, number: int, rows: slice) -> None:
@@ -120,6 +128,65 @@ class Team(Generic[T]):
         if self.waiting:
             with self.changed:
                 self.changed.notify_all()
+
+
+class MergeTree(Generic[T]):
+    """Results of so many blocks, merged in pairs of neighbours, then pairs of these, and so on, as they come.
+
+    >>> tree = MergeTree(lambda first, second: f"({first} {second})", 3)
+    >>> for number in (2, 1, 0):
+    ...     tree.add(number, number)
+    >>> tree.whole()
+    '((0 1) 2)'
+    """
+
+    def __init__(self, merge: Callable[[T, T], T], total: int) -> None:
+        self.merge, self.total = merge, total
+        self.held: dict[tuple[int, int], tuple[int, T]] = {}
+
+    def add(self, number: int, found: T) -> None:
+        """Merge the result of a block with what is there beside it; the first of two waits, the second climbs."""
+        left, height = self.total, 0
+        while left > 1:
+            parent, height = number // 2, height + 1
+            if number ^ 1 < left:  # else it has no neighbour, and climbs alone
+                other = self.held.setdefault((height, parent), (number, found))  # atomic: no lock is needed
+                if other[0] == number:
+                    return
+                del self.held[height, parent]
+                found = self.merge(other[1], found) if number % 2 else self.merge(found, other[1])
+            number, left = parent, -(-left // 2)
+        self.held[0, 0] = 0, found
+
+    def whole(self) -> T:
+        """All of them."""
+        return self.held[0, 0][1]
+
+
+class _Helper:
+    """A thread that does what it is given and then waits for more: to start one takes as long as a short pass."""
+
+    def __init__(self) -> None:
+        self.work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="atypicality", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self.work.get()()  # no name holds what it was: its arrays are free once it is done
+            if len(_idle) >= IDLE:
+                return
+            _idle.append(self)
+
+
+_idle: list[_Helper] = []
+
+
+def _hire(work: Callable[[], object]) -> None:
+    try:
+        helper = _idle.pop()  # atomic: no lock is needed; the last to finish is the one whose core is warm
+    except IndexError:
+        helper = _Helper()
+    helper.work.put(work)
 
 
 _blas_lock = threading.Lock()
@@ -162,6 +229,7 @@ def _reset_after_fork() -> None:
     """A forked child has none of the parent's threads: forget a lock or a count that one of them held."""
     global _blas_lock, _blas_users, _blas_limit
     _blas_lock, _blas_users, _blas_limit = threading.Lock(), 0, None
+    _idle.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -20,6 +20,7 @@ from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, on_device, to_device, to_host
 from atypicality.conformal import device_scores
 from atypicality.formula import GridSets, ScoreRule, moved, scores_along
+from atypicality.formula.rows import row_maxima
 from atypicality.formula.sets import exact
 from atypicality.validation import FloatArray, check_choice, check_integer, check_number
 
@@ -164,7 +165,7 @@ def grid_sets(sets: GridSets, probs: Any, atypicality: Doubles, draws: Any = Non
 
     def one_block(rows: slice) -> list[tuple[Any]]:
         block = np.asarray(probs[rows]) if host else probs[rows, :]
-        top = xp.max(block, axis=1, keepdims=True)
+        top = row_maxima(xp, block)
         wide = xp.astype(top, xp.float64)
         own = [None if column is None else column[rows, None] for column in columns]
         return [(sets(xp, block, xp.where(wide < 1.0, wide, 1.0), own[0], own[1], own[2], top),)]
@@ -193,7 +194,7 @@ def total_sizes(probs: Any, candidates: Sequence[Candidate], draws: Any = 1.0) -
 def _accepter(probs: FloatArray, candidates: Sequence[Candidate], draws: Any) -> Callable[[slice], Iterator[Bools]]:
     """A function of a block of rows that yields the sets of each candidate."""
     draws = np.broadcast_to(np.asarray(draws, np.float64), (len(probs),))
-    depths = [_pilot_depth(probs, thresholds, rule, draws) for rule, thresholds in candidates]
+    depths = _pilot_depths(probs, candidates, draws)
 
     def accept(rows: slice) -> Iterator[Bools]:
         block = np.asarray(probs[rows])
@@ -253,16 +254,19 @@ def _accepted_by_lac(block: FloatArray, thresholds: Doubles, rule: ScoreRule) ->
     return accepted if rule.nonempty is None else accepted | (block == block.max(axis=1, keepdims=True))
 
 
-def _pilot_depth(probs: FloatArray, thresholds: Doubles, rule: ScoreRule, draws: Doubles) -> int:
-    """As `_usual_depth`, of some of the rows."""
+def _pilot_depths(probs: FloatArray, candidates: Sequence[Candidate], draws: Doubles) -> list[int]:
+    """As `_usual_depth`, of some of the rows, which are sorted once for all candidates."""
     n, k = len(probs), int(probs.shape[1])
-    if rule.name == "lac":
-        return 0
-    if k <= NARROW or n <= 2 * PILOT_ROWS:
-        return k
+    if k <= NARROW or n <= 2 * PILOT_ROWS or all(rule.name == "lac" for rule, _ in candidates):
+        return [0 if rule.name == "lac" else k for rule, _ in candidates]
     pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(np.intp)
-    scores = _scores_along(_largest(np.asarray(probs[pilot]), k), rule, draws[pilot])
-    return _usual_depth((scores <= thresholds[pilot, None]).sum(axis=1), k)
+    ordered = _largest(np.asarray(probs[pilot]), k)
+
+    def depth(rule: ScoreRule, thresholds: Doubles) -> int:
+        scores = _scores_along(ordered, rule, draws[pilot])
+        return _usual_depth((scores <= thresholds[pilot, None]).sum(axis=1), k)
+
+    return [0 if rule.name == "lac" else depth(rule, thresholds) for rule, thresholds in candidates]
 
 
 def _first_rejected(

@@ -198,7 +198,7 @@ def score_together(formulas: tuple[Any, ...], x: Any, said: Callable[..., tuple[
             check_scores(xp, scores, x, rows, formulas[-1])
         return [found]
 
-    return blocks.compute(score, x.shape[0], block=block, host=host)
+    return blocks.compute(score, x.shape[0], block=block, host=host, threads=blocks.n_threads(products=True))
 
 
 def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> None:

@@ -171,7 +171,8 @@ class NeighborAtypicality(BaseEstimator):
                 np.minimum(best, search.reduced(members, self.n_neighbors, self._reduced, best), out=best)
             out[rows] = best
 
-        blocks.for_rows(score, x.shape[0], block=blocks.block_rows(_SCORES_BYTES_PER_QUERY, budget=blocks.GEMM_BYTES))
+        block = blocks.block_rows(_SCORES_BYTES_PER_QUERY, budget=blocks.GEMM_BYTES)
+        blocks.for_rows(score, x.shape[0], block=block, threads=blocks.n_threads(products=True))
         return out
 
     def _reduced(self, distances: Float64) -> Float64:

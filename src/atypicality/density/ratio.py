@@ -95,7 +95,8 @@ class NeighborRatio(BaseEstimator):
             search = Search(self.neighbors_._reference, x[rows], first_row=rows.start, exclude_self=False)
             out[rows] = self._shares(search, places[rows])
 
-        blocks.for_rows(score, x.shape[0], block=blocks.block_rows(8 * 1024, budget=blocks.GEMM_BYTES))
+        block = blocks.block_rows(8 * 1024, budget=blocks.GEMM_BYTES)
+        blocks.for_rows(score, x.shape[0], block=block, threads=blocks.n_threads(products=True))
         return out
 
     def _shares(self, search: Search, places: NDArray[np.intp]) -> Float64:

@@ -5,7 +5,6 @@ embeddings nor the distance between classes costs digits. Products within a bloc
 sums over blocks in float64.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -38,7 +37,7 @@ __all__ = [
 Float64 = NDArray[np.float64]
 Layout = Literal["pooled", "full", "diagonal"]
 Rows = FloatArray | UnitRows
-Part = tuple[NDArray[np.intp] | slice | int, list[FloatArray]]
+Part = tuple[int, list[FloatArray]]
 """Classes and what a block of rows adds to their sums: first, scatter and, where asked for, third and fourth."""
 
 
@@ -246,22 +245,13 @@ def _gather_about(
     moments: bool,
 ) -> list[ClassStatistics]:
     """Sums about origins, of the rows of each view; those of the first must be finite."""
-    k, d = origins[0].shape
-    shapes: list[tuple[int, ...]] = [(k, d), {"pooled": (d, d), "full": (k, d, d), "diagonal": (k, d)}[layout]]
-    totals = [[np.zeros(shape) for shape in shapes + ([(k, d), (k,)] if moments else [])] for _ in views]
-    with np.errstate(invalid="ignore", over="ignore"):
-        parts: Iterator[list[Part]]
-        if layout == "full":
-            parts = ([part] for part in _parts_by_class(origins[0], views[0], codes))
-        else:
-            parts = _parts_in_order(origins, views, codes, layout)
-        for found in parts:
-            for own, (where, sums) in zip(totals, found, strict=True):
-                for position, (total, part) in enumerate(zip(own, sums, strict=False)):
-                    total[... if position == 1 and layout == "pooled" else where] += part
+    if layout == "full":
+        totals = [_sums_by_class(origins[0], views[0], codes, moments)]
+    else:
+        totals = [sums.whole() for sums in _sums_in_order(origins, views, codes, layout)]
     if not (np.isfinite(totals[0][0]).all() and np.isfinite(totals[0][1]).all()):
         _refuse(views[0], origins[0].dtype)
-    counts, epsilon = np.bincount(codes, minlength=k), float(np.finfo(origins[0].dtype).eps)
+    counts, epsilon = np.bincount(codes, minlength=len(origins[0])), float(np.finfo(origins[0].dtype).eps)
     return [
         ClassStatistics(layout, epsilon, classes, counts, points.astype(np.float64), *own)
         for points, own in zip(origins, totals, strict=True)
@@ -290,36 +280,82 @@ def _origins(x: Rows, codes: NDArray[np.intp], k: int, precision: str) -> FloatA
         return np.asarray((first + away / members.sum(axis=1)[:, None]).astype(precision))
 
 
-def _parts_in_order(
+@dataclass
+class _Sums:
+    """What some rows add: sums of the classes among them, each with all its columns, and of all rows if `pooled`."""
+
+    n_classes: int
+    present: NDArray[np.intp]  # sorted
+    classwise: list[Any]
+    pooled: Any = None
+
+    def add(self, other: "_Sums") -> "_Sums":
+        """Both, in float64, in the arrays of this one where they have room."""
+        self._widen(other.present)
+        everywhere = other.present.size == self.present.size
+        where = slice(None) if everywhere else np.searchsorted(self.present, other.present)  # the first is far faster
+        for own, more in zip(self.classwise, other.classwise, strict=True):
+            own[where] += more
+        if self.pooled is not None and other.pooled is not None:
+            self.pooled = self.pooled.astype(np.float64, copy=False)
+            self.pooled += other.pooled
+        return self
+
+    def whole(self) -> list[Float64]:
+        """Those of all classes, in float64."""
+        self._widen(np.arange(self.n_classes))
+        return [*self.classwise, *([] if self.pooled is None else [self.pooled.astype(np.float64, copy=False)])]
+
+    def _widen(self, others: NDArray[np.intp]) -> None:
+        """Make room for the classes of other rows."""
+        full = self.present.size == self.n_classes
+        together = self.present if full else np.union1d(self.present, others)
+        if together.size == self.present.size:
+            self.classwise = [own.astype(np.float64, copy=False) for own in self.classwise]
+            return
+        where, held = np.searchsorted(together, self.present), self.classwise
+        self.present, self.classwise = together, [np.zeros((together.size, own.shape[1])) for own in held]
+        for own, before in zip(self.classwise, held, strict=True):
+            own[where] = before
+
+
+def _sums_in_order(
     origins: list[FloatArray], views: list[Rows], codes: NDArray[np.intp], layout: Layout
-) -> Iterator[list[Part]]:
-    """What a block of rows adds, as each view sees it; the rows are read once."""
+) -> list[_Sums]:
+    """Sums over all rows, as each view sees them; the rows are read once."""
     workspace, (n, d), dtype = blocks.Workspace(), views[0].shape, origins[0].dtype
     source = views[0].rows if isinstance(views[0], UnitRows) else views[0]
 
-    def part(rows: slice, x: FloatArray, points: FloatArray) -> Part:
-        with workspace.borrow() as buffers, np.errstate(invalid="ignore", over="ignore"):
+    def part(rows: slice, x: FloatArray, points: FloatArray) -> _Sums:
+        with workspace.borrow() as buffers:
             u = buffers("u", x.shape, dtype)
             np.take(points, codes[rows], axis=0, out=u, mode="clip")  # "raise" would buffer
             np.subtract(x, u, out=u, casting="same_kind")
             present, members = _members(codes[rows], dtype)
-            scatter = u.T @ u if layout == "pooled" else None
-            first = members @ u
-            where = slice(None) if present.size == len(points) else present  # several times faster to add to
-            return where, [first, members @ np.square(u, out=u) if scatter is None else scatter]
+            if layout == "pooled":
+                return _Sums(len(points), present, [members @ u], u.T @ u)
+            return _Sums(len(points), present, [members @ u, members @ np.square(u, out=u)])
 
-    def parts(rows: slice) -> list[Part]:
+    def parts(rows: slice) -> list[_Sums]:
         x = source[rows]
         seen = (UnitRows.of(x) if isinstance(view, UnitRows) else x for view in views)
-        return [part(rows, one, points) for one, points in zip(seen, origins, strict=True)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            return [part(rows, one, points) for one, points in zip(seen, origins, strict=True)]
+
+    def merge(left: list[_Sums], right: list[_Sums]) -> list[_Sums]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return [one.add(other) for one, other in zip(left, right, strict=True)]
 
     height = _block(d, dtype, len(origins[0]))
-    threads = blocks.n_threads((height + 2 * (d if layout == "pooled" else 0)) * d * dtype.itemsize)
-    return blocks.map_rows(parts, n, block=height, threads=threads)
+    each = (height + 2 * (d if layout == "pooled" else 0)) * d * dtype.itemsize
+    threads = blocks.n_threads(each)  # more write faster than memory takes it
+    return blocks.reduce_rows(parts, n, merge, block=height, threads=threads)
 
 
-def _parts_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp]) -> Iterator[Part]:
-    order = _sorted_by_class(codes, origins.shape[0])
+def _sums_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp], moments: bool) -> list[Float64]:
+    """Sums of each class, with the scatter matrix of each, over all rows."""
+    (k, d), order = origins.shape, _sorted_by_class(codes, origins.shape[0])
+    totals = [np.zeros(shape) for shape in [(k, d), (k, d, d), *([(k, d), (k,)] if moments else [])]]
 
     def parts(rows: slice) -> list[Part]:
         chosen = order[rows]
@@ -327,8 +363,11 @@ def _parts_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp]) -> It
         with np.errstate(invalid="ignore", over="ignore"):
             return [_part_of_class(origins, x, codes[group[0]], group) for group in np.split(chosen, ends)]
 
-    for found in blocks.map_rows(parts, x.shape[0], block=_block(x.shape[1], origins.dtype)):
-        yield from found
+    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype)):
+        for code, sums in found:
+            for total, part in zip(totals, sums, strict=False):
+                total[code] += part
+    return totals
 
 
 def _part_of_class(origins: FloatArray, x: Rows, code: np.intp, rows: NDArray[np.intp]) -> Part:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from atypicality.formula.advice import ASK, AdviceRule
 from atypicality.formula.density import aligned
 from atypicality.formula.recalibration import Rows
-from atypicality.formula.rows import Quadrant, Scale, Xp
+from atypicality.formula.rows import Quadrant, Scale, Xp, row_tops
 
 __all__ = ["HeadFormula", "Outcome", "Rarity", "guarded", "reads_of"]
 
@@ -80,10 +80,9 @@ class HeadFormula:
         """The verdict on rows of logits (n, k) with what is known of their rarity, and draws (n, 1)."""
         proba, known = self.recalibration(xp, rarity.rows(logits, masked=masked))
         atypicality = rarity.atypicality
-        top = xp.max(proba, axis=1, keepdims=True)
+        label, top = row_tops(xp, proba)
         wide = xp.astype(top, xp.float64, copy=False)
         confidence = xp.where(wide < 1.0, wide, 1.0)  # rounding may have put it a little above
-        label = xp.argmax(proba, axis=1, keepdims=True)
         sets = self.sets(xp, proba, confidence, atypicality, draws, top=top)
         quantile = quadrant = None
         if self.scale is not None and self.quadrant is not None:

@@ -6,8 +6,8 @@ from typing import Any, Self
 import numpy as np
 
 __all__ = [
-    "TINY", "Quadrant", "Scale", "Xp", "below_top", "largest_of", "margins", "mean_of_shown", "placed", "softmax",
-    "squared_lengths", "unit_rows", "within",
+    "TINY", "Quadrant", "Scale", "Xp", "below_top", "largest_of", "margins", "mean_of_shown", "placed", "row_maxima",
+    "row_tops", "softmax", "squared_lengths", "unit_rows", "within",
 ]  # fmt: skip
 
 Xp = Any
@@ -30,6 +30,19 @@ def squared_lengths(xp: Xp, rows: Any) -> Any:
     return xp.vecdot(rows, rows)[:, None] if hasattr(xp, "vecdot") else xp.sum(rows * rows, axis=1, keepdims=True)
 
 
+def row_maxima(xp: Xp, values: Any) -> Any:
+    """The largest entry of each row (n, 1). NumPy finds its place in a third to three quarters of the time."""
+    return row_tops(xp, values)[1] if isinstance(values, np.ndarray) else xp.max(values, axis=1, keepdims=True)
+
+
+def row_tops(xp: Xp, values: Any) -> tuple[Any, Any]:
+    """Place and value of the largest entry of each row, (n, 1) each; the first of equal ones."""
+    best = xp.argmax(values, axis=1, keepdims=True)
+    if not isinstance(values, np.ndarray):
+        return best, xp.max(values, axis=1, keepdims=True)
+    return best, values[np.arange(len(values))[:, None], best]
+
+
 def placed(xp: Xp, values: Any, numbers: Any, places: Any, column: Any) -> Any:
     """Values (n, k) with the column (n, 1) or number at one place (n,) of each row; NumPy's are overwritten.
 
@@ -43,7 +56,7 @@ def placed(xp: Xp, values: Any, numbers: Any, places: Any, column: Any) -> Any:
 
 def below_top(xp: Xp, values: Any, hidden: Any = None) -> Any:
     """Rows (n, k) less their maximum, in float64; hidden entries, which are -inf, become 0."""
-    top = xp.max(values, axis=1, keepdims=True)
+    top = row_maxima(xp, values)
     if isinstance(values, np.ndarray):
         below = np.subtract(values, top, dtype=np.float64)  # one pass where two types meet
     else:
@@ -64,9 +77,9 @@ def within(xp: Xp, below: Any, reach: float | None) -> Any:
 
 def margins(xp: Xp, logits: Any, numbers: Any) -> Any:
     """Largest less second largest logit of each row (n, 1), in float64; 0 where a single class is not masked."""
-    best = xp.argmax(logits, axis=1, keepdims=True)
-    second = xp.max(xp.where(numbers == best, -xp.inf, logits), axis=1, keepdims=True)
-    first, second = (xp.astype(one, xp.float64) for one in (xp.max(logits, axis=1, keepdims=True), second))
+    best, top = row_tops(xp, logits)
+    second = row_maxima(xp, xp.where(numbers == best, -xp.inf, logits))
+    first, second = (xp.astype(one, xp.float64) for one in (top, second))
     return xp.where(xp.isinf(second), 0.0, first - second)
 
 
@@ -94,7 +107,7 @@ def softmax(xp: Xp, scores: Any, hidden: Any, floor: float = 0.0) -> Any:
     """
     if hidden is not None:
         scores = xp.where(hidden, -xp.inf, scores)
-    scores -= xp.max(scores, axis=1, keepdims=True)
+    scores -= row_maxima(xp, scores)
     weights = np.exp(scores, out=scores) if isinstance(scores, np.ndarray) else xp.exp(scores)
     total = xp.sum(weights, axis=1, keepdims=True)
     if not floor:

@@ -17,6 +17,7 @@ from atypicality.conformal.scores import Selection
 from atypicality.conformal.split import row_draws
 from atypicality.density.logdensity import check_scores
 from atypicality.formula import ASK, AdviceRule, Given, HeadFormula, Outcome, Rarity, moved, speaks_for
+from atypicality.formula.rows import row_maxima
 from atypicality.head.acceptance import ambiguity_of, reads_ambiguity
 from atypicality.head.advice import advice_of, advice_rule
 from atypicality.head.parts import probabilities_of, sets_of
@@ -234,14 +235,18 @@ def verdict_rows(
     """
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order, nearest)
-    alone = host and 8 * logits.size > ALONE_BYTES and blocks.n_threads() == 1
+    threads = blocks.n_threads(products=embeddings is not None)
+    alone = host and 8 * logits.size > ALONE_BYTES and threads == 1
     cached = ALONE_BYTES if alone else blocks.CACHE_BYTES
     inner = blocks.block_rows(8 * logits.shape[1], budget=cached if host else BLOCK_BYTES)
     outer = inner
     if host and embeddings is not None:
         widest = 8 * (2 * embeddings.shape[1] + logits.shape[1])
         outer = max(inner, min(PRODUCT_ROWS, blocks.block_rows(widest, budget=2 * blocks.GEMM_BYTES)))
-    whole = Outcome(*blocks.compute(lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host))
+    found = blocks.compute(
+        lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host, threads=threads
+    )
+    whole = Outcome(*found)
     flat = {name: column[:, 0] for name, column in whole._asdict().items() if column is not None and name not in WIDE}
     return whole._replace(**flat)
 
@@ -298,7 +303,7 @@ class _Rows:
 
     def _verdict(self, rows: slice, products: Any) -> Outcome:
         xp, z = self.xp, self.logits[rows, :]
-        check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
+        check_logit_maxima(to_host(row_maxima(xp, z))[:, 0], first_row=rows.start)
         if self.order is not None:
             z = xp.take(z, to_device(self.order, z), axis=1)
         atypicality, draws = (None if column is None else column[rows, None] for column in self.columns)

@@ -175,7 +175,7 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
     cells = _CellSums(n_classes, edges)
     if on_device(array):
         first = float(edges[0]) if edges.size else np.inf
-        top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add)
+        top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add_entries)
     else:
         top, hit, label_prob, squares = _read_blocks(array, target, cells, _RowCheck(array, dtype))
     place = target * cells.n_bins + np.searchsorted(edges, label_prob)
@@ -249,16 +249,22 @@ class _CellSums:
         self.waiting: list[tuple[NDArray[np.intp], NDArray[np.float64]]] = []
         self.n_waiting = 0
 
-    def add(self, sums: NDArray[np.float64], columns: NDArray[np.intp], values: NDArray[np.float64]) -> None:
+    def cells(self, columns: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Class and bin of some entries, as one number each."""
+        return np.asarray(columns * self.n_bins + np.searchsorted(self.edges, values))
+
+    def add_entries(self, sums: NDArray[np.float64], columns: NDArray[np.intp], values: NDArray[np.float64]) -> None:
+        self.add(sums, self.cells(columns, values), values)
+
+    def add(self, sums: NDArray[np.float64], cells: NDArray[np.intp], values: NDArray[np.float64]) -> None:
         self.columns += sums
-        self.waiting.append((columns, values))
+        self.waiting.append((cells, values))
         self.n_waiting += values.size
         if self.n_waiting >= _ENTRIES:
             self.flush()
 
     def flush(self) -> None:
-        columns, values = (np.concatenate(parts) for parts in zip(*self.waiting, strict=True))
-        cells = columns * self.n_bins + np.searchsorted(self.edges, values)
+        cells, values = (np.concatenate(parts) for parts in zip(*self.waiting, strict=True))
         self.count += np.bincount(cells, minlength=self.count.size)
         self.sums += np.bincount(cells, values, minlength=self.count.size)
         self.waiting, self.n_waiting = [], 0
@@ -289,7 +295,8 @@ def _read_blocks(
             high = np.flatnonzero(np.greater(block, first, out=buffers("high", block.shape, bool)))
             wide = _widen(block, buffers)
             np.vecdot(wide, wide, out=squares[rows])
-            return np.ones(size) @ wide, high % n_classes, wide.reshape(-1)[high]
+            values = wide.reshape(-1)[high]
+            return np.ones(size) @ wide, cells.cells(high % n_classes, values), values
 
     for found in blocks.map_rows(read, n_rows, block=_block(array), light=True):
         cells.add(*found)

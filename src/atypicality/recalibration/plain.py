@@ -114,7 +114,7 @@ class PlainModel:
     def _exponentials(self, rows: slice, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
         """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them.
 
-        Without scores nobody reads the first again, and one buffer serves both: what is in cache decides.
+        Without scores nobody reads e z but to square it, and it is not made: both are e.
         """
         z = self.problem.logits[rows]
         step = self._step if self._step.ndim == 0 else self._step[rows]
@@ -127,14 +127,21 @@ class PlainModel:
             self.largest[rows] = flat.take(places)
             flat[places] = 0
         np.matmul(e, self.factor, out=self.rest[rows])
+        if not self.problem.class_scores:  # all factors are 1
+            np.vecdot(e, z, out=self.first[rows])
+            return e, e
         np.multiply(e, z, out=moved)
         np.matmul(moved, self.factor, out=self.first[rows])
         return e, moved
 
     def _square(self, rows: slice, moved: FloatArray) -> None:
-        """Fill the rows' sums of e z^2 from e z, which nobody reads again."""
-        np.multiply(moved, self.problem.logits[rows], out=moved)
-        np.matmul(moved, self.factor, out=self.second[rows])
+        """Fill the rows' sums of e z^2 from what `_exponentials` gave last, which nobody reads again."""
+        z = self.problem.logits[rows]
+        np.multiply(moved, z, out=moved)
+        if self.problem.class_scores:
+            np.matmul(moved, self.factor, out=self.second[rows])
+        else:
+            np.vecdot(moved, z, out=self.second[rows])
 
     def _column_sums(self, rows: slice, curvature: str | None, buffers: Buffers) -> "_Columns":
         e, moved = self._exponentials(rows, True, buffers)

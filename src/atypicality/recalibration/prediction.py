@@ -7,7 +7,7 @@ import numpy as np
 from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import Rows, moved, softmax
-from atypicality.formula.rows import below_top
+from atypicality.formula.rows import below_top, row_maxima
 from atypicality.validation import check_finite, check_logit_maxima, check_normalisers, name_rows
 from atypicality.validation.device import any_logits, refuse_rows
 
@@ -35,7 +35,7 @@ def predicted_rows(
 
     def predict(rows: slice) -> list[tuple[Any]]:
         z = logits[rows, :]
-        check_logit_maxima(to_host(xp.max(z, axis=1)), first_row=rows.start)
+        check_logit_maxima(to_host(row_maxima(xp, z))[:, 0], first_row=rows.start)
         d = None if densities is None else densities[rows, :]
         if d is not None:
             _check_densities(xp, d, rows)
@@ -63,8 +63,8 @@ def softmax_rows(logits: Any) -> Any:
 
     def predict(rows: slice) -> list[tuple[Any]]:
         block = z[rows, :]
-        check_logit_maxima(to_host(xp.max(block, axis=1)), first_row=rows.start)
-        hidden = xp.isinf(block)
+        check_logit_maxima(to_host(row_maxima(xp, block))[:, 0], first_row=rows.start)
+        hidden = xp.isinf(block) if any_masked(block) else None
         return [(softmax(xp, below_top(xp, block, hidden), hidden),)]
 
     return blocks.compute(predict, z.shape[0], block=_height(z), host=host)[0]

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from atypicality import blocks
 from atypicality.arrays import BLOCK_BYTES, namespace, to_device, to_host
 from atypicality.formula import LogDensity, Neighbours, Rank, Rows, SimilarLogits, SimilarProbabilities, Top, moved
-from atypicality.formula.rows import below_top, mean_of_shown
+from atypicality.formula.rows import below_top, mean_of_shown, row_maxima
 from atypicality.outputs.limits import COMPARED_UP_TO
 from atypicality.recalibration.device_rows import some_rows
+from atypicality.recalibration.prediction import any_masked
 from atypicality.recalibration.problem import Mixing, Problem, Term
 from atypicality.stored import Record, kinds, need
 from atypicality.validation import check_vector
@@ -126,8 +127,9 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
     rows = some_rows(logits, slice(None, None, step))
     n, k = rows.shape
     shares = np.full(n, 1 / n) if weights is None else weights[::step] / weights[::step].sum()
-    share = to_device(shares, logits)[:, None]
-    threads = blocks.n_threads(PRODUCTS * 8 * k * k) if isinstance(rows, np.ndarray) else 1  # a device has its own
+    share, masked = to_device(shares, logits)[:, None], any_masked(rows)
+    each = PRODUCTS * 8 * k * k
+    threads = blocks.n_threads(each, products=True) if isinstance(rows, np.ndarray) else 1  # a device has its own
 
     def total(values: Callable[[slice], Any]) -> Any:
         height = blocks.block_rows(8 * k, budget=blocks.GEMM_BYTES)
@@ -135,9 +137,10 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
 
     def centred(part: slice) -> Any:
         values = rows[part, :]
-        hidden = xp.isinf(values)
+        hidden = xp.isinf(values) if masked else None
         below = below_top(xp, values, hidden)
-        return xp.where(hidden, 0.0, below - mean_of_shown(xp, below, hidden))
+        below = below - mean_of_shown(xp, below, hidden)
+        return below if hidden is None else xp.where(hidden, 0.0, below)
 
     mean = total(lambda part: xp.sum(share[part, :] * centred(part), axis=0))
     length = xp.sqrt(total(lambda part: xp.sum(share[part, :] * (centred(part) - mean) ** 2, axis=0)))
@@ -154,9 +157,12 @@ def _largest(matrix: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Columns of the largest entries of every row (k, m), in rising order, and those entries."""
     k = len(matrix)
     columns, entries = np.empty((k, NEAREST), np.intp), np.empty((k, NEAREST))
-    for rows in blocks.row_slices(k, blocks.block_rows(8 * k)):
+
+    def choose(rows: slice) -> None:
         columns[rows] = np.sort(np.argpartition(matrix[rows], -NEAREST, axis=1)[:, -NEAREST:], axis=1)
         entries[rows] = np.take_along_axis(matrix[rows], columns[rows], axis=1)
+
+    blocks.for_rows(choose, k, block=blocks.block_rows(8 * k))
     return columns, entries
 
 
@@ -218,11 +224,11 @@ def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
 
     def block(rows: slice) -> list[tuple[Any, ...]]:
         z = logits[rows, :]
-        hidden = xp.isinf(z)
-        hidden = hidden if bool(xp.any(hidden)) else None
+        hidden = xp.isinf(z) if any_masked(z) else None
+        hidden = hidden if hidden is not None and bool(xp.any(hidden)) else None
         below, known = below_top(xp, z, hidden) if not host or hidden is not None else _below(z), Rows(z)
         found = [xp.astype(field(xp, known, below, hidden), z.dtype, copy=False) for field in fields]
-        return [tuple(one - xp.max(one, axis=1, keepdims=True) for one in found)]
+        return [tuple(one - row_maxima(xp, one) for one in found)]
 
     budget = blocks.CACHE_BYTES if host else BLOCK_BYTES
     return blocks.compute(
@@ -232,7 +238,7 @@ def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
 
 def _below(logits: NDArray[Any]) -> NDArray[Any]:
     """`below_top` in the type of the logits, none of which is hidden."""
-    return np.asarray(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(logits - row_maxima(np, logits))
 
 
 def _beside(array: NDArray[Any], logits: Any) -> Any:
