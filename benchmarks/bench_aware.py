@@ -20,8 +20,8 @@ def rows(quick: bool = False) -> list[Row]:
     return [
         *paper_rows(5000, 100),
         *paper_rows(25_000, 1000, budget=BUDGET, targets=["bare <= 20", "megabytes <= 60"], target="ratio >= 30"),
-        *default_rows(25_000, 1000, densities=True, targets=["bare <= 400"], repeats=1),
-        *default_rows(25_000, 1000, densities=False, targets=["bare <= 400"], repeats=1),
+        *default_rows(25_000, 1000, densities=True, targets=["bare <= 400"]),
+        *default_rows(25_000, 1000, densities=False, targets=["bare <= 400"]),
         *default_rows(5000, 10, densities=True, targets=["seconds <= 3"]),
         *other_rows("flat logits", *flat_logits(25_000, 1000)),
         *([] if (real := tiled_logits(25_000)) is None else other_rows("real logits, tiled with noise", *real)),
@@ -44,7 +44,7 @@ def other_rows(kind: str, logits: np.ndarray, labels: np.ndarray, atypicality: n
             bare=elementwise_pass(logits),
             bare_of="one pass",
             targets=[target],
-            repeats=1,
+            repeats=3,
         )
     return found
 

@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; exit code 1 when a row misses its target, or is behind a peer without a reason."""
     options = parsed(arguments)
     stages = options.stages or [*STAGES, *OTHERS]
-    timing.wait_for_quiet(0.0 if options.quick else options.load)
+    if not options.quick:
+        timing.touch_memory()
+        timing.wait_for_quiet(options.load)
     rows = [row for stage in STAGES if stage in stages for row in measured(stage, options.quick)]
     if rows:
         show(rows)

@@ -30,6 +30,7 @@ __all__ = [
     "peak_above",
     "peak_anonymous",
     "thread_use",
+    "touch_memory",
     "wait_for_quiet",
 ]
 
@@ -171,6 +172,17 @@ def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float
             print(f"waiting for a load below {limit:g}; it is {now:.2f}", file=sys.stderr, flush=True)
             told = True
         time.sleep(every)
+
+
+def touch_memory(size: int = 1 << 32) -> None:
+    """Write once to as many bytes, a quarter of the memory at most, and give them back.
+
+    A virtual machine may take a hundred times as long for memory that nobody has used before: whoever came first would
+    pay for it.
+    """
+    if hasattr(os, "sysconf"):
+        size = min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+    np.empty(size, np.uint8).fill(1)
 
 
 def peak_above(run: Callable[[], Any]) -> tuple[Any, float, float]:
