@@ -193,7 +193,8 @@ def _solved(statistics: Both, factorise: Factorise) -> dict[str, GaussianAtypica
 
 def _solution(statistics: ClassStatistics, factorise: Factorise) -> GaussianSolution:
     how: dict[str, Any] = {"covariance": "tied", "shrinkage": None, "n_components": None, "precision": "float64"}
-    return solve(statistics, **how, factorise=factorise)
+    with blocks.single_threaded_blas(statistics.origins.shape[1]):
+        return solve(statistics, **how, factorise=factorise)
 
 
 def _pair(

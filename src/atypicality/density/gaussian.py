@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atypicality import blocks
 from atypicality.arrays import on_device, returns_like_input
 from atypicality.density.covariance import Factorise, triangular_whitening
 from atypicality.density.logdensity import score_rows
@@ -303,15 +304,16 @@ class GaussianAtypicality(BaseEstimator):
         return merge_statistics(self.statistics_, other)
 
     def _solve(self, statistics: ClassStatistics, factorise: Factorise = triangular_whitening) -> GaussianSolution:
-        solution = solve(
-            statistics,
-            covariance=self.covariance,
-            shrinkage=self.shrinkage,
-            n_components=self.n_components,
-            precision=self.precision,
-            residual=self.residual,
-            factorise=factorise,
-        )
+        with blocks.single_threaded_blas(statistics.origins.shape[1]):
+            solution = solve(
+                statistics,
+                covariance=self.covariance,
+                shrinkage=self.shrinkage,
+                n_components=self.n_components,
+                precision=self.precision,
+                residual=self.residual,
+                factorise=factorise,
+            )
         if solution.weakness:
             warn(
                 f"{solution.weakness} To count them, set shrinkage='oas' for embeddings of a network, "

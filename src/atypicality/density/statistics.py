@@ -155,10 +155,11 @@ def _gather(views: list[Rows], labels: Any, *, layout: Layout, precision: str, m
         raw = _gather_about(origins, views, classes, codes, layout, moments)
         return raw, [one.about(one.means) for one in raw]
 
-    raw, centred = about([_origins(view, codes, classes.size, precision) for view in views])
-    if any(one.spread > 64 * own.spread for one, own in zip(raw, centred, strict=True)):
-        # origins far from their class cost digits: once more, about its mean
-        raw, centred = about([own.origins.astype(precision) for own in centred])
+    with blocks.single_threaded_blas(x.shape[1]):
+        raw, centred = about([_origins(view, codes, classes.size, precision) for view in views])
+        if any(one.spread > 64 * own.spread for one, own in zip(raw, centred, strict=True)):
+            # origins far from their class cost digits: once more, about its mean
+            raw, centred = about([own.origins.astype(precision) for own in centred])
     if not np.isfinite(centred[0].spread):
         raise ValueError("embeddings must have squares whose sum fits into float64. Rescale the embeddings.")
     return centred
