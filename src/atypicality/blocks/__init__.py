@@ -257,7 +257,10 @@ def _trimmed(results: Iterator[T]) -> Iterator[T]:
 
 
 def _cut(n_rows: int, block: int, threads: int | None, light: bool) -> tuple[int, int]:
-    """Threads of a pass and rows of its blocks: as many blocks for every thread, of about equal size."""
+    """Threads of a pass and rows of its blocks: as many blocks for every thread, of about equal size.
+
+    What comes out stays as it is when it is cut again.
+    """
     n_blocks = -(-n_rows // block)
     threads = min(threads or n_threads(), n_blocks)
     if light:
@@ -329,9 +332,7 @@ def reduce_rows(
     if threads <= 1:
         return functools.reduce(merge, map_rows(function, n_rows, block=block, threads=1))
     tree = MergeTree(merge, -(-n_rows // block))
-    results = _run(lambda rows: tree.add(rows.start // block, function(rows)), row_slices(n_rows, block), threads, True)
-    for _ in seen(results, n_rows, block):
-        pass
+    for_rows(lambda rows: tree.add(rows.start // block, function(rows)), n_rows, block=block, threads=threads)
     return tree.whole()
 
 

@@ -1,26 +1,32 @@
 """Blocks on threads: a team that takes one after the other, while BLAS is held to one thread.
 
-What decides whether threads pay, as measured on two cores with 1 MiB of cache each:
+What decides whether threads pay, as measured on two cores with 1 MiB of cache each and on 16 of another machine:
 
 The interpreter's lock. Every NumPy call gives it up and takes it back. Two threads that hold it for 4 microseconds
 between calls of 25 are twice as fast as one; where they hold it for 20 in a row, they are 1.75 times as fast with calls
 of 25 and slower than one (.84) with calls of 13: who wants it sleeps meanwhile, and takes long to wake. So blocks are 2
 to 3 MiB, in which a call takes 50 to 350 microseconds, they consist of a few long calls, no lock is taken between two
-of them, and what is one number per row is worked on after the pass, for all rows at once. The same passes in two
-processes, which share no lock, gain 1.92 where they exponentiate and 1.63 to 1.78 where they read for ECE; on threads
-they gain 1.7 to 1.8, and 1.5.
+of them, and what is one number per row is worked on after the pass, for all rows at once. The more threads, the more of
+them wait: with 4, 8 and 16 ECE is 2.7, 2.1 and 1.5 times as fast as with one, temperature scaling 2.4, 3.1 and 2.9
+times, a head's answers, which are matrix products, 3.5, 5.8 and 6.9 times. So `blocks.n_threads` stops at eight but for
+products, and light passes, of a few short calls, at four.
 
-Memory. One core reads nearly as fast as two: 200 MB in 6.6 and 6.0 ms. What does little more than read gains little,
-and log loss, which gains 1.2, has one thread. A light pass, of a few short calls, takes a thread for every fourth block
-only: sets of 4,000 rows are done before a second thread has begun, which takes 90 microseconds.
+Memory. On the two cores one reads nearly as fast as both: 200 MB in 6.6 and 6.0 ms. The Brier score keeps both busy,
+1.9 of 2, and gains 1.5, because each works slower beside the other; on two of the 16 cores it gains 1.9. Log loss,
+which reads and does little more, gains nothing on either, and has one thread.
 
-What is not cut into blocks: factorisations, the choice of strengths on a quadratic picture of the loss, vertex steps
-of conditional sets. `make bench` measures this share of every stage, and how much threads can gain beside it.
+What comes after the blocks. A thread that adds up what all others have made is what they wait for, so that all of them
+merge (`MergeTree`). To start a thread takes 90 microseconds, and a pass of 1.3 ms gains 1.5 with new threads and 1.75
+with threads that wait for it, which is what they do here. Not cut into blocks at all are factorisations, the choice of
+strengths on a quadratic picture of the loss, vertex steps of conditional sets: `make bench` measures this share of
+every stage, and how much threads can gain beside it.
 
-And the threads of a BLAS library spin for some 25 ms after each call that used them, on the cores that the blocks need:
-BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass alone
-(`single_threaded_blas`). A whole head of 50,000 rows took .79 s on two cores where that was not so between its parts,
-and .57 s where it was. The caller's own thread works too, and an array of one block starts no thread at all.
+The threads of a BLAS library, which spin for some 25 ms after each call that used them, on the cores that the blocks
+need. BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass
+alone (`single_threaded_blas`). A whole head of 50,000 rows took .79 s on two cores where that was not so between its
+parts, and .57 s where it was; a Gaussian fit took longer on 16 cores than on one.
+
+The caller's own thread works too, and an array of one block starts no thread at all.
 """
 
 import contextlib
