@@ -13,6 +13,8 @@ __all__ = [
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
 TINY = float(np.finfo(np.float64).tiny)
+NARROW = 2048
+"""Columns up to which NumPy finds the place of a maximum sooner than the maximum: in a third of the time of ten."""
 
 
 def unit_rows(xp: Xp, rows: Any) -> Any:
@@ -31,8 +33,10 @@ def squared_lengths(xp: Xp, rows: Any) -> Any:
 
 
 def row_maxima(xp: Xp, values: Any) -> Any:
-    """The largest entry of each row (n, 1). NumPy finds its place in a third to three quarters of the time."""
-    return row_tops(xp, values)[1] if isinstance(values, np.ndarray) else xp.max(values, axis=1, keepdims=True)
+    """The largest entry of each row (n, 1)."""
+    if isinstance(values, np.ndarray) and values.shape[1] <= NARROW:
+        return row_tops(xp, values)[1]
+    return xp.max(values, axis=1, keepdims=True)
 
 
 def row_tops(xp: Xp, values: Any) -> tuple[Any, Any]:
