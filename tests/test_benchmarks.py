@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,6 +24,7 @@ from benchmarks import (
     STAGES,
     authors,
     compare,
+    cores,
     data,
     growth,
     image_outputs,
@@ -379,6 +381,18 @@ def test_two_versions_are_compared_by_medians():
     assert compare.compared(rounds)[0][-2:] == ["1.02", "as before"]
     rounds = [({"a, 9": {"wall": 1.0}}, {"a, 9": {"wall": 0.5}})] * 3
     assert compare.compared(rounds)[0][-1] == "faster"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no way to choose cores on this system")
+def test_a_call_has_so_many_cores_and_later_all_again():
+    own, seen = os.sched_getaffinity(0), []
+    found = cores.by_cores(lambda: seen.append(len(os.sched_getaffinity(0))), sorted({1, len(own)}))
+    assert list(found) == sorted({"1", str(len(own))}, key=int)
+    assert set(seen) == {1, len(own)}
+    assert seen[0] == len(own)  # the most come first: a thread that is made for one core would stay on it
+    assert os.sched_getaffinity(0) == own
+    assert cores.lines({"a, 10 rows": {"1": 2.0, "4": 0.8}}) == [["a", "10 rows", "2", "2.50"]]
+    assert cores.columns([1, 2]) == ["stage", "size", "seconds, 1 core", "2 cores"]
 
 
 def test_every_stage_has_its_module():

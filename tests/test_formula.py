@@ -17,6 +17,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.formula.density import is_triangular, whitened
+from atypicality.formula.rows import NARROW, row_maxima, row_tops
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.head.rarity import rarity_of
@@ -389,3 +390,18 @@ def test_a_triangular_whitening_is_the_whole_product(columns, rng):
         rows = rng.normal(size=(n, columns))
         bound = np.abs(rows) @ np.abs(matrix) * columns * np.finfo(float).eps
         assert (np.abs(whitened(np, rows, matrix, True) - rows @ matrix) <= 2 * bound).all()
+
+
+@pytest.mark.parametrize("width", [1, 2, 10, NARROW, NARROW + 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_row_maxima_are_those_of_numpy_to_the_bit(width, dtype, seed):
+    rows = np.random.default_rng(seed).standard_normal((7, width)).astype(dtype)
+    rows[1] = -np.inf
+    rows[2, -1] = np.inf
+    rows[3] = 0.25  # all equal
+    rows[4, 0] = np.nan
+    for values in (rows, np.asfortranarray(rows), rows[:0]):
+        best, top = row_tops(np, values)
+        assert_array_equal(row_maxima(np, values), values.max(axis=1, keepdims=True))
+        assert_array_equal(top, values.max(axis=1, keepdims=True))
+        assert_array_equal(best, values.argmax(axis=1)[:, None])
