@@ -177,7 +177,7 @@ def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float
 def touch_memory(size: int = 1 << 32) -> None:
     """Write once to as many bytes, a quarter of the memory at most, and give them back.
 
-    A virtual machine may take a hundred times as long for memory that nobody has used before: whoever came first would
+    A virtual machine may take twenty times as long for memory that nobody has used before: whoever came first would
     pay for it.
     """
     if hasattr(os, "sysconf"):
