@@ -17,7 +17,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.formula.density import is_triangular, whitened
-from atypicality.formula.rows import NARROW, row_maxima, row_tops
+from atypicality.formula.rows import PLACE_UP_TO, row_maxima, row_tops
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.head.rarity import rarity_of
@@ -392,7 +392,7 @@ def test_a_triangular_whitening_is_the_whole_product(columns, rng):
         assert (np.abs(whitened(np, rows, matrix, True) - rows @ matrix) <= 2 * bound).all()
 
 
-@pytest.mark.parametrize("width", [1, 2, 10, NARROW, NARROW + 1])
+@pytest.mark.parametrize("width", [1, 2, 10, PLACE_UP_TO, PLACE_UP_TO + 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_row_maxima_are_those_of_numpy_to_the_bit(width, dtype, seed):
     rows = np.random.default_rng(seed).standard_normal((7, width)).astype(dtype)

@@ -13,7 +13,7 @@ __all__ = [
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
 TINY = float(np.finfo(np.float64).tiny)
-NARROW = 2048
+PLACE_UP_TO = 2048
 """Columns up to which NumPy finds the place of a maximum sooner than the maximum: in a third of the time of ten."""
 
 
@@ -34,7 +34,7 @@ def squared_lengths(xp: Xp, rows: Any) -> Any:
 
 def row_maxima(xp: Xp, values: Any) -> Any:
     """The largest entry of each row (n, 1)."""
-    if isinstance(values, np.ndarray) and values.shape[1] <= NARROW:
+    if isinstance(values, np.ndarray) and values.shape[1] <= PLACE_UP_TO:
         return row_tops(xp, values)[1]
     return xp.max(values, axis=1, keepdims=True)
 

@@ -147,7 +147,12 @@ def connected(client: Any = None) -> Iterator[Any]:
         yield known
         return
     # threads, not processes: a script needs no guard around its main part, and rows are not copied
-    made = dict(n_workers=1, threads_per_worker=blocks.n_threads(), processes=False, dashboard_address="127.0.0.1:0")
+    made = dict(
+        n_workers=1,
+        threads_per_worker=blocks.n_threads(products=True),
+        processes=False,
+        dashboard_address="127.0.0.1:0",
+    )
     with distributed.LocalCluster(**made) as cluster, distributed.Client(cluster, set_as_default=False) as own:
         yield own
 
