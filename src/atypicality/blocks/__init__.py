@@ -45,6 +45,12 @@ takes long beside what passing the interpreter's lock takes (`blocks.threads`). 
 GEMM_BYTES = 8 * 1024 * 1024
 """Size of a block that enters a matrix product: tall enough for BLAS to run at its full rate."""
 
+CACHE_LINE = 64
+"""Bytes. Long vector instructions take up to twice as long where what they read or write lies across two lines, and NumPy
+begins an array at any multiple of 16."""
+LONG_ROW, ROW_BUFFER = 256, 256
+"""Columns from which on rows are worked on in place, and numbers that NumPy's buffer holds then: it copies shorter rows
+into it, where an operation takes a number for each row or column, which takes two to four times as long."""
 LARGE_SHARE = 128
 """An array of more than this part of the ceiling lives in a scratch file."""
 LIGHT_BLOCKS, LIGHT_THREADS = 4, 4
@@ -232,7 +238,13 @@ def row_slices(n_rows: int, block: int) -> Iterator[slice]:
 
 
 def map_rows(
-    function: Callable[[slice], T], n_rows: int, *, block: int, threads: int | None = None, light: bool = False
+    function: Callable[[slice], T],
+    n_rows: int,
+    *,
+    block: int,
+    threads: int | None = None,
+    light: bool = False,
+    columns: int = 0,
 ) -> Iterator[T]:
     """Yield `function(rows)` for every block, in row order, computed on `threads` threads (default: `n_threads`).
 
@@ -240,14 +252,25 @@ def map_rows(
     `settings` says how many. At most two blocks per thread are in flight, so the results that wait for their turn
     stay few. An exception in one block is raised here, and no further block is started. A `light` pass, with a few
     short calls for each block, takes a thread for every `LIGHT_BLOCKS` blocks at most: fewer are done before it runs.
-    Its blocks have BLAS on one thread too where the pass has: two would wait for memory together.
+    Its blocks have BLAS on one thread too where the pass has: two would wait for memory together. Arrays of so many
+    `columns` are worked on without copies where rows are long (`LONG_ROW`).
 
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
     threads, block = _cut(n_rows, block, threads, light)
+    function = function if columns < LONG_ROW else functools.partial(_in_place, function)
     results = seen(_run(function, row_slices(n_rows, block), threads, light and n_rows > block), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
+
+
+def _in_place(function: Callable[[slice], T], rows: slice) -> T:
+    """The function of some rows, computed with NumPy's small buffer (see `LONG_ROW`), which is this thread's own."""
+    before = np.setbufsize(ROW_BUFFER)
+    try:
+        return function(rows)
+    finally:
+        np.setbufsize(before)
 
 
 def _trimmed(results: Iterator[T]) -> Iterator[T]:
@@ -298,7 +321,13 @@ def seen(results: Iterator[T], n_rows: int, block: int) -> Iterator[T]:
 
 
 def for_rows(
-    function: Callable[[slice], object], n_rows: int, *, block: int, threads: int | None = None, light: bool = False
+    function: Callable[[slice], object],
+    n_rows: int,
+    *,
+    block: int,
+    threads: int | None = None,
+    light: bool = False,
+    columns: int = 0,
 ) -> None:
     """Run `function(rows)` for every block, for what it writes into arrays made beforehand; see `map_rows`.
 
@@ -307,7 +336,7 @@ def for_rows(
     >>> squares
     array([ 0,  1,  4,  9, 16])
     """
-    for _ in map_rows(function, n_rows, block=block, threads=threads, light=light):
+    for _ in map_rows(function, n_rows, block=block, threads=threads, light=light, columns=columns):
         pass
 
 
@@ -318,6 +347,7 @@ def reduce_rows(
     *,
     block: int,
     threads: int | None = None,
+    columns: int = 0,
 ) -> T:
     """Fold `function(rows)` over all blocks with `merge`, in row order; needs at least one row.
 
@@ -330,9 +360,13 @@ def reduce_rows(
     """
     threads, block = _cut(n_rows, block, threads, False)
     if threads <= 1:
-        return functools.reduce(merge, map_rows(function, n_rows, block=block, threads=1))
+        return functools.reduce(merge, map_rows(function, n_rows, block=block, threads=1, columns=columns))
     tree = MergeTree(merge, -(-n_rows // block))
-    for_rows(lambda rows: tree.add(rows.start // block, function(rows)), n_rows, block=block, threads=threads)
+
+    def add(rows: slice) -> None:
+        tree.add(rows.start // block, function(rows))
+
+    for_rows(add, n_rows, block=block, threads=threads, columns=columns)
     return tree.whole()
 
 
@@ -343,6 +377,7 @@ def compute(
     block: int,
     host: bool = True,
     threads: int | None = None,
+    columns: int = 0,
 ) -> tuple[Any, ...]:
     """Arrays of all rows from a function that makes those of one block of rows, piece by piece.
 
@@ -356,7 +391,7 @@ def compute(
     host : bool, default=True
         NumPy arrays are computed on threads and written into `empty` arrays. Arrays of another library (False) stay on
         their device, where one block comes after the other.
-    threads : int, optional
+    threads, columns : int, optional
         As in `map_rows`.
 
     Returns
@@ -374,7 +409,8 @@ def compute(
     if not n_rows:
         return tuple(next(iter(pieces(slice(0, 0)))))
     if n_rows <= block:
-        return _joined_on_host(next(map_rows(lambda rows: list(pieces(rows)), n_rows, block=block, threads=1)))
+        found = map_rows(lambda rows: list(pieces(rows)), n_rows, block=block, threads=1, columns=columns)
+        return _joined_on_host(next(found))
     whole: list[NDArray[Any] | None] = []
     lock = threading.Lock()
 
@@ -391,7 +427,7 @@ def compute(
                     out[start : start + len(part)] = part
             start += len(piece[0])
 
-    for_rows(write, n_rows, block=block, threads=threads)
+    for_rows(write, n_rows, block=block, threads=threads, columns=columns)
     return tuple(whole)
 
 
@@ -424,8 +460,15 @@ class Buffers:
         size = shape if isinstance(shape, int) else math.prod(shape)
         held = self._held.get((name, dtype))
         if held is None or held.size < size:
-            held = self._held[name, dtype] = np.empty(size, dtype)
+            held = self._held[name, dtype] = _aligned(size, np.dtype(dtype))
         return held[:size].reshape(shape)
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Uninitialised memory for so many numbers that begins with a line of the cache."""
+    memory = np.empty(size * dtype.itemsize + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size * dtype.itemsize].view(dtype)
 
 
 class Workspace:

@@ -113,7 +113,7 @@ def label_statistics(probs: Any, labels: NDArray[np.intp]) -> LabelStatistics:
         found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * exact(np, own)
         found.above[rows] = np.bincount(which, exact(np, values), size) - found.tied[rows]
 
-    blocks.for_rows(one_block, n, block=_block(probs), light=True)
+    blocks.for_rows(one_block, n, block=_block(probs), light=True, columns=k)
     return found
 
 
@@ -144,7 +144,11 @@ def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any
         return device_scores.prediction_sets(probs, thresholds, rule, draws)
     sets = blocks.empty(probs.shape, np.bool_)
     accept = _accepter(probs, [(rule, thresholds)], draws)
-    blocks.for_rows(lambda rows: np.copyto(sets[rows], next(accept(rows))), len(probs), block=_block(probs), light=True)
+
+    def one_block(rows: slice) -> None:
+        np.copyto(sets[rows], next(accept(rows)))
+
+    blocks.for_rows(one_block, len(probs), block=_block(probs), light=True, columns=probs.shape[1])
     return sets
 
 
@@ -171,7 +175,7 @@ def grid_sets(sets: GridSets, probs: Any, atypicality: Doubles, draws: Any = Non
         return [(sets(xp, block, xp.where(wide < 1.0, wide, 1.0), own[0], own[1], own[2], top),)]
 
     height = _block(probs) if host else blocks.block_rows(8 * probs.shape[1], budget=BLOCK_BYTES)
-    return blocks.compute(one_block, probs.shape[0], block=height, host=host)[0]
+    return blocks.compute(one_block, probs.shape[0], block=height, host=host, columns=probs.shape[1])[0]
 
 
 def total_sizes(probs: Any, candidates: Sequence[Candidate], draws: Any = 1.0) -> NDArray[np.intp]:
@@ -188,6 +192,7 @@ def total_sizes(probs: Any, candidates: Sequence[Candidate], draws: Any = 1.0) -
         lambda rows: np.array([np.count_nonzero(accepted) for accepted in accept(rows)]),
         len(probs),
         block=_block(probs),
+        columns=probs.shape[1],
     )
 
 

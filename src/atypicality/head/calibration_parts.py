@@ -136,7 +136,7 @@ def agreement(probs: NDArray[Any], classes: NDArray[np.intp]) -> float:
         above -= (above @ shares)[:, None]
         return np.array([above[np.arange(len(above)), classes[rows]].sum(), (above**2 @ shares).sum()])
 
-    agreed, squares = blocks.reduce_rows(sums, n, block=blocks.block_rows(8 * k))
+    agreed, squares = blocks.reduce_rows(sums, n, block=blocks.block_rows(8 * k), columns=k)
     variance = float(n / (n - 1) * squares)
     return float(agreed / variance**0.5) if variance > 1e-12 * n else np.inf
 

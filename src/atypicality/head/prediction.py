@@ -244,7 +244,12 @@ def verdict_rows(
         widest = 8 * (2 * embeddings.shape[1] + logits.shape[1])
         outer = max(inner, min(PRODUCT_ROWS, blocks.block_rows(widest, budget=2 * blocks.GEMM_BYTES)))
     found = blocks.compute(
-        lambda part: rows.verdicts(part, inner), logits.shape[0], block=outer, host=host, threads=threads
+        lambda part: rows.verdicts(part, inner),
+        logits.shape[0],
+        block=outer,
+        host=host,
+        threads=threads,
+        columns=logits.shape[1],
     )
     whole = Outcome(*found)
     flat = {name: column[:, 0] for name, column in whole._asdict().items() if column is not None and name not in WIDE}

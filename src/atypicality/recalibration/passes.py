@@ -74,7 +74,7 @@ def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
             e *= change
             return contract(problem, fields, rows, e, problem.weights[rows], buffers)
 
-    return blocks.reduce_rows(block, problem.n_rows, block=_rows_per_block(problem, False))
+    return blocks.reduce_rows(block, problem.n_rows, block=_rows_per_block(problem, False), columns=problem.n_classes)
 
 
 def row_losses(problem: Problem, theta: Vector) -> Vector:
@@ -92,7 +92,7 @@ def row_losses(problem: Problem, theta: Vector) -> Vector:
             _, totals, bounds = exponentials(problem, fields, rows, theta, out)
             losses[rows] = np.log(totals) + bounds - at_label
 
-    blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, False))
+    blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, False), columns=problem.n_classes)
     return losses
 
 
@@ -112,7 +112,7 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
             expected_inputs(problem, fields, rows, e, inputs)
             gradients[rows] = problem.project(inputs)
 
-    blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, True))
+    blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, True), columns=problem.n_classes)
     return gradients
 
 
@@ -124,7 +124,7 @@ def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Derivat
     exact = curvature == "exact"
     threads = blocks.n_threads(max(blocks.THREAD_BYTES, HESSIANS * 8 * problem.layout.size**2)) if exact else None
     height = _rows_per_block(problem, exact)
-    return blocks.reduce_rows(block, problem.n_rows, _added, block=height, threads=threads)
+    return blocks.reduce_rows(block, problem.n_rows, _added, block=height, threads=threads, columns=problem.n_classes)
 
 
 def _added(total: Derivatives, other: Derivatives) -> Derivatives:

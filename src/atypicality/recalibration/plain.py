@@ -102,14 +102,13 @@ class PlainModel:
         """Sums over blocks of rows, of two thirds as many where scores are multiplied with two buffers."""
 
         def block(rows: slice) -> _Columns:
-            with self.problem.workspace.borrow() as buffers, np.errstate():
-                if self.problem.n_classes >= 256:  # rows longer than its buffer are multiplied in place, without a copy
-                    np.setbufsize(256)
+            with self.problem.workspace.borrow() as buffers:
                 return function(rows, buffers)
 
         budget = blocks.CACHE_BYTES * 2 // 3 if second and self.problem.class_scores else blocks.CACHE_BYTES
-        height = blocks.block_rows(self.problem.n_classes * self.problem.dtype.itemsize, budget=budget)
-        return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height)
+        columns = self.problem.n_classes
+        height = blocks.block_rows(columns * self.problem.dtype.itemsize, budget=budget)
+        return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height, columns=columns)
 
     def _exponentials(self, rows: slice, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
         """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them.

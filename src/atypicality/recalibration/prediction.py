@@ -47,7 +47,7 @@ def predicted_rows(
         check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
         return [(probs,)]
 
-    return blocks.compute(predict, logits.shape[0], block=_height(logits), host=host)[0]
+    return blocks.compute(predict, logits.shape[0], block=_height(logits), host=host, columns=logits.shape[1])[0]
 
 
 def softmax_rows(logits: Any) -> Any:
@@ -67,7 +67,7 @@ def softmax_rows(logits: Any) -> Any:
         hidden = xp.isinf(block) if any_masked(block) else None
         return [(softmax(xp, below_top(xp, block, hidden), hidden),)]
 
-    return blocks.compute(predict, z.shape[0], block=_height(z), host=host)[0]
+    return blocks.compute(predict, z.shape[0], block=_height(z), host=host, columns=z.shape[1])[0]
 
 
 def _height(logits: Any) -> int:

@@ -133,7 +133,7 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
 
     def total(values: Callable[[slice], Any]) -> Any:
         height = blocks.block_rows(8 * k, budget=blocks.GEMM_BYTES)
-        return blocks.reduce_rows(values, n, block=height, threads=threads)
+        return blocks.reduce_rows(values, n, block=height, threads=threads, columns=k)
 
     def centred(part: slice) -> Any:
         values = rows[part, :]
@@ -230,10 +230,9 @@ def _matrices(fields: list[Any], logits: Any) -> tuple[Any, ...]:
         found = [xp.astype(field(xp, known, below, hidden), z.dtype, copy=False) for field in fields]
         return [tuple(one - row_maxima(xp, one) for one in found)]
 
-    budget = blocks.CACHE_BYTES if host else BLOCK_BYTES
-    return blocks.compute(
-        block, logits.shape[0], block=blocks.block_rows(8 * logits.shape[1], budget=budget), host=host
-    )
+    n, k = logits.shape
+    height = blocks.block_rows(8 * k, budget=blocks.CACHE_BYTES if host else BLOCK_BYTES)
+    return blocks.compute(block, n, block=height, host=host, columns=k)
 
 
 def _below(logits: NDArray[Any]) -> NDArray[Any]:
