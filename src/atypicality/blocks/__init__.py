@@ -46,8 +46,8 @@ GEMM_BYTES = 8 * 1024 * 1024
 """Size of a block that enters a matrix product: tall enough for BLAS to run at its full rate."""
 
 CACHE_LINE = 64
-"""Bytes. Long vector instructions take up to twice as long where what they read or write lies across two lines, and NumPy
-begins an array at any multiple of 16."""
+"""Bytes. Long vector instructions take up to twice as long where what they read or write lies across two lines, and
+NumPy begins an array at any multiple of 16."""
 LONG_ROW, ROW_BUFFER = 256, 256
 """Columns from which on rows are worked on in place, and numbers that NumPy's buffer holds then: it copies shorter rows
 into it, where an operation takes a number for each row or column, which takes two to four times as long."""

@@ -206,7 +206,7 @@ def _accepter(probs: FloatArray, candidates: Sequence[Candidate], draws: Any) ->
         ordered = _largest(block, max(depths))
         for (rule, thresholds), depth in zip(candidates, depths, strict=True):
             if rule.name == "lac":
-                yield _accepted_by_lac(block, thresholds[rows], rule)
+                yield _accepted_by_lac(block, thresholds[rows, None], rule)
             else:
                 rejected = _first_rejected(block, ordered[:, :depth], thresholds[rows], rule, draws[rows])
                 yield block > rejected[:, None]
@@ -218,7 +218,7 @@ class Selection:
     """The sets of a `formula.GridSets` for blocks of NumPy rows, by a selection of the largest entries.
 
     The same sets in a third of the time at 1000 classes. How many entries are selected is learnt from the first block;
-    a row that needs more of them is sorted as a whole.
+    a row that needs more of them is sorted as a whole. Scores that need no sort are one comparison.
     """
 
     def __init__(self, sets: GridSets) -> None:
@@ -226,8 +226,9 @@ class Selection:
 
     @classmethod
     def of(cls, sets: Any, n_classes: int) -> Self | None:
-        """Where a selection is quicker than the formula itself: scores that need a sort, and many classes."""
-        return None if n_classes <= NARROW or not isinstance(sets, GridSets) or sets.rule.name == "lac" else cls(sets)
+        """Where a selection is quicker than the formula itself: many classes, which have no thresholds of their own."""
+        narrow = n_classes <= NARROW or not isinstance(sets, GridSets)
+        return None if narrow or sets.class_groups is not None else cls(sets)
 
     def __call__(
         self, xp: Any, probs: FloatArray, confidence: Doubles, atypicality: Any, draws: Any = None, top: Any = None
@@ -236,7 +237,10 @@ class Selection:
         rule, (n, k) = self.sets.rule, probs.shape
         if not n:
             return np.asarray(self.sets(xp, probs, confidence, atypicality, draws))
-        thresholds = np.broadcast_to(self.sets.row_thresholds(xp, confidence, atypicality), (n, 1))[:, 0]
+        found = self.sets.row_thresholds(xp, confidence, atypicality, draws)
+        if rule.name == "lac":
+            return _accepted_by_lac(probs, np.reshape(found, (-1, 1)), rule, top)
+        thresholds = np.broadcast_to(found, (n, 1))[:, 0]
         drawn = np.ones(n) if draws is None else draws[:, 0]
         if not self.depth:
             within = _scores_along(_largest(probs, k), rule, drawn) <= thresholds[:, None]
@@ -254,9 +258,31 @@ def _block(probs: FloatArray) -> int:
     return blocks.block_rows(probs.shape[1] * probs.itemsize)
 
 
-def _accepted_by_lac(block: FloatArray, thresholds: Doubles, rule: ScoreRule) -> Bools:
-    accepted = 1.0 - block.astype(np.float64) <= thresholds[:, None]
-    return accepted if rule.nonempty is None else accepted | (block == block.max(axis=1, keepdims=True))
+def _accepted_by_lac(block: FloatArray, thresholds: Doubles, rule: ScoreRule, top: Any = None) -> Bools:
+    """Labels whose probability is at least one less the threshold (n, 1); with the largest entries (n, 1), if known."""
+    least = _least_accepted(thresholds, block.dtype)
+    if rule.nonempty is not None:
+        top = row_maxima(np, block) if top is None else top
+    if least is not None:
+        return block >= (least if rule.nonempty is None else np.minimum(least, top))
+    accepted = 1.0 - block.astype(np.float64) <= thresholds
+    return accepted if rule.nonempty is None else accepted | (block == top)
+
+
+def _least_accepted(thresholds: Doubles, dtype: np.dtype[Any]) -> FloatArray | None:
+    """The smallest float32 number p with ``1 - p <= threshold`` in float64; None where p may be of another type.
+
+    Differences from 1 of float32 numbers above 2^-29 are exact, so that the rounded ``1 - threshold`` or one of its
+    neighbours is that number; None also where a threshold is so near to 1 that smaller ones count.
+    """
+    exactly = 1.0 - thresholds
+    if dtype != np.float32 or ((exactly > 0) & (exactly < 2.0**-28)).any():
+        return None
+    near = exactly.astype(np.float32)
+    below = np.nextafter(near, np.float32(-np.inf))
+    fits, still = (1.0 - one.astype(np.float64) <= thresholds for one in (near, below))
+    above = np.nextafter(near, np.float32(np.inf))
+    return np.where(still, below, np.where(fits, near, above))
 
 
 def _pilot_depths(probs: FloatArray, candidates: Sequence[Candidate], draws: Doubles) -> list[int]:

@@ -127,7 +127,7 @@ def exact_rows(rows: Device, metric: str, first_row: int = 0, *, wide: bool = Tr
     if metric == "euclidean":
         return xp.astype(rows, xp.float64, copy=False) if wide else rows
     refuse_zeros(to_host(xp.all(rows == 0, axis=1)), METRICS[metric], first_row=first_row)
-    return unit_rows(xp, rows)
+    return unit_rows(xp, rows)[0]
 
 
 def _lengths(rows: Device) -> Device:

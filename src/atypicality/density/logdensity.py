@@ -1,6 +1,7 @@
 """Gaussians of all classes as they are learnt and stored, and the scoring of rows by their formulas."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -191,12 +192,17 @@ def score_together(formulas: tuple[Any, ...], x: Any, said: Callable[..., tuple[
     width = x.shape[1] + sum(formula.n_classes for formula in formulas)
     block = blocks.block_rows(8 * width, budget=blocks.GEMM_BYTES if host else DEVICE_BYTES)
 
-    def score(rows: slice) -> list[tuple[Any, ...]]:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found = said(xp, formulas, [formula.products(xp, x[rows, :]) for formula in formulas])
-        for scores in found:
-            check_scores(xp, scores, x, rows, formulas[-1])
-        return [found]
+    spaces = [blocks.Workspace() for _ in formulas]  # one for each: the products of all are read together
+
+    def score(rows: slice) -> Iterator[tuple[Any, ...]]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(np.errstate(divide="ignore", invalid="ignore", over="ignore"))
+            held = [stack.enter_context(space.borrow()) if host else None for space in spaces]
+            pairs = zip(formulas, held, strict=True)
+            found = said(xp, formulas, [formula.products(xp, x[rows, :], own) for formula, own in pairs])
+            for scores in found:
+                check_scores(xp, scores, x, rows, formulas[-1])
+            yield found  # which may lie in buffers, and is copied by then
 
     threads, columns = blocks.n_threads(products=True), max(x.shape[1], *(formula.n_classes for formula in formulas))
     return blocks.compute(score, x.shape[0], block=block, host=host, threads=threads, columns=columns)

@@ -92,7 +92,7 @@ def exact_rows(rows: FloatArray, metric: str, *, first_row: int = 0) -> Float64:
         return rows.astype(np.float64)
     refuse_zeros((rows == 0).all(axis=1), METRICS[metric], first_row=first_row)
     with np.errstate(invalid="ignore"):
-        exact: Float64 = unit_rows(np, rows)
+        exact: Float64 = unit_rows(np, rows)[0]
     return exact
 
 

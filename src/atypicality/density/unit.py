@@ -43,7 +43,7 @@ class UnitRows:
     def of(rows: FloatArray) -> Float64:
         """Rows (m, d) of length 1; NaN where a row is zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            found: Float64 = unit_rows(np, rows)
+            found: Float64 = unit_rows(np, rows)[0]
         return found
 
     def refuse(self, first_row: int = 0) -> None:

@@ -1,7 +1,8 @@
 """How rare rows are: log-densities under the Gaussians of all classes, and distances to training rows.
 
 All kinds work in two steps: `products`, matrix products that want many rows at once, and what is made of these, which
-wants rows that fit into the cache.
+wants rows that fit into the cache. On the host products may lie in buffers of the caller, who has to be done with them
+before the next ones: new memory for each block takes as long as a tenth of the products.
 """
 
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from atypicality.formula.rows import Xp, placed, row_maxima, squared_lengths, unit_rows
+from atypicality.formula.rows import Buffers, Xp, placed, row_maxima, squared_lengths, unit_rows
 
 __all__ = [
     "ClassDensity", "LinearDensity", "NeighborDensity", "RelativeDensity", "TiedDensity", "TwoDensities", "aligned",
@@ -31,9 +32,28 @@ def aligned(xp: Xp, densities: Any, sources: Any) -> Any:
     return xp.take(xp.concat([densities, xp.min(densities, axis=1, keepdims=True)], axis=1), sources, axis=1)
 
 
-def prepared(xp: Xp, rows: Any, normalize: str | None) -> Any:
+def prepared(xp: Xp, rows: Any, normalize: str | None, buffers: Buffers | None = None) -> Any:
     """Rows (n, d) as a density reads them."""
-    return rows if normalize is None else unit_rows(xp, rows)
+    return rows if normalize is None else unit_rows(xp, rows, buffers)[0]
+
+
+def centred(xp: Xp, rows: Any, centre: Any, buffers: Buffers | None = None) -> Any:
+    """Rows (n, d) less a centre (d,), in the type of the centre."""
+    if buffers is None:
+        return xp.astype(rows - centre, centre.dtype, copy=False)
+    out = buffers("centred", rows.shape, centre.dtype)
+    if rows.itemsize > centre.itemsize:
+        return np.subtract(rows, centre, out=out, casting="same_kind")
+    np.copyto(out, rows)  # two passes are quicker than one where two types meet
+    out -= centre
+    return out
+
+
+def product(first: Any, second: Any, name: str, buffers: Buffers | None = None) -> Any:
+    """``first @ second``, in the buffer of this name where there are buffers."""
+    if buffers is None:
+        return first @ second
+    return np.matmul(first, second, out=buffers(name, (first.shape[0], second.shape[1]), second.dtype))
 
 
 def is_triangular(matrix: Any) -> bool:
@@ -41,15 +61,19 @@ def is_triangular(matrix: Any) -> bool:
     return matrix.shape[0] == matrix.shape[1] >= WIDE and not np.tril(matrix, -1).any()
 
 
-def whitened(xp: Xp, rows: Any, whitening: Any, triangular: bool) -> Any:
+def whitened(xp: Xp, rows: Any, whitening: Any, triangular: bool, buffers: Buffers | None = None) -> Any:
     """Rows (n, d) times a whitening (d, r); two thirds of the work where that is `triangular` and rows are NumPy's."""
     if not triangular or not isinstance(rows, np.ndarray) or rows.size < MANY:
-        return rows @ whitening
-    out = np.empty(rows.shape, whitening.dtype)
+        return product(rows, whitening, "whitened", buffers)
+    out = (buffers or _fresh)("whitened", rows.shape, whitening.dtype)
     for start in range(0, out.shape[1], STEP):
         stop = min(start + STEP, out.shape[1])
         np.matmul(rows[:, :stop], whitening[:stop, start:stop], out=out[:, start:stop])
     return out
+
+
+def _fresh(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.empty(shape, dtype)
 
 
 @dataclass(frozen=True)
@@ -93,12 +117,11 @@ class TiedDensity:
         """Columns of class log-densities."""
         return int(self.bias.shape[0])
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+    def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
-        rows = prepared(xp, rows, self.normalize)
-        centred = xp.astype(rows - self.centre, self.centre.dtype, copy=False)
-        z = whitened(xp, centred, self.whitening, self.triangular)
-        scores = z @ self.targets
+        rows = centred(xp, prepared(xp, rows, self.normalize, buffers), self.centre, buffers)
+        z = whitened(xp, rows, self.whitening, self.triangular, buffers)
+        scores = product(z, self.targets, "scores", buffers)
         scores += self.bias
         return z, scores
 
@@ -162,12 +185,13 @@ class RelativeDensity(TiedDensity):
         offset = None if mixing is None else (classes.bias + mean @ classes.targets) @ mixing
         return cls(**vars(classes), mean=mean, spread=spread, mixing=mixing, offset=offset)
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+    def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
         """Whitened rows (n, r), `z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q)."""
-        z, scores = super().products(xp, rows)
+        z, scores = super().products(xp, rows, buffers)
         if self.mixing is None:
-            return z, scores, xp.astype(z - self.mean, z.dtype, copy=False) @ self.spread
-        along = scores @ self.mixing
+            about = xp.astype(z - self.mean, z.dtype, copy=False)
+            return z, scores, product(about, self.spread, "along", buffers)
+        along = product(scores, self.mixing, "along", buffers)
         along -= self.offset
         return z, scores, along
 
@@ -224,14 +248,19 @@ class LinearDensity:
         """Columns of class log-densities."""
         return int(self.bias.shape[0])
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+    def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
         """`z . m_y - |m_y|^2 / 2` (n, k), and rows times V (n, q) unless there is neither spread nor mixing."""
-        rows = xp.astype(prepared(xp, rows, self.normalize) - self.centre, xp.float64, copy=False)
-        scores = rows @ self.targets
+        return self.products_of(xp, prepared(xp, rows, self.normalize, buffers), buffers)
+
+    def products_of(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
+        """The same of rows that are prepared already."""
+        rows = centred(xp, rows, self.centre, buffers)
+        scores = product(rows, self.targets, "scores", buffers)
         scores += self.bias
         if self.spread is None and self.mixing is None:
             return (scores,)
-        along = rows @ self.spread if self.mixing is None else scores @ self.mixing
+        factors = (rows, self.spread) if self.mixing is None else (scores, self.mixing)
+        along = product(*factors, "along", buffers)
         along -= self.offset
         return scores, along
 
@@ -302,14 +331,14 @@ class TwoDensities:
         """That of the density chosen."""
         return self.chosen.normalize
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any, ...]:
+    def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
         """Whitened rows (n, r), and the products of the density chosen, or its scores and lengths of rows (n, 1)."""
-        centred = xp.astype(rows - self.centre, xp.float64, copy=False)
-        z = whitened(xp, centred, self.whitening, self.triangular)
-        own = self.chosen.products(xp, rows)
+        about = centred(xp, rows, self.centre, buffers)
+        z = whitened(xp, about, self.whitening, self.triangular, buffers)
         if self.roots is None or self.normalize is None:
-            return z, *own
-        return z, *own, xp.sqrt(squared_lengths(xp, xp.astype(rows, xp.float64, copy=False)))
+            return z, *self.chosen.products(xp, rows, buffers)
+        unit, lengths = unit_rows(xp, rows, buffers)
+        return z, *self.chosen.products_of(xp, unit, buffers), lengths
 
     def atypicality(self, xp: Xp, products: tuple[Any, ...]) -> Any:
         """Atypicality (n, 1) by the density chosen."""
@@ -318,7 +347,7 @@ class TwoDensities:
         z, scores, *lengths = products
         along = z + self.start
         for length in lengths:
-            along /= length
+            along *= 1.0 / length  # to divide takes twice as long
         along -= self.end
         along *= self.roots
         return self.chosen.atypicality(xp, (scores, along))
@@ -351,8 +380,8 @@ class ClassDensity:
         """Columns of class log-densities."""
         return int(self.log_peaks.shape[0])
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any]:
-        """Log p(x | y) (n, k)."""
+    def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any]:
+        """Log p(x | y) (n, k); buffers are not used."""
         rows, dtype = prepared(xp, rows, self.normalize), self.whitenings.dtype
         if self.components is not None:
             rows = xp.astype(rows - self.centre, dtype, copy=False) @ self.components
@@ -396,8 +425,8 @@ class NeighborDensity:
     reduction: str  # "mean", "kth" or "min"
     metric: str  # "euclidean", "cosine" or "chord", the Euclidean distance between rows of length 1
 
-    def products(self, xp: Xp, rows: Any) -> tuple[Any]:
-        """Atypicality (n, 1); NaN for rows of zeros where only their direction counts."""
+    def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any]:
+        """Atypicality (n, 1); NaN for rows of zeros where only their direction counts. Buffers are not used."""
         queries = self._exact(xp, rows)
         found = [self._reduced(xp, queries, part) for part in self.parts]
         return (xp.min(xp.concat(found, axis=1), axis=1, keepdims=True),)
@@ -433,4 +462,4 @@ class NeighborDensity:
 
     def _exact(self, xp: Xp, rows: Any) -> Any:
         """Rows in float64 as they are, or of length 1."""
-        return xp.astype(rows, xp.float64, copy=False) if self.metric == "euclidean" else unit_rows(xp, rows)
+        return xp.astype(rows, xp.float64, copy=False) if self.metric == "euclidean" else unit_rows(xp, rows)[0]

@@ -1,30 +1,39 @@
 """Row by row: maxima, softmax, cuts, quantiles and quadrants, which every part of a prediction is made of."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 __all__ = [
-    "TINY", "Quadrant", "Scale", "Xp", "below_top", "largest_of", "margins", "mean_of_shown", "placed", "row_maxima",
-    "row_tops", "softmax", "squared_lengths", "unit_rows", "within",
+    "TINY", "Buffers", "Quadrant", "Scale", "Xp", "below_top", "largest_of", "margins", "mean_of_shown", "placed",
+    "row_maxima", "row_tops", "softmax", "squared_lengths", "unit_rows", "within",
 ]  # fmt: skip
 
 Xp = Any
 """A namespace of the array API: that of NumPy, torch, CuPy, or one that writes an ONNX graph."""
+Buffers = Callable[..., Any]
+"""Uninitialised NumPy memory by name, shape and type, as `blocks.Buffers` gives."""
 TINY = float(np.finfo(np.float64).tiny)
 PLACE_UP_TO = 2048
 """Columns up to which NumPy finds the place of a maximum sooner than the maximum: in a third of the time of ten."""
 
 
-def unit_rows(xp: Xp, rows: Any) -> Any:
-    """Rows (n, d) divided by their Euclidean length, in float64; NaN where a row is zero."""
-    single = rows.dtype == xp.float32
-    rows = xp.astype(rows, xp.float64, copy=False)
+def unit_rows(xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, Any]:
+    """Rows (n, d) divided by their Euclidean length, NaN where a row is zero, and that length (n, 1), in float64."""
+    single, scale = rows.dtype == xp.float32, None
+    if single and buffers is not None:
+        given, rows = rows, buffers("unit", rows.shape, np.float64)
+        np.copyto(rows, given)
+    else:
+        rows = xp.astype(rows, xp.float64, copy=False)
     if not single:  # squares of float32 numbers fit into float64; others might overflow or vanish
-        rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)
-    rows *= 1.0 / xp.sqrt(squared_lengths(xp, rows))  # to divide takes twice as long
-    return rows
+        scale = xp.max(xp.abs(rows), axis=1, keepdims=True)
+        rows = rows / scale
+    length = xp.sqrt(squared_lengths(xp, rows))
+    rows *= 1.0 / length  # to divide takes twice as long
+    return rows, length if scale is None else scale * length
 
 
 def squared_lengths(xp: Xp, rows: Any) -> Any:

@@ -91,7 +91,7 @@ class ClassMoments(NamedTuple):
     def of(cls, outputs: ModelOutputs, k: int, *, unit: bool = False) -> "ClassMoments":
         """Of rows with embeddings and labels."""
         embeddings, labels = to_host(outputs.need("embeddings")), to_host(outputs.need("labels"))
-        x = (unit_rows(np, embeddings) if unit else embeddings)[:, :: _step(embeddings.shape[1])]
+        x = (unit_rows(np, embeddings)[0] if unit else embeddings)[:, :: _step(embeddings.shape[1])]
         order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=k)
         x, found = np.asarray(x, np.float64)[order], np.flatnonzero(counts)
         starts = np.r_[0, np.cumsum(counts[found])[:-1]]

@@ -38,6 +38,8 @@ CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
 ALONE_BYTES = blocks.CACHE_BYTES // 3
 """Of a block of rows on one thread, which hands no lock over: less memory is given back and asked for again."""
+FEW = 64
+"""Rows up to which new memory for their products is as quick as that of a buffer."""
 PRODUCT_ROWS = 1024
 """Rows that enter one matrix product on the host: enough for its full rate, few enough that what follows is cached."""
 WIDE = ("proba", "prediction_set")
@@ -282,7 +284,7 @@ class _Rows:
         nearest: Nearest | None,
     ) -> None:
         self.xp, self.logits, self.embeddings, self.order = namespace(logits), logits, embeddings, order
-        self.columns, self.nearest = [atypicality, draws], nearest
+        self.columns, self.nearest, self.workspace = [atypicality, draws], nearest, blocks.Workspace()
         if isinstance(logits, np.ndarray):
             faster = Selection.of(formula.sets, logits.shape[1])
             self.formula = formula if faster is None else dataclasses.replace(formula, sets=faster)
@@ -292,10 +294,14 @@ class _Rows:
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what does not fit shows in the results
+        with (
+            np.errstate(divide="ignore", invalid="ignore", over="ignore"),  # what does not fit shows in the results
+            self.workspace.borrow() as buffers,
+        ):
             products = None
             if self.formula.density is not None:
-                products = self.formula.density.products(self.xp, self.embeddings[rows, :])
+                own = buffers if isinstance(self.logits, np.ndarray) and rows.stop - rows.start > FEW else None
+                products = self.formula.density.products(self.xp, self.embeddings[rows, :], own)
                 if self.nearest is not None:
                     self.nearest.look(self.xp, self.formula.density, products, rows)
             n = rows.stop - rows.start
