@@ -32,7 +32,7 @@ def exact_derivatives(
         term = buffers("term", p.shape, p.dtype)
         hessian[own, own] += roots @ np.multiply(means[:, layout.mixing], fields.x, out=term)
     elif fields.x is not None:
-        _add_full_mixing(problem, fields.x, p * weights[:, None].astype(p.dtype), hessian)
+        _add_full_mixing(problem, means[:, layout.mixing], fields.x * roots[:, None], hessian)
     shared, moved = shared_inputs(problem, fields, rows), buffers("moved", p.shape, p.dtype)
     weighted = shared.features * weights
     for place, (where, field) in enumerate(zip(shared.spans, shared.fields, strict=True)):
@@ -58,11 +58,15 @@ def _add_own_scores(problem: Problem, gradient: Vector, hessian: Vector) -> None
         hessian[mixing, rows] += gradient[layout.mixing]
 
 
-def _add_full_mixing(problem: Problem, x: FloatArray, weighted: FloatArray, hessian: Vector) -> None:
-    """Second moments of the rows of a full mixing matrix, from weighted probabilities (b, k)."""
-    k, where = problem.n_classes, problem.layout.mixing
-    for own, share in zip(np.arange(where.start, where.stop).reshape(k, k), weighted.T, strict=True):
-        hessian[own[:, None], own] += (x * share[:, None]).T @ x
+def _add_full_mixing(problem: Problem, means: FloatArray, x: FloatArray, hessian: Vector) -> None:
+    """Second moments of the rows of a full mixing matrix, from expected inputs (b, k * k) and logits (b, k).
+
+    Both have been multiplied by the roots of the weights. One product serves all classes.
+    """
+    k, first = problem.n_classes, problem.layout.mixing.start
+    for number, moments in enumerate((means.T @ x).reshape(k, k, k)):
+        own = slice(first + number * k, first + (number + 1) * k)
+        hessian[own, own] += moments
 
 
 def _add_crossed(
