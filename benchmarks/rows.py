@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atypicality import blocks
-from benchmarks.timing import measure, thread_use
+from benchmarks.timing import measure, process_gain, thread_use
 
 __all__ = ["AUTHORS", "COLUMNS", "Peer", "Row", "contest"]
 
@@ -68,6 +68,7 @@ class Row:
     peer_wall: float = math.nan
     serial: float = math.nan
     busy: float = math.nan
+    processes: float = math.nan
     cores: int = 1
 
     @property
@@ -87,8 +88,12 @@ class Row:
 
     @property
     def most_gain(self) -> float:
-        """How many times faster default threads can be than one: what is not cut into blocks stays on one."""
-        return 1 / (self.serial + (1 - self.serial) / self.cores)
+        """How many times faster default threads can be than one: what is not cut into blocks stays on one.
+
+        The rest is shared as well as processes share the machine, where that was measured.
+        """
+        shared = self.cores if math.isnan(self.processes) else min(self.processes, self.cores)
+        return 1 / (self.serial + (1 - self.serial) / shared)
 
     @property
     def threads(self) -> str:
@@ -227,7 +232,8 @@ def contest(
     found = measure(runs, repeats=repeats, plain=plain)
     said = {key: quality(one.result) if quality and key != "bare" else "" for key, one in found.items()}
     errors = {key: error(one.result) if error and key != "bare" else math.nan for key, one in found.items()}
-    serial, busy = thread_use(ours)
+    (serial, busy), cores = thread_use(ours), blocks.n_threads()
+    processes = process_gain(ours, processes=cores) if busy > ALONE else math.nan
     common = {
         "stage": stage,
         "size": size,
@@ -235,7 +241,8 @@ def contest(
         "wall": found["ours"].wall,
         "serial": serial,
         "busy": busy,
-        "cores": blocks.n_threads(),
+        "processes": processes,
+        "cores": cores,
         "bare_seconds": found["bare"].seconds if bare else math.nan,
         "bare_of": bare_of,
         "accuracy": accuracy,

@@ -8,6 +8,7 @@ import ctypes
 import gc
 import math
 import os
+import statistics
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ __all__ = [
     "one_thread",
     "peak_above",
     "peak_anonymous",
+    "process_gain",
     "thread_use",
     "touch_memory",
     "wait_for_quiet",
@@ -161,6 +163,40 @@ def thread_use(run: Callable[[], object], *, calls: int = 2) -> tuple[float, flo
         run()
         cores.append((time.process_time() - began) / (time.perf_counter() - start))
     return max(0.0, min(shares[1:])), max(cores)
+
+
+def process_gain(run: Callable[[], object], *, processes: int = 2, seconds: float = 1.0) -> float:
+    """How many times as many calls so many processes make at once, on one thread each, as one alone.
+
+    That is what the machine lets several workers gain who share no interpreter: caches and memory are theirs together,
+    its lock is not. NaN where a process cannot be forked.
+    """
+    if not hasattr(os, "fork"):
+        return math.nan
+    return processes * _pace(run, 1, seconds) / _pace(run, processes, seconds)
+
+
+def _pace(run: Callable[[], object], processes: int, seconds: float) -> float:
+    """Median wall seconds of a call in one of several forked processes that make calls for some `seconds` each."""
+    reading, writing = os.pipe()
+    children = []
+    for _ in range(processes):
+        if (child := os.fork()) == 0:
+            try:
+                with one_thread():
+                    run()
+                    times, end = [], time.perf_counter() + seconds
+                    while len(times) < 2 or time.perf_counter() < end:
+                        times.append(_timed(run, time.perf_counter)[1])
+                os.write(writing, f"{statistics.median(times)}\n".encode())
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as results:
+        return statistics.mean(float(line) for line in results)
 
 
 def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float] | None = None) -> None:

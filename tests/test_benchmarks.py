@@ -175,8 +175,24 @@ def test_the_share_outside_of_blocks_bounds_what_threads_can_gain(monkeypatch):
     assert timing.thread_use(run) == (pytest.approx(1 / 3), pytest.approx(1.5))
     row = replace(ROW, seconds=1.0, wall=0.8, serial=1 / 3, busy=1.4, cores=2)
     assert row.most_gain == pytest.approx(1.5)  # 1 / (1/3 + 2/3 / 2)
+    assert replace(row, processes=1.6).most_gain == pytest.approx(4 / 3)  # 1 / (1/3 + 2/3 / 1.6)
+    assert replace(row, processes=2.2).most_gain == row.most_gain  # two cores are no more than two
     assert row.threads == "1.25 of 1.50"
     assert replace(row, busy=1.0).threads == "one thread"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_processes_gain_what_they_do_not_wait_for(monkeypatch):
+    now, parent = [0.0], os.getpid()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def run():
+        assert os.getpid() != parent
+        now[0] += 0.25  # of the clock of its own process
+
+    assert timing.process_gain(run) == pytest.approx(2.0)
+    monkeypatch.setattr(timing, "_pace", lambda run, processes, seconds: {1: 3.0, 4: 4.0}[processes])
+    assert timing.process_gain(run, processes=4) == pytest.approx(3.0)
 
 
 def test_the_command_waits_for_a_quiet_machine(capsys):

@@ -290,3 +290,60 @@ def test_a_forked_child_can_run_blocks():
             total = blocks.reduce_rows(lambda rows: x[rows].sum(), 64, block=8, threads=2)
             os._exit(0 if np.isclose(total, x.sum()) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, bool])
+def test_a_buffer_begins_with_a_line_of_the_cache(dtype):
+    with blocks.Workspace().borrow() as buffers:
+        for size in (1, 1000, 3, 70_001):  # the last grows
+            held = buffers("a", size, dtype)
+            assert held.shape == (size,)
+            assert held.dtype == dtype
+            assert held.ctypes.data % blocks.CACHE_LINE == 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_long_rows_have_a_small_buffer_in_their_blocks_and_nowhere_else(threads):
+    before = np.getbufsize()
+
+    def size(rows):
+        with np.errstate(over="ignore"):  # what a block sets beside it does not undo it
+            return np.getbufsize()
+
+    def inside(columns):
+        return set(blocks.map_rows(size, 12, block=2, threads=threads, columns=columns))
+
+    assert inside(blocks.LONG_ROW - 1) == {before}
+    for held in blocks.map_rows(size, 12, block=2, threads=threads, columns=blocks.LONG_ROW):
+        assert held == blocks.ROW_BUFFER
+        assert np.getbufsize() == before  # the caller, between two results
+    with pytest.raises(ZeroDivisionError):
+        blocks.for_rows(lambda rows: 1 / 0, 4, block=4, columns=blocks.LONG_ROW)
+    assert np.getbufsize() == before
+
+
+def test_every_pass_hands_columns_on():
+    def small(rows):
+        return int(np.getbufsize() == blocks.ROW_BUFFER)
+
+    for threads in (1, 2):
+        assert blocks.reduce_rows(small, 6, block=2, threads=threads, columns=300) == 3
+        found = blocks.compute(
+            lambda rows: [(np.full(rows.stop - rows.start, small(rows)),)], 6, block=2, threads=threads, columns=300
+        )
+        assert found[0].tolist() == [1] * 6
+    assert blocks.compute(lambda rows: [(np.array([small(rows)]),)], 1, block=2, columns=300)[0].tolist() == [1]
+
+
+@pytest.mark.parametrize("columns", [100, 300, 1000])
+def test_results_do_not_depend_on_the_buffer(columns, seed):
+    rng = np.random.default_rng(seed)
+    z, top = rng.standard_normal((40, columns)).astype(np.float32), rng.standard_normal((40, 1)).astype(np.float32)
+
+    def work(rows):
+        wide = np.subtract(z[rows], top[rows], dtype=np.float64)
+        return [(wide * np.arange(columns), z[rows] < top[rows])]
+
+    plain, small = (blocks.compute(work, 40, block=16, columns=number) for number in (0, columns))
+    for one, other in zip(plain, small, strict=True):
+        np.testing.assert_array_equal(one, other)

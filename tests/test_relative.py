@@ -215,6 +215,27 @@ def test_two_densities_from_one_whitened_row_are_those_of_each_by_itself(name, n
     assert_close(two.covariate(np, products)[:, 0], own, 6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [4, 20])
+def test_products_in_buffers_are_those_in_new_memory(n_classes, dtype, rng):
+    labels = np.arange(1200) % n_classes
+    x = (2.0 + rng.standard_normal((n_classes, 130))[labels] + rng.standard_normal((1200, 130))).astype(dtype)
+    members, given = DensityFamily().fit(x, labels).members_, x.copy()
+    formulas = [one.formula() for one in members.values()]
+    gaussian = members["GaussianAtypicality()"].formula()
+    formulas += [one.linear() for one in formulas]
+    units = [members[f"{kind}Atypicality(normalize='l2')"].formula() for kind in KINDS]
+    formulas += [TwoDensities.of(one.linear(), gaussian) for one in units]
+    workspace = blocks.Workspace()
+    for formula in formulas:
+        for rows in (x, x[:100]):  # the second finds what the first has left
+            with workspace.borrow() as buffers:
+                own = formula.products(np, rows, buffers)
+                for one, other in zip(own, formula.products(np, rows), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-11 * np.abs(other).max())
+    np.testing.assert_array_equal(x, given)
+
+
 def test_what_cannot_share_a_product_has_its_own(rng):
     x = rng.standard_normal((300, 6)) @ rng.standard_normal((6, 8))  # 2 directions in which no row varies
     labels = np.arange(300) % 20

@@ -9,12 +9,15 @@ from hypothesis.extra.numpy import arrays
 from atypicality import blocks
 from atypicality.conformal.scores import (
     ScoreRule,
+    Selection,
+    _least_accepted,
     checked_score,
     label_scores,
     label_statistics,
     prediction_sets,
     total_sizes,
 )
+from atypicality.formula import GridSets
 
 RULES = [
     ScoreRule(name, nonempty, k_reg, penalty)
@@ -118,6 +121,34 @@ def test_sets_agree_with_scores_for_any_pattern_of_ties(weights, rule, draw, lab
     sets = prediction_sets(probs, thresholds, rule, draws)
     np.testing.assert_array_equal(sets, expected_sets(probs, thresholds, rule, draws))
     assert sets[:, label].all()
+
+
+def test_one_comparison_decides_least_ambiguous_sets_as_the_difference_from_one_does(rng):
+    probs = np.concatenate([rng.random(2000), 2.0 ** rng.uniform(-40, 0, 2000), [0.0, 1.0, 0.5]]).astype(np.float32)
+    near = np.concatenate([np.nextafter(probs, np.float32(-1)), probs, np.nextafter(probs, np.float32(2))])
+    exactly = 1.0 - near.astype(np.float64)
+    thresholds = np.concatenate([exactly, np.nextafter(exactly, -1), np.nextafter(exactly, 2), [-1.0, 0.0, 1.0, 2.0]])
+    thresholds = np.concatenate([thresholds, [np.inf, -np.inf]])
+    far = thresholds[(thresholds >= 1) | (thresholds <= 1 - 2.0**-28)]
+    least = _least_accepted(far[:, None], probs.dtype)[:, 0]
+    below, above = np.nextafter(least, np.float32(-np.inf)), np.nextafter(least, np.float32(np.inf))
+    for one, inside in ((least, True), (above, True), (below, False)):
+        possible = (one >= 0) & (one <= 1)  # a probability
+        np.testing.assert_array_equal((1.0 - one.astype(np.float64) <= far)[possible], inside)
+    assert (least[far >= 1] <= 0).all()
+    assert (least[far < 0] > 1).all()
+    assert _least_accepted(np.array([[0.5], [1 - 2.0**-40]]), probs.dtype) is None  # smaller numbers are rounded
+    assert _least_accepted(np.array([[0.5]]), np.dtype(np.float64)) is None
+
+
+@pytest.mark.parametrize("nonempty", [None, "score", "after"])
+@pytest.mark.parametrize("threshold", [0.3, 1 - 2.0**-40, 1.0, np.inf, -0.5])
+def test_sets_of_many_classes_are_those_of_the_formula(nonempty, threshold, rng):
+    probs = distributions(50, 80, rng, np.float32)
+    sets = GridSets(ScoreRule("lac", nonempty), np.array([threshold]), np.arange(1.0, 81.0))
+    confidence = probs.max(axis=1, keepdims=True).astype(np.float64)
+    found = Selection.of(sets, 80)(np, probs, confidence, None, None, probs.max(axis=1, keepdims=True))
+    np.testing.assert_array_equal(found, sets(np, probs, confidence, None))
 
 
 def test_sizes_of_several_rules_at_once(rng):

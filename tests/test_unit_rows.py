@@ -1,9 +1,12 @@
 """normalize="l2": the density of rows divided by their length, from every kind of input, and rows that have none."""
 
+import math
+
 import numpy as np
 import pytest
 
 from atypicality import GaussianAtypicality, NeighborAtypicality, blocks
+from atypicality.formula.rows import unit_rows
 
 COVARIANCES = ["tied", "full", "diagonal"]
 DIGITS = 1e-9  # relative, of scores: both sides whiten equal rows whose covariance has a condition below 1e3
@@ -19,6 +22,15 @@ def unit(x):
     """Each row by its own length, in long double: the reference."""
     wide = np.asarray(x, np.longdouble)
     return (wide / np.sqrt((wide * wide).sum(axis=1, keepdims=True))).astype(np.float64)
+
+
+def test_unit_rows_come_with_their_lengths(rng):
+    x = rng.standard_normal((50, 7))
+    for rows in (x, 1e200 * x, 1e-200 * x, x.astype(np.float32)):  # squares of some would overflow or vanish
+        found, lengths = unit_rows(np, rows)
+        exact = np.array([[math.hypot(*row)] for row in rows.tolist()])
+        np.testing.assert_allclose(lengths, exact, rtol=1e-14)
+        np.testing.assert_allclose(found, unit(rows), rtol=1e-13)
 
 
 @pytest.mark.parametrize("kind", COVARIANCES)
