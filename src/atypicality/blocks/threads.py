@@ -34,6 +34,7 @@ import os
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import partial
@@ -42,6 +43,8 @@ from typing import Any, Generic, TypeVar
 __all__ = ["MergeTree", "Team", "single_threaded_blas"]
 
 T = TypeVar("T")
+HAS_LOCK: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether the interpreter has a lock: free-threaded builds of Python, from 3.13 on, have none."""
 IDLE = 64
 """Threads that are kept for later passes: requests to a server may have had more."""
 WIDE = 2048
@@ -55,14 +58,13 @@ class Team(Generic[T]):
     """Threads that take one block after the other, the caller's among them; results come in the order of the blocks.
 
     At most `ahead` blocks are begun whose results were not given out yet. A lock is taken only by a thread that has to
-    wait and by the one that it waits for: steps of an iterator over a list and of a dictionary are whole by themselves.
+    wait and by the one that it waits for: steps of a deque and of a dictionary are whole by themselves. An interpreter
+    without a lock of its own does not say in which order others see them, so that there everybody takes it.
     """
 
     def __init__(self, function: Callable[[slice], T], slices: Iterator[slice], threads: int) -> None:
-        jobs = list(enumerate(slices))
-        self.function, self.jobs, self.total, self.helpers, self.ahead = (
-            function, iter(jobs), len(jobs), threads - 1, 2 * threads,
-        )  # fmt: skip
+        self.jobs = deque(enumerate(slices))
+        self.function, self.total, self.helpers, self.ahead = function, len(self.jobs), threads - 1, 2 * threads
         self.given, self.waiting, self.stopped = 0, 0, False
         self.done: dict[int, tuple[T | None, BaseException | None]] = {}
         self.left: list[None] = []  # one for each helper that has gone
@@ -73,7 +75,7 @@ class Team(Generic[T]):
 
         One of them may wait for a server for minutes.
         """
-        job = next(self.jobs, None)  # the first block is the caller's: its result is the first to be waited for
+        job = self._job()  # the first block is the caller's: its result is the first to be waited for
         for _ in range(self.helpers):
             _hire(partial(copy_context().run, self._help))  # `settings` hold on threads too
         waits = True
@@ -81,7 +83,7 @@ class Team(Generic[T]):
             while self.given < self.total:
                 if job is not None and self._may_begin(job[0]):
                     self._run(*job)
-                    job = next(self.jobs, None)
+                    job = self._job()
                 else:
                     self._wait(lambda: self.given in self.done)
                 while (found := self.done.pop(self.given, None)) is not None:
@@ -101,7 +103,8 @@ class Team(Generic[T]):
 
     def _help(self) -> None:
         try:
-            for number, rows in self.jobs:
+            while (job := self._job()) is not None:
+                number, rows = job
                 self._wait(lambda number=number: self.stopped or self._may_begin(number))  # type: ignore[misc]
                 if self.stopped:
                     return
@@ -110,6 +113,12 @@ class Team(Generic[T]):
         finally:
             self.left.append(None)
             self._tell()
+
+    def _job(self) -> tuple[int, slice] | None:
+        try:
+            return self.jobs.popleft()
+        except IndexError:
+            return None
 
     def _run(self, number: int, rows: slice) -> None:
         try:
@@ -131,7 +140,7 @@ class Team(Generic[T]):
             self.waiting -= 1
 
     def _tell(self) -> None:
-        if self.waiting:
+        if self.waiting or not HAS_LOCK:
             with self.changed:
                 self.changed.notify_all()
 
