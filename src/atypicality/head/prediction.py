@@ -1,5 +1,6 @@
 """The verdict of a head on all rows: by its formula where every part has one, else by the methods of its parts."""
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator
@@ -294,14 +295,13 @@ class _Rows:
 
     def verdicts(self, rows: slice, inner: int) -> Iterator[Outcome]:
         """Verdicts on consecutive parts of some rows: products of all of them, then what wants to be in the cache."""
-        with (
-            np.errstate(divide="ignore", invalid="ignore", over="ignore"),  # what does not fit shows in the results
-            self.workspace.borrow() as buffers,
-        ):
+        many = isinstance(self.logits, np.ndarray) and rows.stop - rows.start > FEW
+        lent = self.workspace.borrow() if many else contextlib.nullcontext()
+        # what does not fit shows in the results
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"), lent as buffers:
             products = None
             if self.formula.density is not None:
-                own = buffers if isinstance(self.logits, np.ndarray) and rows.stop - rows.start > FEW else None
-                products = self.formula.density.products(self.xp, self.embeddings[rows, :], own)
+                products = self.formula.density.products(self.xp, self.embeddings[rows, :], buffers)
                 if self.nearest is not None:
                     self.nearest.look(self.xp, self.formula.density, products, rows)
             n = rows.stop - rows.start
