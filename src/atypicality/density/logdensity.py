@@ -202,7 +202,7 @@ def score_together(formulas: tuple[Any, ...], x: Any, said: Callable[..., tuple[
             found = said(xp, formulas, [formula.products(xp, x[rows, :], own) for formula, own in pairs])
             for scores in found:
                 check_scores(xp, scores, x, rows, formulas[-1])
-            yield found  # which may lie in buffers, and is copied by then
+            yield found  # which may lie in buffers, and is copied before the next block
 
     threads, columns = blocks.n_threads(products=True), max(x.shape[1], *(formula.n_classes for formula in formulas))
     return blocks.compute(score, x.shape[0], block=block, host=host, threads=threads, columns=columns)
