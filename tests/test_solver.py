@@ -500,3 +500,81 @@ def test_thin_products_are_products(shape, rng):
     q, b, k = shape
     few, values = rng.normal(size=(q, b)), rng.normal(size=(b, k))
     np.testing.assert_allclose(thin_product(few, values), few @ values, rtol=0, atol=1e-15 * b * 10)
+
+
+def many_rows(seed, n=30_000, k=10):
+    """Rows whose passes work in float64, of float32 logits that are many enough to be read as they are on the way."""
+    logits, labels, atypicality = rows_like(n, k, seed)
+    return logits.astype(np.float32), labels, atypicality
+
+
+@pytest.fixture
+def passed(monkeypatch):
+    """The type and the curvature of every pass."""
+    seen, evaluate = [], passes.evaluate
+
+    def watch(problem, theta, curvature=None):
+        seen.append((problem.n_rows, problem.dtype.name, curvature))
+        return evaluate(problem, theta, curvature)
+
+    monkeypatch.setattr(passes, "evaluate", watch)
+    return seen
+
+
+@pytest.mark.parametrize("terms", TERMS.values(), ids=TERMS)
+def test_float32_logits_give_the_optimum_of_the_same_logits_in_float64(terms, passed, seed):
+    logits, labels, atypicality = many_rows(seed)
+    single, _ = build(terms, logits, labels, atypicality)
+    double, _ = build(terms, logits.astype(np.float64), labels, atypicality)
+    assert single.dtype == double.dtype == np.float64
+    found = solve(single)
+    of_all_rows = [(kind, curvature) for rows, kind, curvature in passed if rows == labels.size]
+    assert of_all_rows.count(("float32", "exact")) >= 1
+    assert of_all_rows.count(("float64", "exact")) <= 1  # where the first step would be the last, it is confirmed
+    assert of_all_rows[-1][0] == "float64"  # the certificate
+    expected = solve(double)
+    assert found.certificate <= TOLERANCE
+    # both lie above the minimum by at most their certificates, on objectives whose units were rounded differently
+    assert found.objective == pytest.approx(expected.objective, abs=2 * TOLERANCE + 1e-7)
+    assert mean_loss(double, found) == pytest.approx(mean_loss(double, expected), abs=1e-7)
+
+
+def test_where_rounded_steps_lead_nowhere_all_steps_are_wide(passed, monkeypatch, seed):
+    logits, labels, atypicality = many_rows(seed)
+    built, _ = build(TERMS["paper"], logits, labels, atypicality)
+    expected, find = solve(built), solver.find_optimum
+
+    def refuse(problem, *args):
+        if problem.dtype == np.float32 and problem.n_rows == labels.size:
+            raise NotConvergedError("no step lowers the objective")
+        return find(problem, *args)
+
+    monkeypatch.setattr(solver, "find_optimum", refuse)
+    passed.clear()
+    found = solve(built)
+    assert {kind for rows, kind, _ in passed if rows == labels.size} == {"float64"}
+    assert found.objective == pytest.approx(expected.objective, abs=2 * TOLERANCE)
+
+
+def test_nearly_separable_rows_end_with_a_certificate_in_float32_too(seed):
+    rng = np.random.default_rng(seed)
+    n = 30_000
+    labels = rng.integers(0, 10, n)
+    logits = rng.normal(size=(n, 10)).astype(np.float32)
+    logits[np.arange(n), labels] += 7  # few rows are wrong
+    assert solve(Problem(logits, labels, features=quadratic(rng.normal(size=n)))).certificate <= TOLERANCE
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(5000, 1), (6000, 2)])
+def test_short_passes_have_one_thread(rows, threads, monkeypatch):
+    logits, labels, _ = rows_like(rows, 100, 0)
+    built, used, reduce = Problem(logits, labels, class_scores=True), [], blocks.reduce_rows
+
+    def watch(*args, **options):
+        used.append(options["threads"])
+        return reduce(*args, **options)
+
+    monkeypatch.setattr(blocks, "reduce_rows", watch)
+    with blocks.settings(n_threads=2):
+        passes.evaluate(built, np.zeros(built.n_parameters), "exact")
+    assert used == [threads]  # 101 parameters: 505,000 and 606,000 numbers

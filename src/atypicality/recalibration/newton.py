@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["Cholesky", "Derivatives", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
+__all__ = ["RENEW_ABOVE", "Cholesky", "Derivatives", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
 
 RENEW_ABOVE = 1e-4
 """Certificate above which a metric is gathered anew with every evaluation: it is far from the optimum.

@@ -28,6 +28,8 @@ from atypicality.recalibration.problem import Problem
 __all__ = ["evaluate", "hessian_product", "row_gradients", "row_losses", "sums"]
 
 WIDE = np.dtype(np.float64)
+ALONE = 2**19
+"""Numbers of a pass up to which one thread has it: two take as long, and a core more."""
 HESSIANS = 8
 """Matrices of all parameters that a thread may have at a time: of blocks that wait, and those that one is made of."""
 
@@ -74,7 +76,7 @@ def _all_products(problem: Problem, theta: Vector, direction: Vector) -> Vector:
             e *= change
             return contract(problem, fields, rows, e, problem.weights[rows], buffers)
 
-    return blocks.reduce_rows(block, problem.n_rows, block=_rows_per_block(problem, False), columns=problem.n_classes)
+    return blocks.reduce_rows(block, problem.n_rows, **_cut(problem))
 
 
 def row_losses(problem: Problem, theta: Vector) -> Vector:
@@ -92,7 +94,7 @@ def row_losses(problem: Problem, theta: Vector) -> Vector:
             _, totals, bounds = exponentials(problem, fields, rows, theta, out)
             losses[rows] = np.log(totals) + bounds - at_label
 
-    blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, False), columns=problem.n_classes)
+    blocks.for_rows(block, problem.n_rows, **_cut(problem))
     return losses
 
 
@@ -112,7 +114,7 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
             expected_inputs(problem, fields, rows, e, inputs)
             gradients[rows] = problem.project(inputs)
 
-    blocks.for_rows(block, problem.n_rows, block=_rows_per_block(problem, True), columns=problem.n_classes)
+    blocks.for_rows(block, problem.n_rows, **_cut(problem, True))
     return gradients
 
 
@@ -121,10 +123,7 @@ def _all_sums(problem: Problem, theta: Vector, curvature: str | None) -> Derivat
         with problem.workspace.borrow() as buffers:
             return _block_sums(problem, rows, theta, curvature, buffers)
 
-    exact = curvature == "exact"
-    threads = blocks.n_threads(max(blocks.THREAD_BYTES, HESSIANS * 8 * problem.layout.size**2)) if exact else None
-    height = _rows_per_block(problem, exact)
-    return blocks.reduce_rows(block, problem.n_rows, _added, block=height, threads=threads, columns=problem.n_classes)
+    return blocks.reduce_rows(block, problem.n_rows, _added, **_cut(problem, curvature == "exact"))
 
 
 def _added(total: Derivatives, other: Derivatives) -> Derivatives:
@@ -150,10 +149,14 @@ def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | N
     return Derivatives(log_norm, gradient, sparse_curvature(problem, fields, rows, e, buffers))
 
 
-def _rows_per_block(problem: Problem, wide: bool) -> int:
-    """Rows that stay in cache; `wide` where there is a number for every parameter beside those of the classes.
+def _cut(problem: Problem, wide: bool = False) -> dict[str, Any]:
+    """Rows that stay in cache, and threads; `wide` where there is a number for every parameter beside the classes'.
 
     Those have many short calls, for which blocks are larger, and so they are on threads, which pass a lock between two.
     """
-    width, thirds = max(problem.n_classes, problem.layout.size if wide else 0), 1 + wide + (blocks.n_threads() > 1)
-    return blocks.block_rows(width * problem.dtype.itemsize, budget=thirds * blocks.CACHE_BYTES // 3)
+    width = max(problem.n_classes, problem.layout.size if wide else 0)
+    each = max(blocks.THREAD_BYTES, HESSIANS * 8 * problem.layout.size**2 if wide else 0)
+    threads = 1 if problem.n_rows * width <= ALONE else blocks.n_threads(each)
+    budget = (1 + wide + (threads > 1)) * blocks.CACHE_BYTES // 3
+    height = blocks.block_rows(width * problem.dtype.itemsize, budget=budget)
+    return {"block": height, "threads": threads, "columns": problem.n_classes}

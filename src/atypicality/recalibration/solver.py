@@ -23,7 +23,15 @@ from atypicality.arrays import to_host
 from atypicality.outputs.limits import check_solver_room
 from atypicality.recalibration import device_solver, passes
 from atypicality.recalibration.metric import DENSE, sparse_metric
-from atypicality.recalibration.newton import Cholesky, Metric, NotConvergedError, Optimum, Oracle, minimise
+from atypicality.recalibration.newton import (
+    RENEW_ABOVE,
+    Cholesky,
+    Metric,
+    NotConvergedError,
+    Optimum,
+    Oracle,
+    minimise,
+)
 from atypicality.recalibration.parameters import Ridge, Solution, Vector, solution_of_multiplier
 from atypicality.recalibration.problem import Problem
 
@@ -89,10 +97,25 @@ def solve(
         theta, n_iter, n_passes = _start(problem)
     else:
         theta, n_iter, n_passes = problem.project(problem.standardise(start)), 0, 0.0
-    if curvature is not None and problem.dtype == np.float64:
-        tolerance *= CLOSER
-    optimum = find_optimum(problem, theta, tolerance, max_iter, curvature)
+    if curvature is None and tolerance < ROUGH and _is_exact(problem):
+        optimum = _rounded_first(problem, theta, tolerance, max_iter)
+    else:
+        closer = curvature is not None and problem.dtype == np.float64
+        optimum = find_optimum(problem, theta, tolerance * CLOSER if closer else tolerance, max_iter, curvature)
     return solution_at(problem, optimum, n_iter=n_iter, n_passes=n_passes)
+
+
+def _rounded_first(problem: Problem, theta: Vector, tolerance: float, max_iter: int) -> Optimum:
+    """The optimum by exact steps in the type of the logits while the Hessian changes, and from there with that one."""
+    rounded = problem.rounded()
+    if rounded.dtype != problem.dtype:
+        try:
+            near = find_optimum(rounded, theta, RENEW_ABOVE, max_iter)
+            found = find_optimum(problem, near.theta, tolerance, max_iter, near.curvature)
+            return replace(found, n_iter=near.n_iter + found.n_iter, n_passes=near.n_passes + found.n_passes)
+        except NotConvergedError:
+            pass  # what was lost in rounding is needed: all steps are taken with it
+    return find_optimum(problem, theta, tolerance, max_iter)
 
 
 def mean_loss(problem: Problem, solution: Solution) -> float:
@@ -240,7 +263,7 @@ def _exact_metric(problem: Problem, curvature: Any, noise: float) -> Metric:
 def _start(problem: Problem) -> tuple[Vector, int, float]:
     """The temperature of a few, then of more rows, and scores from counts; iterations and passes that it took."""
     multiplier, n_iter, n_passes = np.zeros(1), 0, 0.0
-    single = problem.with_terms().with_features(np.ones((problem.n_rows, 1)))
+    single = problem.with_terms().with_features(np.ones((problem.n_rows, 1))).rounded()
     if problem.remote is not None:
         return _remote_start(problem, single)
     first, last = int(problem.n_rows <= START_ROWS[1]), 3 if problem.layout.mixing.start == problem.n_parameters else 2
