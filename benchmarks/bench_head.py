@@ -82,6 +82,7 @@ def pipeline_rows(n_train: int, n_calibration: int, n_test: int, width: int, n_c
         accuracy="held-out loss",
         error=lambda answer: judged(*answer, labels),
         slack=1e-3,
+        targets=["bare <= 3"],
         repeats=5,
     )
 
