@@ -89,9 +89,10 @@ def solve(
 ) -> Solution:
     """The minimum of a problem, with its certificate.
 
-    Few parameters are solved for with exact Newton steps; many with L-BFGS in the metric of an approximate Hessian,
-    and Hessian-vector products for the certificate where that metric is not good enough. Both begin at the temperature
-    of a part of the rows, unless `start` is given, and the answer does not depend on where they begin.
+    Few parameters are solved for with exact Newton steps, in the type of the logits at first; many with L-BFGS in the
+    metric of an approximate Hessian, and Hessian-vector products for the certificate where that metric is not good
+    enough. Both begin at the temperature of a part of the rows, unless `start` is given, and the answer does not depend
+    on where they begin.
     A warm `start` is the solution for other strengths, other rows or fewer terms (missing ones start at 0), and
     `curvature` (P, P) the Hessian near it, which then need not be gathered for exact steps on the host. `tolerance`
     is half of the squared Newton decrement to end at, in units of the mean loss; where it is not reached,
