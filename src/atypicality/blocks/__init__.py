@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from atypicality.blocks import cores as own_cores
 from atypicality.blocks import spill as scratch_files
 from atypicality.blocks.threads import MergeTree, Team, single_threaded_blas
 
@@ -142,8 +143,8 @@ def n_threads(each: int = THREAD_BYTES, *, products: bool = False) -> int:
         return chosen
     if (given := os.environ.get("ATYPICALITY_NUM_THREADS")) is not None:
         return _positive(given, "ATYPICALITY_NUM_THREADS")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores, memory = cores if products else min(cores, MOST_THREADS), _memory.get()
+    cores, memory = len(own_cores.cores()), _memory.get()
+    cores = cores if products else min(cores, MOST_THREADS)
     return cores if memory is None else max(1, min(cores, memory // 2 // each))
 
 
@@ -245,6 +246,7 @@ def map_rows(
     threads: int | None = None,
     light: bool = False,
     columns: int = 0,
+    apart: bool = False,
 ) -> Iterator[T]:
     """Yield `function(rows)` for every block, in row order, computed on `threads` threads (default: `n_threads`).
 
@@ -253,14 +255,16 @@ def map_rows(
     stay few. An exception in one block is raised here, and no further block is started. A `light` pass, with a few
     short calls for each block, takes a thread for every `LIGHT_BLOCKS` blocks at most: fewer are done before it runs.
     Its blocks have BLAS on one thread too where the pass has: two would wait for memory together. Arrays of so many
-    `columns` are worked on without copies where rows are long (`LONG_ROW`).
+    `columns` are worked on without copies where rows are long (`LONG_ROW`). With `apart` threads stay on cores of their
+    own (`blocks.cores`), the caller's too until it has the last result: it should do little between two of them.
 
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
     threads, block = _cut(n_rows, block, threads, light)
     function = function if columns < LONG_ROW else functools.partial(_in_place, function)
-    results = seen(_run(function, row_slices(n_rows, block), threads, light and n_rows > block), n_rows, block)
+    held = light and n_rows > block
+    results = seen(_run(function, row_slices(n_rows, block), threads, held, apart), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
 
 
@@ -293,10 +297,10 @@ def _cut(n_rows: int, block: int, threads: int | None, light: bool) -> tuple[int
     return threads, block
 
 
-def _run(function: Callable[[slice], T], slices: Iterator[slice], threads: int, held: bool) -> Iterator[T]:
+def _run(function: Callable[[slice], T], slices: Iterator[slice], threads: int, held: bool, apart: bool) -> Iterator[T]:
     """Results of all slices, in order; BLAS is held to one thread beside others, and where it is to be `held`."""
     with single_threaded_blas() if threads > 1 or held else contextlib.nullcontext():
-        yield from map(function, slices) if threads <= 1 else Team(function, slices, threads).results()
+        yield from map(function, slices) if threads <= 1 else Team(function, slices, threads, apart).results()
 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:
@@ -336,7 +340,7 @@ def for_rows(
     >>> squares
     array([ 0,  1,  4,  9, 16])
     """
-    for _ in map_rows(function, n_rows, block=block, threads=threads, light=light, columns=columns):
+    for _ in map_rows(function, n_rows, block=block, threads=threads, light=light, columns=columns, apart=True):
         pass
 
 

@@ -364,7 +364,7 @@ def _sums_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp], moment
         with np.errstate(invalid="ignore", over="ignore"):
             return [_part_of_class(origins, x, codes[group[0]], group) for group in np.split(chosen, ends)]
 
-    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype)):
+    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype), apart=True):
         for code, sums in found:
             for total, part in zip(totals, sums, strict=False):
                 total[code] += part

@@ -298,7 +298,7 @@ def _read_blocks(
             values = wide.reshape(-1)[high]
             return np.ones(size) @ wide, cells.cells(high % n_classes, values), values
 
-    for found in blocks.map_rows(read, n_rows, block=_block(array), light=True):
+    for found in blocks.map_rows(read, n_rows, block=_block(array), light=True, apart=True):
         cells.add(*found)
     check.judge()
     return top, best == target, label_prob, squares

@@ -18,10 +18,12 @@ from atypicality.recalibration.row_statistics import FloatArray
 
 __all__ = ["RENEW_ABOVE", "Cholesky", "Derivatives", "Metric", "NotConvergedError", "Optimum", "Oracle", "minimise"]
 
-RENEW_ABOVE = 1e-4
-"""Certificate above which a metric is gathered anew with every evaluation: it is far from the optimum.
+RENEW_ABOVE, RENEW_ROUGH_ABOVE = 1e-4, 1e-3
+"""Certificates above which the Hessian, and a metric that is not quite the Hessian, are gathered anew with every
+evaluation: it is far from the optimum.
 
-Below it the Hessian changes by some percent at most up to the optimum, and a pass without it costs a third.
+Below it the Hessian changes by some percent at most up to the optimum, and a pass without it costs a third. A rough
+metric differs from it by as much sooner, and to gather it takes half of a pass more, and to factor it as long again.
 """
 RENEW_AFTER = 10
 """Steps after which a metric is gathered anew in any case."""
@@ -136,7 +138,11 @@ def minimise(oracle: Oracle, start: Vector, *, tolerance: float, max_iter: int =
             return Optimum(theta, current.objective, min(certificate, current.objective), *passed)
         if certificate <= tolerance:
             return Optimum(theta + step, current.objective - certificate, certificate, *passed)
-        renew = certificate > RENEW_ABOVE or since >= RENEW_AFTER or (exact and contraction > TRUSTED)
+        renew = (
+            certificate > (RENEW_ABOVE if exact else RENEW_ROUGH_ABOVE)
+            or since >= RENEW_AFTER
+            or (exact and contraction > TRUSTED)
+        )
         longest = min(1.0, LONGER * length)
         found = _search(lambda point: oracle.evaluate(point, renew), theta, current, step, oracle.noise, longest)  # noqa: B023
         if found is None:

@@ -1,0 +1,144 @@
+"""Threads of a pass stay on cores of their own, and nothing of that is left when it is over."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from atypicality import blocks
+from atypicality.blocks import cores
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no way to choose cores on this system")
+
+
+@pytest.fixture
+def every():
+    """The cores of these tests; with fewer than two there is nothing to tell apart."""
+    found = os.sched_getaffinity(0)
+    if len(found) < 2:
+        pytest.skip("one core only")
+    yield found
+    assert os.sched_getaffinity(0) == found  # whatever a test did
+
+
+def seen_by_two(run, **options):
+    """The cores that each of two threads may use within a block, that of the caller first."""
+    found, both = {}, threading.Barrier(2)
+
+    def work(rows):
+        if rows.start < 2:
+            both.wait(10)  # one block each
+        found[threading.get_ident()] = os.sched_getaffinity(0)
+        return rows.start
+
+    run(work, 8, block=1, threads=2, **options)
+    caller = found.pop(threading.get_ident())
+    return caller, *found.values()
+
+
+def test_threads_of_a_pass_have_cores_of_their_own(every):
+    caller, helper = seen_by_two(blocks.for_rows)
+    assert len(caller) == 1
+    assert helper == every - caller
+    caller, helper = seen_by_two(blocks.reduce_rows)
+    assert (len(caller), helper) == (1, every - caller)
+
+
+def test_results_that_are_handed_out_one_by_one_leave_threads_where_they_are(every):
+    assert seen_by_two(lambda *given, **options: list(blocks.map_rows(*given, **options))) == (every, every)
+
+
+def test_cores_are_shared_out_without_one_left_over(monkeypatch):
+    chosen = {}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(10)))
+    monkeypatch.setattr(os, "sched_setaffinity", chosen.__setitem__)
+    monkeypatch.setattr(cores, "_current", lambda: 4)
+    with cores.apart(3) as places:
+        assert chosen == {threading.get_native_id(): {4}}
+        assert places == [{0, 3, 7}, {1, 5, 8}, {2, 6, 9}]
+        with cores.apart(3) as inner:
+            assert inner == []  # who is held already stays there
+    assert chosen == {threading.get_native_id(): set(range(10))}
+
+
+def test_more_threads_than_cores_are_not_held(every):
+    found, all_begun = [], threading.Barrier(len(every) + 1)
+
+    def work(rows):
+        all_begun.wait(10)
+        found.append(os.sched_getaffinity(0))
+
+    blocks.for_rows(work, len(every) + 1, block=1, threads=len(every) + 1)
+    assert found == [every] * (len(every) + 1)
+
+
+def test_an_error_and_an_early_end_give_cores_back(every):
+    def fail(rows):
+        raise ValueError("row 0")
+
+    with pytest.raises(ValueError, match="row 0"):
+        blocks.for_rows(fail, 8, block=1, threads=2)
+    assert os.sched_getaffinity(0) == every
+    results = blocks.map_rows(lambda rows: rows.start, 8, block=1, threads=2, apart=True)
+    assert next(results) == 0
+    assert len(os.sched_getaffinity(0)) == 1
+    results.close()
+    assert os.sched_getaffinity(0) == every
+
+
+def test_another_thread_may_end_a_pass(every):
+    results = blocks.map_rows(lambda rows: rows.start, 8, block=1, threads=2, apart=True)
+    next(results)
+    closer = threading.Thread(target=results.close)
+    closer.start()
+    closer.join()
+    assert os.sched_getaffinity(0) == every
+    assert len(seen_by_two(blocks.for_rows)[0]) == 1  # and the next one is as ever
+
+
+def test_a_pass_within_a_block_has_as_many_threads_as_outside(every, monkeypatch):
+    monkeypatch.delenv("ATYPICALITY_NUM_THREADS", raising=False)
+    found = []
+    blocks.for_rows(lambda rows: found.append(blocks.n_threads()), 8, block=1, threads=2)
+    assert found == [blocks.n_threads()] * 8
+    inner = np.zeros(8)
+
+    def nested(rows):
+        blocks.for_rows(lambda part: inner.__setitem__(part, 1 + inner[part]), 8, block=1, threads=2)
+
+    blocks.for_rows(nested, 4, block=4, threads=2)
+    assert inner.tolist() == [1.0] * 8
+
+
+def test_a_process_that_is_forked_within_a_pass_may_use_all_cores(every):
+    reading, writing = os.pipe()
+    for _ in blocks.map_rows(lambda rows: rows.start, 4, block=1, threads=2, apart=True):
+        if (child := os.fork()) == 0:
+            os.write(writing, bytes([len(os.sched_getaffinity(0)), len(cores.cores())]))
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert list(os.read(reading, 2)) == [len(every)] * 2
+    os.close(reading)
+    os.close(writing)
+
+
+def test_where_cores_cannot_be_chosen_a_pass_goes_on_without(every, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError("not here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_setaffinity", forbidden)
+        assert seen_by_two(blocks.for_rows)[0] == every
+    with monkeypatch.context() as patch:
+        patch.setattr(cores, "_reader", lambda: None)
+        assert seen_by_two(blocks.for_rows)[0] == every
+
+
+def test_no_thread_of_another_library_is_left_on_some_cores(every):
+    x = np.ones((4000, 50))
+    blocks.for_rows(lambda rows: x[rows] @ x[rows].T, 4000, block=500, threads=2)
+    x.T @ x  # BLAS has its threads again
+    own = {thread.native_id for thread in threading.enumerate() if thread.name == "atypicality"}
+    others = [int(number) for number in os.listdir("/proc/self/task") if int(number) not in own]
+    assert [os.sched_getaffinity(number) for number in others] == [every] * len(others)
