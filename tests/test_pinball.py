@@ -112,6 +112,28 @@ def test_separate_groups_have_their_own_order_statistics(rng):
     assert found == pytest.approx([conformal_threshold(scores[cells == c], 0.15 - 1e-9) for c in range(4)], rel=1e-12)
 
 
+def test_a_step_may_meet_thousands_of_rows_of_one_cell(rng):
+    # the first vertex goes through the cell that has few rows, far below all others
+    cells, scores = np.repeat([0, 1], [20, 6000]), np.r_[rng.random(20), 5 + rng.random(6000)]
+    found = cutoffs(np.ones((2, 1)), cells, scores, 0.85 + 1e-9)
+    assert found == pytest.approx(np.full(2, conformal_threshold(scores, 0.15)), rel=1e-12)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__name__)
+def test_rows_of_a_cell_are_below_the_vertex_up_to_its_split(world, rng):
+    groups, (cells, scores) = hats(5, 3), world(rng, 700, 5)
+    vertex = _Vertex(groups, cells, scores, TAU)
+    for cell in range(25):
+        if not math.isinf(vertex.cutoff(cell)):
+            values, rows = (groups @ vertex.coefficients)[vertex.cells], np.arange(vertex.scores.size)
+            clear = (
+                np.abs(vertex.scores - values) > 1e-9 * np.abs(vertex.scores).max()
+            )  # others are on it, but for rounding
+            below = rows < vertex.split[vertex.cells]
+            np.testing.assert_array_equal(below[clear], (vertex.scores < values)[clear])
+            np.testing.assert_array_equal(vertex.split[vertex.cells[vertex.basis]], vertex.basis)
+
+
 def test_first_order_conditions_hold_in_every_cell(rng):
     # of all rows with the test row, weighted by a soft group, at most tau lie below the vertex, and tau at or below
     groups, (cells, scores) = hats(6, 3), random_rows(rng, 800, 6)

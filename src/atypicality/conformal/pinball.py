@@ -13,7 +13,6 @@ next, so a few steps each are enough.
 import copy
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,8 @@ FLAT = 1e-13
 """A slope below this share of the weights it is a sum of is rounding."""
 NUDGE = 1e-9
 """The test row pulls this much harder than tau, so that of several optima the one with the largest cutoff is found."""
-FEW_CROSSINGS = 64
+FEW_CROSSINGS = 8
+"""Rows of each cell that a step may meet, where the nearest of all is not enough."""
 MAX_STEPS = 100_000
 SMALLEST_SLOPE = 1e-300
 """Of an edge that is just about to fall: the first row met ends it."""
@@ -106,7 +106,12 @@ def _independent(groups: Doubles, present: Integers) -> tuple[Integers, Integers
 
 
 class _Vertex:
-    """A vertex of the objective: the rows that it passes through, and on which side of it the others are."""
+    """A vertex of the objective: the rows that it passes through, and on which side of it the others are.
+
+    Rows of a cell have one phi, so that a vertex has one value there and at most one of them in its basis: sorted by
+    their scores, the first of them, up to `split`, are below, then comes that of the basis, then those above. What is
+    met on the way to another vertex are the next ones of each cell.
+    """
 
     def __init__(self, groups: Doubles, cells: Integers, scores: Doubles, tau: float) -> None:
         order = np.lexsort((scores, cells))
@@ -115,13 +120,15 @@ class _Vertex:
         self.groups, self.tau = groups, tau
         self.cells, self.scores = cells[first], scores[first]
         self.weights = np.diff(np.r_[first, cells.size]).astype(np.float64)
-        self.per_cell = np.bincount(self.cells, self.weights, len(groups))
+        self.total = np.r_[0.0, np.cumsum(self.weights)]  # whole numbers: sums are exact
+        ends = np.searchsorted(self.cells, np.arange(len(groups)), side="right")
+        self.first, self.end = np.r_[0, ends[:-1]], ends
+        self.per_cell = self.total[self.end] - self.total[self.first]
         self.basis = self._start()
-        self.below = np.zeros(self.scores.size, bool)
         self._move_to_basis()
-        self.below = self.residuals < 0
-        self.below[self.basis] = False
-        self.sunk = np.bincount(self.cells, self.weights * self.below, len(groups))  # whole numbers: sums are exact
+        below = np.bincount(self.cells, self.scores < self.values[self.cells], len(groups))
+        self.split = self.first + below.astype(np.intp)
+        self.split[self.cells[self.basis]] = self.basis
         self._weigh()
 
     def _start(self) -> Integers:
@@ -139,14 +146,14 @@ class _Vertex:
         self.coefficients = self.inverse @ target
         for _ in range(2):
             self.coefficients += self.inverse @ (target - rows @ self.coefficients)
-        self.residuals = self.scores - (self.groups @ self.coefficients)[self.cells]
-        self.residuals[self.basis] = 0.0
+        self.values = self.groups @ self.coefficients
+        self.values[self.cells[self.basis]] = target
 
     def _weigh(self) -> None:
         """What slopes at this vertex are made of, whatever pulls: most cells have the optimum of the one before."""
         own = self.weights[self.basis]
-        counts = self.tau * self.per_cell - self.sunk
-        np.subtract.at(counts, self.cells[self.basis], self.tau * own)
+        counts = self.tau * self.per_cell - (self.total[self.split] - self.total[self.first])
+        counts[self.cells[self.basis]] -= self.tau * own
         self.balance, self.above, self.beneath = counts @ self.groups, self.tau * own, (1 - self.tau) * own
         self.flat = FLAT * self.per_cell @ np.abs(self.groups @ self.inverse)
         self.lengths = np.sqrt(np.square(self.inverse).sum(axis=0))
@@ -168,7 +175,7 @@ class _Vertex:
 
     def _way(self, group: Doubles, sign: float, end: float) -> Iterator[tuple[float, float]]:
         """Pulls up to `end` at which the optimum moves, and the cutoff beyond each, from the optimum without a pull."""
-        pull, self.below, self.basis, self.sunk = 0.0, self.below.copy(), self.basis.copy(), self.sunk.copy()
+        pull, self.split, self.basis = 0.0, self.split.copy(), self.basis.copy()
         for _ in range(MAX_STEPS):
             slopes, pace = self._slopes(sign * pull * group), sign * (group @ self.inverse)
             paces = np.array((pace, -pace))
@@ -214,49 +221,52 @@ class _Vertex:
         """Along an edge to the row at which the objective stops falling; False where it falls for ever."""
         pace = side * (self.groups @ self.inverse[:, place])
         pace[np.abs(pace) < RANK_TOLERANCE * np.abs(pace).max()] = 0.0
-        paces = pace[self.cells]
-        met = np.where(self.below, paces < 0, paces > 0)
-        met[self.basis] = False
-        rows = np.flatnonzero(met)
-        paces = paces[rows]
-        gains = self.weights[rows] * np.abs(paces)
-        crossed = _crossed(np.maximum(self.residuals[rows] / paces, 0.0), gains, -slope)
+        held = self.cells[self.basis]
+        pace[held] = 0.0
+        pace[held[place]] = side
+        self.split[held[place]] += side > 0  # the row that leaves the basis is below from now on, or above
+        crossed = self._crossed(pace, -slope)
         if crossed is None:
+            self.split[held[place]] -= side > 0
             return False
-        passed, left, entered = rows[crossed[:-1]], self.basis[place], rows[crossed[-1]]
-        self._put(passed, ~self.below[passed])
-        self._put(left, side > 0)
-        self._put(entered, False)
-        self.basis[place] = entered
+        passed, entered = self.cells[crossed[:-1]], crossed[-1]
+        np.add.at(self.split, passed, np.where(pace[passed] > 0, 1, -1))
+        self.split[self.cells[entered]] = self.basis[place] = entered
         self._move_to_basis()
         self._weigh()
         return True
 
-    def _put(self, rows: Any, below: Any) -> None:
-        """Put rows below the vertex or above it."""
-        change = self.weights[rows] * (np.asarray(below, np.float64) - self.below[rows])
-        np.add.at(self.sunk, self.cells[rows], change)
-        self.below[rows] = below
+    def _crossed(self, pace: Doubles, slope: float) -> Integers | None:
+        """Rows met, in order of time, up to the one at which their gains reach the slope; None: never.
+
+        Of each cell the next few are looked at, and more where one further away could come before the last.
+        """
+        moving = np.flatnonzero(pace)
+        pace, split, value = pace[moving], self.split[moving], self.values[moving]
+        up = pace > 0
+        left = np.where(up, self.end[moving] - split, split - self.first[moving])
+        there, start, gain = left > 0, split - ~up, np.abs(pace)
+        next_row = np.where(there, start, 0)
+        times = np.where(there, np.maximum((self.scores[next_row] - value) / pace, 0.0), math.inf)
+        nearest = int(times.argmin())
+        if there[nearest] and self.weights[next_row[nearest]] * gain[nearest] >= slope:
+            return next_row[nearest : nearest + 1]
+        onward, count = np.where(up, 1, -1), FEW_CROSSINGS
+        while True:
+            steps = np.arange(count)[:, None]  # the next row of every cell, the one behind it, and so on
+            there = steps < left
+            near = np.where(there, start + steps * onward, 0)
+            times = np.where(there, np.maximum((self.scores[near] - value) / pace, 0.0), math.inf)
+            order = np.argsort(times, axis=None, kind="stable")[: np.count_nonzero(there)]
+            rows, gains = near.ravel()[order], (self.weights[near] * gain).ravel()[order]
+            reached, whole = int(np.searchsorted(np.cumsum(gains), slope)), count >= left.max()
+            if reached < rows.size and (whole or (times[-1, left > count] >= times.ravel()[order[reached]]).all()):
+                return np.asarray(rows[: reached + 1])
+            if whole:  # the same sum in another order may fall short by a rounding
+                return np.asarray(rows) if gains.sum() >= slope else None
+            count *= 8
 
     def _rounded_up(self, groups: Doubles) -> float:
         """The cutoff plus a bound of its rounding error."""
         shares = np.abs(groups @ self.inverse) @ np.abs(self.scores[self.basis])
         return float(groups @ self.coefficients + 8 * EPS * self.basis.size * shares)
-
-
-def _crossed(times: Doubles, gains: Doubles, slope: float) -> Any:
-    """Places of the rows met, in order of time, up to the one at which the gains reach the slope; None: never."""
-    if not gains.sum() >= slope:
-        return None
-    if gains[nearest := int(times.argmin())] >= slope:
-        return np.array([nearest])
-    size = FEW_CROSSINGS
-    while True:
-        some = np.argpartition(times, size)[:size] if size < times.size else np.arange(times.size)
-        order = some[np.argsort(times[some], kind="stable")]
-        reached = int(np.searchsorted(np.cumsum(gains[order]), slope))
-        if reached < order.size:
-            return order[: reached + 1]
-        if size >= times.size:  # the same sum in another order fell short by a rounding
-            return order
-        size *= 8

@@ -108,9 +108,9 @@ def local_quantiles(shape: Shape, cells: NDArray[np.intp], scores: Doubles, tau:
     distances = ((place[:, :, None] - place[:, None, :]) ** 2).sum(axis=0)
     kernel = np.exp(-distances / (2 * bandwidth**2))
     order = np.argsort(scores)
-    ordered, found = scores[order], np.full(len(kernel), -np.inf)
+    ordered, cells, found = scores[order], cells[order], np.full(len(kernel), -np.inf)
     for cell, weights in enumerate(kernel):
-        total = np.cumsum(weights[cells[order]])
+        total = np.cumsum(weights[cells])
         rank = int(np.searchsorted(total, tau * (total[-1] + 1.0)))
         if rank < scores.size:
             found[cell] = ordered[rank]

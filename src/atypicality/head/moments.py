@@ -97,11 +97,12 @@ class ClassMoments(NamedTuple):
         starts = np.r_[0, np.cumsum(counts[found])[:-1]]
         means, spreads = np.zeros((k, x.shape[1])), np.zeros(k)
         means[found] = np.add.reduceat(x, starts) / counts[found, None]
-        squares = np.add.reduceat(((x - means[labels[order]]) ** 2).sum(axis=1), starts)
+        own = x - means[labels[order]]
+        squares, shares = np.add.reduceat(np.vecdot(own, own), starts), counts / len(x)
         spreads[found] = squares / np.maximum(counts[found] - 1, 1)
-        middle = np.median(x[:: -(-len(x) // MEDIAN_ROWS)], axis=0)
-        scale = float(np.median(((x - middle) ** 2).sum(axis=1)))
-        return cls(counts, means, spreads, float(x.var(axis=0).sum()), scale, unit)
+        variance = float(squares.sum() / len(x) + shares @ ((means - shares @ means) ** 2).sum(axis=1))
+        away = np.subtract(x, np.median(x[:: -(-len(x) // MEDIAN_ROWS)], axis=0), out=own)
+        return cls(counts, means, spreads, variance, float(np.median(np.vecdot(away, away))), unit)
 
     @classmethod
     def of_density(cls, density: GaussianAtypicality, positions: NDArray[np.intp], k: int) -> "ClassMoments":

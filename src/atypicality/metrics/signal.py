@@ -145,7 +145,7 @@ def held_out_likelihoods(scores: list[Float64], confidence: Float64, correct: ND
             f"rows must have at least {FOLDS} right and {FOLDS} wrong predictions to compare likelihoods; got "
             f"{int(correct.sum())} right and {int((~correct).sum())} wrong. Use more rows."
         )
-    folds = _folds(correct, np.lexsort((*scores, confidence)))
+    folds = _folds(correct, _order(confidence, scores))
     given = clipped_logits(confidence)
     base = _log_likelihood([given], correct, folds)
     quantiles = [ranks(score) / score.size - 0.5 for score in scores]
@@ -165,6 +165,16 @@ def clipped_logits(confidence: Float64) -> Float64:
     with np.errstate(divide="ignore"):
         logits = np.log(confidence) - np.log1p(-np.minimum(confidence, 1.0))
     return np.asarray(np.clip(logits, -LOGIT_LIMIT, LOGIT_LIMIT))
+
+
+def _order(confidence: Float64, scores: list[Float64]) -> NDArray[np.intp]:
+    """Rows by confidence, and those of equal confidence by their scores, the last one first."""
+    order = np.argsort(confidence, kind="stable")
+    equal = np.diff(confidence[order]) == 0
+    tied = np.flatnonzero(np.r_[equal, False] | np.r_[False, equal])  # few, mostly: to sort all by all takes long
+    rows = order[tied]
+    order[tied] = rows[np.lexsort([one[rows] for one in (*scores, confidence)])]
+    return order
 
 
 def _folds(correct: NDArray[np.bool_], order: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -191,14 +201,14 @@ def _without_each_fold(inputs: Float64, correct: NDArray[np.bool_], folds: NDArr
     is its square, about. Where that of the second is not small, each is sought on its own.
     """
     whole, ridge = logistic_coefficients(inputs.T, correct), np.r_[0.0, np.ones(len(inputs) - 1)]
-    found, others = np.tile(whole, (FOLDS, 1)), (folds != np.arange(FOLDS)[:, None]).astype(np.float64)
+    found, others = whole[None], (folds != np.arange(FOLDS)[:, None]).astype(np.float64)
     for _ in range(2):
         chance = 0.5 + 0.5 * np.tanh(0.5 * (found @ inputs))
         gradient = (others * (chance - correct)) @ inputs.T + ridge * found
         curved = others * (chance * (1 - chance))
         hessian = np.stack([curved @ (inputs * own).T for own in inputs], axis=2) + np.diag(ridge)
         step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
-        found -= step
+        found = found - step  # of each fold, from one for all at first
     if np.vecdot(gradient, step).max() < SMALL_STEP:
         return found
     return np.stack([logistic_coefficients(inputs.T[own], correct[own], start=whole) for own in others > 0])
