@@ -7,7 +7,16 @@ from hypothesis.extra.numpy import arrays
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from atypicality.groups import QUADRANTS, ClassGroups, GridGroups, Quadrants, QuantileGroups
+from atypicality.groups import (
+    FEW_EDGES,
+    MANY_VALUES,
+    QUADRANTS,
+    ClassGroups,
+    GridGroups,
+    Quadrants,
+    QuantileGroups,
+    cut,
+)
 from atypicality.paper import RelativeQuadrants
 
 finite = st.floats(-1e6, 1e6)
@@ -239,3 +248,14 @@ def test_grid_refuses_swapped_arguments_and_a_single_number():
         GridGroups().fit([20.0, 30.0], [0.5, 0.6])
     with pytest.raises(ValueError, match=r"n_groups must be a pair, \(atypicality, confidence\); got 6"):
         GridGroups(6).fit([0.5], [1.0])
+
+
+@pytest.mark.parametrize("n_edges", [0, 1, 9, FEW_EDGES, FEW_EDGES + 1])
+def test_many_values_are_cut_as_few_are(n_edges, rng):
+    edges = np.sort(rng.normal(size=n_edges))
+    values = np.r_[rng.normal(size=MANY_VALUES), edges, np.inf, -np.inf, np.nan]
+    one_by_one = [int(np.searchsorted(edges, value)) for value in values]
+    found = cut(edges, values)
+    assert found.dtype == np.intp
+    assert found.tolist() == one_by_one
+    assert cut(edges, values.reshape(-1, 1)).ravel().tolist() == one_by_one

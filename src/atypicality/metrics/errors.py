@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
+from atypicality.groups import cut
 from atypicality.metrics.intervals import norm_interval
 from atypicality.metrics.rows import BinSums, Losses, Pairs, inner_edges
 from atypicality.metrics.smooth import cosine_moments, smoothed, spread_on_grid
@@ -111,7 +112,7 @@ def _drawn_labels(
         # One sorted ladder for all rows: row r climbs from r to r + 1.
         label = np.searchsorted((ladder + row).reshape(-1), rng.random((len(block), _WIDE_DRAWS)) + row, side="right")
         label = np.minimum(label - row * n_classes, n_classes - 1)
-        cell = offsets + place[label * n_bins + np.searchsorted(edges, block[row, label])]
+        cell = offsets + place[label * n_bins + cut(edges, block[row, label])]
         np.add.at(counts, cell.reshape(-1), 1.0)
 
     block = blocks.block_rows(n_classes * 8)
@@ -125,12 +126,12 @@ def _excess_deviation(probs: NDArray[np.floating], rows: Losses, edges: FloatArr
 
     def high_squares(part: slice) -> FloatArray:
         high = probs[part][probs[part] > (edges[0] if edges.size else np.inf)].astype(np.float64)
-        return np.bincount(np.searchsorted(edges, high), high**2, minlength=n_bins).astype(np.float64)
+        return np.bincount(cut(edges, high), high**2, minlength=n_bins).astype(np.float64)
 
     block = blocks.block_rows(probs.shape[1] * probs.itemsize)
     squares = blocks.reduce_rows(high_squares, len(probs), block=block)
     squares[0] = rows.squares.sum() - squares[1:].sum()
-    named = np.bincount(np.searchsorted(edges, rows.label_prob), rows.label_prob, minlength=n_bins)
+    named = np.bincount(cut(edges, rows.label_prob), rows.label_prob, minlength=n_bins)
     expected = bins.confidence.sum(axis=0) - squares
     observed = squares - 2 * named + bins.correct.sum(axis=0)
     return np.asarray(np.sqrt(np.maximum(observed, 0) / np.maximum(expected, 1e-300)).clip(max=1e3))

@@ -178,7 +178,7 @@ def read_all(probs: ArrayLike, labels: ArrayLike, n_bins: int) -> Losses:
         top, hit, label_prob, squares = device_rows.read_rows(array, target, first, cells.add_entries)
     else:
         top, hit, label_prob, squares = _read_blocks(array, target, cells, _RowCheck(array, dtype))
-    place = target * cells.n_bins + np.searchsorted(edges, label_prob)
+    place = target * cells.n_bins + cut(edges, label_prob)
     correct = np.bincount(place, minlength=n_classes * cells.n_bins)
     return Losses(Pairs(top, hit, dtype), label_prob, squares, cells.bins(n_rows, correct))
 
@@ -251,7 +251,7 @@ class _CellSums:
 
     def cells(self, columns: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.intp]:
         """Class and bin of some entries, as one number each."""
-        return np.asarray(columns * self.n_bins + np.searchsorted(self.edges, values))
+        return np.asarray(columns * self.n_bins + cut(self.edges, values))
 
     def add_entries(self, sums: NDArray[np.float64], columns: NDArray[np.intp], values: NDArray[np.float64]) -> None:
         self.add(sums, self.cells(columns, values), values)
