@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atypicality import blocks
-from benchmarks.timing import measure, process_gain, thread_use
+from benchmarks.timing import measure, process_gain, thread_turns, thread_use
 
 __all__ = ["AUTHORS", "COLUMNS", "Peer", "Row", "contest"]
 
@@ -64,6 +64,7 @@ class Row:
     note: str = ""
     quality: str = ""
     peer_quality: str = ""
+    alone: float = math.nan
     wall: float = math.nan
     peer_wall: float = math.nan
     serial: float = math.nan
@@ -83,8 +84,8 @@ class Row:
 
     @property
     def gain(self) -> float:
-        """How many times faster we are with default threads than on one."""
-        return self.seconds / self.wall
+        """How many times faster we are with default threads than on one, by the clock, in calls that took turns."""
+        return self.alone / self.wall
 
     @property
     def most_gain(self) -> float:
@@ -232,13 +233,14 @@ def contest(
     found = measure(runs, repeats=repeats, plain=plain)
     said = {key: quality(one.result) if quality and key != "bare" else "" for key, one in found.items()}
     errors = {key: error(one.result) if error and key != "bare" else math.nan for key, one in found.items()}
-    (serial, busy), cores = thread_use(ours), blocks.n_threads()
+    (alone, wall), (serial, busy), cores = thread_turns(ours), thread_use(ours), blocks.n_threads()
     processes = process_gain(ours, processes=cores) if busy > ALONE else math.nan
     common = {
         "stage": stage,
         "size": size,
         "seconds": found["ours"].seconds,
-        "wall": found["ours"].wall,
+        "alone": alone,
+        "wall": wall,
         "serial": serial,
         "busy": busy,
         "processes": processes,

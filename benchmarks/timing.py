@@ -31,6 +31,7 @@ __all__ = [
     "peak_above",
     "peak_anonymous",
     "process_gain",
+    "thread_turns",
     "thread_use",
     "touch_memory",
     "wait_for_quiet",
@@ -129,6 +130,23 @@ def best_times(
             for name, run in contestants.items():
                 best[name] = min(best[name], _timed(run, time.perf_counter if wall else time.process_time)[1])
     return best
+
+
+def thread_turns(
+    run: Callable[[], object], *, seconds: float = 3.0, least: int = 3, most: int = 20
+) -> tuple[float, float]:
+    """Best wall seconds of a call on one thread and with default threads, which take turns for some `seconds`.
+
+    What both met was the same machine: cores that others use meanwhile slow two threads down more often than one.
+    """
+    times: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or (len(times) < most and time.perf_counter() < end):
+        with one_thread():
+            alone = _timed(run, time.perf_counter)[1]
+        times.append((alone, _timed(run, time.perf_counter)[1]))
+    alone, shared = map(min, zip(*times, strict=True))
+    return alone, shared
 
 
 def thread_use(run: Callable[[], object], *, calls: int = 2) -> tuple[float, float]:
