@@ -37,9 +37,6 @@ __all__ = [
 
 CHUNK_BYTES = 4 * blocks.GEMM_BYTES
 """Of a chunk of rows that the parts' own methods answer: no intermediate array of all rows ever exists."""
-ALONE_BYTES, SHARED_BYTES = blocks.CACHE_BYTES // 3, blocks.CACHE_BYTES // 2
-"""Of a block of rows on one thread, and on several, which hand a lock over between its calls: less memory is given back
-and asked for again. Of .5, 1, 1.5 and 3 MiB, 1.5 were quickest on two, by 6 % for 100 classes."""
 FEW = 64
 """Rows up to which new memory for their products is as quick as that of a buffer."""
 PRODUCT_ROWS = 1024
@@ -240,8 +237,7 @@ def verdict_rows(
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order, nearest)
     threads = blocks.n_threads(products=embeddings is not None)
-    alone = host and 8 * logits.size > ALONE_BYTES and threads == 1
-    cached = ALONE_BYTES if alone else SHARED_BYTES
+    cached = min(threads, 3) * blocks.CACHE_BYTES // 3  # the more hand a lock over, the longer calls should take
     inner = blocks.block_rows(8 * logits.shape[1], budget=cached if host else BLOCK_BYTES)
     outer = inner
     if host and embeddings is not None:
