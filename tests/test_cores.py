@@ -50,16 +50,42 @@ def test_results_that_are_handed_out_one_by_one_leave_threads_where_they_are(eve
 
 
 def test_cores_are_shared_out_without_one_left_over(monkeypatch):
-    chosen = {}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(10)))
-    monkeypatch.setattr(os, "sched_setaffinity", chosen.__setitem__)
-    monkeypatch.setattr(cores, "_current", lambda: 4)
+    asked = kernel_of(range(10), monkeypatch)
     with cores.apart(3) as places:
-        assert chosen == {threading.get_native_id(): {4}}
+        assert asked[-1] == {4}
         assert places == [{0, 3, 7}, {1, 5, 8}, {2, 6, 9}]
         with cores.apart(3) as inner:
             assert inner == []  # who is held already stays there
-    assert chosen == {threading.get_native_id(): set(range(10))}
+
+
+def kernel_of(allowed, monkeypatch):
+    """What is asked of a kernel that lets a process use ten cores: nobody gets more than is `allowed` there."""
+    now, asked = [set(allowed)], []
+
+    def choose(_, where):
+        asked.append(set(where))
+        now[0] = set(where) & set(allowed)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: now[0])
+    monkeypatch.setattr(os, "sched_setaffinity", choose)
+    monkeypatch.setattr(cores, "_current", lambda: 4)
+    monkeypatch.setattr(cores, "ALL", frozenset(range(16)))
+    return asked
+
+
+def test_who_may_use_what_its_container_may_follows_when_that_grows(monkeypatch):
+    asked = kernel_of(range(10), monkeypatch)
+    with cores.apart(1):
+        pass
+    assert asked[-1] == set(range(16))
+
+
+def test_who_was_held_by_its_user_gets_that_back(monkeypatch):
+    asked = kernel_of(range(10), monkeypatch)
+    os.sched_setaffinity(0, {4, 5, 6})
+    with cores.apart(1) as places:
+        assert places == [{5, 6}]
+    assert asked[-1] == {4, 5, 6}
 
 
 def test_more_threads_than_cores_are_not_held(every):
@@ -85,6 +111,16 @@ def test_an_error_and_an_early_end_give_cores_back(every):
     assert len(os.sched_getaffinity(0)) == 1
     results.close()
     assert os.sched_getaffinity(0) == every
+
+
+def test_one_that_a_user_holds_on_some_cores_is_held_there_again(every):
+    own = set(sorted(every)[:2])
+    os.sched_setaffinity(0, own)
+    try:
+        assert seen_by_two(blocks.for_rows)[1] < own
+        assert os.sched_getaffinity(0) == own
+    finally:
+        os.sched_setaffinity(0, every)
 
 
 def test_another_thread_may_end_a_pass(every):
