@@ -2,6 +2,7 @@
 
 import os
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -150,7 +151,10 @@ def test_a_pass_within_a_block_has_as_many_threads_as_outside(every, monkeypatch
 def test_a_process_that_is_forked_within_a_pass_may_use_all_cores(every):
     reading, writing = os.pipe()
     for _ in blocks.map_rows(lambda rows: rows.start, 4, block=1, threads=2, apart=True):
-        if (child := os.fork()) == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer versions of Python warn of threads beside it
+            child = os.fork()
+        if child == 0:
             os.write(writing, bytes([len(os.sched_getaffinity(0)), len(cores.cores())]))
             os._exit(0)
         os.waitpid(child, 0)
