@@ -14,8 +14,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no
 
 
 @pytest.fixture
-def every():
-    """The cores of these tests; with fewer than two there is nothing to tell apart."""
+def every(monkeypatch):
+    """The cores of these tests, as if nobody else worked; with fewer than two there is nothing to tell apart."""
+    monkeypatch.setattr(cores, "_others_at_work", lambda: 0)
     found = os.sched_getaffinity(0)
     if len(found) < 2:
         pytest.skip("one core only")
@@ -71,7 +72,35 @@ def kernel_of(allowed, monkeypatch):
     monkeypatch.setattr(os, "sched_setaffinity", choose)
     monkeypatch.setattr(cores, "_current", lambda: 4)
     monkeypatch.setattr(cores, "ALL", frozenset(range(16)))
+    monkeypatch.setattr(cores, "_others_at_work", lambda: 0)
     return asked
+
+
+@pytest.mark.parametrize(("busy", "held"), [(12, True), (13, False)])
+def test_threads_are_held_apart_only_where_as_many_cores_are_idle(busy, held, monkeypatch):
+    asked = kernel_of(range(10), monkeypatch)
+    monkeypatch.setattr(cores, "_others_at_work", lambda: busy)  # of 16 cores: three threads beside the caller
+    with cores.apart(3) as places:
+        assert bool(places) == held
+    assert bool(asked) == held
+
+
+def test_threads_that_work_are_counted():
+    ended = threading.Event()
+
+    def work():
+        while not ended.is_set():
+            np.sort(np.arange(200_000)[::-1] % 1000)  # gives up the lock
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    try:
+        for worker in workers:
+            worker.start()
+        assert max(cores._others_at_work() for _ in range(300)) >= 1
+    finally:
+        ended.set()
+        for worker in workers:
+            worker.join()
 
 
 def test_who_may_use_what_its_container_may_follows_when_that_grows(monkeypatch):
