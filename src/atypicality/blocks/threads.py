@@ -16,7 +16,7 @@ and 6.9 times. So `blocks.n_threads` stops at eight but for products, and light 
 The scheduler, which may wake a thread on the core of the other and leave both there (`blocks.cores`). On two cores the
 median of 60 calls after pauses of 0 to 100 ms was 16.3 ms for ECE and 49 ms for all metrics, of which one thread takes
 20.5 and 60, and 14.7 and 42 ms with a core for each thread; the slowest fourth took from 21.5 and 63 ms on, and 15.9
-and 46. So each has its own while a pass runs, the caller the one that it is on, and none between passes.
+and 46. So each has its own while a pass runs, where as many are idle, and the caller the one that it is on.
 
 What the lock costs is known from those who have none. Two processes gain 1.7 to 2.0 where two threads gain 1.4 to 1.8.
 On a free-threaded build of Python 3.13 paper AAR of 25,000 x 1,000 gains 1.66 instead of 1.54, the default 1.69 instead

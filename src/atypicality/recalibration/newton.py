@@ -23,7 +23,7 @@ RENEW_ABOVE, RENEW_ROUGH_ABOVE = 1e-4, 1e-3
 evaluation: it is far from the optimum.
 
 Below it the Hessian changes by some percent at most up to the optimum, and a pass without it costs a third. A rough
-metric differs from it by as much sooner, and to gather it takes half of a pass more, and to factor it as long again.
+metric differs from the Hessian anyhow; to gather it takes a third of a pass, and to factor it as long again.
 """
 RENEW_AFTER = 10
 """Steps after which a metric is gathered anew in any case."""
