@@ -385,6 +385,7 @@ class AtypicalityAwareRecalibration(ConvexRecalibrator):
 
     def _choose(self, problem: Problem, start: Solution | None, n_rows: float) -> ChosenStrengths:
         """Strengths of maximal evidence of an objective that is the mean of `n_rows` rows, and the optimum there."""
+        start = temperature_start(problem) if start is None else start
         chosen = choose_strengths(problem, groups_of(problem), n_rows, start=start)
         chosen = loosened(chosen, problem, n_rows, start)
         self.strength_, self.effective_parameters_ = chosen.strengths, chosen.effective

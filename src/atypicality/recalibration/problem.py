@@ -40,7 +40,8 @@ PSEUDO_REACH = 10.0
 SMALL = 2**21
 """Up to this many logits a pass works in float64 whatever the input: it costs milliseconds and carries no noise."""
 MANY = 2**18
-"""From so many on passes that only need some digits work in the type of the logits: in two thirds of the time."""
+"""Numbers of a pass, of all classes or parameters, from which on one that only needs some digits works in the type of
+the logits: in two thirds of the time."""
 MODERATE = 1e6
 """Scale of a term up to which, and down to whose inverse, its matrix is read as it is."""
 WILD = 1e8
@@ -292,8 +293,8 @@ class Problem:
 
     def rounded(self) -> "Problem":
         """The same rows with passes in the type of the logits where these are many: enough to come near an optimum."""
-        many = not self.on_device and self.logits.size > MANY and 1e-25 < self.scale < 1e25
-        if not many or self.remote is not None:
+        many = self.n_rows * max(self.n_classes, self.n_parameters) > MANY and 1e-25 < self.scale < 1e25
+        if not many or self.on_device or self.remote is not None:
             return self
         other = copy.copy(self)
         other.dtype = self.logits.dtype

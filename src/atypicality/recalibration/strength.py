@@ -155,6 +155,7 @@ def choose_strengths(
     n_effective: float,
     *,
     start: Solution | None = None,
+    near: Solution | None = None,
     tolerance: float = 0.05,
     max_iter: int = 20,
     least: Mapping[str, float] | None = None,
@@ -162,10 +163,11 @@ def choose_strengths(
     """Strengths of maximal evidence, one standard error to the safe side, of the groups that the data support.
 
     The objective of the problem, whose own penalty is not used, is the mean of `n_effective` rows: their number or the
-    sum of their weights, pseudo-rows included. `start` is temperature scaling, where it has been solved for. The fixed
-    point is reached where the logarithm of no strength changes by more than `tolerance`, groups of which the data
-    determine less than one parameter counting by that part; at most `max_iter` optima are solved for on the way.
-    `least` are the nats of evidence below which one group alone is left out, 0.1 of a group that is not named.
+    sum of their weights, pseudo-rows included. `start` is temperature scaling, where it has been solved for, and `near`
+    what the first optimum is nearer to, if that is known. The fixed point is reached where the logarithm of no strength
+    changes by more than `tolerance`, groups of which the data determine less than one parameter counting by that part;
+    at most `max_iter` optima are solved for on the way. `least` are the nats of evidence below which one group alone is
+    left out, 0.1 of a group that is not named.
     """
     solution = temperature_start(problem) if start is None else start
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
@@ -173,17 +175,17 @@ def choose_strengths(
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
     strengths = dict.fromkeys(groups, FIRST * min(max(n_effective / FIRST_ROWS, 1.0), MOST_FIRST) / unit)
-    theta, read = problem.standardise(solution), problem.rounded()
-    near, there = (max(ROUGH, nats / n_effective) for nats in (NEAR, THERE))
+    theta, read = problem.standardise(near or solution), problem.rounded()
+    enough, there = (max(ROUGH, nats / n_effective) for nats in (NEAR, THERE))
     for _ in range(max_iter):
         penalised = read.with_penalty(penalty_of(problem, groups, strengths))
-        found = find_optimum(penalised, penalised.project(theta), near)
+        found = find_optimum(penalised, penalised.project(theta), enough)
         around, before = picture_at(penalised, found.at, found.gradient, found.curvature), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
         if _change(before, strengths, effective) < tolerance:
             if found.certificate <= there:
                 break
-            near = there  # what is left is judged at the optimum itself
+            enough = there  # what is left is judged at the optimum itself
         theta, _ = around.move(penalty_of(problem, groups, strengths))  # one Newton step, and no pass for it
     gate = _Gate(around, groups, n_effective, largest)
     kept, evidence = gate.kept(strengths, {} if least is None else least)
@@ -215,7 +217,7 @@ def solve_chosen(problem: Problem, chosen: ChosenStrengths) -> tuple[Problem, So
     return kept, solve(penalised, start=start, curvature=curvature)
 
 
-def loosened(chosen: ChosenStrengths, problem: Problem, n_rows: float, start: Solution | None) -> ChosenStrengths:
+def loosened(chosen: ChosenStrengths, problem: Problem, n_rows: float, start: Solution) -> ChosenStrengths:
     """Class-wise strengths no larger than without the terms: what one parameter says first, a matrix says finer.
 
     That holds of a full matrix, where rows are many; others stay as they were chosen.
@@ -223,7 +225,7 @@ def loosened(chosen: ChosenStrengths, problem: Problem, n_rows: float, start: So
     if problem.mixing != "full" or not problem.terms or n_rows < ROWS_PER_ENTRY * problem.n_classes**2:
         return chosen
     plain = with_groups(problem, ["multiplier", "class_density", *CLASSWISE])
-    found = choose_strengths(plain, groups_of(plain), n_rows, start=start)
+    found = choose_strengths(plain, groups_of(plain), n_rows, start=start, near=chosen.solution)
     lower = [name for name in CLASSWISE if found.strengths.get(name, np.inf) < chosen.strengths.get(name, np.inf)]
     both = ((part, getattr(chosen, part), getattr(found, part)) for part in ("strengths", "effective", "evidence"))
     parts: dict[str, Any] = {part: ours | {name: theirs[name] for name in lower} for part, ours, theirs in both}
