@@ -53,7 +53,7 @@ class PlainModel:
         same = bool(np.ptp(multiplier) == 0)  # one number for all rows is a faster product than one per row
         self._step = multiplier[0].astype(dtype) if same else multiplier[:, None].astype(dtype)
         self.multiplier = multiplier.astype(dtype).astype(np.float64)  # what is multiplied with, rounding included
-        self.top_factor = factor[problem.rows.best]
+        self.top_factor, self._ones = factor[problem.rows.best], np.ones(problem.n_classes, dtype)
         self.largest, self.rest, self.first, self.second = (np.empty(n, dtype) for _ in range(4))
 
     def sums(self, curvature: str | None) -> tuple[float, Vector, Vector | SparseCurvature | None] | None:
@@ -110,14 +110,17 @@ class PlainModel:
         height = blocks.block_rows(columns * self.problem.dtype.itemsize, budget=budget)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height, columns=columns)
 
-    def _exponentials(self, rows: slice, apart: bool, buffers: Buffers) -> tuple[FloatArray, FloatArray]:
-        """Exponentials e of a block, the largest set to 0 if `apart`, and e z; fills the rows' sums of them.
+    def _exponentials(
+        self, rows: slice, buffers: Buffers, *, apart: bool, second: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """``e_ij t_j`` of a block, the largest of each row set to 0 if `apart`, and with `second` those times z.
 
-        Without scores nobody reads e z but to square it, and it is not made: both are e.
+        Fills the rows' sums of them, of their products with z, and with `second` of those with its square. Without
+        scores nobody reads them, and both share their memory.
         """
-        z = self.problem.logits[rows]
+        z, scores = self.problem.logits[rows], self.problem.class_scores
         step = self._step if self._step.ndim == 0 else self._step[rows]
-        own = buffers("plain", (2 if self.problem.class_scores else 1, *z.shape), z.dtype)
+        own = buffers("plain", (2 if second and scores else 1, *z.shape), z.dtype)
         e, moved = own[0], own[-1]
         np.multiply(z, step, out=e)
         np.exp(e, out=e)
@@ -125,49 +128,37 @@ class PlainModel:
             flat, places = e.reshape(-1), np.arange(z.shape[0]) * z.shape[1] + self.problem.rows.best[rows]
             self.largest[rows] = flat.take(places)
             flat[places] = 0
-        np.matmul(e, self.factor, out=self.rest[rows])
-        if not self.problem.class_scores:  # all factors are 1
+        if scores:
+            e *= self.factor
+        np.matmul(e, self._ones, out=self.rest[rows])
+        if not second:
             np.vecdot(e, z, out=self.first[rows])
             return e, e
         np.multiply(e, z, out=moved)
-        np.matmul(moved, self.factor, out=self.first[rows])
+        np.matmul(moved, self._ones, out=self.first[rows])
+        np.vecdot(moved, z, out=self.second[rows])
         return e, moved
 
-    def _square(self, rows: slice, moved: FloatArray) -> None:
-        """Fill the rows' sums of e z^2 from what `_exponentials` gave last, which nobody reads again."""
-        z = self.problem.logits[rows]
-        np.multiply(moved, z, out=moved)
-        if self.problem.class_scores:
-            np.matmul(moved, self.factor, out=self.second[rows])
-        else:
-            np.vecdot(moved, z, out=self.second[rows])
-
     def _column_sums(self, rows: slice, curvature: str | None, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, True, buffers)
+        e, moved = self._exponentials(rows, buffers, apart=True, second=curvature is not None)
         if not self.problem.class_scores:
-            if curvature is not None:
-                self._square(rows, moved)
             return _Columns(np.zeros((1, 0)))
         totals = self.rest[rows] + self.largest[rows] * self.top_factor[rows]
         share = self.weights[rows] / totals
         if curvature is None:
-            return _Columns(((share @ e) * self.factor)[None].astype(np.float64))
+            return _Columns((share @ e)[None].astype(np.float64))
         scaled = (self.features[rows] * share[:, None]).T
         mean = (self.first[rows] - self.problem.rows.top[rows] * self.rest[rows]) / totals + self.problem.rows.top[rows]
         own = thin_product(np.concatenate([share[None], scaled * mean]), e)
         own[1:] = (thin_product(scaled, moved) - own[1:]) / self.problem.scale
-        self._square(rows, moved)
         near = [self._scan(rows, e, totals)] if self.problem.near is None else []
-        return _Columns((own * self.factor).astype(np.float64), near)
+        return _Columns(own.astype(np.float64), near)
 
     def _scan(self, rows: slice, e: FloatArray, totals: FloatArray) -> Near:
         """Entries of a block with a probability above `KEPT`, and the largest of every row."""
-        floor = KEPT * totals
-        chosen = np.flatnonzero(e > (floor / self.factor.max())[:, None])
-        row, column = np.divmod(chosen, e.shape[1])
-        truly = e.reshape(-1)[chosen] * self.factor[column] > floor[row]
-        row = np.r_[row[truly], np.arange(e.shape[0])]
-        column = np.r_[column[truly], self.problem.rows.best[rows]]
+        row, column = np.divmod(np.flatnonzero(e > (KEPT * totals)[:, None]), e.shape[1])
+        row = np.r_[row, np.arange(e.shape[0])]
+        column = np.r_[column, self.problem.rows.best[rows]]
         order = np.argsort(row, kind="stable")
         row, column = row[order] + rows.start, column[order]
         return Near(row, column, self.problem.logits[row, column])
@@ -183,19 +174,17 @@ class PlainModel:
         return SparseCurvature(shared, crossed[:, None], expected[None, None].copy(), [kept])
 
     def _product_sums(self, rows: slice, slope: Vector, shift: Vector, turned: Vector, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, False, buffers)
-        scores = self.problem.class_scores
-        totals, a, shifted = self.rest[rows], slope[rows], (self.factor * shift).astype(e.dtype)
+        e, moved = self._exponentials(rows, buffers, apart=False, second=True)
+        scores, totals, a, shifted = self.problem.class_scores, self.rest[rows], slope[rows], shift.astype(e.dtype)
         share = self.weights[rows] / totals
-        both = moved @ shifted if scores else 0.0
-        across = (share * a).astype(e.dtype) @ moved if scores else None
-        self._square(rows, moved)
         change = (a * self.first[rows] + (e @ shifted if scores else 0.0)) / totals
+        both = moved @ shifted if scores else 0.0
         turned[rows] = (a * self.second[rows] + both - change * self.first[rows]) / totals
         if not scores:
             return _Columns(np.zeros((1, 0)))
         own = thin_product(np.stack([share, share * change]).astype(e.dtype), e)
-        return _Columns((self.factor * (across + shift * own[0] - own[1]))[None].astype(np.float64))
+        across = (share * a).astype(e.dtype) @ moved
+        return _Columns((across + shift * own[0] - own[1])[None].astype(np.float64))
 
 
 @dataclass
