@@ -504,6 +504,17 @@ def test_thin_products_are_products(shape, rng):
     np.testing.assert_allclose(thin_product(few, values), few @ values, rtol=0, atol=1e-15 * b * 10)
 
 
+@pytest.mark.parametrize("mixing", [None, "diagonal", "full"])
+@pytest.mark.parametrize("kind", ["sparse", "exact"])
+def test_the_gradient_beside_a_curvature_is_that_without(mixing, kind, rng):
+    logits, labels, atypicality = rows_like(300, 6, 1)
+    term = Term("term", rng.normal(size=logits.shape), np.stack([np.ones(300), atypicality], axis=1))
+    built = Problem(logits, labels, features=quadratic(atypicality), terms=[term], class_scores=True, mixing=mixing)
+    theta = built.project(0.3 * rng.normal(size=built.n_parameters))
+    alone, beside = (passes.evaluate(built, theta, curvature).gradient for curvature in (None, kind))
+    np.testing.assert_allclose(beside, alone, rtol=0, atol=1e-14 * built.n_rows)  # sums of so many, in another order
+
+
 def many_rows(seed, n=30_000, k=10):
     """Rows whose passes work in float64, of float32 logits that are many enough to be read as they are on the way."""
     logits, labels, atypicality = rows_like(n, k, seed)

@@ -329,6 +329,36 @@ def test_rounded_passes_lead_to_the_same_strengths(seed):
     assert abs(np.log(found / expected)) < 0.1  # each ends where its logarithm changes by less than 0.05
 
 
+def test_a_full_matrix_of_few_classes_is_read_rounded_and_gets_the_same_strengths(seed):
+    world = make_world(4000, 10, temperature=2.0, atypical_noise=0.8, random_state=seed)
+    terms = {"class_scores": True, "mixing": "full", "pseudo_rows": True}
+    wide = Problem(world.logits.astype(np.float32), world.labels, **terms)
+    assert wide.rounded().dtype == np.float32  # 111 parameters: 444,000 numbers, of 40,000 logits
+    single, double = (
+        choose_strengths(one, groups_of(one), world.labels.size)
+        for one in (wide, Problem(wide.logits.astype(np.float64), world.labels, **terms))
+    )
+    assert set(single.strengths) == set(double.strengths)
+    for name, found in single.strengths.items():  # each ends where its logarithm changes by less than 0.05
+        assert abs(np.log(found / double.strengths[name])) < 0.1 * max(1.0, 1 / double.effective[name])
+
+
+def test_where_the_first_optimum_is_sought_decides_over_passes_and_not_over_strengths(rng, monkeypatch):
+    problem, counted, evaluate = mixed_problem(rng, "full"), [], passes.evaluate
+    groups, found = groups_of(problem), []
+    keep_all(monkeypatch)
+    monkeypatch.setattr(passes, "evaluate", lambda *args: counted.append(args) or evaluate(*args))
+    start = temperature_start(problem)
+    for near in (None, choose_strengths(problem, groups, problem.n_rows, start=start).solution):
+        counted.clear()
+        found.append((choose_strengths(problem, groups, problem.n_rows, start=start, near=near), len(counted)))
+    (cold, most), (warm, fewer) = found
+    assert fewer < most
+    for name in groups:
+        logs = np.log([cold.strengths[name], warm.strengths[name]])
+        assert np.ptp(logs) < 0.1 * max(1.0, 1 / cold.effective[name])
+
+
 def test_where_precisions_start_does_not_decide_where_they_end(rng, monkeypatch):
     problem = mixed_problem(rng, "diagonal")
     groups, found = groups_of(problem), []

@@ -18,6 +18,7 @@ FOLDS = 5  # rows of either kind, right and wrong, that there must be at least
 LOGIT_LIMIT = 14.0  # of a confidence of 1 - 1e-6: a more extreme one is no more evidence
 DEVIATIONS = 1.96
 SMALL_STEP = 1e-3  # nats of all rows together, as the square of a step's length, that is left of its own square, about
+FOLD_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -197,20 +198,20 @@ def _log_likelihood(columns: list[Float64], correct: NDArray[np.bool_], folds: N
 def _without_each_fold(inputs: Float64, correct: NDArray[np.bool_], folds: NDArray[np.intp]) -> Float64:
     """Coefficients (FOLDS, p) of the rows outside each fold, from the inputs (p, n) of all.
 
-    Two Newton steps of all folds at a time from the optimum of all rows reach them: what a step leaves of the decrement
-    is its square, about. Where that of the second is not small, each is sought on its own.
+    A few Newton steps of all folds at a time from the optimum of all rows reach them: what a step leaves of the
+    decrement is its square, about. Where that of the last is not small, each is sought on its own.
     """
     whole, ridge = logistic_coefficients(inputs.T, correct), np.r_[0.0, np.ones(len(inputs) - 1)]
     found, others = whole[None], (folds != np.arange(FOLDS)[:, None]).astype(np.float64)
-    for _ in range(2):
+    for _ in range(FOLD_STEPS):
         chance = 0.5 + 0.5 * np.tanh(0.5 * (found @ inputs))
         gradient = (others * (chance - correct)) @ inputs.T + ridge * found
         curved = others * (chance * (1 - chance))
         hessian = np.stack([curved @ (inputs * own).T for own in inputs], axis=2) + np.diag(ridge)
         step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         found = found - step  # of each fold, from one for all at first
-    if np.vecdot(gradient, step).max() < SMALL_STEP:
-        return found
+        if np.vecdot(gradient, step).max() < SMALL_STEP:
+            return found
     return np.stack([logistic_coefficients(inputs.T[own], correct[own], start=whole) for own in others > 0])
 
 

@@ -19,7 +19,8 @@ def exact_derivatives(
 ) -> tuple[Vector, Vector]:
     """The block's share of the gradient (P,), labels left out, and of the Hessian (P, P), at probabilities (b, k)."""
     weights, layout = problem.weights[rows], problem.layout
-    means = expected_inputs(problem, fields, rows, p, buffers("inputs", (p.shape[0], layout.size), p.dtype))
+    shared = shared_inputs(problem, fields, rows)
+    means = expected_inputs(problem, fields, shared, p, buffers("inputs", (p.shape[0], layout.size), p.dtype))
     roots = np.sqrt(weights).astype(p.dtype)
     means *= roots[:, None]
     gradient, hessian = (roots @ means).astype(np.float64), (means.T @ means).astype(np.float64, copy=False)
@@ -33,8 +34,7 @@ def exact_derivatives(
         hessian[own, own] += roots @ np.multiply(means[:, layout.mixing], fields.x, out=term)
     elif fields.x is not None:
         _add_full_mixing(problem, means[:, layout.mixing], fields.x * roots[:, None], hessian)
-    shared, moved = shared_inputs(problem, fields, rows), buffers("moved", p.shape, p.dtype)
-    weighted = shared.features * weights
+    moved, weighted = buffers("moved", p.shape, p.dtype), shared.features * weights
     for place, (where, field) in enumerate(zip(shared.spans, shared.fields, strict=True)):
         np.multiply(p, field, out=moved)
         shares = weighted[where] @ shared.times(moved, place + 1).T

@@ -25,6 +25,7 @@ __all__ = [
     "predictor",
     "read_fields",
     "shared_inputs",
+    "shared_means",
     "shared_terms",
     "softmax",
     "thin_product",
@@ -138,12 +139,19 @@ def _bounds(problem: Problem, rows: slice, theta: Vector, predicted: FloatArray)
 
 
 def contract(
-    problem: Problem, fields: Fields, rows: slice, e: FloatArray, row_weights: Vector, buffers: Buffers
+    problem: Problem,
+    fields: Fields,
+    rows: slice,
+    e: FloatArray,
+    row_weights: Vector,
+    buffers: Buffers,
+    means: list[FloatArray] | None = None,
 ) -> Vector:
-    """Sum over rows and classes of ``row_weights_i e_ij X_ij`` (P,)."""
+    """Sum over rows and classes of ``row_weights_i e_ij X_ij`` (P,); `means` are those of `shared_means`, if known."""
     layout, sums = problem.layout, np.empty(problem.layout.size)
-    for where, features, field in shared_terms(problem, fields, rows):
-        sums[where] = (row_weights * np.vecdot(e, field)) @ features
+    terms = shared_terms(problem, fields, rows)
+    for (where, features, _), mean in zip(terms, means or shared_means(e, terms), strict=True):
+        sums[where] = (row_weights * mean) @ features
     weights = row_weights.astype(e.dtype)
     if fields.x is not None and problem.mixing == "diagonal":
         sums[layout.mixing] = weights @ np.multiply(e, fields.x, out=buffers("term", e.shape, e.dtype))
@@ -155,10 +163,11 @@ def contract(
     return sums
 
 
-def expected_inputs(problem: Problem, fields: Fields, rows: slice, p: FloatArray, out: FloatArray) -> FloatArray:
+def expected_inputs(
+    problem: Problem, fields: Fields, shared: "SharedInputs", p: FloatArray, out: FloatArray
+) -> FloatArray:
     """``sum_j p_ij X_ij`` of every row, written into `out` (b, P)."""
     layout, k = problem.layout, problem.n_classes
-    shared = shared_inputs(problem, fields, rows)
     out[:, : shared.size] = shared.times(p, len(shared.fields)).T
     if fields.x is not None and problem.mixing == "diagonal":
         np.multiply(p, fields.x, out=out[:, layout.mixing])
@@ -220,3 +229,8 @@ def shared_terms(problem: Problem, fields: Fields, rows: slice) -> list[tuple[sl
             for term, field in others
         ),
     ]
+
+
+def shared_means(p: FloatArray, terms: list[tuple[slice, Vector, FloatArray]]) -> list[FloatArray]:
+    """``sum_j p_ij F_ij`` of the field of every term (b,)."""
+    return [np.vecdot(p, field) for _, _, field in terms]

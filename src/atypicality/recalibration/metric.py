@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from atypicality.recalibration.kernels import Buffers, Fields, shared_terms, thin_product
+from atypicality.recalibration.kernels import Buffers, Fields, contract, shared_means, shared_terms, thin_product
 from atypicality.recalibration.newton import Cholesky, Metric
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.row_statistics import FloatArray
 
-__all__ = ["SparseCurvature", "sparse_curvature", "sparse_metric"]
+__all__ = ["SparseCurvature", "sparse_derivatives", "sparse_metric"]
 
 KEPT = 0.03
 """Probability above which an entry enters the sparse product: at most 33 in a row, and usually two or three.
@@ -75,20 +75,25 @@ class SparseCurvature:
         return self
 
 
-def sparse_curvature(problem: Problem, fields: Fields, rows: slice, p: FloatArray, buffers: Buffers) -> SparseCurvature:
-    """The block's share of the approximate Hessian at probabilities `p` (b, k)."""
+def sparse_derivatives(
+    problem: Problem, fields: Fields, rows: slice, p: FloatArray, buffers: Buffers
+) -> tuple[Vector, SparseCurvature]:
+    """The block's share of the gradient (P,), labels left out, and of the approximate Hessian, at p (b, k)."""
     weights, inputs = problem.weights[rows], _classwise_inputs(problem, fields)
     moments = np.zeros((len(inputs), len(inputs), problem.n_classes))
     for a, left in enumerate(inputs):
         for b, right in enumerate(inputs[: a + 1]):
             moments[a, b] = moments[b, a] = weights.astype(p.dtype) @ _times(_times(p, left, buffers), right, buffers)
-    shared, crossed = _shared_sums(problem, fields, rows, p, inputs, buffers)
+    terms = shared_terms(problem, fields, rows)
+    means = shared_means(p, terms)
+    shared, crossed = _shared_sums(problem, rows, p, inputs, terms, means, buffers)
+    gradient = contract(problem, fields, rows, p, weights, buffers, means)
     found = SparseCurvature(shared, crossed, moments, [_kept_entries(p, inputs, weights, rows.start)])
     if problem.mixing == "full" and fields.x is not None:
         doubt = weights * (1 - np.vecdot(p, p))
         found.outputs = np.diag(weights @ p) - p.T @ (p * weights[:, None])
         found.inputs = fields.x.T @ (fields.x * doubt[:, None])
-    return found
+    return gradient, found
 
 
 def sparse_metric(problem: Problem, sums: SparseCurvature) -> Metric:
@@ -231,11 +236,16 @@ def _times(p: FloatArray, values: FloatArray | None, buffers: Buffers) -> FloatA
 
 
 def _shared_sums(
-    problem: Problem, fields: Fields, rows: slice, p: FloatArray, inputs: list[FloatArray | None], buffers: Buffers
+    problem: Problem,
+    rows: slice,
+    p: FloatArray,
+    inputs: list[FloatArray | None],
+    terms: list[tuple[slice, Vector, FloatArray]],
+    means: list[FloatArray],
+    buffers: Buffers,
 ) -> tuple[Vector, Vector]:
-    weights, terms, n_shared = problem.weights[rows], shared_terms(problem, fields, rows), problem.layout.mixing.start
+    weights, n_shared = problem.weights[rows], problem.layout.mixing.start
     shared, crossed = np.empty((n_shared, n_shared)), np.empty((n_shared, len(inputs), problem.n_classes))
-    means = [np.vecdot(p, values) for _, _, values in terms]
     scaled = np.concatenate([features * weights[:, None] for _, features, _ in terms], axis=1).astype(p.dtype)
     shifted = scaled * np.repeat(np.stack(means, axis=1), [features.shape[1] for _, features, _ in terms], axis=1)
     for a, own in enumerate(inputs):

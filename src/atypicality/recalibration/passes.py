@@ -17,9 +17,10 @@ from atypicality.recalibration.kernels import (
     exponentials,
     predictor,
     read_fields,
+    shared_inputs,
     softmax,
 )
-from atypicality.recalibration.metric import sparse_curvature
+from atypicality.recalibration.metric import sparse_derivatives
 from atypicality.recalibration.newton import Derivatives
 from atypicality.recalibration.parameters import Vector
 from atypicality.recalibration.plain import plain_model
@@ -111,7 +112,7 @@ def row_gradients(problem: Problem, theta: Vector) -> Any:
             e /= totals[:, None]
             e[np.arange(e.shape[0]), problem.labels[rows]] -= 1
             inputs = buffers("inputs", (e.shape[0], problem.layout.size))
-            expected_inputs(problem, fields, rows, e, inputs)
+            expected_inputs(problem, fields, shared_inputs(problem, fields, rows), e, inputs)
             gradients[rows] = problem.project(inputs)
 
     blocks.for_rows(block, problem.n_rows, **_cut(problem, True))
@@ -139,14 +140,11 @@ def _block_sums(problem: Problem, rows: slice, theta: Vector, curvature: str | N
     fields, weights = read_fields(problem, rows, buffers), problem.weights[rows]
     e, totals, bounds = softmax(problem, fields, rows, theta, buffers)
     log_norm = float(weights @ (np.log(totals) + bounds))
-    if curvature == "exact":
-        e /= totals[:, None].astype(e.dtype)
-        return Derivatives(log_norm, *exact_derivatives(problem, fields, rows, e, buffers))
-    gradient = contract(problem, fields, rows, e, weights / totals, buffers)
     if curvature is None:
-        return Derivatives(log_norm, gradient)
+        return Derivatives(log_norm, contract(problem, fields, rows, e, weights / totals, buffers))
     e /= totals[:, None].astype(e.dtype)
-    return Derivatives(log_norm, gradient, sparse_curvature(problem, fields, rows, e, buffers))
+    derivatives = exact_derivatives if curvature == "exact" else sparse_derivatives
+    return Derivatives(log_norm, *derivatives(problem, fields, rows, e, buffers))
 
 
 def _cut(problem: Problem, wide: bool = False) -> dict[str, Any]:
