@@ -33,8 +33,8 @@ __all__ = [
 
 Buffers = Callable[..., NDArray[Any]]
 SCORE_RANGE = 40.0
-"""How far a row's maximum may be from what is subtracted from it: exp(40) and exp(-40) leave float32 room for the rest.
-"""
+"""How far a row's maximum may be from what is subtracted from it, most often nothing: exp(40) and exp(-40) leave
+float32 room for the rest."""
 SMALL_PRODUCT = 1_000_000
 """Multiplications up to which OpenBLAS takes matrices as they are: to pack them takes as long as a product of few rows.
 """
@@ -44,7 +44,7 @@ SMALL_PRODUCT = 1_000_000
 class Fields:
     """The inputs of a block: u (maximum 0), x (centred, for mixing), terms (maximum 0), masked entries.
 
-    All are standardised but for terms, which are left to be divided by `Problem.unit_left`.
+    Of these x is standardised; the others are left to be divided by `Problem.unit_left`.
     """
 
     u: FloatArray
@@ -57,14 +57,17 @@ def read_fields(problem: Problem, rows: slice, buffers: Buffers, dtype: np.dtype
     """Inputs of a block of rows; masked entries become 0 and are marked in `hidden`."""
     z, dtype = problem.logits[rows], dtype or problem.dtype
     u = np.subtract(z, problem.rows.top[rows, None], out=buffers("u", z.shape, dtype))
-    u *= dtype.type(1 / problem.scale)
+    left = problem.unit_left()
+    if left != problem.scale:
+        u *= dtype.type(1 / problem.scale)
     hidden = np.isneginf(u) if problem.rows.masked[rows].any() else None
     if hidden is not None:
         u[hidden] = 0
     x = None
     if problem.mixing is not None:
         offset = -problem.rows.mean[rows] / problem.scale
-        x = np.add(u, offset[:, None].astype(dtype), out=buffers("x", z.shape, dtype))
+        x = np.multiply(u, dtype.type(1 / left), out=buffers("x", z.shape, dtype))
+        x += offset[:, None].astype(dtype)
         if hidden is not None:
             x[hidden] = 0
     return Fields(u, x, [_read_term(problem, term, rows, buffers, dtype) for term in problem.terms], hidden)
@@ -87,7 +90,7 @@ def predictor(
     """``X_ij . theta`` of a block (b, k), up to a constant per row; masked entries are meaningless."""
     c, unknowns, w, s = problem.parts(theta)
     dtype = out.dtype
-    np.multiply(fields.u, (problem.features[rows] @ c)[:, None].astype(dtype), out=out)
+    np.multiply(fields.u, (problem.features[rows] @ c / problem.unit_left())[:, None].astype(dtype), out=out)
     for term, field in zip(problem.terms, fields.terms, strict=True):
         features = term.features[:1] if term.is_even else term.features[rows]
         weight = (features @ unknowns[term.name] / problem.unit_left(term.name))[:, None].astype(dtype)
@@ -116,7 +119,10 @@ def exponentials(
     if fields.hidden is not None:
         out[fields.hidden] = -np.inf
     bounds = _bounds(problem, rows, theta, out)
-    out -= bounds[:, None]
+    if np.abs(bounds).max(initial=0.0) > SCORE_RANGE:
+        out -= bounds[:, None]
+    else:
+        bounds = np.zeros_like(bounds)
     if out.max(initial=-np.inf) > SCORE_RANGE:
         further = out.max(axis=1)
         out -= further[:, None]
@@ -127,7 +133,7 @@ def exponentials(
 
 
 def _bounds(problem: Problem, rows: slice, theta: Vector, predicted: FloatArray) -> FloatArray:
-    """What to subtract from each row of the predictor: a bound where its terms have one, else one of its entries.
+    """What to subtract from each row of the predictor, if it is large: a bound of its terms, else one of its entries.
 
     That of its largest logit is rarely far below the row's maximum, which takes ten times as long to find.
     """
@@ -223,7 +229,7 @@ def shared_terms(problem: Problem, fields: Fields, rows: slice) -> list[tuple[sl
     layout = problem.layout
     others = zip(problem.terms, fields.terms, strict=True)
     return [
-        (layout.features, problem.features[rows], fields.u),
+        (layout.features, problem.features[rows] / problem.unit_left(), fields.u),
         *(
             (layout.terms[term.name], term.features[rows] / problem.unit_left(term.name), field)
             for term, field in others

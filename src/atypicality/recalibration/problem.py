@@ -43,7 +43,7 @@ MANY = 2**18
 """Numbers of a pass, of all classes or parameters, from which on one that only needs some digits works in the type of
 the logits: in two thirds of the time."""
 MODERATE = 1e6
-"""Scale of a term up to which, and down to whose inverse, its matrix is read as it is."""
+"""Scale of a term or of the logits up to which, and down to whose inverse, they are read as they are."""
 WILD = 1e8
 """Spread of a row over that of the median row from which on its curvature hides that of all others."""
 
@@ -271,12 +271,12 @@ class Problem:
             units[where] = self.term_scales[name]
         return units
 
-    def unit_left(self, name: str) -> float:
-        """What the matrix of a term is still to be divided by where a pass reads it: its scale, or 1.
+    def unit_left(self, name: str | None = None) -> float:
+        """What the matrix of a term, or the logits, are still to be divided by where a pass reads them: a scale, or 1.
 
         A number for every row is divided instead of the matrix where squares of the latter fit as well.
         """
-        scale = self.term_scales[name]
+        scale = self.scale if name is None else self.term_scales[name]
         return scale if MODERATE > scale > 1 / MODERATE else 1.0
 
     def with_ridge(self, ridge: Ridge) -> "Problem":
