@@ -569,6 +569,26 @@ def test_where_rounded_steps_lead_nowhere_all_steps_are_wide(passed, monkeypatch
     assert found.objective == pytest.approx(expected.objective, abs=2 * TOLERANCE)
 
 
+def test_where_passes_in_float32_lead_nowhere_those_in_float64_go_on(monkeypatch, seed):
+    logits, labels, atypicality = rows_like(5000, 5, seed, dtype=np.float32)  # a start has fewer
+    built, _ = build(TERMS["paper"], logits, labels, atypicality)
+    expected, find = solve(built), solver.find_optimum
+    built.dtype = np.dtype(np.float32)  # as of many rows
+
+    def refuse(problem, *args):
+        if problem.dtype == np.float32 and problem.n_rows == labels.size:
+            raise NotConvergedError("no step lowers the objective")
+        return find(problem, *args)
+
+    monkeypatch.setattr(solver, "find_optimum", refuse)
+    found = solve(built)
+    assert found.certificate <= TOLERANCE
+    assert found.objective == pytest.approx(expected.objective, abs=2 * TOLERANCE)
+    monkeypatch.setattr(Problem, "widened", lambda problem: problem)
+    with pytest.raises(NotConvergedError, match="no step lowers"):
+        solve(built)
+
+
 def test_nearly_separable_rows_end_with_a_certificate_in_float32_too(seed):
     rng = np.random.default_rng(seed)
     n = 30_000

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import softmax
 
 from atypicality.datasets.worlds import make_world
-from atypicality.recalibration import passes
+from atypicality.recalibration import AtypicalityAwareRecalibration, passes
 from atypicality.recalibration import strength as chosen
 from atypicality.recalibration.quadratic import EXACT_UP_TO, _Blocks, picture_at
 from atypicality.recalibration.solver import Problem, hessian, solve
@@ -341,6 +341,25 @@ def test_a_full_matrix_of_few_classes_is_read_rounded_and_gets_the_same_strength
     assert set(single.strengths) == set(double.strengths)
     for name, found in single.strengths.items():  # each ends where its logarithm changes by less than 0.05
         assert abs(np.log(found / double.strengths[name])) < 0.1 * max(1.0, 1 / double.effective[name])
+
+
+@pytest.mark.filterwarnings("ignore:labels all have the largest logit")
+@pytest.mark.parametrize("kind", ["no errors", "three errors", "heavy weights"])
+def test_where_rounded_sums_cancel_the_choice_is_made_in_float64(kind, seed):
+    world, rng = make_world(12_000, 3, temperature=2.0, random_state=seed), np.random.default_rng(seed)
+    logits, labels, weights = world.logits.astype(np.float32), world.labels, None
+    if kind == "heavy weights":
+        weights = rng.exponential(size=labels.size) ** 4
+    else:
+        labels = logits.argmax(axis=1)
+        labels[: 3 * (kind == "three errors")] = 2 - labels[: 3 * (kind == "three errors")]
+    single, double = (
+        AtypicalityAwareRecalibration()
+        .fit(logits.astype(dtype), labels, atypicality=world.atypicality, sample_weight=weights)
+        .predict_proba(logits[:500], atypicality=world.atypicality[:500])
+        for dtype in (np.float32, np.float64)
+    )
+    np.testing.assert_allclose(single, double, rtol=0, atol=2e-3)  # strengths end within 0.05 of their logarithm
 
 
 def test_where_the_first_optimum_is_sought_decides_over_passes_and_not_over_strengths(rng, monkeypatch):

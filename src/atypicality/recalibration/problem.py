@@ -301,6 +301,14 @@ class Problem:
         other.terms = tuple(term.rounded(other.dtype) for term in self.terms)
         return other
 
+    def widened(self) -> "Problem":
+        """The same rows with passes in float64, for sums that cancel in the type of the logits."""
+        if self.dtype == np.float64:
+            return self
+        other = copy.copy(self)
+        other.dtype = np.dtype(np.float64)
+        return other
+
     def with_terms(
         self, terms: Sequence[Term] = (), *, class_scores: bool = False, mixing: Mixing | None = None
     ) -> "Problem":

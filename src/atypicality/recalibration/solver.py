@@ -95,18 +95,24 @@ def solve(
     on where they begin.
     A warm `start` is the solution for other strengths, other rows or fewer terms (missing ones start at 0), and
     `curvature` (P, P) the Hessian near it, which then need not be gathered for exact steps on the host. `tolerance`
-    is half of the squared Newton decrement to end at, in units of the mean loss; where it is not reached,
-    `NotConvergedError` says why.
+    is half of the squared Newton decrement to end at, in units of the mean loss; where it is not reached, nor with
+    passes in float64, `NotConvergedError` says why.
     """
     if start is None:
         theta, n_iter, n_passes = _start(problem)
     else:
         theta, n_iter, n_passes = problem.project(problem.standardise(start)), 0, 0.0
-    if curvature is None and tolerance < ROUGH and _is_exact(problem):
-        optimum = _rounded_first(problem, theta, tolerance, max_iter)
-    else:
-        closer = curvature is not None and problem.dtype == np.float64
-        optimum = find_optimum(problem, theta, tolerance * CLOSER if closer else tolerance, max_iter, curvature)
+    closer = curvature is not None and problem.dtype == np.float64
+    try:
+        if curvature is None and tolerance < ROUGH and _is_exact(problem):
+            optimum = _rounded_first(problem, theta, tolerance, max_iter)
+        else:
+            optimum = find_optimum(problem, theta, tolerance * CLOSER if closer else tolerance, max_iter, curvature)
+    except NotConvergedError:
+        wide = problem.widened()
+        if wide is problem and curvature is None:
+            raise
+        optimum = find_optimum(wide, theta, tolerance, max_iter)
     return solution_at(problem, optimum, n_iter=n_iter, n_passes=n_passes)
 
 

@@ -20,6 +20,7 @@ Breiman (1995). Better subset regression using the nonnegative garrote. Technome
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from atypicality.recalibration.parameters import Solution, Vector
 from atypicality.recalibration.problem import Problem
 from atypicality.recalibration.quadratic import Picture, picture_at
-from atypicality.recalibration.solver import ROUGH, find_optimum, solve, start_at
+from atypicality.recalibration.solver import ROUGH, NotConvergedError, find_optimum, solve, start_at
 from atypicality.validation import check_number
 
 __all__ = [
@@ -171,14 +172,38 @@ def choose_strengths(
     """
     solution = temperature_start(problem) if start is None else start
     unit = n_effective * max(1e-3, abs(float(problem.standardise(solution)[0]))) ** 2
-    largest = LARGEST / unit
     if solution.loss <= ROUGH:  # no error, and no prior: there is nothing to learn but the temperature
         return ChosenStrengths({}, {}, dict.fromkeys(groups, 0.0), solution)
+    sought = partial(
+        _fixed_strengths, groups=groups, n_effective=n_effective, unit=unit, tolerance=tolerance, max_iter=max_iter,
+        least={} if least is None else least,
+    )  # fmt: skip
+    read, theta = problem.rounded(), problem.standardise(near or solution)
+    if read.dtype != np.float64:
+        try:
+            return sought(read, theta)
+        except (NotConvergedError, np.linalg.LinAlgError):
+            pass  # few rows weigh or spread so much more than all others that sums over them cancel
+    return sought(problem.widened(), theta)
+
+
+def _fixed_strengths(
+    problem: Problem,
+    theta: Vector,
+    *,
+    groups: Groups,
+    n_effective: float,
+    unit: float,
+    tolerance: float,
+    max_iter: int,
+    least: Mapping[str, float],
+) -> ChosenStrengths:
+    """As `choose_strengths`, in the type of the problem, from parameters (P,)."""
+    largest = LARGEST / unit
     strengths = dict.fromkeys(groups, FIRST * min(max(n_effective / FIRST_ROWS, 1.0), MOST_FIRST) / unit)
-    theta, read = problem.standardise(near or solution), problem.rounded()
     enough, there = (max(ROUGH, nats / n_effective) for nats in (NEAR, THERE))
     for _ in range(max_iter):
-        penalised = read.with_penalty(penalty_of(problem, groups, strengths))
+        penalised = problem.with_penalty(penalty_of(problem, groups, strengths))
         found = find_optimum(penalised, penalised.project(theta), enough)
         around, before = picture_at(penalised, found.at, found.gradient, found.curvature), strengths
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
@@ -188,7 +213,7 @@ def choose_strengths(
             enough = there  # what is left is judged at the optimum itself
         theta, _ = around.move(penalty_of(problem, groups, strengths))  # one Newton step, and no pass for it
     gate = _Gate(around, groups, n_effective, largest)
-    kept, evidence = gate.kept(strengths, {} if least is None else least)
+    kept, evidence = gate.kept(strengths, least)
     if len(kept) < len(groups):
         strengths = {name: strengths[name] if name in kept else largest for name in groups}
         strengths, effective = _fixed_point(around, groups, strengths, n_effective, largest)
