@@ -46,6 +46,18 @@ def test_a_point_that_no_step_improves_ends_with_what_to_give():
         newton.minimise(oracle, np.zeros(1), tolerance=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_factored_matrix_solves_for_a_gradient(rng, dtype):
+    root = rng.standard_normal((80, 50)) * np.geomspace(1e-3, 1e3, 50)  # scaled to a unit diagonal, all are alike
+    matrix, truth = root.T @ root, rng.standard_normal(50) / np.geomspace(1e-3, 1e3, 50)
+    gradient = matrix @ truth
+    before, found = gradient.copy(), newton.Cholesky.of(matrix.astype(dtype), 0.0).solve(gradient)
+    unit = np.sqrt(np.diag(matrix))
+    lost = np.linalg.cond(matrix / unit / unit[:, None]) * np.finfo(dtype).eps  # of the digits, a few times
+    np.testing.assert_allclose(found * unit, truth * unit, rtol=0, atol=20 * lost * np.abs(truth * unit).max())
+    assert (gradient == before).all()
+
+
 def test_only_pairs_that_curve_upward_are_remembered():
     pairs = deque()
     for turned in ([0.0, 0.0], [-1.0, 0.0], [2.0, 5.0]):  # products with the move: 0, -1, 2

@@ -53,7 +53,7 @@ class PlainModel:
         same = bool(np.ptp(multiplier) == 0)  # one number for all rows is a faster product than one per row
         self._step = multiplier[0].astype(dtype) if same else multiplier[:, None].astype(dtype)
         self.multiplier = multiplier.astype(dtype).astype(np.float64)  # what is multiplied with, rounding included
-        self.top_factor, self._ones = factor[problem.rows.best], np.ones(problem.n_classes, dtype)
+        self.top_factor = factor[problem.rows.best]
         self.largest, self.rest, self.first, self.second = (np.empty(n, dtype) for _ in range(4))
 
     def sums(self, curvature: str | None) -> tuple[float, Vector, Vector | SparseCurvature | None] | None:
@@ -110,49 +110,54 @@ class PlainModel:
         height = blocks.block_rows(columns * self.problem.dtype.itemsize, budget=budget)
         return blocks.reduce_rows(block, self.problem.n_rows, _Columns.merge, block=height, columns=columns)
 
-    def _exponentials(
-        self, rows: slice, buffers: Buffers, *, apart: bool, second: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        """``e_ij t_j`` of a block, the largest of each row set to 0 if `apart`, and with `second` those times z.
-
-        Fills the rows' sums of them, of their products with z, and with `second` of those with its square. Without
-        scores nobody reads them, and both share their memory.
-        """
-        z, scores = self.problem.logits[rows], self.problem.class_scores
+    def _exponentials(self, rows: slice, buffers: Buffers, *, apart: bool) -> FloatArray:
+        """``e_ij`` of a block, the largest of each row set to 0 if `apart`; fills the rows' sums of ``e_ij t_j``."""
+        z = self.problem.logits[rows]
         step = self._step if self._step.ndim == 0 else self._step[rows]
-        own = buffers("plain", (2 if second and scores else 1, *z.shape), z.dtype)
-        e, moved = own[0], own[-1]
-        np.multiply(z, step, out=e)
-        np.exp(e, out=e)
+        e: FloatArray = buffers("plain", z.shape, z.dtype)
+        np.exp(np.multiply(z, step, out=e), out=e)
         if apart:
             flat, places = e.reshape(-1), np.arange(z.shape[0]) * z.shape[1] + self.problem.rows.best[rows]
             self.largest[rows] = flat.take(places)
             flat[places] = 0
-        if scores:
-            e *= self.factor
-        np.matmul(e, self._ones, out=self.rest[rows])
-        if not second:
-            np.vecdot(e, z, out=self.first[rows])
-            return e, e
-        np.multiply(e, z, out=moved)
-        np.matmul(moved, self._ones, out=self.first[rows])
-        np.vecdot(moved, z, out=self.second[rows])
-        return e, moved
+        np.matmul(e, self.factor, out=self.rest[rows])
+        return e
+
+    def _moved(self, rows: slice, e: FloatArray, buffers: Buffers) -> FloatArray:
+        """``e_ij z_ij`` of a block; fills the rows' sums of ``e_ij t_j z_ij``. Without scores it overwrites e."""
+        moved: FloatArray = buffers("moved", e.shape, e.dtype) if self.problem.class_scores else e
+        np.matmul(np.multiply(e, self.problem.logits[rows], out=moved), self.factor, out=self.first[rows])
+        return moved
+
+    def _fill_second(self, rows: slice, moved: FloatArray) -> None:
+        """The rows' sums of ``e_ij t_j z_ij^2``; `moved` is overwritten where there are scores."""
+        z = self.problem.logits[rows]
+        if self.problem.class_scores:
+            np.matmul(np.multiply(moved, z, out=moved), self.factor, out=self.second[rows])
+        else:
+            np.vecdot(moved, z, out=self.second[rows])
 
     def _column_sums(self, rows: slice, curvature: str | None, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, buffers, apart=True, second=curvature is not None)
+        e, z = self._exponentials(rows, buffers, apart=True), self.problem.logits[rows]
         if not self.problem.class_scores:
+            if curvature is None:
+                np.vecdot(e, z, out=self.first[rows])
+            else:
+                self._fill_second(rows, self._moved(rows, e, buffers))
             return _Columns(np.zeros((1, 0)))
         totals = self.rest[rows] + self.largest[rows] * self.top_factor[rows]
         share = self.weights[rows] / totals
         if curvature is None:
-            return _Columns((share @ e)[None].astype(np.float64))
-        scaled = (self.features[rows] * share[:, None]).T
+            own = share @ e
+            np.matmul(np.multiply(e, z, out=e), self.factor, out=self.first[rows])
+            return _Columns((own * self.factor)[None].astype(np.float64))
+        moved, scaled = self._moved(rows, e, buffers), (self.features[rows] * share[:, None]).T
         mean = (self.first[rows] - self.problem.rows.top[rows] * self.rest[rows]) / totals + self.problem.rows.top[rows]
         own = thin_product(np.concatenate([share[None], scaled * mean]), e)
         own[1:] = (thin_product(scaled, moved) - own[1:]) / self.problem.scale
-        near = [self._scan(rows, e, totals)] if self.problem.near is None else []
-        return _Columns(own.astype(np.float64), near)
+        self._fill_second(rows, moved)
+        near = [self._scan(rows, np.multiply(e, self.factor, out=e), totals)] if self.problem.near is None else []
+        return _Columns((own * self.factor).astype(np.float64), near)
 
     def _scan(self, rows: slice, e: FloatArray, totals: FloatArray) -> Near:
         """Entries of a block with a probability above `KEPT`, and the largest of every row."""
@@ -174,17 +179,19 @@ class PlainModel:
         return SparseCurvature(shared, crossed[:, None], expected[None, None].copy(), [kept])
 
     def _product_sums(self, rows: slice, slope: Vector, shift: Vector, turned: Vector, buffers: Buffers) -> "_Columns":
-        e, moved = self._exponentials(rows, buffers, apart=False, second=True)
-        scores, totals, a, shifted = self.problem.class_scores, self.rest[rows], slope[rows], shift.astype(e.dtype)
-        share = self.weights[rows] / totals
-        change = (a * self.first[rows] + (e @ shifted if scores else 0.0)) / totals
-        both = moved @ shifted if scores else 0.0
+        e = self._exponentials(rows, buffers, apart=False)
+        scores, totals, a = self.problem.class_scores, self.rest[rows], slope[rows]
+        shifted = (shift * self.factor).astype(e.dtype)
+        along = e @ shifted if scores else 0.0
+        moved = self._moved(rows, e, buffers)
+        share, change = self.weights[rows] / totals, (a * self.first[rows] + along) / totals
+        both, across = (moved @ shifted, (share * a).astype(e.dtype) @ moved) if scores else (0.0, None)
+        self._fill_second(rows, moved)
         turned[rows] = (a * self.second[rows] + both - change * self.first[rows]) / totals
-        if not scores:
+        if across is None:
             return _Columns(np.zeros((1, 0)))
         own = thin_product(np.stack([share, share * change]).astype(e.dtype), e)
-        across = (share * a).astype(e.dtype) @ moved
-        return _Columns((across + shift * own[0] - own[1])[None].astype(np.float64))
+        return _Columns(((across + shift * own[0] - own[1]) * self.factor)[None].astype(np.float64))
 
 
 @dataclass
