@@ -17,7 +17,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.formula.density import is_triangular, whitened
-from atypicality.formula.rows import PLACE_UP_TO, row_maxima, row_tops
+from atypicality.formula.rows import PLACE_UP_TO, below_top, row_maxima, row_minima, row_tops
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.head.rarity import rarity_of
@@ -394,7 +394,7 @@ def test_a_triangular_whitening_is_the_whole_product(columns, rng):
 
 @pytest.mark.parametrize("width", [1, 2, 10, PLACE_UP_TO, PLACE_UP_TO + 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_row_maxima_are_those_of_numpy_to_the_bit(width, dtype, seed):
+def test_row_maxima_and_minima_are_those_of_numpy_to_the_bit(width, dtype, seed):
     rows = np.random.default_rng(seed).standard_normal((7, width)).astype(dtype)
     rows[1] = -np.inf
     rows[2, -1] = np.inf
@@ -403,5 +403,16 @@ def test_row_maxima_are_those_of_numpy_to_the_bit(width, dtype, seed):
     for values in (rows, np.asfortranarray(rows), rows[:0]):
         best, top = row_tops(np, values)
         assert_array_equal(row_maxima(np, values), values.max(axis=1, keepdims=True))
+        assert_array_equal(row_minima(np, values), values.min(axis=1, keepdims=True))
         assert_array_equal(top, values.max(axis=1, keepdims=True))
         assert_array_equal(best, values.argmax(axis=1)[:, None])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_below_their_maximum_are_exact_differences(rng, dtype):
+    rows = (1e3 * rng.standard_normal((20, 7))).astype(dtype)
+    exact = rows.astype(np.float64) - rows.max(axis=1, keepdims=True).astype(np.float64)
+    for top in (None, row_maxima(np, rows)):
+        found = below_top(np, rows, top=top)
+        assert found.dtype == np.float64
+        assert_array_equal(found, exact)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from atypicality import GaussianAtypicality, NeighborAtypicality, blocks
+from atypicality import GaussianAtypicality, NeighborAtypicality, RelativeAtypicality, blocks
 from atypicality.formula.rows import unit_rows
 
 COVARIANCES = ["tied", "full", "diagonal"]
@@ -31,6 +31,17 @@ def test_unit_rows_come_with_their_lengths(rng):
         exact = np.array([[math.hypot(*row)] for row in rows.tolist()])
         np.testing.assert_allclose(lengths, exact, rtol=1e-14)
         np.testing.assert_allclose(found, unit(rows), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_are_scored_by_their_direction_stay_as_they_are(rows, dtype):
+    x, labels = rows[0].astype(dtype), rows[1]
+    x.flags.writeable = False
+    for density in (GaussianAtypicality(normalize="l2"), RelativeAtypicality(normalize="l2")):
+        density.fit(x, labels)
+        once = density.atypicality(x)
+        with blocks.settings(block_rows=50):  # what is borrowed by one block is read by the next
+            np.testing.assert_allclose(density.atypicality(x), once, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", COVARIANCES)

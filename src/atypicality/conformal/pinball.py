@@ -251,7 +251,7 @@ class _Vertex:
         nearest = int(times.argmin())
         if there[nearest] and self.weights[next_row[nearest]] * gain[nearest] >= slope:
             return next_row[nearest : nearest + 1]
-        onward, count = np.where(up, 1, -1), FEW_CROSSINGS
+        onward, count, most = np.where(up, 1, -1), FEW_CROSSINGS, int(left.max())
         while True:
             steps = np.arange(count)[:, None]  # the next row of every cell, the one behind it, and so on
             there = steps < left
@@ -259,12 +259,12 @@ class _Vertex:
             times = np.where(there, np.maximum((self.scores[near] - value) / pace, 0.0), math.inf)
             order = np.argsort(times, axis=None, kind="stable")[: np.count_nonzero(there)]
             rows, gains = near.ravel()[order], (self.weights[near] * gain).ravel()[order]
-            reached, whole = int(np.searchsorted(np.cumsum(gains), slope)), count >= left.max()
+            reached, whole = int(np.searchsorted(np.cumsum(gains), slope)), count >= most
             if reached < rows.size and (whole or (times[-1, left > count] >= times.ravel()[order[reached]]).all()):
                 return np.asarray(rows[: reached + 1])
             if whole:  # the same sum in another order may fall short by a rounding
                 return np.asarray(rows) if gains.sum() >= slope else None
-            count *= 8
+            count = min(8 * count, most)
 
     def _rounded_up(self, groups: Doubles) -> float:
         """The cutoff plus a bound of its rounding error."""

@@ -37,10 +37,13 @@ def prepared(xp: Xp, rows: Any, normalize: str | None, buffers: Buffers | None =
     return rows if normalize is None else unit_rows(xp, rows, buffers)[0]
 
 
-def centred(xp: Xp, rows: Any, centre: Any, buffers: Buffers | None = None) -> Any:
-    """Rows (n, d) less a centre (d,), in the type of the centre."""
+def centred(xp: Xp, rows: Any, centre: Any, buffers: Buffers | None = None, *, own: bool = False) -> Any:
+    """Rows (n, d) less a centre (d,), in the type of the centre; those in buffers, the `own` ones, are overwritten."""
     if buffers is None:
         return xp.astype(rows - centre, centre.dtype, copy=False)
+    if own and rows.dtype == centre.dtype:
+        rows -= centre
+        return rows
     out = buffers("centred", rows.shape, centre.dtype)
     if rows.itemsize > centre.itemsize:
         return np.subtract(rows, centre, out=out, casting="same_kind")
@@ -119,7 +122,8 @@ class TiedDensity:
 
     def products(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
         """Whitened rows (n, r), and `z . m_y - |m_y|^2 / 2` (n, k)."""
-        rows = centred(xp, prepared(xp, rows, self.normalize, buffers), self.centre, buffers)
+        rows = prepared(xp, rows, self.normalize, buffers)
+        rows = centred(xp, rows, self.centre, buffers, own=self.normalize is not None)
         z = whitened(xp, rows, self.whitening, self.triangular, buffers)
         scores = product(z, self.targets, "scores", buffers)
         scores += self.bias
@@ -254,7 +258,7 @@ class LinearDensity:
 
     def products_of(self, xp: Xp, rows: Any, buffers: Buffers | None = None) -> tuple[Any, ...]:
         """The same of rows that are prepared already."""
-        rows = centred(xp, rows, self.centre, buffers)
+        rows = centred(xp, rows, self.centre, buffers, own=self.normalize is not None)
         scores = product(rows, self.targets, "scores", buffers)
         scores += self.bias
         if self.spread is None and self.mixing is None:

@@ -46,10 +46,10 @@ class Rarity(NamedTuple):
     covariate: Any = None
     densities: Any = None
 
-    def rows(self, logits: Any, *, masked: bool = True) -> Rows:
+    def rows(self, logits: Any, *, masked: bool = True, top: Any = None) -> Rows:
         """What recalibration reads."""
         given = self.atypicality if self.covariate is None else self.covariate
-        return Rows(logits, given, self.densities, masked=masked)
+        return Rows(logits, given, self.densities, masked=masked, top=top)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,14 @@ class HeadFormula:
             covariate = self.density.covariate(xp, products)
         return Rarity(self.density.atypicality(xp, products), covariate, densities)
 
-    def answer(self, xp: Xp, logits: Any, rarity: Rarity, draws: Any = None, *, masked: bool = True) -> Outcome:
-        """The verdict on rows of logits (n, k) with what is known of their rarity, and draws (n, 1)."""
-        proba, known = self.recalibration(xp, rarity.rows(logits, masked=masked))
+    def answer(
+        self, xp: Xp, logits: Any, rarity: Rarity, draws: Any = None, *, masked: bool = True, top: Any = None
+    ) -> Outcome:
+        """The verdict on rows of logits (n, k) with what is known of their rarity, and draws (n, 1).
+
+        `masked` and `top` are those of `Rows`.
+        """
+        proba, known = self.recalibration(xp, rarity.rows(logits, masked=masked, top=top))
         atypicality = rarity.atypicality
         label, top = row_tops(xp, proba)
         wide = xp.astype(top, xp.float64, copy=False)

@@ -30,6 +30,7 @@ class Rows:
     multiplier: Any = None  # (n, 1), where each row's multiplier was worked out before
     ambiguity: Any = None  # (n, 1)
     masked: bool = True  # False where a runner on the host has seen no masked class: a third of the passes less
+    top: Any = None  # (n, 1), the largest logit of each row, where a runner has looked for it
 
     def hidden(self, xp: Xp) -> Any:
         """Masked entries, bool (n, k), or None where there are none."""
@@ -288,7 +289,7 @@ class LogitModel:
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
         hidden = rows.hidden(xp)
-        below = within(xp, below_top(xp, rows.logits, hidden), self.reach)
+        below = within(xp, below_top(xp, rows.logits, hidden, rows.top), self.reach)
         (multiplier, *weights), known = self.weighing(xp, rows)
         predicted = below * multiplier
         if self.scores is not None:
@@ -314,7 +315,7 @@ class Mixture:
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
         hidden = rows.hidden(xp)
-        below, mixed = below_top(xp, rows.logits, hidden), None
+        below, mixed = below_top(xp, rows.logits, hidden, rows.top), None
         for multiplier, share in zip(self.multipliers, self.shares, strict=True):
             part = xp.astype(softmax(xp, below * multiplier, hidden), rows.logits.dtype, copy=False) * share
             mixed = part if mixed is None else mixed + part
@@ -331,5 +332,5 @@ class ContentFree:
     def __call__(self, xp: Xp, rows: Rows) -> Recalibrated:
         """Probabilities of a block of rows."""
         hidden = rows.hidden(xp)
-        probs = softmax(xp, below_top(xp, rows.logits, hidden), hidden)
+        probs = softmax(xp, below_top(xp, rows.logits, hidden, rows.top), hidden)
         return xp.astype(softmax(xp, probs / self.probabilities, hidden), rows.logits.dtype, copy=False), None

@@ -311,7 +311,8 @@ class _Rows:
 
     def _verdict(self, rows: slice, products: Any) -> Outcome:
         xp, z = self.xp, self.logits[rows, :]
-        check_logit_maxima(to_host(row_maxima(xp, z))[:, 0], first_row=rows.start)
+        top = row_maxima(xp, z)
+        check_logit_maxima(to_host(top)[:, 0], first_row=rows.start)
         if self.order is not None:
             z = xp.take(z, to_device(self.order, z), axis=1)
         atypicality, draws = (None if column is None else column[rows, None] for column in self.columns)
@@ -319,7 +320,7 @@ class _Rows:
         for scores in rarity[:2] if products is not None else ():
             if scores is not None:
                 check_scores(xp, scores, self.embeddings, rows, self.formula.density)
-        found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z))
+        found = self.formula.answer(xp, z, rarity, draws, masked=any_masked(z), top=top)
         if found.known is not None:
             check_known(to_host(found.known), first_row=rows.start)
         check_normalisers(to_host(found.confidence), first_row=rows.start)

@@ -35,13 +35,14 @@ def predicted_rows(
 
     def predict(rows: slice) -> list[tuple[Any]]:
         z = logits[rows, :]
-        check_logit_maxima(to_host(row_maxima(xp, z))[:, 0], first_row=rows.start)
+        top = row_maxima(xp, z)
+        check_logit_maxima(to_host(top)[:, 0], first_row=rows.start)
         d = None if densities is None else densities[rows, :]
         if d is not None:
             _check_densities(xp, d, rows)
         cut: dict[str, Any] = {name: None if p is None else p[rows, None] for name, p in columns.items()}
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit shows in the result
-            probs, known = formula(xp, Rows(z, densities=d, masked=any_masked(z), **cut))
+            probs, known = formula(xp, Rows(z, densities=d, masked=any_masked(z), top=top, **cut))
         if known is not None:
             check_known(to_host(known), first_row=rows.start)
         check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
@@ -63,9 +64,10 @@ def softmax_rows(logits: Any) -> Any:
 
     def predict(rows: slice) -> list[tuple[Any]]:
         block = z[rows, :]
-        check_logit_maxima(to_host(row_maxima(xp, block))[:, 0], first_row=rows.start)
+        top = row_maxima(xp, block)
+        check_logit_maxima(to_host(top)[:, 0], first_row=rows.start)
         hidden = xp.isinf(block) if any_masked(block) else None
-        return [(softmax(xp, below_top(xp, block, hidden), hidden),)]
+        return [(softmax(xp, below_top(xp, block, hidden, top), hidden),)]
 
     return blocks.compute(predict, z.shape[0], block=_height(z), host=host, columns=z.shape[1])[0]
 
