@@ -78,7 +78,7 @@ def placed(xp: Xp, values: Any, numbers: Any, places: Any, column: Any) -> Any:
 def below_top(xp: Xp, values: Any, hidden: Any = None, top: Any = None) -> Any:
     """Rows (n, k) less their maximum (n, 1), in float64; hidden entries, which are -inf, become 0."""
     top = row_maxima(xp, values) if top is None else top
-    if isinstance(values, np.ndarray):
+    if isinstance(values, np.ndarray) and values.dtype != np.float64:
         below = np.empty(values.shape)
         np.copyto(below, values)  # two passes are quicker than one where two types meet
         below -= top.astype(np.float64)
