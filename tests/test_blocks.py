@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import atypicality as aty
 from atypicality import blocks
 from atypicality.blocks.threads import MergeTree
 
@@ -57,10 +59,10 @@ def test_a_light_pass_takes_threads_for_many_blocks_only():
     def work(rows):
         names.append(threading.current_thread().name)
 
-    blocks.for_rows(work, 2 * blocks.LIGHT_BLOCKS - 1, block=1, threads=2, light=True)
+    blocks.for_rows(work, 2 * blocks.LIGHT.blocks - 1, block=1, threads=2, work=blocks.LIGHT)
     assert len(set(names)) == 1
     both = threading.Barrier(2)  # with as many blocks for each of two, both must come
-    blocks.for_rows(lambda rows: both.wait(10), 2 * blocks.LIGHT_BLOCKS, block=1, threads=2, light=True)
+    blocks.for_rows(lambda rows: both.wait(10), 2 * blocks.LIGHT.blocks, block=1, threads=2, work=blocks.LIGHT)
 
 
 def test_no_more_blocks_are_begun_than_may_wait_for_their_turn():
@@ -175,20 +177,83 @@ def test_an_error_in_a_reduction_is_raised():
 def test_more_cores_than_pay_are_left_to_matrix_products(monkeypatch):
     monkeypatch.delenv("ATYPICALITY_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    assert blocks.n_threads() == blocks.MOST_THREADS == 8
-    assert blocks.n_threads(products=True) == 64
+    assert blocks.n_threads() == blocks.ENTRIES.most == 8
+    assert blocks.n_threads(work=blocks.PRODUCTS) == 64
     names: set[int] = set()
-    light = threading.Barrier(blocks.LIGHT_THREADS)  # never passed by fewer; with more, the rest would wait in vain
+    light = threading.Barrier(blocks.LIGHT.most)  # never passed by fewer; with more, the rest would wait in vain
 
     def work(rows):
         names.add(threading.get_ident())
-        if rows.start < blocks.LIGHT_THREADS:
+        if rows.start < blocks.LIGHT.most:
             light.wait(10)
 
-    blocks.for_rows(work, 20 * blocks.LIGHT_BLOCKS, block=1, light=True)
-    assert len(names) == blocks.LIGHT_THREADS
+    blocks.for_rows(work, 20 * blocks.LIGHT.blocks, block=1, work=blocks.LIGHT)
+    assert len(names) == blocks.LIGHT.most
     with blocks.settings(n_threads=20):
         assert blocks.n_threads() == 20  # what a user has set is not cut
+
+
+def on_cores(count, monkeypatch):
+    """As on a machine with so many cores, where nobody has set a number of threads."""
+    monkeypatch.delenv("ATYPICALITY_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
+
+
+@pytest.mark.parametrize(("count", "products", "entries"), [(1, 1, 1), (2, 2, 1), (3, 3, 3), (4, 4, 4)])
+def test_a_second_core_is_taken_by_products_alone_and_a_third_by_all(count, products, entries, monkeypatch):
+    on_cores(count, monkeypatch)
+    assert blocks.n_threads(work=blocks.PRODUCTS) == products
+    assert blocks.n_threads() == blocks.n_threads(work=blocks.LIGHT) == entries
+    with blocks.settings(n_threads=2):
+        assert {blocks.n_threads(work=work) for work in (blocks.PRODUCTS, blocks.ENTRIES, blocks.LIGHT)} == {2}
+    monkeypatch.setenv("ATYPICALITY_NUM_THREADS", "2")
+    assert blocks.n_threads() == 2
+
+
+STAGES = {  # what runs, and whether matrix products are what takes its time
+    "gaussian": (lambda data: aty.GaussianAtypicality().fit(data.x, data.y), True),
+    "gaussian scores": (lambda data: data.gaussian.atypicality(data.x), True),
+    "neighbours": (lambda data: data.neighbors.atypicality(data.x), True),
+    "ece": (lambda data: aty.metrics.ece(data.probs, data.y), False),
+    "brier": (lambda data: aty.metrics.brier(data.probs, data.y), False),
+    "temperature": (lambda data: aty.TemperatureScaling().fit(data.z, data.y), False),
+    "vector": (lambda data: aty.VectorScaling().fit(data.z, data.y), False),
+    "paper": (lambda data: data.recalibration.paper().fit(data.z, data.y, atypicality=data.a), False),
+    "default": (lambda data: data.recalibration().fit(data.z, data.y, atypicality=data.a), False),
+    "sets": (lambda data: aty.SplitConformal("aps").fit(data.probs, data.y).predict_set(data.probs), False),
+}
+
+
+@pytest.fixture(scope="module")
+def stage_data():
+    part = world_part(0, 3000, n_classes=5, n_features=4)
+    probs = aty.TemperatureScaling().fit(part.logits, part.labels).predict_proba(part.logits)
+    gaussian = aty.GaussianAtypicality().fit(part.embeddings, part.labels)
+    return SimpleNamespace(
+        x=part.embeddings, y=part.labels, z=part.logits, probs=probs, gaussian=gaussian,
+        neighbors=aty.NeighborAtypicality().fit(part.embeddings), a=gaussian.atypicality(part.embeddings),
+        recalibration=aty.AtypicalityAwareRecalibration,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_threads_of_a_stage_on_two_and_on_three_cores(name, stage_data, monkeypatch):
+    run, products = STAGES[name]
+    seen = set()
+    real = blocks.Team
+
+    def team(function, slices, threads):
+        seen.add(threads)
+        return real(function, slices, threads)
+
+    monkeypatch.setattr(blocks, "Team", team)
+    monkeypatch.setattr("atypicality.recalibration.passes.ALONE", 0)  # these fits are small ones
+    with blocks.settings(block_rows=64):
+        for count in (2, 3):
+            seen.clear()
+            on_cores(count, monkeypatch)
+            run(stage_data)
+            assert seen == ({count} if products or count == 3 else set())
 
 
 def blas_threads():
@@ -211,11 +276,13 @@ def test_blas_has_one_thread_inside_and_what_it_had_before_outside(two_threads):
     assert blas_threads() == before
 
 
-def test_a_light_pass_on_one_thread_holds_blas_too(two_threads):
+def test_a_pass_on_one_thread_holds_blas_too_but_for_products(two_threads):
     for threads, n_blocks in ((1, 9), (2, 2)):
-        inside = list(blocks.map_rows(lambda rows: blas_threads(), n_blocks, block=1, threads=threads, light=True))
+        inside = list(blocks.map_rows(lambda rows: blas_threads(), n_blocks, block=1, threads=threads))
         assert all(set(found) == {1} for found in inside)
-    assert set(next(blocks.map_rows(lambda rows: blas_threads(), 1, block=1, light=True))) == {2}  # one block is small
+    assert set(next(blocks.map_rows(lambda rows: blas_threads(), 1, block=1))) == {2}  # one block is small
+    products = blocks.map_rows(lambda rows: blas_threads(), 4, block=1, threads=1, work=blocks.PRODUCTS)
+    assert all(set(found) == {2} for found in products)  # which BLAS shares out itself
 
 
 def test_overlapping_users_of_blas_restore_it_once(two_threads):

@@ -124,9 +124,9 @@ def test_types_and_joins_keep_their_values(rng):
 def test_threads_are_as_many_as_the_ceiling_holds(monkeypatch):
     monkeypatch.delenv("ATYPICALITY_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    assert blocks.n_threads(products=True) == 64
+    assert blocks.n_threads(work=blocks.PRODUCTS) == 64
     with blocks.settings(memory="1GB"):
-        assert blocks.n_threads(products=True) == 14  # half of it, 32 MiB each
+        assert blocks.n_threads(work=blocks.PRODUCTS) == 14  # half of it, 32 MiB each
         assert blocks.n_threads() == 8
         assert blocks.n_threads(10**9) == 1
         with blocks.settings(n_threads=20):

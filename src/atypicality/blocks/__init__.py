@@ -23,19 +23,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from atypicality.blocks import cores as own_cores
 from atypicality.blocks import spill as scratch_files
 from atypicality.blocks.threads import MergeTree, Team, single_threaded_blas
 
 __all__ = [
-    "CACHE_BYTES", "GEMM_BYTES", "Buffers", "Workspace", "astype", "block_rows", "ceiling", "compute", "concatenate",
-    "empty", "for_rows", "is_large", "map_rows", "n_threads", "reduce_rows", "row_slices", "seen", "settings",
-    "single_threaded_blas", "take_columns", "take_rows", "watched", "watching",
+    "CACHE_BYTES", "ENTRIES", "GEMM_BYTES", "LIGHT", "PRODUCTS", "Buffers", "Work", "Workspace", "astype", "block_rows",
+    "ceiling", "compute", "concatenate", "empty", "for_rows", "is_large", "map_rows", "n_threads", "reduce_rows",
+    "row_slices", "seen", "settings", "single_threaded_blas", "take_columns", "take_rows", "watched", "watching",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -54,13 +53,46 @@ LONG_ROW, ROW_BUFFER = 256, 256
 into it, where an operation takes a number for each row or column, which takes two to four times as long."""
 LARGE_SHARE = 128
 """An array of more than this part of the ceiling lives in a scratch file."""
-LIGHT_BLOCKS, LIGHT_THREADS = 4, 4
-"""Blocks of a light pass, with a few short calls for each, that a thread must have, and the most threads of one."""
-MOST_THREADS = 8
-"""Threads that a pass takes by default where it is not made of matrix products: more wait for the interpreter's lock.
-"""
 THREAD_BYTES = 32 * 1024 * 1024
 """What a thread takes in most passes: its buffers, and the results of its blocks that wait for their turn."""
+
+
+class Work(NamedTuple):
+    """What a pass is made of, which decides how many threads it has where nobody has set a number.
+
+    Threads must make it at least 1.6 times as fast as one, or there is one; `blocks.threads` has what was measured.
+
+    Parameters
+    ----------
+    cores : int
+        With fewer of them there is one thread.
+    most : int
+        Threads at most.
+    blocks : int, default=1
+        Blocks that each thread must have.
+    products : bool, default=False
+        Whether BLAS keeps its own threads where the pass has one.
+
+    Examples
+    --------
+    >>> sums = PRODUCTS._replace(most=8)
+    >>> sums.cores, sums.most
+    (2, 8)
+    """
+
+    cores: int
+    most: int
+    blocks: int = 1
+    products: bool = False
+
+
+PRODUCTS = Work(cores=2, most=1024, products=True)
+"""Matrix products: 1.6 to 2 times as fast on two cores, 5 times on 16."""
+ENTRIES = Work(cores=3, most=8)
+"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 2.1 to 2.5 on three; beyond eight threads more wait
+for the interpreter's lock than work."""
+LIGHT = Work(cores=3, most=4, blocks=4)
+"""A few short calls for each block: fewer blocks are done before a thread runs."""
 
 Watch = Callable[[Iterator[T], int, int], Iterator[T]]
 """Passes on the results of a pass over so many rows in blocks of so many, and may tell somebody how far it is."""
@@ -123,15 +155,15 @@ def ceiling() -> int | None:
     return _memory.get()
 
 
-def n_threads(each: int = THREAD_BYTES, *, products: bool = False) -> int:
-    """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores of this process.
+def n_threads(each: int = THREAD_BYTES, *, work: Work = ENTRIES) -> int:
+    """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else as many as pay on these cores.
 
     Parameters
     ----------
     each : int
         Under a memory limit cores count only as far as half of it holds so many bytes for every thread.
-    products : bool
-        Of more than `MOST_THREADS` cores all count for a pass that is made of matrix products.
+    work : Work
+        What the pass is made of: `PRODUCTS`, `ENTRIES` or `LIGHT`.
 
     Examples
     --------
@@ -143,9 +175,14 @@ def n_threads(each: int = THREAD_BYTES, *, products: bool = False) -> int:
         return chosen
     if (given := os.environ.get("ATYPICALITY_NUM_THREADS")) is not None:
         return _positive(given, "ATYPICALITY_NUM_THREADS")
-    cores, memory = len(own_cores.cores()), _memory.get()
-    cores = cores if products else min(cores, MOST_THREADS)
-    return cores if memory is None else max(1, min(cores, memory // 2 // each))
+    cores, memory = _cores(), _memory.get()
+    threads = min(cores, work.most) if cores >= work.cores else 1
+    return threads if memory is None else max(1, min(threads, memory // 2 // each))
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_large(size: int) -> bool:
@@ -244,27 +281,25 @@ def map_rows(
     *,
     block: int,
     threads: int | None = None,
-    light: bool = False,
+    work: Work = ENTRIES,
     columns: int = 0,
-    apart: bool = False,
 ) -> Iterator[T]:
-    """Yield `function(rows)` for every block, in row order, computed on `threads` threads (default: `n_threads`).
+    """Yield `function(rows)` for every block, in row order, computed on `threads` threads.
 
-    Blocks have at most `block` rows, on one thread exactly; on several every thread has about as many rows, unless
-    `settings` says how many. At most two blocks per thread are in flight, so the results that wait for their turn
-    stay few. An exception in one block is raised here, and no further block is started. A `light` pass, with a few
-    short calls for each block, takes a thread for every `LIGHT_BLOCKS` blocks at most: fewer are done before it runs.
-    Its blocks have BLAS on one thread too where the pass has: two would wait for memory together. Arrays of so many
-    `columns` are worked on without copies where rows are long (`LONG_ROW`). With `apart` threads stay on cores of their
-    own (`blocks.cores`), the caller's too until it has the last result: it should do little between two of them.
+    By default they are as many as `n_threads` says of this `work`. Blocks have at most `block` rows, on one thread
+    exactly; on several every thread has about as many rows, unless `settings` says how many. At most two blocks per
+    thread are in flight, so the results that wait for their turn stay few. An exception in one block is raised here,
+    and no further block is started. BLAS is held to one thread beside others, and where there is more than one block of
+    what is no product: two would wait for memory together. Arrays of so many `columns` are worked on without copies
+    where rows are long (`LONG_ROW`).
 
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))
     [4, 4, 2]
     """
-    threads, block = _cut(n_rows, block, threads, light)
+    threads, block = _cut(n_rows, block, threads, work)
     function = function if columns < LONG_ROW else functools.partial(_in_place, function)
-    held = light and n_rows > block
-    results = seen(_run(function, row_slices(n_rows, block), threads, held, apart), n_rows, block)
+    held = threads > 1 or (n_rows > block and not work.products)
+    results = seen(_run(function, row_slices(n_rows, block), threads, held), n_rows, block)
     return results if _memory.get() is None else _trimmed(results)
 
 
@@ -283,24 +318,24 @@ def _trimmed(results: Iterator[T]) -> Iterator[T]:
     scratch_files.trim()
 
 
-def _cut(n_rows: int, block: int, threads: int | None, light: bool) -> tuple[int, int]:
+def _cut(n_rows: int, block: int, threads: int | None, work: Work) -> tuple[int, int]:
     """Threads of a pass and rows of its blocks: as many blocks for every thread, of about equal size.
 
     What comes out stays as it is when it is cut again.
     """
     n_blocks = -(-n_rows // block)
-    threads = min(threads or n_threads(), n_blocks)
-    if light:
-        threads = min(threads, LIGHT_THREADS, n_blocks // LIGHT_BLOCKS)
+    if (most := n_blocks // work.blocks) <= 1:
+        return 1, block
+    threads = min(threads or n_threads(work=work), most)
     if threads > 1 and _rows.get() is None:
         block = -(-n_rows // (threads * -(-n_blocks // threads)))
     return threads, block
 
 
-def _run(function: Callable[[slice], T], slices: Iterator[slice], threads: int, held: bool, apart: bool) -> Iterator[T]:
-    """Results of all slices, in order; BLAS is held to one thread beside others, and where it is to be `held`."""
-    with single_threaded_blas() if threads > 1 or held else contextlib.nullcontext():
-        yield from map(function, slices) if threads <= 1 else Team(function, slices, threads, apart).results()
+def _run(function: Callable[[slice], T], slices: Iterator[slice], threads: int, held: bool) -> Iterator[T]:
+    """Results of all slices, in order, with BLAS `held` to one thread or not."""
+    with single_threaded_blas() if held else contextlib.nullcontext():
+        yield from map(function, slices) if threads <= 1 else Team(function, slices, threads).results()
 
 
 def watched(n_rows: int, block: int) -> Iterator[slice]:
@@ -330,7 +365,7 @@ def for_rows(
     *,
     block: int,
     threads: int | None = None,
-    light: bool = False,
+    work: Work = ENTRIES,
     columns: int = 0,
 ) -> None:
     """Run `function(rows)` for every block, for what it writes into arrays made beforehand; see `map_rows`.
@@ -340,7 +375,7 @@ def for_rows(
     >>> squares
     array([ 0,  1,  4,  9, 16])
     """
-    for _ in map_rows(function, n_rows, block=block, threads=threads, light=light, columns=columns, apart=True):
+    for _ in map_rows(function, n_rows, block=block, threads=threads, work=work, columns=columns):
         pass
 
 
@@ -351,6 +386,7 @@ def reduce_rows(
     *,
     block: int,
     threads: int | None = None,
+    work: Work = ENTRIES,
     columns: int = 0,
 ) -> T:
     """Fold `function(rows)` over all blocks with `merge`, in row order; needs at least one row.
@@ -362,15 +398,15 @@ def reduce_rows(
     >>> float(reduce_rows(lambda rows: values[rows].sum(), 10, block=3))
     45.0
     """
-    threads, block = _cut(n_rows, block, threads, False)
+    threads, block = _cut(n_rows, block, threads, work)
     if threads <= 1:
-        return functools.reduce(merge, map_rows(function, n_rows, block=block, threads=1, columns=columns))
+        return functools.reduce(merge, map_rows(function, n_rows, block=block, threads=1, work=work, columns=columns))
     tree = MergeTree(merge, -(-n_rows // block))
 
     def add(rows: slice) -> None:
         tree.add(rows.start // block, function(rows))
 
-    for_rows(add, n_rows, block=block, threads=threads, columns=columns)
+    for_rows(add, n_rows, block=block, threads=threads, work=work, columns=columns)
     return tree.whole()
 
 
@@ -381,6 +417,7 @@ def compute(
     block: int,
     host: bool = True,
     threads: int | None = None,
+    work: Work = ENTRIES,
     columns: int = 0,
 ) -> tuple[Any, ...]:
     """Arrays of all rows from a function that makes those of one block of rows, piece by piece.
@@ -395,7 +432,7 @@ def compute(
     host : bool, default=True
         NumPy arrays are computed on threads and written into `empty` arrays. Arrays of another library (False) stay on
         their device, where one block comes after the other.
-    threads, columns : int, optional
+    threads, work, columns : optional
         As in `map_rows`.
 
     Returns
@@ -413,7 +450,7 @@ def compute(
     if not n_rows:
         return tuple(next(iter(pieces(slice(0, 0)))))
     if n_rows <= block:
-        found = map_rows(lambda rows: list(pieces(rows)), n_rows, block=block, threads=1, columns=columns)
+        found = map_rows(lambda rows: list(pieces(rows)), n_rows, block=block, threads=1, work=work, columns=columns)
         return _joined_on_host(next(found))
     whole: list[NDArray[Any] | None] = []
     lock = threading.Lock()
@@ -431,7 +468,7 @@ def compute(
                     out[start : start + len(part)] = part
             start += len(piece[0])
 
-    for_rows(write, n_rows, block=block, threads=threads, columns=columns)
+    for_rows(write, n_rows, block=block, threads=threads, work=work, columns=columns)
     return tuple(whole)
 
 

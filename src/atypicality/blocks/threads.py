@@ -1,37 +1,38 @@
 """Blocks on threads: a team that takes one after the other, while BLAS is held to one thread.
 
-What decides whether threads pay, as measured on two cores with 1 and two with 2 MiB of cache each, and on 16 of another
-machine:
+The rule: threads make a pass at least 1.6 times as fast as one, or it has one. `blocks.Work` is the table, by what a
+pass is made of; times as fast as one thread, by cores, on two machines (one with two cores, whose neighbours on the
+host are busy; one with 16):
+
+=================================  =========  ===========  ==========
+passes                             2 busy     2 of 16      3 of 16
+=================================  =========  ===========  ==========
+matrix products (`PRODUCTS`)       1.6-2.2    1.3-2.0      1.9-2.7
+metrics, sets (`LIGHT`)            1.2-1.75   1.3-2.0      2.1-2.4
+recalibration (`ENTRIES`)          1.2-1.7    1.25-1.8     2.0-2.5
+=================================  =========  ===========  ==========
+
+So a second core is taken by products alone, a third by everything. Why two do not bring 2:
 
 The interpreter's lock. Every NumPy call gives it up and takes it back. Two threads that hold it for 4 microseconds
 between calls of 25 are twice as fast as one; where they hold it for 20 in a row, they are 1.75 times as fast with calls
 of 25 and slower than one (.84) with calls of 13: who wants it sleeps meanwhile, and takes 30 microseconds to wake. So
 blocks are 2 to 3 MiB, in which a call takes 50 to 350 microseconds, they consist of a few long calls, no lock is taken
-between two of them, and what is one number per row is worked on after the pass, for all rows at once. Blocks of a
-fourth of that, which stay in the cache of one core, take a fifth less on one thread where that cache has 2 MiB, and on
-two threads as long as on one. The more threads, the more of them wait: with 4, 8 and 16 ECE is 2.7, 2.1 and 1.5 times
-as fast as with one, temperature scaling 2.4, 3.1 and 2.9 times, a head's answers, which are matrix products, 3.5, 5.8
-and 6.9 times. So `blocks.n_threads` stops at eight but for products, and light passes, of a few short calls, at four.
+between two of them, and what is one number per row is worked on after the pass, for all rows at once. The more threads,
+the more of them wait: with 4, 8 and 16 ECE is 2.7, 2.1 and 1.5 times as fast as with one, temperature scaling 2.4, 3.1
+and 2.9 times, a head's answers, which are matrix products, 3.5, 5.8 and 6.9 times. So `ENTRIES` stop at eight threads
+and `LIGHT` at four. On a free-threaded build of Python 3.13, which has no lock, paper AAR of 25,000 x 1,000 gains 1.66
+from two threads instead of 1.54, the default 1.69 instead of 1.57.
 
-The scheduler, which may wake a thread on the core of the other and leave both there (`blocks.cores`). On two cores the
-median of 60 calls after pauses of 0 to 100 ms was 16.3 ms for ECE and 49 ms for all metrics, of which one thread takes
-20.5 and 60, and 14.7 and 42 ms with a core for each thread; the slowest fourth took from 21.5 and 63 ms on, and 15.9
-and 46. So each has its own while a pass runs, where as many are idle, and the caller the one that it is on.
-
-What the lock costs is known from those who have none. Two processes gain 1.7 to 2.0 where two threads gain 1.4 to 1.8.
-On a free-threaded build of Python 3.13 paper AAR of 25,000 x 1,000 gains 1.66 instead of 1.54, the default 1.69 instead
-of 1.57, vector scaling 1.70 instead of 1.56; temperature scaling and ECE gain 1.8 on both. Fits of 5,000 rows gain 1.40
-and 1.45 there instead of 1.19 and 1.22: what is left of those is not cut into blocks.
-
-Memory. On the two cores one reads nearly as fast as both: 200 MB in 6.6 and 6.0 ms. The Brier score keeps both busy,
-1.9 of 2, and gains 1.5, because each works slower beside the other; on two of the 16 cores it gains 1.9. Log loss,
-which reads and does little more, gains nothing on either, and has one thread.
+Memory and caches. Two threads read what one core reads nearly as fast: 200 MB in 6.0 to 6.8 ms. A multiplication of a
+block takes 1.1 to 1.4 times as long beside another, an exponential 1.0 to 1.2. Log loss, which reads and does little
+more, gains nothing, and has one thread everywhere.
 
 What comes after the blocks. A thread that adds up what all others have made is what they wait for, so that all of them
 merge (`MergeTree`). To start a thread takes 90 microseconds, and a pass of 1.3 ms gains 1.5 with new threads and 1.75
 with threads that wait for it, which is what they do here. Not cut into blocks at all are factorisations, the choice of
-strengths on a quadratic picture of the loss, vertex steps of conditional sets: `make bench` measures this share of
-every stage, and how much threads can gain beside it.
+strengths on a quadratic picture of the loss, vertex steps of conditional sets: a sixth of paper AAR, a fifth of a head.
+`make bench` measures this share of every stage.
 
 The threads of a BLAS library, which spin for some 25 ms after each call that used them, on the cores that the blocks
 need. BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass
@@ -52,8 +53,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from atypicality.blocks import cores
-
 __all__ = ["MergeTree", "Team", "single_threaded_blas"]
 
 T = TypeVar("T")
@@ -73,14 +72,12 @@ class Team(Generic[T]):
 
     At most `ahead` blocks are begun whose results were not given out yet. A lock is taken only by a thread that has to
     wait and by the one that it waits for: steps of a deque and of a dictionary are whole by themselves. An interpreter
-    without a lock of its own does not say in which order others see them, so that there everybody takes it. With
-    `apart` every thread has cores of its own meanwhile, the caller also between two results.
+    without a lock of its own does not say in which order others see them, so that there everybody takes it.
     """
 
-    def __init__(self, function: Callable[[slice], T], slices: Iterator[slice], threads: int, apart: bool) -> None:
+    def __init__(self, function: Callable[[slice], T], slices: Iterator[slice], threads: int) -> None:
         self.jobs = deque(enumerate(slices))
         self.function, self.total, self.helpers, self.ahead = function, len(self.jobs), threads - 1, 2 * threads
-        self.apart = apart
         self.given, self.waiting, self.stopped = 0, 0, False
         self.done: dict[int, tuple[T | None, BaseException | None]] = {}
         self.left: list[None] = []  # one for each helper that has gone
@@ -91,14 +88,9 @@ class Team(Generic[T]):
 
         One of them may wait for a server for minutes.
         """
-        every, anywhere = cores.cores(), list[set[int]]()
-        with cores.apart(self.helpers) if self.apart else contextlib.nullcontext(anywhere) as places:
-            yield from self._results(places or [every] * self.helpers, every)
-
-    def _results(self, places: list[set[int]], every: set[int]) -> Iterator[T]:
         job = self._job()  # the first block is the caller's: its result is the first to be waited for
-        for place in places:
-            _hire(partial(copy_context().run, self._help), place, every)  # `settings` hold on threads too
+        for _ in range(self.helpers):
+            _hire(partial(copy_context().run, self._help))  # `settings` hold on threads too
         waits = True
         try:
             while self.given < self.total:
@@ -204,21 +196,12 @@ class _Helper:
 
     def __init__(self) -> None:
         self.work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        thread = threading.Thread(target=self._serve, name="atypicality", daemon=True)
-        thread.start()
-        self.number, self.place = thread.native_id or -1, set[int]()
-
-    def stay(self, place: set[int], every: set[int]) -> None:
-        """Run on some cores from now on; to be told so takes a microsecond, while it waits."""
-        if place != self.place:
-            cores.hold(self.number, place, every)
-            self.place = place
+        threading.Thread(target=self._serve, name="atypicality", daemon=True).start()
 
     def _serve(self) -> None:
         while True:
             self.work.get()()  # no name holds what it was: its arrays are free once it is done
             if len(_idle) >= IDLE:
-                cores.forget()
                 return
             _idle.append(self)
 
@@ -226,12 +209,11 @@ class _Helper:
 _idle: list[_Helper] = []
 
 
-def _hire(work: Callable[[], object], place: set[int], every: set[int]) -> None:
+def _hire(work: Callable[[], object]) -> None:
     try:
         helper = _idle.pop()  # atomic: no lock is needed; the last to finish is the one whose core is warm
     except IndexError:
         helper = _Helper()
-    helper.stay(place, every)
     helper.work.put(work)
 
 

@@ -87,7 +87,7 @@ def confidences(probs: Any) -> Doubles:
     def one_block(rows: slice) -> None:
         np.minimum(probs[rows].max(axis=1), 1.0, out=top[rows])
 
-    blocks.for_rows(one_block, len(probs), block=_block(probs), light=True)
+    blocks.for_rows(one_block, len(probs), block=_block(probs), work=blocks.LIGHT)
     return top
 
 
@@ -113,7 +113,7 @@ def label_statistics(probs: Any, labels: NDArray[np.intp]) -> LabelStatistics:
         found.tied[rows] = np.bincount(which[values == own[which]], minlength=size) * exact(np, own)
         found.above[rows] = np.bincount(which, exact(np, values), size) - found.tied[rows]
 
-    blocks.for_rows(one_block, n, block=_block(probs), light=True, columns=k)
+    blocks.for_rows(one_block, n, block=_block(probs), work=blocks.LIGHT, columns=k)
     return found
 
 
@@ -148,7 +148,7 @@ def prediction_sets(probs: Any, thresholds: Doubles, rule: ScoreRule, draws: Any
     def one_block(rows: slice) -> None:
         np.copyto(sets[rows], next(accept(rows)))
 
-    blocks.for_rows(one_block, len(probs), block=_block(probs), light=True, columns=probs.shape[1])
+    blocks.for_rows(one_block, len(probs), block=_block(probs), work=blocks.LIGHT, columns=probs.shape[1])
     return sets
 
 

@@ -204,8 +204,8 @@ def score_together(formulas: tuple[Any, ...], x: Any, said: Callable[..., tuple[
                 check_scores(xp, scores, x, rows, formulas[-1])
             yield found  # which may lie in buffers, and is copied before the next block
 
-    threads, columns = blocks.n_threads(products=True), max(x.shape[1], *(formula.n_classes for formula in formulas))
-    return blocks.compute(score, x.shape[0], block=block, host=host, threads=threads, columns=columns)
+    columns = max(x.shape[1], *(formula.n_classes for formula in formulas))
+    return blocks.compute(score, x.shape[0], block=block, host=host, work=blocks.PRODUCTS, columns=columns)
 
 
 def check_scores(xp: Any, scores: Any, x: Any, rows: slice, formula: Any) -> None:

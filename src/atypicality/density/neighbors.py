@@ -172,7 +172,7 @@ class NeighborAtypicality(BaseEstimator):
             out[rows] = best
 
         block = blocks.block_rows(_SCORES_BYTES_PER_QUERY, budget=blocks.GEMM_BYTES)
-        blocks.for_rows(score, x.shape[0], block=block, threads=blocks.n_threads(products=True))
+        blocks.for_rows(score, x.shape[0], block=block, work=blocks.PRODUCTS)
         return out
 
     def _reduced(self, distances: Float64) -> Float64:

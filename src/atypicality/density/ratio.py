@@ -96,7 +96,7 @@ class NeighborRatio(BaseEstimator):
             out[rows] = self._shares(search, places[rows])
 
         block = blocks.block_rows(8 * 1024, budget=blocks.GEMM_BYTES)
-        blocks.for_rows(score, x.shape[0], block=block, threads=blocks.n_threads(products=True))
+        blocks.for_rows(score, x.shape[0], block=block, work=blocks.PRODUCTS)
         return out
 
     def _shares(self, search: Search, places: NDArray[np.intp]) -> Float64:

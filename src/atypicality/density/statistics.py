@@ -37,6 +37,8 @@ __all__ = [
 Float64 = NDArray[np.float64]
 Layout = Literal["pooled", "full", "diagonal"]
 Rows = FloatArray | UnitRows
+SCATTER = blocks.PRODUCTS._replace(most=8)
+"""Products whose results are as large as their rows: more threads write them faster than memory takes them."""
 Part = tuple[int, list[FloatArray]]
 """Classes and what a block of rows adds to their sums: first, scatter and, where asked for, third and fourth."""
 
@@ -349,8 +351,8 @@ def _sums_in_order(
 
     height = _block(d, dtype, len(origins[0]))
     each = (height + 2 * (d if layout == "pooled" else 0)) * d * dtype.itemsize
-    threads = blocks.n_threads(each)  # more write faster than memory takes it
-    return blocks.reduce_rows(parts, n, merge, block=height, threads=threads)
+    work = SCATTER if layout == "pooled" else blocks.ENTRIES
+    return blocks.reduce_rows(parts, n, merge, block=height, threads=blocks.n_threads(each, work=work), work=work)
 
 
 def _sums_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp], moments: bool) -> list[Float64]:
@@ -364,7 +366,7 @@ def _sums_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp], moment
         with np.errstate(invalid="ignore", over="ignore"):
             return [_part_of_class(origins, x, codes[group[0]], group) for group in np.split(chosen, ends)]
 
-    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype), apart=True):
+    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype), work=SCATTER):
         for code, sums in found:
             for total, part in zip(totals, sums, strict=False):
                 total[code] += part

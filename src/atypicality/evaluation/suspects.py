@@ -122,7 +122,9 @@ def _neighbor_shares(embeddings: Any, labels: NDArray[np.intp], rows: NDArray[np
         counts = np.bincount(cells.ravel(), minlength=alike.shape[0] * k).reshape(-1, k)
         shares[part] = (counts + 0.5) / (N_NEIGHBORS + 0.5 * k)
 
-    blocks.for_rows(fill, rows.size, block=blocks.block_rows(8 * len(labels), budget=blocks.GEMM_BYTES))
+    blocks.for_rows(
+        fill, rows.size, block=blocks.block_rows(8 * len(labels), budget=blocks.GEMM_BYTES), work=blocks.PRODUCTS
+    )
     return shares
 
 
@@ -167,7 +169,9 @@ def near_duplicates(
     def fill(part: slice) -> None:
         nearest[part] = (low[part] @ seen.T - lengths).argmax(axis=1)
 
-    blocks.for_rows(fill, len(queries), block=blocks.block_rows(8 * len(known), budget=blocks.GEMM_BYTES))
+    blocks.for_rows(
+        fill, len(queries), block=blocks.block_rows(8 * len(known), budget=blocks.GEMM_BYTES), work=blocks.PRODUCTS
+    )
     distance = np.linalg.norm(queries.astype(np.float64) - known[nearest], axis=1)
     usual = float(np.median(distance))
     ratio = distance / usual if usual > 0 else np.zeros(len(distance))

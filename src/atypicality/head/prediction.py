@@ -236,7 +236,8 @@ def verdict_rows(
     """
     host = isinstance(logits, np.ndarray)
     rows = _Rows(formula, logits, embeddings, atypicality, draws, order, nearest)
-    threads = blocks.n_threads(products=embeddings is not None)
+    work = blocks.ENTRIES if embeddings is None else blocks.PRODUCTS
+    threads = blocks.n_threads(work=work)
     cached = min(threads, 3) * blocks.CACHE_BYTES // 3  # the more hand a lock over, the longer calls should take
     inner = blocks.block_rows(8 * logits.shape[1], budget=cached if host else BLOCK_BYTES)
     outer = inner
@@ -248,7 +249,7 @@ def verdict_rows(
         logits.shape[0],
         block=outer,
         host=host,
-        threads=threads,
+        work=work,
         columns=logits.shape[1],
     )
     whole = Outcome(*found)

@@ -149,7 +149,7 @@ def connected(client: Any = None) -> Iterator[Any]:
     # threads, not processes: a script needs no guard around its main part, and rows are not copied
     made = dict(
         n_workers=1,
-        threads_per_worker=blocks.n_threads(products=True),
+        threads_per_worker=blocks.n_threads(work=blocks.PRODUCTS),
         processes=False,
         dashboard_address="127.0.0.1:0",
     )

@@ -182,7 +182,7 @@ def _nearest_in(
                 out[group, block, :k] = found.nearest(chosen, k)
 
     with place.named(queries.start):
-        blocks.for_rows(search, asked.shape[0], block=QUERIES)
+        blocks.for_rows(search, asked.shape[0], block=QUERIES, work=blocks.PRODUCTS)
     return out
 
 

@@ -214,7 +214,7 @@ def _read_labels(
                 np.vecdot(wide, wide, out=squares[rows])
 
     threads = None if squared else 1  # one core reads as fast as two, and there is little more to do
-    blocks.for_rows(read, array.shape[0], block=_block(array), threads=threads, light=True)
+    blocks.for_rows(read, array.shape[0], block=_block(array), threads=threads, work=blocks.LIGHT)
     check.judge()
     return label_prob, squares
 
@@ -298,7 +298,7 @@ def _read_blocks(
             values = wide.reshape(-1)[high]
             return np.ones(size) @ wide, cells.cells(high % n_classes, values), values
 
-    for found in blocks.map_rows(read, n_rows, block=_block(array), light=True, apart=True):
+    for found in blocks.map_rows(read, n_rows, block=_block(array), work=blocks.LIGHT):
         cells.add(*found)
     check.judge()
     return top, best == target, label_prob, squares
@@ -315,7 +315,7 @@ def _pairs_of(probs: ArrayLike, labels: ArrayLike) -> Pairs:
         check.look(block, rows)
         confidence[rows] = _entries(block, block.argmax(axis=1, out=best[rows]))  # the first of equal entries
 
-    blocks.for_rows(read, array.shape[0], block=_block(array), light=True)
+    blocks.for_rows(read, array.shape[0], block=_block(array), work=blocks.LIGHT)
     check.judge()
     return Pairs(confidence, best == target, dtype)
 

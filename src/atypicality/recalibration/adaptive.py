@@ -165,7 +165,9 @@ class AdaptiveTemperatureScaling(Recalibrator):
             result[rows] = self.temperature_ * self.network_.factor(embeddings[rows])
 
         widest = max(embeddings.shape[1], *(bias.size for _, bias in self.network_.encoder))
-        blocks.for_rows(score, result.size, block=blocks.block_rows(4 * widest, budget=blocks.GEMM_BYTES))
+        blocks.for_rows(
+            score, result.size, block=blocks.block_rows(4 * widest, budget=blocks.GEMM_BYTES), work=blocks.PRODUCTS
+        )
         return result
 
     def formula(self) -> LogitModel:

@@ -129,7 +129,7 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
     shares = np.full(n, 1 / n) if weights is None else weights[::step] / weights[::step].sum()
     share, masked = to_device(shares, logits)[:, None], any_masked(rows)
     each = PRODUCTS * 8 * k * k
-    threads = blocks.n_threads(each, products=True) if isinstance(rows, np.ndarray) else 1  # a device has its own
+    threads = blocks.n_threads(each) if isinstance(rows, np.ndarray) else 1  # a device has its own
 
     def total(values: Callable[[slice], Any]) -> Any:
         height = blocks.block_rows(8 * k, budget=blocks.GEMM_BYTES)

@@ -535,4 +535,4 @@ def _real(array: NDArray[Any], name: str) -> FloatArray:
 
 
 def _scan_rows(array: NDArray[Any], check: Any) -> None:
-    blocks.for_rows(check, array.shape[0], block=blocks.block_rows(array.shape[1] * array.itemsize), light=True)
+    blocks.for_rows(check, array.shape[0], block=blocks.block_rows(array.shape[1] * array.itemsize), work=blocks.LIGHT)
