@@ -87,9 +87,9 @@ class Work(NamedTuple):
 
 
 PRODUCTS = Work(cores=2, most=1024, products=True)
-"""Matrix products: 1.6 to 2 times as fast on two cores, 5 times on 16."""
+"""Matrix products: 1.6 to 2.2 times as fast on two cores, 4 to 6 times on 16."""
 ENTRIES = Work(cores=3, most=8)
-"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 2.1 to 2.5 on three; beyond eight threads more wait
+"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 1.5 to 2.6 on three; beyond eight threads more wait
 for the interpreter's lock than work."""
 LIGHT = Work(cores=3, most=4, blocks=4)
 """A few short calls for each block: fewer blocks are done before a thread runs."""

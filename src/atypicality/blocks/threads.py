@@ -7,9 +7,9 @@ host are busy; one with 16):
 =================================  =========  ===========  ==========
 passes                             2 busy     2 of 16      3 of 16
 =================================  =========  ===========  ==========
-matrix products (`PRODUCTS`)       1.6-2.2    1.3-2.0      1.9-2.7
-metrics, sets (`LIGHT`)            1.2-1.75   1.3-2.0      2.1-2.4
-recalibration (`ENTRIES`)          1.2-1.7    1.25-1.8     2.0-2.5
+matrix products (`PRODUCTS`)       1.6-2.2    1.4-2.5      1.7-3.3
+metrics, sets (`LIGHT`)            1.2-1.75   1.3-2.0      1.7-2.6
+recalibration (`ENTRIES`)          1.2-1.7    1.25-1.8     1.5-2.6
 =================================  =========  ===========  ==========
 
 So a second core is taken by products alone, a third by everything. Why two do not bring 2:
@@ -24,9 +24,9 @@ and 2.9 times, a head's answers, which are matrix products, 3.5, 5.8 and 6.9 tim
 and `LIGHT` at four. On a free-threaded build of Python 3.13, which has no lock, paper AAR of 25,000 x 1,000 gains 1.66
 from two threads instead of 1.54, the default 1.69 instead of 1.57.
 
-Memory and caches. Two threads read what one core reads nearly as fast: 200 MB in 6.0 to 6.8 ms. A multiplication of a
-block takes 1.1 to 1.4 times as long beside another, an exponential 1.0 to 1.2. Log loss, which reads and does little
-more, gains nothing, and has one thread everywhere.
+Memory and caches. One core reads 200 MB in 6.6 ms, two together in 6.0. Beside another thread a multiplication of a
+block takes 1.06 to 1.33 times as long, gathering single entries 1.3 to 1.6, an exponential 1.03 to 1.06. Log loss,
+which reads and does little more, gains nothing, and has one thread everywhere.
 
 What comes after the blocks. A thread that adds up what all others have made is what they wait for, so that all of them
 merge (`MergeTree`). To start a thread takes 90 microseconds, and a pass of 1.3 ms gains 1.5 with new threads and 1.75
