@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from atypicality import blocks
-from benchmarks.timing import measure, process_gain, thread_turns, thread_use
+from benchmarks.timing import measure, thread_turns
 
 __all__ = ["AUTHORS", "COLUMNS", "Peer", "Row", "contest"]
 
@@ -26,7 +25,7 @@ COLUMNS = (
     "against",
     "times faster",
     "seconds on one thread: ours, theirs",
-    "wall seconds, default threads: ours (gain over one thread, and the most there is to gain), theirs",
+    "wall seconds, default threads: ours (gain over one thread), theirs",
     "ours / bare cost",
     "accuracy: ours, theirs (smaller is better)",
     "peak MB: ours, theirs",
@@ -67,10 +66,7 @@ class Row:
     alone: float = math.nan
     wall: float = math.nan
     peer_wall: float = math.nan
-    serial: float = math.nan
     busy: float = math.nan
-    processes: float = math.nan
-    cores: int = 1
 
     @property
     def ratio(self) -> float:
@@ -88,20 +84,11 @@ class Row:
         return self.alone / self.wall
 
     @property
-    def most_gain(self) -> float:
-        """How many times faster default threads can be than one: what is not cut into blocks stays on one.
-
-        The rest is shared as well as processes share the machine, where that was measured.
-        """
-        shared = self.cores if math.isnan(self.processes) else min(self.processes, self.cores)
-        return 1 / (self.serial + (1 - self.serial) / shared)
-
-    @property
     def threads(self) -> str:
         """What default threads bring, in words; nothing where it was not measured."""
-        if self.gain != self.gain or self.serial != self.serial:
+        if self.gain != self.gain:
             return ""
-        return "one thread" if self.busy <= ALONE else f"{self.gain:.2f} of {self.most_gain:.2f}"
+        return "one thread" if self.busy <= ALONE else f"{self.gain:.2f}"
 
     @property
     def met(self) -> bool:
@@ -165,7 +152,7 @@ class Row:
     def record(self) -> dict[str, Any]:
         """Everything measured, as JSON keeps it."""
         kept = {key: None if value != value else value for key, value in asdict(self).items()}
-        derived = {"ratio": self.ratio, "bare": self.bare, "gain": self.gain, "most_gain": self.most_gain}
+        derived = {"ratio": self.ratio, "bare": self.bare, "gain": self.gain}
         return kept | {key: None if value != value else value for key, value in derived.items()} | {"ok": self.ok}
 
 
@@ -233,18 +220,14 @@ def contest(
     found = measure(runs, repeats=repeats, plain=plain)
     said = {key: quality(one.result) if quality and key != "bare" else "" for key, one in found.items()}
     errors = {key: error(one.result) if error and key != "bare" else math.nan for key, one in found.items()}
-    (alone, wall), (serial, busy), cores = thread_turns(ours), thread_use(ours), blocks.n_threads()
-    processes = process_gain(ours, processes=cores) if busy > ALONE else math.nan
+    alone, wall, busy = thread_turns(ours)
     common = {
         "stage": stage,
         "size": size,
         "seconds": found["ours"].seconds,
         "alone": alone,
         "wall": wall,
-        "serial": serial,
         "busy": busy,
-        "processes": processes,
-        "cores": cores,
         "bare_seconds": found["bare"].seconds if bare else math.nan,
         "bare_of": bare_of,
         "accuracy": accuracy,

@@ -8,7 +8,6 @@ import ctypes
 import gc
 import math
 import os
-import statistics
 import sys
 import threading
 import time
@@ -30,9 +29,7 @@ __all__ = [
     "one_thread",
     "peak_above",
     "peak_anonymous",
-    "process_gain",
     "thread_turns",
-    "thread_use",
     "touch_memory",
     "wait_for_quiet",
 ]
@@ -134,87 +131,23 @@ def best_times(
 
 def thread_turns(
     run: Callable[[], object], *, seconds: float = 3.0, least: int = 3, most: int = 20
-) -> tuple[float, float]:
-    """Best wall seconds of a call on one thread and with default threads, which take turns for some `seconds`.
+) -> tuple[float, float, float]:
+    """Best wall seconds of a call on one thread and with default threads, and the cores that default threads keep busy.
 
-    What both met was the same machine: cores that others use meanwhile slow two threads down more often than one.
+    Calls take turns for some `seconds`, so that both meet the same machine: cores that others use meanwhile slow two
+    threads down more often than one.
     """
-    times: list[tuple[float, float]] = []
-    end = time.perf_counter() + seconds
-    while len(times) < least or (len(times) < most and time.perf_counter() < end):
+    alone, shared = math.inf, (math.inf, 0.0)
+    turns, end = 0, time.perf_counter() + seconds
+    while turns < least or (turns < most and time.perf_counter() < end):
+        turns += 1
         with one_thread():
-            alone = _timed(run, time.perf_counter)[1]
-        times.append((alone, _timed(run, time.perf_counter)[1]))
-    alone, shared = map(min, zip(*times, strict=True))
-    return alone, shared
-
-
-def thread_use(run: Callable[[], object], *, calls: int = 2) -> tuple[float, float]:
-    """Share of a call's time on one thread that is not spent in blocks of rows, and cores it keeps busy by default.
-
-    The first is what no thread can share: at most ``1 / (share + (1 - share) / cores)`` is to be gained. Products and
-    factorisations outside of blocks count as such. Both are the best of some calls after a first one.
-    """
-    inside, depth = 0.0, 0
-
-    def watch(results: Iterator[Any], n_rows: int, block: int) -> Iterator[Any]:
-        nonlocal inside, depth
-        while True:
-            start, depth = time.perf_counter(), depth + 1
-            try:
-                found = next(results, results)
-            finally:
-                depth -= 1
-                inside += time.perf_counter() - start if depth == 0 else 0.0
-            if found is results:
-                return
-            yield found
-
-    shares, cores = [], []
-    for _ in range(calls + 1):
-        inside = 0.0
-        with one_thread(), blocks.watching(watch):
-            whole = _timed(run, time.perf_counter)[1]
-        shares.append(1 - inside / whole)
-    for _ in range(calls):
+            alone = min(alone, _timed(run, time.perf_counter)[1])
+        gc.collect()
         start, began = time.perf_counter(), time.process_time()
         run()
-        cores.append((time.process_time() - began) / (time.perf_counter() - start))
-    return max(0.0, min(shares[1:])), max(cores)
-
-
-def process_gain(run: Callable[[], object], *, processes: int = 2, seconds: float = 1.0) -> float:
-    """How many times as many calls so many processes make at once, on one thread each, as one alone.
-
-    That is what the machine lets several workers gain who share no interpreter: caches and memory are theirs together,
-    its lock is not. NaN where a process cannot be forked.
-    """
-    if not hasattr(os, "fork"):
-        return math.nan
-    return processes * _pace(run, 1, seconds) / _pace(run, processes, seconds)
-
-
-def _pace(run: Callable[[], object], processes: int, seconds: float) -> float:
-    """Median wall seconds of a call in one of several forked processes that make calls for some `seconds` each."""
-    reading, writing = os.pipe()
-    children = []
-    for _ in range(processes):
-        if (child := os.fork()) == 0:
-            try:
-                with one_thread():
-                    run()
-                    times, end = [], time.perf_counter() + seconds
-                    while len(times) < 2 or time.perf_counter() < end:
-                        times.append(_timed(run, time.perf_counter)[1])
-                os.write(writing, f"{statistics.median(times)}\n".encode())
-            finally:
-                os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as results:
-        return statistics.mean(float(line) for line in results)
+        shared = min(shared, (time.perf_counter() - start, time.process_time() - began))
+    return alone, shared[0], shared[1] / shared[0]
 
 
 def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float] | None = None) -> None:

@@ -119,7 +119,7 @@ def test_a_contest_measures_everybody_on_the_same_arrays():
         repeats=2,
     )
     turns = ["ours", "bare", "authors"] * 5  # three turns, memory in the first two, then two by the wall clock
-    assert seen == turns + ["ours"] * (2 * 20 + 5)  # and what threads bring: in turns with one, and where they work
+    assert seen == turns + ["ours"] * (2 * 20)  # and what threads bring, in turns with one
     assert [row.peer for row in rows] == ["", AUTHORS]
     assert (rows[1].error, rows[1].peer_error) == (0.0, 0.5)
     assert all(len(row.cells()) == len(COLUMNS) for row in rows)
@@ -160,52 +160,25 @@ def test_whoever_is_slow_runs_once(monkeypatch):
     assert len(calls) == 2  # on one thread, and by the wall clock
 
 
-def test_the_share_outside_of_blocks_bounds_what_threads_can_gain(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 1.5 * now[0]))
-
-    def busy(seconds):
-        now[0] += seconds
-
-    def run():
-        busy(2.0)
-        blocks.for_rows(lambda rows: blocks.for_rows(lambda part: busy(0.5), 2, block=1), 4, block=1, threads=1)
-
-    # 4 of 6 seconds are in blocks, and those of blocks inside of blocks count once
-    assert timing.thread_use(run) == (pytest.approx(1 / 3), pytest.approx(1.5))
-    row = replace(ROW, alone=1.0, wall=0.8, serial=1 / 3, busy=1.4, cores=2)
-    assert row.most_gain == pytest.approx(1.5)  # 1 / (1/3 + 2/3 / 2)
-    assert replace(row, processes=1.6).most_gain == pytest.approx(4 / 3)  # 1 / (1/3 + 2/3 / 1.6)
-    assert replace(row, processes=2.2).most_gain == row.most_gain  # two cores are no more than two
-    assert row.threads == "1.25 of 1.50"
+def test_the_table_says_what_threads_bring_or_that_there_is_one():
+    row = replace(ROW, alone=1.0, wall=0.8, busy=1.4)
+    assert row.threads == "1.25"
     assert replace(row, busy=1.0).threads == "one thread"
+    assert replace(row, wall=math.nan).threads == ""
 
 
 def test_one_thread_and_default_threads_take_turns(monkeypatch):
     now, took, seen = [0.0], iter([5.0, 4.0, 3.0, 2.0, 6.0, 7.0, 0.1, 0.1]), []
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 1.5 * now[0])
+    monkeypatch.setattr(timing, "time", clocks)
     monkeypatch.setenv("ATYPICALITY_NUM_THREADS", "7")
 
     def run():
         now[0] += next(took)
         seen.append(blocks.n_threads())
 
-    assert timing.thread_turns(run, seconds=1.0) == (3.0, 2.0)  # three turns at least, and no fourth after a second
+    assert timing.thread_turns(run, seconds=1.0) == (3.0, 2.0, 1.5)  # three turns at least, and no fourth after a second
     assert seen == [1, 7] * 3
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_processes_gain_what_they_do_not_wait_for(monkeypatch):
-    now, parent = [0.0], os.getpid()
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-
-    def run():
-        assert os.getpid() != parent
-        now[0] += 0.25  # of the clock of its own process
-
-    assert timing.process_gain(run) == pytest.approx(2.0)
-    monkeypatch.setattr(timing, "_pace", lambda run, processes, seconds: {1: 3.0, 4: 4.0}[processes])
-    assert timing.process_gain(run, processes=4) == pytest.approx(3.0)
 
 
 def test_the_command_waits_for_a_quiet_machine(capsys):
