@@ -1,10 +1,11 @@
-"""What more cores bring to the library's own rows: `python -m benchmarks.cores [stage ...]`, for 1, 2, 4, ... cores.
+"""What more cores bring to the library's own rows: `python -m benchmarks.cores [stage ...]`, for 1, 2, 3, 4, ... cores.
 
 Every call may use so many cores of this machine, with default settings otherwise: what a machine with that many would
 do. `--out benchmarks/results/cores.json` keeps what was measured.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -25,7 +26,7 @@ __all__ = ["columns", "lines", "main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     options = parser().parse_args(arguments)
-    counts = options.cores or [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= len(os.sched_getaffinity(0))]
+    counts = options.cores or [count for count in (1, 2, 3, 4, 8, 16, 32, 64) if count <= len(os.sched_getaffinity(0))]
     found = measured(options.stages or STAGES, lambda run: by_cores(run, counts))
     title, rows = "Wall seconds with default settings, by cores", lines(found)
     if options.out:
@@ -38,23 +39,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def by_cores(run: Callable[[], Any], counts: Sequence[int]) -> dict[str, float]:
-    """Best wall seconds for each number of cores; the most come first, since threads keep the cores of their birth."""
+    """Best wall seconds for each number of cores, which all threads of the process share."""
     own, found = sorted(os.sched_getaffinity(0)), {}
-    for count in sorted(counts, reverse=True):
-        os.sched_setaffinity(0, own[:count])
+    run()  # starts the threads that later calls find waiting
+    for count in counts:
+        _share(own[:count])
         try:
             with threadpool_limits(count):
                 found[str(count)] = best_of_few(run, time.perf_counter)
         finally:
-            os.sched_setaffinity(0, own)
-    return {str(count): found[str(count)] for count in counts}
+            _share(own)
+    return found
+
+
+def _share(cores: Sequence[int]) -> None:
+    """Keep every thread of this process on these cores, those that wait for work too."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(thread, cores)
 
 
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.cores", description=__doc__)
     made.add_argument("stages", nargs="*", choices=[[], *STAGES], help="all if none is named")
-    made.add_argument("--cores", type=int, nargs="+", help="how many; powers of 2 if not given")
+    made.add_argument("--cores", type=int, nargs="+", help="how many; 1, 2, 3, 4, 8, ... if not given")
     made.add_argument("--out", type=Path, help="JSON file to write; those in benchmarks/results become tables")
     return made
 

@@ -44,7 +44,7 @@ def main() -> int:
         path, labels = make_file(Path(folder), options.rows, options.columns)
         rows = [measure(path, labels, precision, options.memory) for precision in ("float64", "float32")]
     shape = f"{options.rows:,} x {options.columns} float32, {CLASSES} classes, {size / 1e9:.1f} GB in one file"
-    more = {"shape": shape, "memory": options.memory, "asked": LIMITS, "threads": blocks.n_threads()}
+    more = {"shape": shape, "memory": options.memory, "asked": LIMITS, "threads": blocks.n_threads(work=blocks.SCATTER)}
     title = "Gaussian fit of embeddings in a file, beside reading it once and the bare products"
     results.write(Path(options.out), results.document(title, COLUMNS, rows, **more))
     for row in rows:
@@ -100,7 +100,10 @@ def products(shape: tuple[int, int], precision: str) -> float:
 
     def run() -> None:
         blocks.for_rows(
-            lambda rows: block[: rows.stop - rows.start].T @ block[: rows.stop - rows.start], part, block=height
+            lambda rows: block[: rows.stop - rows.start].T @ block[: rows.stop - rows.start],
+            part,
+            block=height,
+            work=blocks.SCATTER,
         )
 
     return _seconds(run) * n / part

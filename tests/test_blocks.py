@@ -13,6 +13,7 @@ import pytest
 from conftest import world_part
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import BaseEstimator
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import atypicality as aty
@@ -190,7 +191,11 @@ def test_more_cores_than_pay_are_left_to_matrix_products(monkeypatch):
     blocks.for_rows(work, 20 * blocks.LIGHT.blocks, block=1, work=blocks.LIGHT)
     assert len(names) == blocks.LIGHT.most
     with blocks.settings(n_threads=20):
-        assert blocks.n_threads() == 20  # what a user has set is not cut
+        assert (
+            blocks.n_threads(work=blocks.PRODUCTS) == 20
+        )  # set by a user, whatever the cores, but not beyond what pays
+        assert blocks.n_threads() == blocks.n_threads(work=blocks.SCATTER) == 8
+        assert blocks.n_threads(work=blocks.LIGHT) == 4
 
 
 def on_cores(count, monkeypatch):
@@ -210,7 +215,7 @@ def test_a_second_core_is_taken_by_products_alone_and_a_third_by_all(count, prod
     assert blocks.n_threads() == 2
 
 
-STAGES = {  # what runs, and whether matrix products are what takes its time
+STAGES = {  # what runs, and whether there are matrix products in it that take time
     "gaussian": (lambda data: aty.GaussianAtypicality().fit(data.x, data.y), True),
     "gaussian scores": (lambda data: data.gaussian.atypicality(data.x), True),
     "neighbours": (lambda data: data.neighbors.atypicality(data.x), True),
@@ -219,27 +224,38 @@ STAGES = {  # what runs, and whether matrix products are what takes its time
     "temperature": (lambda data: aty.TemperatureScaling().fit(data.z, data.y), False),
     "vector": (lambda data: aty.VectorScaling().fit(data.z, data.y), False),
     "paper": (lambda data: data.recalibration.paper().fit(data.z, data.y, atypicality=data.a), False),
-    "default": (lambda data: data.recalibration().fit(data.z, data.y, atypicality=data.a), False),
+    "default": (
+        lambda data: data.recalibration().fit(data.z, data.y, atypicality=data.a),
+        True,
+    ),  # which classes are alike
+    "head": (lambda data: data.head.predict(data.part), True),
+    "head without a density": (lambda data: data.plain.predict(data.part), False),
     "sets": (lambda data: aty.SplitConformal("aps").fit(data.probs, data.y).predict_set(data.probs), False),
 }
 
 
 @pytest.fixture(scope="module")
 def stage_data():
-    part = world_part(0, 3000, n_classes=5, n_features=4)
+    worlds = [world_part(part, 3000, n_classes=5, n_features=4) for part in (0, 1)]
+    part, train = (aty.ModelOutputs(w.logits, embeddings=w.embeddings, labels=w.labels) for w in worlds)
     probs = aty.TemperatureScaling().fit(part.logits, part.labels).predict_proba(part.logits)
     gaussian = aty.GaussianAtypicality().fit(part.embeddings, part.labels)
+    with pytest.warns(UserWarning, match="works without atypicality"):
+        plain = aty.ReliabilityHead(density=None).fit(calibration=part)
     return SimpleNamespace(
-        x=part.embeddings, y=part.labels, z=part.logits, probs=probs, gaussian=gaussian,
-        neighbors=aty.NeighborAtypicality().fit(part.embeddings), a=gaussian.atypicality(part.embeddings),
+        train=train, part=part, x=part.embeddings, y=part.labels, z=part.logits, probs=probs,
+        gaussian=gaussian, a=gaussian.atypicality(part.embeddings),
+        neighbors=aty.NeighborAtypicality().fit(part.embeddings),
         recalibration=aty.AtypicalityAwareRecalibration,
+        head=aty.ReliabilityHead(density=gaussian).fit(train=train, calibration=part),
+        plain=plain,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_threads_of_a_stage_on_two_and_on_three_cores(name, stage_data, monkeypatch):
-    run, products = STAGES[name]
-    seen = set()
+@pytest.fixture
+def teams(monkeypatch):
+    """Threads of every pass that has more than one, of blocks of 64 rows; small fits have threads too."""
+    seen: set[int] = set()
     real = blocks.Team
 
     def team(function, slices, threads):
@@ -247,13 +263,28 @@ def test_threads_of_a_stage_on_two_and_on_three_cores(name, stage_data, monkeypa
         return real(function, slices, threads)
 
     monkeypatch.setattr(blocks, "Team", team)
-    monkeypatch.setattr("atypicality.recalibration.passes.ALONE", 0)  # these fits are small ones
+    monkeypatch.setattr("atypicality.recalibration.passes.ALONE", 0)
     with blocks.settings(block_rows=64):
-        for count in (2, 3):
-            seen.clear()
-            on_cores(count, monkeypatch)
-            run(stage_data)
-            assert seen == ({count} if products or count == 3 else set())
+        yield seen
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_threads_of_a_stage_on_two_and_on_three_cores(name, stage_data, teams, monkeypatch):
+    run, products = STAGES[name]
+    for count in (2, 3):
+        teams.clear()
+        on_cores(count, monkeypatch)
+        run(stage_data)
+        assert teams == ({count} if products or count == 3 else set())
+
+
+def test_exact_hessians_of_many_parameters_are_products(stage_data, teams, monkeypatch):
+    on_cores(2, monkeypatch)
+    STAGES["vector"][0](stage_data)
+    assert not teams
+    monkeypatch.setattr("atypicality.recalibration.passes.MANY", 2 * 5)  # a scale and a bias for each class
+    STAGES["vector"][0](stage_data)
+    assert teams == {2}
 
 
 def blas_threads():
@@ -277,12 +308,30 @@ def test_blas_has_one_thread_inside_and_what_it_had_before_outside(two_threads):
 
 
 def test_a_pass_on_one_thread_holds_blas_too_but_for_products(two_threads):
-    for threads, n_blocks in ((1, 9), (2, 2)):
-        inside = list(blocks.map_rows(lambda rows: blas_threads(), n_blocks, block=1, threads=threads))
-        assert all(set(found) == {1} for found in inside)
+    for threads, n_blocks in ((1, 9), (2, 2)):  # two light blocks are too few for a second thread
+        light = blocks.map_rows(lambda rows: blas_threads(), n_blocks, block=1, threads=threads, work=blocks.LIGHT)
+        assert all(set(found) == {1} for found in light)
     assert set(next(blocks.map_rows(lambda rows: blas_threads(), 1, block=1))) == {2}  # one block is small
     products = blocks.map_rows(lambda rows: blas_threads(), 4, block=1, threads=1, work=blocks.PRODUCTS)
     assert all(set(found) == {2} for found in products)  # which BLAS shares out itself
+
+
+class OwnDensity(BaseEstimator):
+    """A user's, of matrix products."""
+
+    def fit(self, embeddings, labels=None):
+        return self
+
+    def atypicality(self, embeddings):
+        self.seen = blas_threads()
+        return embeddings @ np.ones(embeddings.shape[1])
+
+
+def test_blas_keeps_its_threads_in_a_density_of_the_user(two_threads, stage_data):
+    head = aty.ReliabilityHead(density=OwnDensity()).fit(train=stage_data.train, calibration=stage_data.part)
+    with blocks.settings(n_threads=1, block_rows=64):
+        head.predict(stage_data.part)
+    assert set(head.density_.seen) == {2}
 
 
 def test_overlapping_users_of_blas_restore_it_once(two_threads):

@@ -130,7 +130,7 @@ def test_threads_are_as_many_as_the_ceiling_holds(monkeypatch):
         assert blocks.n_threads() == 8
         assert blocks.n_threads(10**9) == 1
         with blocks.settings(n_threads=20):
-            assert blocks.n_threads() == 20
+            assert blocks.n_threads(work=blocks.PRODUCTS) == 20
 
 
 def test_blocks_are_no_larger_than_what_counts_as_large():

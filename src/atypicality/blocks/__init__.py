@@ -32,9 +32,10 @@ from atypicality.blocks import spill as scratch_files
 from atypicality.blocks.threads import MergeTree, Team, single_threaded_blas
 
 __all__ = [
-    "CACHE_BYTES", "ENTRIES", "GEMM_BYTES", "LIGHT", "PRODUCTS", "Buffers", "Work", "Workspace", "astype", "block_rows",
-    "ceiling", "compute", "concatenate", "empty", "for_rows", "is_large", "map_rows", "n_threads", "reduce_rows",
-    "row_slices", "seen", "settings", "single_threaded_blas", "take_columns", "take_rows", "watched", "watching",
+    "CACHE_BYTES", "ENTRIES", "GEMM_BYTES", "LIGHT", "PRODUCTS", "SCATTER", "Buffers", "Work", "Workspace",
+    "astype", "block_rows", "ceiling", "compute", "concatenate", "empty", "for_rows", "is_large", "map_rows",
+    "n_threads", "reduce_rows", "row_slices", "seen", "settings", "single_threaded_blas", "take_columns",
+    "take_rows", "watched", "watching",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -58,9 +59,10 @@ THREAD_BYTES = 32 * 1024 * 1024
 
 
 class Work(NamedTuple):
-    """What a pass is made of, which decides how many threads it has where nobody has set a number.
+    """What a pass is made of, which decides how many threads it has by default.
 
-    Threads must make it at least 1.6 times as fast as one, or there is one; `blocks.threads` has what was measured.
+    Passes of a kind have threads from as many cores on as make them 1.6 times as fast as one thread, else one;
+    `blocks.threads` has the measured gains.
 
     Parameters
     ----------
@@ -75,8 +77,7 @@ class Work(NamedTuple):
 
     Examples
     --------
-    >>> sums = PRODUCTS._replace(most=8)
-    >>> sums.cores, sums.most
+    >>> SCATTER.cores, SCATTER.most
     (2, 8)
     """
 
@@ -87,12 +88,14 @@ class Work(NamedTuple):
 
 
 PRODUCTS = Work(cores=2, most=1024, products=True)
-"""Matrix products: 1.6 to 2.2 times as fast on two cores, 4 to 6 times on 16."""
+"""Matrix products: 1.6 to 2.1 times as fast on two cores, 2.3 to 6 times on 16."""
+SCATTER = PRODUCTS._replace(most=8)
+"""Products that are summed over the blocks, each as large as its block: more than eight threads wait for memory."""
 ENTRIES = Work(cores=3, most=8)
-"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 1.5 to 2.6 on three; beyond eight threads more wait
-for the interpreter's lock than work."""
+"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 1.3 to 2.7 on three. Of more than eight threads
+most wait for the interpreter's lock."""
 LIGHT = Work(cores=3, most=4, blocks=4)
-"""A few short calls for each block: fewer blocks are done before a thread runs."""
+"""A few short calls for each block; fewer than four blocks are done before another thread has started."""
 
 Watch = Callable[[Iterator[T], int, int], Iterator[T]]
 """Passes on the results of a pass over so many rows in blocks of so many, and may tell somebody how far it is."""
@@ -117,6 +120,7 @@ def settings(
     Parameters
     ----------
     n_threads : int, optional
+        Threads of a pass, on any number of cores. Passes that are no products have eight or four of them at most.
     block_rows : int, optional
     memory : int or str, optional
         Ceiling of the process's anonymous memory: bytes, or "1GB", "500MB", "2GiB". Arrays of all rows by all classes
@@ -156,25 +160,27 @@ def ceiling() -> int | None:
 
 
 def n_threads(each: int = THREAD_BYTES, *, work: Work = ENTRIES) -> int:
-    """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else as many as pay on these cores.
+    """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores from which on they pay.
+
+    Of each at most as many as `work` says.
 
     Parameters
     ----------
     each : int
-        Under a memory limit cores count only as far as half of it holds so many bytes for every thread.
+        Bytes that a thread needs: under a memory limit, threads by default are no more than half of it holds.
     work : Work
-        What the pass is made of: `PRODUCTS`, `ENTRIES` or `LIGHT`.
+        What the pass is made of: `PRODUCTS`, `SCATTER`, `ENTRIES` or `LIGHT`.
 
     Examples
     --------
-    >>> with settings(n_threads=3):
-    ...     n_threads()
-    3
+    >>> with settings(n_threads=20):
+    ...     n_threads(), n_threads(work=PRODUCTS)
+    (8, 20)
     """
     if (chosen := _threads.get()) is not None:
-        return chosen
+        return min(chosen, work.most)
     if (given := os.environ.get("ATYPICALITY_NUM_THREADS")) is not None:
-        return _positive(given, "ATYPICALITY_NUM_THREADS")
+        return min(_positive(given, "ATYPICALITY_NUM_THREADS"), work.most)
     cores, memory = _cores(), _memory.get()
     threads = min(cores, work.most) if cores >= work.cores else 1
     return threads if memory is None else max(1, min(threads, memory // 2 // each))
@@ -289,8 +295,8 @@ def map_rows(
     By default they are as many as `n_threads` says of this `work`. Blocks have at most `block` rows, on one thread
     exactly; on several every thread has about as many rows, unless `settings` says how many. At most two blocks per
     thread are in flight, so the results that wait for their turn stay few. An exception in one block is raised here,
-    and no further block is started. BLAS is held to one thread beside others, and where there is more than one block of
-    what is no product: two would wait for memory together. Arrays of so many `columns` are worked on without copies
+    and no further block is started. BLAS is held to one thread while a pass has several, and where a pass of
+    several blocks is not made of products. Arrays of so many `columns` are worked on without copies
     where rows are long (`LONG_ROW`).
 
     >>> list(map_rows(lambda rows: rows.stop - rows.start, 10, block=4, threads=1))

@@ -1,45 +1,44 @@
 """Blocks on threads: a team that takes one after the other, while BLAS is held to one thread.
 
-The rule: threads make a pass at least 1.6 times as fast as one, or it has one. `blocks.Work` is the table, by what a
-pass is made of; times as fast as one thread, by cores, on two machines (one with two cores, whose neighbours on the
-host are busy; one with 16):
+The rule: passes of a kind have threads from the number of cores on where these make them at least 1.6 times as fast as
+one thread; with fewer cores they have one. `blocks.Work` is the table of kinds. Gains of stages over one thread, by
+cores, in several runs on two machines (one with two cores, whose host is busy; one with 16):
 
-=================================  =========  ===========  ==========
-passes                             2 busy     2 of 16      3 of 16
-=================================  =========  ===========  ==========
-matrix products (`PRODUCTS`)       1.6-2.2    1.4-2.5      1.7-3.3
-metrics, sets (`LIGHT`)            1.2-1.75   1.3-2.0      1.7-2.6
-recalibration (`ENTRIES`)          1.2-1.7    1.25-1.8     1.5-2.6
-=================================  =========  ===========  ==========
+===============================================  =========  ===========  ==========
+passes                                           2 busy     2 of 16      3 of 16
+===============================================  =========  ===========  ==========
+matrix products (`PRODUCTS`, `SCATTER`)          1.6-2.1    1.4-2.2      1.7-3.2
+metrics, sets (`LIGHT`)                          1.0-1.75   1.3-2.0      1.7-3.4
+recalibration (`ENTRIES`)                        1.2-1.7    1.25-1.8     1.3-2.7
+===============================================  =========  ===========  ==========
 
-So a second core is taken by products alone, a third by everything. Why two do not bring 2:
+So products have threads from two cores on, other passes from three. Why two threads are not twice as fast:
 
 The interpreter's lock. Every NumPy call gives it up and takes it back. Two threads that hold it for 4 microseconds
 between calls of 25 are twice as fast as one; where they hold it for 20 in a row, they are 1.75 times as fast with calls
-of 25 and slower than one (.84) with calls of 13: who wants it sleeps meanwhile, and takes 30 microseconds to wake. So
-blocks are 2 to 3 MiB, in which a call takes 50 to 350 microseconds, they consist of a few long calls, no lock is taken
-between two of them, and what is one number per row is worked on after the pass, for all rows at once. The more threads,
-the more of them wait: with 4, 8 and 16 ECE is 2.7, 2.1 and 1.5 times as fast as with one, temperature scaling 2.4, 3.1
-and 2.9 times, a head's answers, which are matrix products, 3.5, 5.8 and 6.9 times. So `ENTRIES` stop at eight threads
-and `LIGHT` at four. On a free-threaded build of Python 3.13, which has no lock, paper AAR of 25,000 x 1,000 gains 1.66
-from two threads instead of 1.54, the default 1.69 instead of 1.57.
+of 25 and slower than one (.84) with calls of 13: a thread that waits for it sleeps, and takes 30 microseconds to wake.
+So blocks are 2 to 3 MiB, in which a call takes 50 to 350 microseconds; they consist of a few long calls; no lock is
+taken between two of them; and one number per row is worked on after the pass, for all rows at once. The more threads,
+the more of them wait: in one run ECE was 2.7, 2.1 and 1.5 times as fast with 4, 8 and 16 as with one, temperature
+scaling 2.4, 3.1 and 2.9 times, a head's answers, which are matrix products, 3.5, 5.8 and 6.9 times. So `ENTRIES` stop
+at eight threads and `LIGHT` at four. On a free-threaded build of Python 3.13, which has no lock, paper AAR of 25,000 x
+1,000 gains 1.66 from two threads instead of 1.54, the default 1.69 instead of 1.57.
 
 Memory and caches. One core reads 200 MB in 6.6 ms, two together in 6.0. Beside another thread a multiplication of a
 block takes 1.06 to 1.33 times as long, gathering single entries 1.3 to 1.6, an exponential 1.03 to 1.06. Log loss,
 which reads and does little more, gains nothing, and has one thread everywhere.
 
-What comes after the blocks. A thread that adds up what all others have made is what they wait for, so that all of them
-merge (`MergeTree`). To start a thread takes 90 microseconds, and a pass of 1.3 ms gains 1.5 with new threads and 1.75
-with threads that wait for it, which is what they do here. Not cut into blocks at all are factorisations, the choice of
-strengths on a quadratic picture of the loss, vertex steps of conditional sets: a sixth of paper AAR, a fifth of a head.
-`make bench` measures this share of every stage.
+What comes after the blocks. If one thread adds up what all others have made, they wait for it; so all of them merge
+(`MergeTree`). Factorisations, the choice of strengths on a quadratic model of the loss and the vertex steps of
+conditional sets are not cut into blocks at all: a sixth of paper AAR, a fifth of a head.
 
-The threads of a BLAS library, which spin for some 25 ms after each call that used them, on the cores that the blocks
-need. BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass
+Starting. A new thread takes 90 microseconds to start: a pass of 1.3 ms gains 1.5 with new threads, and 1.75 with
+threads that wait for it, as they do here. The caller's own thread works too, and an array of one block starts none.
+
+The threads of a BLAS library spin for some 25 ms after each call that used them, on the cores that the blocks need.
+BLAS is therefore held to one thread for the whole of a fit that is made of passes over blocks, not for each pass
 alone (`single_threaded_blas`). A whole head of 50,000 rows took .79 s on two cores where that was not so between its
 parts, and .57 s where it was; a Gaussian fit took longer on 16 cores than on one.
-
-The caller's own thread works too, and an array of one block starts no thread at all.
 """
 
 import contextlib

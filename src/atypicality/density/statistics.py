@@ -37,8 +37,6 @@ __all__ = [
 Float64 = NDArray[np.float64]
 Layout = Literal["pooled", "full", "diagonal"]
 Rows = FloatArray | UnitRows
-SCATTER = blocks.PRODUCTS._replace(most=8)
-"""Products whose results are as large as their rows: more threads write them faster than memory takes them."""
 Part = tuple[int, list[FloatArray]]
 """Classes and what a block of rows adds to their sums: first, scatter and, where asked for, third and fourth."""
 
@@ -351,7 +349,7 @@ def _sums_in_order(
 
     height = _block(d, dtype, len(origins[0]))
     each = (height + 2 * (d if layout == "pooled" else 0)) * d * dtype.itemsize
-    work = SCATTER if layout == "pooled" else blocks.ENTRIES
+    work = blocks.SCATTER if layout == "pooled" else blocks.ENTRIES
     return blocks.reduce_rows(parts, n, merge, block=height, threads=blocks.n_threads(each, work=work), work=work)
 
 
@@ -366,7 +364,7 @@ def _sums_by_class(origins: FloatArray, x: Rows, codes: NDArray[np.intp], moment
         with np.errstate(invalid="ignore", over="ignore"):
             return [_part_of_class(origins, x, codes[group[0]], group) for group in np.split(chosen, ends)]
 
-    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype), work=SCATTER):
+    for found in blocks.map_rows(parts, x.shape[0], block=_block(d, origins.dtype), work=blocks.SCATTER):
         for code, sums in found:
             for total, part in zip(totals, sums, strict=False):
                 total[code] += part

@@ -169,9 +169,7 @@ def near_duplicates(
     def fill(part: slice) -> None:
         nearest[part] = (low[part] @ seen.T - lengths).argmax(axis=1)
 
-    blocks.for_rows(
-        fill, len(queries), block=blocks.block_rows(8 * len(known), budget=blocks.GEMM_BYTES), work=blocks.PRODUCTS
-    )
+    blocks.for_rows(fill, len(queries), block=blocks.block_rows(8 * len(known), budget=blocks.GEMM_BYTES))
     distance = np.linalg.norm(queries.astype(np.float64) - known[nearest], axis=1)
     usual = float(np.median(distance))
     ratio = distance / usual if usual > 0 else np.zeros(len(distance))

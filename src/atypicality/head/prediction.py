@@ -213,8 +213,8 @@ def _by_methods(
         found = Outcome(label, confidence, probs, sets, None, *rare, advice, accepted, covariate)
         return [_reordered(xp, found, order)]
 
-    height = blocks.block_rows(width, budget=CHUNK_BYTES)
-    found = blocks.compute(chunk, len(outputs), block=height, host=isinstance(logits, np.ndarray), threads=1)
+    height, host = blocks.block_rows(width, budget=CHUNK_BYTES), isinstance(logits, np.ndarray)
+    found = blocks.compute(chunk, len(outputs), block=height, host=host, threads=1, work=blocks.PRODUCTS)
     return Outcome(*found)
 
 

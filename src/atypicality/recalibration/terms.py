@@ -51,7 +51,7 @@ DENSE_UP_TO = 256
 NEAREST = 16
 SIMILAR_UP_TO = COMPARED_UP_TO
 """Classes up to which they are compared at all: their correlations are a matrix."""
-PRODUCTS = 3
+MATRICES = 3
 """Products of blocks that a thread has at a time: one that waits, one that is summed and one that is made."""
 SIMILAR_ROWS = 4096
 """Evenly spaced rows that correlations of classes are estimated from."""
@@ -128,12 +128,12 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
     n, k = rows.shape
     shares = np.full(n, 1 / n) if weights is None else weights[::step] / weights[::step].sum()
     share, masked = to_device(shares, logits)[:, None], any_masked(rows)
-    each = PRODUCTS * 8 * k * k
-    threads = blocks.n_threads(each) if isinstance(rows, np.ndarray) else 1  # a device has its own
+    host = isinstance(rows, np.ndarray)
 
-    def total(values: Callable[[slice], Any]) -> Any:
+    def total(values: Callable[[slice], Any], work: blocks.Work = blocks.ENTRIES) -> Any:
         height = blocks.block_rows(8 * k, budget=blocks.GEMM_BYTES)
-        return blocks.reduce_rows(values, n, block=height, threads=threads, columns=k)
+        threads = blocks.n_threads(MATRICES * 8 * k * k, work=work) if host else 1  # a device has its own
+        return blocks.reduce_rows(values, n, block=height, threads=threads, work=work, columns=k)
 
     def centred(part: slice) -> Any:
         values = rows[part, :]
@@ -150,7 +150,7 @@ def _correlations(logits: Any, weights: Vector | None) -> Vector:
         values = xp.astype(xp.sqrt(share[part, :]) * (centred(part) - mean) / unit, logits.dtype, copy=False)
         return values.T @ values
 
-    return to_host(total(product)).astype(np.float64)
+    return to_host(total(product, blocks.SCATTER)).astype(np.float64)
 
 
 def _largest(matrix: Vector) -> tuple[NDArray[np.intp], Vector]:
