@@ -17,7 +17,7 @@ from atypicality import blocks
 from atypicality.arrays import namespace
 from atypicality.formula import advice_texts, guarded, moved
 from atypicality.formula.density import is_triangular, whitened
-from atypicality.formula.rows import PLACE_UP_TO, below_top, row_maxima, row_minima, row_tops
+from atypicality.formula.rows import PLACE_UP_TO, below_top, row_maxima, row_minima, row_tops, within
 from atypicality.groups import QUADRANTS
 from atypicality.head.prediction import missing_formulas
 from atypicality.head.rarity import rarity_of
@@ -416,3 +416,21 @@ def test_rows_below_their_maximum_are_exact_differences(rng, dtype):
         found = below_top(np, rows, top=top)
         assert found.dtype == np.float64
         assert_array_equal(found, exact)
+
+
+@pytest.mark.parametrize("wide", [None, 3, 39])
+def test_rows_that_spread_wider_than_reach_are_shrunk_to_it_and_others_stay(wide, rng):
+    below = -2.0 * rng.random((40, 7))
+    below[:, 2] = 0.0
+    below[11, 4] = -2.0  # as wide as reach is no wider
+    if wide is not None:
+        below[wide] *= 100 / np.ptp(below[wide])
+    given = below.copy()
+    found = within(np, below, 2.0)
+    others = np.arange(40) != wide
+    assert_array_equal(found[others], given[others])
+    if wide is not None:
+        assert_allclose(found[wide], given[wide] / 50, rtol=1e-15)
+    assert_array_equal(below, given)  # is not written on
+    below[20, 1] = np.nan  # says nothing of other rows
+    assert_array_equal(np.delete(within(np, below, 2.0), 20, axis=0), np.delete(found, 20, axis=0))

@@ -209,6 +209,7 @@ def test_two_densities_from_one_whitened_row_are_those_of_each_by_itself(name, n
     assert_close(two.atypicality(np, products)[:, 0], chosen.atypicality(rows), 6)
     densities = chosen.class_log_density(rows)
     found = two.class_log_density(np, products)
+    np.testing.assert_array_equal(two.top(products)[:, 0], found.max(axis=1))
     below = [part - part.max(axis=1, keepdims=True) for part in (found, densities)]
     assert_close(*below, np.abs(densities).max())
     own = -gaussian.class_log_density(rows)[np.arange(620), densities.argmax(axis=1)]

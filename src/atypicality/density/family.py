@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atypicality import blocks
-from atypicality.arrays import namespace, on_device, to_host
+from atypicality.arrays import entries_at, namespace, on_device, to_host
 from atypicality.density.covariance import Factorise, triangular_whitening
 from atypicality.density.gaussian import GaussianAtypicality
 from atypicality.density.logdensity import score_together
@@ -14,6 +14,7 @@ from atypicality.density.relative import RelativeAtypicality
 from atypicality.density.solution import GaussianSolution, solve
 from atypicality.density.statistics import ClassStatistics, gather_both, merge_statistics
 from atypicality.estimators import BaseEstimator, check_is_fitted
+from atypicality.formula.rows import row_tops, squared_lengths
 from atypicality.validation import warn
 from atypicality.validation.device import any_matrix
 
@@ -118,10 +119,14 @@ class DensityFamily(BaseEstimator):
 
         def said(xp: Any, formulas: tuple[Any, ...], products: list[tuple[Any, ...]]) -> tuple[Any, ...]:
             found: list[Any] = []
+            (z, scores), raw = products[0][:2], formulas[0]
+            whole = 0.5 * squared_lengths(xp, z) - raw.log_peak
             for own, formula, product in zip(names, formulas, products, strict=True):
-                nearest = xp.argmax(product[1], axis=1)
-                found += [formulas[0].half_distance(xp, products[0][0], nearest) - formulas[0].log_peak, product[1]]
-                found += [getattr(formula, rough)(xp, product) for rough in ("rough_gaussian", "rough")[: len(own)]]
+                nearest, top = row_tops(xp, product[1])
+                found += [whole - entries_at(scores, nearest[:, 0]), product[1]]
+                found += [
+                    getattr(formula, rough)(xp, product, top) for rough in ("rough_gaussian", "rough")[: len(own)]
+                ]
             return tuple(found)
 
         found = iter(score_together(tuple(self.members_[own[-1]].formula() for own in names), x, said))

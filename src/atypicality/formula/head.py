@@ -39,17 +39,19 @@ class Rarity(NamedTuple):
     """What a density says of n rows.
 
     Atypicality (n, 1) as sets, quadrants and drift use it, the one that recalibration uses or None where it is the
-    same, and class log-densities (n, k) in the order of the logits' columns or None.
+    same, and class log-densities (n, k) in the order of the logits' columns or None, with the largest of each row
+    (n, 1) where it is known.
     """
 
     atypicality: Any = None
     covariate: Any = None
     densities: Any = None
+    nearest: Any = None
 
     def rows(self, logits: Any, *, masked: bool = True, top: Any = None) -> Rows:
         """What recalibration reads."""
         given = self.atypicality if self.covariate is None else self.covariate
-        return Rows(logits, given, self.densities, masked=masked, top=top)
+        return Rows(logits, given, self.densities, masked=masked, top=top, nearest=self.nearest)
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,17 @@ class HeadFormula:
 
     def rarity(self, xp: Xp, products: Any) -> Rarity:
         """What the density says of rows, from its products: no more than recalibration and advice read."""
-        reads, densities, covariate = reads_of(self.recalibration), None, None
+        reads, densities, covariate, nearest = reads_of(self.recalibration), None, None, None
         limited = self.advice.furthest_covariate is not None
         if "densities" in reads:
             densities = self.density.class_log_density(xp, products)
             if densities is not None and self.sources is not None:  # a class without a density gets the row minimum
                 densities = aligned(xp, densities, self.sources)
+            elif hasattr(self.density, "top"):
+                nearest = self.density.top(products)
         if ("atypicality" in reads or limited) and hasattr(self.density, "covariate"):
             covariate = self.density.covariate(xp, products)
-        return Rarity(self.density.atypicality(xp, products), covariate, densities)
+        return Rarity(self.density.atypicality(xp, products), covariate, densities, nearest)
 
     def answer(
         self, xp: Xp, logits: Any, rarity: Rarity, draws: Any = None, *, masked: bool = True, top: Any = None

@@ -31,6 +31,7 @@ class Rows:
     ambiguity: Any = None  # (n, 1)
     masked: bool = True  # False where a runner on the host has seen no masked class: a third of the passes less
     top: Any = None  # (n, 1), the largest logit of each row, where a runner has looked for it
+    nearest: Any = None  # (n, 1), the largest of the densities, likewise
 
     def hidden(self, xp: Xp) -> Any:
         """Masked entries, bool (n, k), or None where there are none."""
@@ -171,7 +172,7 @@ class LogDensity:
 
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """The matrix (n, k)."""
-        return within(xp, below_top(xp, rows.densities), self.reach)
+        return within(xp, below_top(xp, rows.densities, top=rows.nearest), self.reach)
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,9 @@ def within(xp: Xp, below: Any, reach: float | None) -> Any:
     if reach is None:
         return below
     floor = max(reach, TINY)  # no row divides by a spread of 0
-    spread = -row_minima(xp, below)
-    if isinstance(below, np.ndarray) and not (spread > floor).any():
+    if isinstance(below, np.ndarray) and below.min(initial=0.0) >= -floor:  # of all rows at once: a fourth of the time
         return below
+    spread = -row_minima(xp, below)
     return below * (floor / xp.where(spread > floor, spread, floor))
 
 

@@ -62,6 +62,8 @@ class Traced:
         if key == (slice(None), None):
             return Traced(self.graph, self.dtype, 2, name=self.graph("Unsqueeze", self.name, np.array([1])))
         rows, columns = key
+        if rows == slice(None) and isinstance(columns, int):
+            return Traced(self.graph, self.dtype, 1, name=self.graph("Gather", self.name, np.array(columns), axis=1))
         columned = rows == slice(None) and isinstance(columns, slice) and columns.stop - (columns.start or 0) == 1
         assert columned, "no other part of an array than one column is taken by a formula that is traced"
         name = self.graph("Gather", self.name, np.array([columns.start or 0]), axis=1)
