@@ -327,21 +327,19 @@ def _sums_in_order(
     workspace, (n, d), dtype = blocks.Workspace(), views[0].shape, origins[0].dtype
     source = views[0].rows if isinstance(views[0], UnitRows) else views[0]
 
-    def part(rows: slice, x: FloatArray, points: FloatArray) -> _Sums:
-        with workspace.borrow() as buffers:
-            u = buffers("u", x.shape, dtype)
-            np.take(points, codes[rows], axis=0, out=u, mode="clip")  # "raise" would buffer
-            np.subtract(x, u, out=u, casting="same_kind")
-            present, members = _members(codes[rows], dtype)
-            if layout == "pooled":
-                return _Sums(len(points), present, [members @ u], u.T @ u)
-            return _Sums(len(points), present, [members @ u, members @ np.square(u, out=u)])
-
     def parts(rows: slice) -> list[_Sums]:
-        x = source[rows]
-        seen = (UnitRows.of(x) if isinstance(view, UnitRows) else x for view in views)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return [part(rows, one, points) for one, points in zip(seen, origins, strict=True)]
+        x, found = source[rows], []
+        present, members = _members(codes[rows], dtype)
+        with np.errstate(invalid="ignore", over="ignore"), workspace.borrow() as buffers:
+            for view, points in zip(views, origins, strict=True):
+                seen = UnitRows.of(x, buffers) if isinstance(view, UnitRows) else x
+                u = buffers("u", x.shape, dtype)
+                np.take(points, codes[rows], axis=0, out=u, mode="clip")  # "raise" would buffer
+                np.subtract(seen, u, out=u, casting="same_kind")
+                first, pooled = members @ u, u.T @ u if layout == "pooled" else None
+                second = [] if layout == "pooled" else [members @ np.square(u, out=u)]
+                found.append(_Sums(len(points), present, [first, *second], pooled))
+        return found
 
     def merge(left: list[_Sums], right: list[_Sums]) -> list[_Sums]:
         with np.errstate(invalid="ignore", over="ignore"):

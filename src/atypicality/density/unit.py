@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality import blocks
-from atypicality.formula.rows import unit_rows
+from atypicality.formula.rows import Buffers, unit_rows
 from atypicality.validation import FloatArray, check_finite, name_rows
 
 __all__ = ["UnitRows", "refuse_zeros"]
@@ -40,10 +40,10 @@ class UnitRows:
         return self.of(self.rows[chosen])
 
     @staticmethod
-    def of(rows: FloatArray) -> Float64:
-        """Rows (m, d) of length 1; NaN where a row is zero."""
+    def of(rows: FloatArray, buffers: Buffers | None = None) -> Float64:
+        """Rows (m, d) of length 1, in a buffer where there are buffers; NaN where a row is zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            found: Float64 = unit_rows(np, rows)[0]
+            found: Float64 = unit_rows(np, rows, buffers)[0]
         return found
 
     def refuse(self, first_row: int = 0) -> None:
