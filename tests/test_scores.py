@@ -8,9 +8,11 @@ from hypothesis.extra.numpy import arrays
 
 from atypicality import blocks
 from atypicality.conformal.scores import (
+    PILOT_ROWS,
     ScoreRule,
     Selection,
     _least_accepted,
+    _pilot_depths,
     checked_score,
     label_scores,
     label_statistics,
@@ -166,6 +168,34 @@ def test_selection_and_full_sort_agree_where_the_pilot_is_wrong(rng):
     probs[pilot] = np.eye(k, dtype=np.float32)[0] * 0.9 + 0.1 / k
     rule, thresholds = ScoreRule("aps", None), np.full(n, 0.95)
     np.testing.assert_array_equal(prediction_sets(probs, thresholds, rule), expected_sets(probs, thresholds, rule))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.name != "lac"], ids=str)
+def test_rows_of_every_depth_get_the_sets_of_a_full_sort(rule, rng):
+    # most rows need three entries, some of those that the pilot does not see need from 4 to all of 200
+    n, k = 1000, 200
+    kept = np.where(rng.random(n) < 0.9, 3, rng.integers(4, k + 1, n))
+    kept[np.linspace(0, n - 1, PILOT_ROWS).astype(int)] = 3
+    weights = np.where(np.arange(k) < kept[:, None], 1 + rng.random((n, k)), 0.001 * rng.random((n, k)))
+    probs = rng.permuted(weights / weights.sum(axis=1, keepdims=True), axis=1).astype(np.float32)
+    draws = rng.random(n)
+    scores = scores_of_all(probs, rule, draws)
+    thresholds = np.sort(scores, axis=1)[np.arange(n), kept - 1]
+    assert _pilot_depths(probs, [(rule, thresholds)], draws) == [4]
+    sets = prediction_sets(probs, thresholds, rule, draws)
+    np.testing.assert_array_equal(sets, expected_sets(probs, thresholds, rule, draws))
+    assert len(np.unique(sets.sum(axis=1))) > 30
+
+
+@pytest.mark.parametrize("mass", [0.02, 0.2, 0.9, 2.0])
+def test_the_usual_depth_is_that_of_whole_rows(mass, rng):
+    n, k = 400, 1100
+    probs, rule = rng.dirichlet(np.ones(k), n), ScoreRule("aps", None)
+    pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(int)
+    ordered = np.sort(probs[pilot], axis=1)[:, ::-1]
+    within = (np.cumsum(ordered, axis=1) <= mass).sum(axis=1)  # no sum is within rounding of the mass
+    expected = min(k, 1 + int(np.quantile(within, 0.95, method="higher")))
+    assert _pilot_depths(probs, [(rule, np.full(n, mass))], np.ones(n)) == [expected]
 
 
 # ---------------------------------------------------------------- symmetries

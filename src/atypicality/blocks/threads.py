@@ -17,12 +17,15 @@ So products have threads from two cores on, other passes from three. Why two thr
 The interpreter's lock. Every NumPy call gives it up and takes it back. Two threads that hold it for 4 microseconds
 between calls of 25 are twice as fast as one; where they hold it for 20 in a row, they are 1.75 times as fast with calls
 of 25 and slower than one (.84) with calls of 13: a thread that waits for it sleeps, and takes 30 microseconds to wake.
-So blocks are 2 to 3 MiB, in which a call takes 50 to 350 microseconds; they consist of a few long calls; no lock is
-taken between two of them; and one number per row is worked on after the pass, for all rows at once. The more threads,
-the more of them wait: in one run ECE was 2.7, 2.1 and 1.5 times as fast with 4, 8 and 16 as with one, temperature
-scaling 2.4, 3.1 and 2.9 times, a head's answers, which are matrix products, 3.5, 5.8 and 6.9 times. So `ENTRIES` stop
-at eight threads and `LIGHT` at four. On a free-threaded build of Python 3.13, which has no lock, paper AAR of 25,000 x
-1,000 gains 1.66 from two threads instead of 1.54, the default 1.69 instead of 1.57.
+NumPy keeps it throughout `bincount`, and throughout products of matrices or rows and running sums along rows that have
+at most 500 results or rows: in blocks of 480 rows instead of 524 the default recalibration of 1,000 classes takes 1.06
+to 1.11 times as long on two threads, and no longer on one. So blocks are 2 to 3 MiB, in which a call takes 50 to 350
+microseconds; they consist of a few long calls; no lock is taken between two of them; and one number per row is worked
+on after the pass, for all rows at once. The more threads, the more of them wait: in one run ECE was 2.7, 2.1 and 1.5
+times as fast with 4, 8 and 16 as with one, temperature scaling 2.4, 3.1 and 2.9 times, a head's answers, which are
+matrix products, 3.5, 5.8 and 6.9 times. So `ENTRIES` stop at eight threads and `LIGHT` at four. On a free-threaded
+build of Python 3.13, which has no lock, paper AAR of 25,000 x 1,000 gains 1.66 from two threads instead of 1.54, the
+default 1.69 instead of 1.57.
 
 Memory and caches. One core reads 200 MB in 6.6 ms, two together in 6.0. Beside another thread a multiplication of a
 block takes 1.06 to 1.33 times as long, gathering single entries 1.3 to 1.6, an exponential 1.03 to 1.06. Log loss,

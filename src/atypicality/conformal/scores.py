@@ -36,6 +36,8 @@ SCORES = ("lac", "aps", "raps", "saps")
 NONEMPTY = ("score", "after", None)
 PILOT_ROWS = 128
 """Rows that are sorted in full to learn how small a probability can still matter."""
+DEEPER = 4
+"""How many times as many of its largest entries a row gets that needs more than most rows, again and again."""
 NARROW = 64
 """Up to this many classes a full sort of a row is as quick as a selection."""
 
@@ -286,16 +288,20 @@ def _least_accepted(thresholds: Doubles, dtype: np.dtype[Any]) -> FloatArray | N
 
 
 def _pilot_depths(probs: FloatArray, candidates: Sequence[Candidate], draws: Doubles) -> list[int]:
-    """As `_usual_depth`, of some of the rows, which are sorted once for all candidates."""
+    """As `_usual_depth`, of some of the rows, which are sorted once for all candidates.
+
+    Scores are taken of as many of their largest entries as it comes to: sums along whole rows take longest.
+    """
     n, k = len(probs), int(probs.shape[1])
     if k <= NARROW or n <= 2 * PILOT_ROWS or all(rule.name == "lac" for rule, _ in candidates):
         return [0 if rule.name == "lac" else k for rule, _ in candidates]
     pilot = np.linspace(0, n - 1, PILOT_ROWS).astype(np.intp)
     ordered = _largest(np.asarray(probs[pilot]), k)
 
-    def depth(rule: ScoreRule, thresholds: Doubles) -> int:
-        scores = _scores_along(ordered, rule, draws[pilot])
-        return _usual_depth((scores <= thresholds[pilot, None]).sum(axis=1), k)
+    def depth(rule: ScoreRule, thresholds: Doubles, width: int = NARROW) -> int:
+        scores = _scores_along(ordered[:, :width], rule, draws[pilot])
+        found = _usual_depth((scores <= thresholds[pilot, None]).sum(axis=1), k)
+        return found if found <= width or width >= k else depth(rule, thresholds, 4 * width)
 
     return [0 if rule.name == "lac" else depth(rule, thresholds) for rule, thresholds in candidates]
 
@@ -318,8 +324,8 @@ def _first_rejected(
     unsettled = np.flatnonzero(~closed)
     if unsettled.size and depth < block.shape[1]:
         rest = block[unsettled]
-        whole = _largest(rest, block.shape[1])
-        rejected[unsettled] = _first_rejected(rest, whole, thresholds[unsettled], rule, draws[unsettled])
+        deeper = _largest(rest, min(DEEPER * depth, block.shape[1]))
+        rejected[unsettled] = _first_rejected(rest, deeper, thresholds[unsettled], rule, draws[unsettled])
     return rejected
 
 

@@ -147,10 +147,10 @@ def check_prob_columns(width: int, name: str = "probs", *, n_classes: int | None
 def check_prob_rows(block: FloatArray, name: str = "probs", *, first_row: int = 0, tolerance: float = 1e-4) -> None:
     """Refuse a block of rows that are not distributions, naming the first bad row and what is wrong with it."""
     sums = np.vecdot(block, np.ones(block.shape[1], block.dtype))
+    if block.min(initial=0.0) >= 0 and (np.abs(sums - 1) <= tolerance).all():  # of all at once: a third of the time
+        return
     lowest = block.min(axis=1)
     bad = np.flatnonzero(~((np.abs(sums - 1) <= tolerance) & (lowest >= 0)))
-    if not bad.size:
-        return
     row = bad[0]
     if not np.isfinite(block[row]).all():
         raise ValueError(f"{name} must be finite; {name_rows(bad[:1] + first_row)} NaN or infinity. Drop or repair it.")
