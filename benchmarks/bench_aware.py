@@ -16,13 +16,15 @@ BUDGET = 45.0
 
 def rows(quick: bool = False) -> list[Row]:
     if quick:
-        return [*paper_rows(500, 10), *default_rows(500, 10, densities=True)]
+        return [*paper_rows(500, 10), *default_rows(500, 10, densities=True), *predict_rows(500, 10)]
     return [
         *paper_rows(5000, 100),
         *paper_rows(25_000, 1000, budget=BUDGET, targets=["bare <= 20", "megabytes <= 60"], target="ratio >= 30"),
         *default_rows(25_000, 1000, densities=True, targets=["bare <= 400"]),
         *default_rows(25_000, 1000, densities=False, targets=["bare <= 400"]),
         *default_rows(5000, 10, densities=True, targets=["seconds <= 3"]),
+        *predict_rows(25_000, 1000),
+        *predict_rows(50_000, 100),
         *other_rows("flat logits", *flat_logits(25_000, 1000)),
         *([] if (real := tiled_logits(25_000)) is None else other_rows("real logits, tiled with noise", *real)),
     ]
@@ -96,6 +98,21 @@ def default_rows(
         bare_of="one pass",
         targets=targets or ["bare <= 400"],
         repeats=repeats,
+        note="no peer offers this method",
+    )
+
+
+def predict_rows(n_rows: int, n_classes: int) -> list[Row]:
+    logits, labels, atypicality, _ = _outputs(n_rows, n_classes)
+    first = slice(0, n_rows // 5)
+    method = AtypicalityAwareRecalibration().fit(logits[first], labels[first], atypicality=atypicality[first])
+    return contest(
+        "default AAR, predict_proba",
+        text_of(n_rows, n_classes, "float32"),
+        lambda: method.predict_proba(logits, atypicality=atypicality),
+        [],
+        bare=elementwise_pass(logits),
+        bare_of="one pass",
         note="no peer offers this method",
     )
 

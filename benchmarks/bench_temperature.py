@@ -17,10 +17,14 @@ IN_FLOAT64 = "given float64: with float32 its optimiser stops where it starts, a
 def rows(quick: bool = False) -> list[Row]:
     n_rows, n_classes = (1000, 20) if quick else (25_000, 1000)
     logits, labels, _ = image_logits(n_rows, n_classes)
+    return [*fit_rows(logits, labels), *predict_rows(logits, labels)]
+
+
+def fit_rows(logits: np.ndarray, labels: np.ndarray) -> list[Row]:
     probs = softmax(logits)
     return contest(
         "temperature scaling, fit",
-        text_of(n_rows, n_classes, "float32"),
+        text_of(*logits.shape, "float32"),
         lambda: TemperatureScaling().fit(logits, labels).multiplier(),
         [
             Peer(
@@ -58,19 +62,33 @@ def rows(quick: bool = False) -> list[Row]:
     )
 
 
-def scikit(logits: np.ndarray, labels: np.ndarray):
+def predict_rows(logits: np.ndarray, labels: np.ndarray) -> list[Row]:
+    ours, theirs = TemperatureScaling().fit(logits, labels), calibrated(logits, labels)
+    return contest(
+        "temperature scaling, predict_proba",
+        text_of(*logits.shape, "float32"),
+        lambda: ours.predict_proba(logits),
+        [Peer("scikit-learn", "CalibratedClassifierCV.predict_proba", lambda: theirs.predict_proba(logits))],
+        bare=elementwise_pass(logits),
+        bare_of="one pass",
+        accuracy="calibration loss",
+        error=lambda probs: -float(np.log(probs[np.arange(len(labels)), labels].astype(np.float64)).mean()),
+        slack=1e-6,  # probabilities are rounded to float32
+    )
+
+
+def calibrated(logits: np.ndarray, labels: np.ndarray):
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.frozen import FrozenEstimator
 
     from benchmarks.models import LogitsAreInputs
 
     model = FrozenEstimator(LogitsAreInputs(logits.shape[1]))
+    return CalibratedClassifierCV(model, method="temperature").fit(logits, labels)
 
-    def run() -> float:
-        fitted = CalibratedClassifierCV(model, method="temperature").fit(logits, labels)
-        return fitted.calibrated_classifiers_[0].calibrators[0].beta_
 
-    return run
+def scikit(logits: np.ndarray, labels: np.ndarray):
+    return lambda: calibrated(logits, labels).calibrated_classifiers_[0].calibrators[0].beta_
 
 
 def probmetrics(probs: np.ndarray, labels: np.ndarray):

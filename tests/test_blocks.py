@@ -191,9 +191,8 @@ def test_more_cores_than_pay_are_left_to_matrix_products(monkeypatch):
     blocks.for_rows(work, 20 * blocks.LIGHT.blocks, block=1, work=blocks.LIGHT)
     assert len(names) == blocks.LIGHT.most
     with blocks.settings(n_threads=20):
-        assert (
-            blocks.n_threads(work=blocks.PRODUCTS) == 20
-        )  # set by a user, whatever the cores, but not beyond what pays
+        # set by a user, whatever the cores, but not beyond what pays
+        assert blocks.n_threads(work=blocks.PRODUCTS) == 20
         assert blocks.n_threads() == blocks.n_threads(work=blocks.SCATTER) == 8
         assert blocks.n_threads(work=blocks.LIGHT) == 4
 
@@ -215,19 +214,17 @@ def test_a_second_core_is_taken_by_products_alone_and_a_third_by_all(count, prod
     assert blocks.n_threads() == 2
 
 
-STAGES = {  # what runs, and whether there are matrix products in it that take time
+STAGES = {  # what runs, and whether anything in it has threads on two cores
     "gaussian": (lambda data: aty.GaussianAtypicality().fit(data.x, data.y), True),
     "gaussian scores": (lambda data: data.gaussian.atypicality(data.x), True),
     "neighbours": (lambda data: data.neighbors.atypicality(data.x), True),
     "ece": (lambda data: aty.metrics.ece(data.probs, data.y), False),
     "brier": (lambda data: aty.metrics.brier(data.probs, data.y), False),
     "temperature": (lambda data: aty.TemperatureScaling().fit(data.z, data.y), False),
+    "temperature's probabilities": (lambda data: data.temperature.predict_proba(data.z), True),
     "vector": (lambda data: aty.VectorScaling().fit(data.z, data.y), False),
     "paper": (lambda data: data.recalibration.paper().fit(data.z, data.y, atypicality=data.a), False),
-    "default": (
-        lambda data: data.recalibration().fit(data.z, data.y, atypicality=data.a),
-        True,
-    ),  # which classes are alike
+    "default, by similarities": (lambda data: data.recalibration().fit(data.z, data.y, atypicality=data.a), True),
     "head": (lambda data: data.head.predict(data.part), True),
     "head without a density": (lambda data: data.plain.predict(data.part), False),
     "sets": (lambda data: aty.SplitConformal("aps").fit(data.probs, data.y).predict_set(data.probs), False),
@@ -238,13 +235,14 @@ STAGES = {  # what runs, and whether there are matrix products in it that take t
 def stage_data():
     worlds = [world_part(part, 3000, n_classes=5, n_features=4) for part in (0, 1)]
     part, train = (aty.ModelOutputs(w.logits, embeddings=w.embeddings, labels=w.labels) for w in worlds)
-    probs = aty.TemperatureScaling().fit(part.logits, part.labels).predict_proba(part.logits)
+    temperature = aty.TemperatureScaling().fit(part.logits, part.labels)
+    probs = temperature.predict_proba(part.logits)
     gaussian = aty.GaussianAtypicality().fit(part.embeddings, part.labels)
     with pytest.warns(UserWarning, match="works without atypicality"):
         plain = aty.ReliabilityHead(density=None).fit(calibration=part)
     return SimpleNamespace(
         train=train, part=part, x=part.embeddings, y=part.labels, z=part.logits, probs=probs,
-        gaussian=gaussian, a=gaussian.atypicality(part.embeddings),
+        temperature=temperature, gaussian=gaussian, a=gaussian.atypicality(part.embeddings),
         neighbors=aty.NeighborAtypicality().fit(part.embeddings),
         recalibration=aty.AtypicalityAwareRecalibration,
         head=aty.ReliabilityHead(density=gaussian).fit(train=train, calibration=part),
@@ -253,38 +251,46 @@ def stage_data():
 
 
 @pytest.fixture
-def teams(monkeypatch):
-    """Threads of every pass that has more than one, of blocks of 64 rows; small fits have threads too."""
-    seen: set[int] = set()
-    real = blocks.Team
+def passes(monkeypatch):
+    """Kind and threads of every pass, of blocks of 64 rows; small fits have threads too."""
+    seen: set[tuple[blocks.Work, int]] = set()
+    real = blocks._cut
 
-    def team(function, slices, threads):
-        seen.add(threads)
-        return real(function, slices, threads)
+    def cut(n_rows, block, threads, work):
+        found = real(n_rows, block, threads, work)
+        seen.add((work, found[0]))
+        return found
 
-    monkeypatch.setattr(blocks, "Team", team)
+    monkeypatch.setattr(blocks, "_cut", cut)
     monkeypatch.setattr("atypicality.recalibration.passes.ALONE", 0)
     with blocks.settings(block_rows=64):
         yield seen
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_threads_of_a_stage_on_two_and_on_three_cores(name, stage_data, teams, monkeypatch):
-    run, products = STAGES[name]
+def test_threads_of_a_stage_on_two_and_on_three_cores(name, stage_data, passes, monkeypatch):
+    run, shared = STAGES[name]
     for count in (2, 3):
-        teams.clear()
+        passes.clear()
         on_cores(count, monkeypatch)
         run(stage_data)
-        assert teams == ({count} if products or count == 3 else set())
+        assert all(threads == 1 for work, threads in passes if work.cores > count)
+        assert (count in {threads for _, threads in passes}) == (shared or count == 3)
 
 
-def test_exact_hessians_of_many_parameters_are_products(stage_data, teams, monkeypatch):
+def test_log_loss_has_one_thread_on_any_number_of_cores(stage_data, passes, monkeypatch):
+    on_cores(16, monkeypatch)
+    aty.metrics.nll(stage_data.probs, stage_data.y)
+    assert {threads for _, threads in passes} == {1}
+
+
+def test_exact_hessians_of_many_parameters_are_products(stage_data, passes, monkeypatch):
     on_cores(2, monkeypatch)
     STAGES["vector"][0](stage_data)
-    assert not teams
+    assert not any(threads > 1 for _, threads in passes)
     monkeypatch.setattr("atypicality.recalibration.passes.MANY", 2 * 5)  # a scale and a bias for each class
     STAGES["vector"][0](stage_data)
-    assert teams == {2}
+    assert {(work, threads) for work, threads in passes if threads > 1} == {(blocks.SCATTER, 2)}
 
 
 def blas_threads():

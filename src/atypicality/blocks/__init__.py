@@ -32,7 +32,7 @@ from atypicality.blocks import spill as scratch_files
 from atypicality.blocks.threads import MergeTree, Team, single_threaded_blas
 
 __all__ = [
-    "CACHE_BYTES", "ENTRIES", "GEMM_BYTES", "LIGHT", "PRODUCTS", "SCATTER", "Buffers", "Work", "Workspace",
+    "CACHE_BYTES", "ENTRIES", "GEMM_BYTES", "LIGHT", "PRODUCTS", "SCATTER", "SOFTMAX", "Buffers", "Work", "Workspace",
     "astype", "block_rows", "ceiling", "compute", "concatenate", "empty", "for_rows", "is_large", "map_rows",
     "n_threads", "reduce_rows", "row_slices", "seen", "settings", "single_threaded_blas", "take_columns",
     "take_rows", "watched", "watching",
@@ -61,7 +61,7 @@ THREAD_BYTES = 32 * 1024 * 1024
 class Work(NamedTuple):
     """What a pass is made of, which decides how many threads it has by default.
 
-    Passes of a kind have threads from as many cores on as make them 1.6 times as fast as one thread, else one;
+    Passes of a kind have threads from as many cores on as make most of them 1.6 times as fast as one thread, else one;
     `blocks.threads` has the measured gains.
 
     Parameters
@@ -88,11 +88,13 @@ class Work(NamedTuple):
 
 
 PRODUCTS = Work(cores=2, most=1024, products=True)
-"""Matrix products: 1.6 to 2.1 times as fast on two cores, 2.3 to 6 times on 16."""
+"""Matrix products: 1.5 to 2.1 times as fast on two cores, 2.3 to 6 times on 16."""
 SCATTER = PRODUCTS._replace(most=8)
 """Products that are summed over the blocks, each as large as its block: more than eight threads wait for memory."""
+SOFTMAX = Work(cores=2, most=8)
+"""Probabilities of rows that are not summed: 1.5 to 1.85 times as fast on two cores."""
 ENTRIES = Work(cores=3, most=8)
-"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 1.3 to 2.7 on three. Of more than eight threads
+"""Something for every entry: 1.2 to 1.8 times as fast on two cores, 1.2 to 2.7 on three. Of more than eight threads
 most wait for the interpreter's lock."""
 LIGHT = Work(cores=3, most=4, blocks=4)
 """A few short calls for each block; fewer than four blocks are done before another thread has started."""
@@ -120,7 +122,8 @@ def settings(
     Parameters
     ----------
     n_threads : int, optional
-        Threads of a pass, on any number of cores. Passes that are no products have eight or four of them at most.
+        Threads of a pass, on any number of cores: eight at most where the pass is no product or sums products, four
+        where its blocks are a few short calls.
     block_rows : int, optional
     memory : int or str, optional
         Ceiling of the process's anonymous memory: bytes, or "1GB", "500MB", "2GiB". Arrays of all rows by all classes
@@ -162,14 +165,13 @@ def ceiling() -> int | None:
 def n_threads(each: int = THREAD_BYTES, *, work: Work = ENTRIES) -> int:
     """Threads that a pass may use: `settings`, else `ATYPICALITY_NUM_THREADS`, else the cores from which on they pay.
 
-    Of each at most as many as `work` says.
-
     Parameters
     ----------
     each : int
         Bytes that a thread needs: under a memory limit, threads by default are no more than half of it holds.
     work : Work
-        What the pass is made of: `PRODUCTS`, `SCATTER`, `ENTRIES` or `LIGHT`.
+        What the pass is made of: `PRODUCTS`, `SCATTER`, `SOFTMAX`, `ENTRIES` or `LIGHT`. It never has more than
+        `work.most` threads.
 
     Examples
     --------

@@ -1,18 +1,20 @@
 """Blocks on threads: a team that takes one after the other, while BLAS is held to one thread.
 
-The rule: passes of a kind have threads from the number of cores on where these make them at least 1.6 times as fast as
-one thread; with fewer cores they have one. `blocks.Work` is the table of kinds. Gains of stages over one thread, by
-cores, in several runs on two machines (one with two cores, whose host is busy; one with 16):
+The rule: passes of a kind have threads from the number of cores on where these make most of them at least 1.6 times as
+fast as one thread; with fewer cores they have one. `blocks.Work` is the table of kinds. Gains of stages over one
+thread, by cores, in several runs on two machines (one with two cores, whose host is busy; one with 16):
 
 ===============================================  =========  ===========  ==========
 passes                                           2 busy     2 of 16      3 of 16
 ===============================================  =========  ===========  ==========
-matrix products (`PRODUCTS`, `SCATTER`)          1.6-2.1    1.4-2.2      1.7-3.2
+matrix products (`PRODUCTS`, `SCATTER`)          1.5-2.1    1.4-2.2      1.7-3.2
+probabilities (`SOFTMAX`)                        1.5-1.85   -            -
 metrics, sets (`LIGHT`)                          1.0-1.75   1.3-2.0      1.7-3.4
-recalibration (`ENTRIES`)                        1.2-1.7    1.25-1.8     1.3-2.7
+recalibration (`ENTRIES`)                        1.2-1.7    1.25-1.8     1.2-2.7
 ===============================================  =========  ===========  ==========
 
-So products have threads from two cores on, other passes from three. Why two threads are not twice as fast:
+So products and probabilities have threads from two cores on, other passes from three. Why two threads are not twice as
+fast:
 
 The interpreter's lock. Every NumPy call gives it up and takes it back. Two threads that hold it for 4 microseconds
 between calls of 25 are twice as fast as one; where they hold it for 20 in a row, they are 1.75 times as fast with calls

@@ -41,7 +41,7 @@ class UnitRows:
 
     @staticmethod
     def of(rows: FloatArray, buffers: Buffers | None = None) -> Float64:
-        """Rows (m, d) of length 1, in a buffer where there are buffers; NaN where a row is zero."""
+        """Rows (m, d) of length 1, those of float32 rows in a buffer if there are some; NaN where a row is zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
             found: Float64 = unit_rows(np, rows, buffers)[0]
         return found

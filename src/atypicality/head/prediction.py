@@ -249,6 +249,7 @@ def verdict_rows(
         logits.shape[0],
         block=outer,
         host=host,
+        threads=threads,
         work=work,
         columns=logits.shape[1],
     )

@@ -1,5 +1,6 @@
 """Recalibrated probabilities of all rows, by a formula: block by block, on the device of the logits."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def predicted_rows(
         check_normalisers(to_host(probs[:, 0]), first_row=rows.start)  # a total that is not finite shows in all entries
         return [(probs,)]
 
-    return blocks.compute(predict, logits.shape[0], block=_height(logits), host=host, columns=logits.shape[1])[0]
+    return _probabilities(predict, logits)
 
 
 def softmax_rows(logits: Any) -> Any:
@@ -60,7 +61,7 @@ def softmax_rows(logits: Any) -> Any:
     array([[0.25, 0.75]])
     """
     z = any_logits(logits, scan=False)
-    xp, host = namespace(z), isinstance(z, np.ndarray)
+    xp = namespace(z)
 
     def predict(rows: slice) -> list[tuple[Any]]:
         block = z[rows, :]
@@ -69,13 +70,14 @@ def softmax_rows(logits: Any) -> Any:
         hidden = xp.isinf(block) if any_masked(block) else None
         return [(softmax(xp, below_top(xp, block, hidden, top), hidden),)]
 
-    return blocks.compute(predict, z.shape[0], block=_height(z), host=host, columns=z.shape[1])[0]
+    return _probabilities(predict, z)
 
 
-def _height(logits: Any) -> int:
-    """Rows of a block of logits: what the cache holds, or on a device enough to keep it busy."""
-    budget = blocks.CACHE_BYTES if isinstance(logits, np.ndarray) else BLOCK_BYTES
-    return blocks.block_rows(8 * logits.shape[1], budget=budget)
+def _probabilities(predict: Callable[[slice], list[tuple[Any]]], logits: Any) -> Any:
+    """Those of all rows, in blocks that the cache holds beside what they are made of, or that keep a device busy."""
+    (n, k), host = logits.shape, isinstance(logits, np.ndarray)
+    height = blocks.block_rows(8 * k, budget=blocks.CACHE_BYTES // 2 if host else BLOCK_BYTES)
+    return blocks.compute(predict, n, block=height, host=host, work=blocks.SOFTMAX, columns=k)[0]
 
 
 def any_masked(logits: Any) -> bool:
