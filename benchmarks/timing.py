@@ -135,9 +135,11 @@ def thread_turns(
     """Best wall seconds of a call on one thread and with default threads, and the cores that default threads keep busy.
 
     Calls take turns for some `seconds`, so that both meet the same machine: cores that others use meanwhile slow two
-    threads down more often than one.
+    threads down more often than one. Cores are those of all calls together: the system may count what other threads did
+    in a call of milliseconds to the next one.
     """
-    alone, shared = math.inf, (math.inf, 0.0)
+    alone = wall = math.inf
+    waited = spent = 0.0
     turns, end = 0, time.perf_counter() + seconds
     while turns < least or (turns < most and time.perf_counter() < end):
         turns += 1
@@ -146,8 +148,9 @@ def thread_turns(
         gc.collect()
         start, began = time.perf_counter(), time.process_time()
         run()
-        shared = min(shared, (time.perf_counter() - start, time.process_time() - began))
-    return alone, shared[0], shared[1] / shared[0]
+        took, used = time.perf_counter() - start, time.process_time() - began
+        wall, waited, spent = min(wall, took), waited + took, spent + used
+    return alone, wall, spent / waited
 
 
 def wait_for_quiet(limit: float, *, every: float = 5.0, load: Callable[[], float] | None = None) -> None:

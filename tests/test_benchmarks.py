@@ -172,7 +172,8 @@ def test_the_table_says_what_threads_bring_or_that_there_is_one():
 
 def test_one_thread_and_default_threads_take_turns(monkeypatch):
     now, took, seen = [0.0], iter([5.0, 4.0, 3.0, 2.0, 6.0, 7.0, 0.1, 0.1]), []
-    clocks = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 1.5 * now[0])
+    counted = iter([0.0, 0.0, 0.0, 14.0, 14.0, 19.5])  # what one call did is counted to the next
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: next(counted))
     monkeypatch.setattr(timing, "time", clocks)
     monkeypatch.setenv("ATYPICALITY_NUM_THREADS", "7")
 

@@ -8,7 +8,7 @@ thread, by cores, in several runs on two machines (one with two cores, whose hos
 passes                                           2 busy     2 of 16      3 of 16
 ===============================================  =========  ===========  ==========
 matrix products (`PRODUCTS`, `SCATTER`)          1.5-2.1    1.4-2.2      1.7-3.2
-probabilities (`SOFTMAX`)                        1.5-1.85   -            -
+probabilities (`SOFTMAX`)                        1.5-1.85   1.8-1.9      2.4-2.7
 metrics, sets (`LIGHT`)                          1.0-1.75   1.3-2.0      1.7-3.4
 recalibration (`ENTRIES`)                        1.2-1.7    1.25-1.8     1.2-2.7
 ===============================================  =========  ===========  ==========
