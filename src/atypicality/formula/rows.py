@@ -101,7 +101,8 @@ def within(xp: Xp, below: Any, reach: float | None) -> Any:
 def margins(xp: Xp, logits: Any, numbers: Any) -> Any:
     """Largest less second largest logit of each row (n, 1), in float64; 0 where a single class is not masked."""
     best, top = row_tops(xp, logits)
-    second = row_maxima(xp, xp.where(numbers == best, -xp.inf, logits))
+    others = logits.copy() if isinstance(logits, np.ndarray) else logits
+    second = row_maxima(xp, placed(xp, others, numbers, best[:, 0], -xp.inf))
     first, second = (xp.astype(one, xp.float64) for one in (top, second))
     return xp.where(xp.isinf(second), 0.0, first - second)
 
