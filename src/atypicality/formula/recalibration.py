@@ -14,8 +14,9 @@ __all__ = [
     "Neighbours", "Quadratic", "Rank", "Recalibrated", "Rows", "SimilarLogits", "SimilarProbabilities", "Top",
 ]  # fmt: skip
 
-SPARSE_ROWS = 32
-"""Rows that a sparse product takes at a time: 1000 classes of them stay in cache."""
+SPARSE_ROWS = 100
+"""Rows that a sparse product takes at a time: 1000 classes of them stay in cache. A power of 2 would map too many of
+them to the same places there."""
 Recalibrated = tuple[Any, Any]
 """Probabilities (n, k) in the type of the logits, and the rows (n, 1) that have some, or None where all of them do."""
 
@@ -187,8 +188,13 @@ class Rank:
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """The matrix (n, k)."""
         largest = largest_of(xp, rows.logits, self.places[-1])
-        reached = sum(xp.astype(rows.logits < largest[:, m - 1 : m], xp.int32) for m in self.places)
+        reached = sum(_counts(xp, rows.logits < largest[:, m - 1 : m]) for m in self.places)
         return -math.log(2.0) * xp.astype(reached, xp.float64)
+
+
+def _counts(xp: Xp, mask: Any) -> Any:
+    """1 where a mask is true; few bytes where they can be summed: to add up six masks takes a third of the time."""
+    return mask.view(np.int8) if isinstance(mask, np.ndarray) else xp.astype(mask, xp.int32)
 
 
 @dataclass(frozen=True)
@@ -216,9 +222,10 @@ class Neighbours:
         if self.whole is not None:
             return values @ self.whole
         if self.sparse is not None and isinstance(values, np.ndarray):
-            starts, weights = range(0, values.shape[0], SPARSE_ROWS), self.sparse.astype(values.dtype, copy=False)
-            parts = [(weights @ values[start : start + SPARSE_ROWS].T).T for start in starts]
-            return np.concatenate(parts) if parts else values
+            weights, means = self.sparse.astype(values.dtype, copy=False), np.empty_like(values)
+            for start in range(0, len(values), SPARSE_ROWS):
+                means[start : start + SPARSE_ROWS] = (weights @ values[start : start + SPARSE_ROWS].T).T
+            return means
         return sum(
             xp.take(values, one, axis=1) * weight for one, weight in zip(self.columns, self.weights, strict=True)
         )
@@ -233,7 +240,9 @@ class SimilarLogits:
     def __call__(self, xp: Xp, rows: Rows, below: Any, hidden: Any) -> Any:
         """The matrix (n, k)."""
         if hidden is None:
-            return self.similar(xp, below) - below
+            mean = self.similar(xp, below)
+            mean -= below
+            return mean
         share = self.similar(xp, xp.astype(~hidden, below.dtype))
         mean = self.similar(xp, below) / xp.where(share > 0, share, 1.0)
         return xp.where(share > 0, mean - below, 0.0)
