@@ -214,6 +214,7 @@ def contest(
     `quality` is more to know of an answer, in words. With `plain` seconds are the best of plain calls one after
     the other: turns and counting of memory weigh on calls of milliseconds.
     """
+    assert targets or peers, f"no row would show what was measured of {stage}, {size}"
     print(f"{stage}, {size}", file=sys.stderr, flush=True)
     there = {f"{peer.name}: {peer.call}": peer for peer in peers if peer.installed}
     runs = {"ours": ours} | ({"bare": bare} if bare else {}) | {key: peer.run for key, peer in there.items()}

@@ -130,7 +130,7 @@ def best_times(
 
 
 def thread_turns(
-    run: Callable[[], object], *, seconds: float = 3.0, least: int = 3, most: int = 20
+    run: Callable[[], object], *, seconds: float = 3.0, least: int = 3, most: int = 100
 ) -> tuple[float, float, float]:
     """Best wall seconds of a call on one thread and with default threads, and the cores that default threads keep busy.
 

@@ -156,6 +156,11 @@ def test_a_peer_without_what_it_needs_is_left_out(monkeypatch, tmp_path, capsys)
     assert "half_installed cannot be loaded (No module named 'no_such_module_anywhere')" in capsys.readouterr().err
 
 
+def test_nothing_is_measured_that_no_row_would_show():
+    with pytest.raises(AssertionError, match="no row would show what was measured of stage, 10 rows"):
+        contest("stage", "10 rows", lambda: 1.0, [])
+
+
 def test_whoever_is_slow_runs_once(monkeypatch):
     monkeypatch.setattr(timing, "SLOW", 0.0)
     calls = []
