@@ -87,7 +87,7 @@ def test_a_weight_of_two_is_a_repeated_row(seed):
 def test_nearest_classes_are_a_sparse_product_and_a_sum_alike(seed, monkeypatch):
     monkeypatch.setattr(terms, "DENSE_UP_TO", 4)
     monkeypatch.setattr(terms, "NEAREST", 3)
-    logits, _, _ = related(400, 12, seed)
+    logits, _, _ = related(450, 12, seed)
     similarity = ClassSimilarity.of(logits)
     assert similarity.weights.shape == (12, 3)
     for one, weights, columns in (
