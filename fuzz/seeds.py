@@ -228,6 +228,7 @@ def connections() -> Seeds:
         "old": b"HTTP/1.0 200 OK\r\n" + sized + b"\r\n" + body,
         "gzip": status + sized + b"Content-Encoding: gzip, gzip\r\n\r\n" + gzip.compress(body, mtime=0),
         "redirect": b"HTTP/1.1 307 Elsewhere\r\nLocation: http://example.org\r\n" + b"Content-Length: 0\r\n\r\n",
+        "redirect-nowhere": b"HTTP/1.1 307 Elsewhere\r\nLocation: hn: http://example.org\r\nContent-Length: 0\r\n\r\n",
         "later": b"HTTP/1.1 429 Slow\r\nRetry-After: nan\r\nContent-Length: 4\r\n\r\n\x1b[2J",
         "two-lengths": status + sized + b"Content-Length: 9\r\n\r\n" + body,
         "endless-chunk": chunked + b"1;" + b"x" * 12_000,

@@ -223,6 +223,7 @@ LASTING = {
     "no such model": ((404, {}, b'{"error": "no model tiny"}'), "status 404: .*no model tiny"),
     "too long": ((400, {}, b"maximum context length is 16 tokens"), "status 400: maximum context length"),
     "redirect": ((307, {"Location": "http://example.org/v1"}, b""), "redirects .status 307., which is not followed"),
+    "redirect to no address": ((307, {"Location": "hn: http://example.org"}, b""), "redirects to what is no address"),
     "no access": ((401, {}, b"bad key"), "refuses access .status 401.; the key is read from .* OPENAI_API_KEY"),
     "huge": ((200, {}, b" " * 3000), "more than 2000 bytes"),
     "terminal codes": ((400, {}, b"\x1b[31mred\x07"), r"status 400: \\x1b\[31mred\\x07\. Ask"),

@@ -95,7 +95,7 @@ def test_predict_says_in_python_what_looks_wrong(folder, what):
 
 def test_a_weak_density_is_not_taken_for_other_rows(rng):
     parts, noise = arrays(6000, 4), rng.normal(size=(6000, 6))
-    outputs = ModelOutputs(**parts | {"embeddings": 0.04 * parts["embeddings"] + noise})
+    outputs = ModelOutputs(**parts | {"embeddings": 0.12 * parts["embeddings"] + noise})
     head = aty.ReliabilityHead(aty.GaussianAtypicality(), aty.TemperatureScaling(), aty.SplitConformal())
     head.fit(train=outputs[:3000], calibration=outputs[3000:5000])
     assert 4 / 1000**0.5 < head.agreement_ < 8 / 300**0.5  # enough of a thousand rows to be no shuffled ones

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from atypicality.blocks.progress import track
 from atypicality.integrations.replies import Decoder, Track, padded, render
-from atypicality.llm.generation import Decoding, Reply
+from atypicality.llm.generation import Decoding, Reply, added_up
 from atypicality.llm.scorers import LabelScores, TokenScores, distinct, refuse_joined
 from atypicality.validation import check_integer, require
 
@@ -254,7 +254,7 @@ class TransformersScorer:
             np.array(answer.log_probs),
             tuple(decode(sample.tokens).strip() for sample in samples),
             own,
-            {self.tokenizer.decode([token]): value for token, value in answer.first.items()},
+            added_up((self.tokenizer.decode([token]) for token in answer.first), answer.first.values()),
             (answer.states[0], np.mean(answer.states, axis=0)) if embeddings else None,
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atypicality.llm.client import NoAccessError, ServerFaultError
-from atypicality.llm.generation import Decoding, Reply
+from atypicality.llm.generation import Decoding, Reply, added_up
 from atypicality.llm.handshake import check_chat
 from atypicality.llm.openai import choices_of, is_number, read_prompt_logprobs, without_first
 from atypicality.llm.scorers import LabelScores, NoScoresError, TokenScores
@@ -202,10 +202,7 @@ def _first(token: Mapping[str, Any]) -> dict[str, float]:
     values = TokenScores.checked([entry["logprob"] for entry in known]).log_probs
     if np.exp(values).sum() > 1 + MASS_TOLERANCE:
         raise ValueError(f"the probabilities of the first tokens sum to {np.exp(values).sum():.3g}, more than 1")
-    found: dict[str, float] = {}
-    for entry, value in zip(known, values, strict=True):
-        found[entry["token"]] = float(np.logaddexp(found.get(entry["token"], -np.inf), value))
-    return found
+    return added_up([entry["token"] for entry in known], values)
 
 
 def _prompt_scores(answer: Mapping[str, Any], choice: Mapping[str, Any], prompt: str) -> TokenScores | None:

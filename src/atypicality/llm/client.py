@@ -123,6 +123,9 @@ class JsonClient:
         except self._http.ConnectError as error:
             said = f"{self._url} cannot be reached: {self.clean(str(error))}. Is the server up, and the address right?"
             raise PassingFaultError(said, lasting=NoAccessError) from None
+        except self._http.InvalidURL:  # a redirect is not followed, but read
+            said = f"{self._url} redirects to what is no address, which is not followed. Give its address."
+            raise NoAccessError(said) from None
         except self._http.TransportError as error:
             raise PassingFaultError(f"{self._url} broke the connection: {self.clean(str(error))}") from None
 

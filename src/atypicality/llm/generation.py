@@ -14,7 +14,9 @@ from atypicality.llm.scorers import TokenScores
 from atypicality.llm.texts import read_objects
 from atypicality.validation import check_integer, check_number, warn
 
-__all__ = ["ChatModel", "Decoding", "Question", "Reply", "generate_answers", "is_match", "read_questions"]
+__all__ = [
+    "ChatModel", "Decoding", "Question", "Reply", "added_up", "generate_answers", "is_match", "read_questions",
+]  # fmt: skip
 
 Message = Mapping[str, str]
 ROLES = ("system", "user", "assistant")
@@ -54,6 +56,18 @@ class Reply:
     prompt: TokenScores | None = None
     first: Mapping[str, float] = field(default_factory=dict)
     embeddings: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+
+def added_up(texts: Iterable[str], log_probs: Iterable[float]) -> dict[str, float]:
+    """Log-probability of each text; the probabilities of tokens with equal texts are added up.
+
+    >>> added_up(["a", "b", "a"], np.log([0.5, 0.25, 0.25]))
+    {'a': -0.2876820724517809, 'b': -1.3862943611198906}
+    """
+    found: dict[str, float] = {}
+    for text, value in zip(texts, log_probs, strict=True):
+        found[text] = min(float(np.logaddexp(found.get(text, -np.inf), value)), 0.0)
+    return found
 
 
 @dataclass(frozen=True)
